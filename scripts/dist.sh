@@ -45,7 +45,7 @@ for arch in "$@"; do
   tree="$stage/$name"
   mkdir -p "$tree/config/grafana" "$tree/docs"
   cp "target/$target/dist/lockgate" LICENSE* README.md CHANGELOG.md "$tree/"
-  cp docs/*.md "$tree/docs/"
+  cp -r docs/*.md docs/clients docs/commands "$tree/docs/"
   cp config/{lockgate.yaml,lockgate.service,alerts.yml,rules.yml,prometheus.yml} "$tree/config/"
   cp config/grafana/lockgate.json "$tree/config/grafana/"
   cp -r "$stage/man" "$stage/completions" "$tree/"

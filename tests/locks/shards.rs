@@ -407,6 +407,9 @@ fn a_shard_that_is_merged_away_leaves_its_seat_to_a_later_one() {
     holder.cmd(&["LOCK", &key]).grant();
     cluster.give_all(2, 1);
     granted_at(&mut other, &cluster.key(2, "free"));
+    // The proxy looks twice.
+    thread::sleep(Duration::from_secs(3));
+    assert!(!proxy.log().contains("in doubt"), "{}", proxy.log());
     // The others agree upon a failover without it, once what it has granted has run out.
     let promoted = cluster.client(3).cmd(&["CLUSTER", "FAILOVER"]);
     assert_eq!(promoted, Reply::ok());
@@ -483,10 +486,13 @@ fn a_slot_moved_away_from_a_promoted_shard_is_not_granted_before_its_wait_is_ove
         matches!(late.client().cmd(&["LOCK", &there, "PX", "1000"]), Reply::Array(_))
     });
     assert!(Instant::now() < until, "that was to be seen while the locks are held");
+    let is_told = || late.http("/readyz").contains("2 slots are in doubt");
+    eventually("it is told", is_told);
     for key in [&seen, &unseen] {
         let again = granted_at(&mut late.client(), key);
         assert!(again >= until, "{key} granted twice: {:?} too early", until - again);
     }
+    eventually("it is over", || !is_told());
 }
 
 /// Where the cluster is the only voter, its other shards need nobody's consent.

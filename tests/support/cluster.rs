@@ -149,7 +149,9 @@ impl Cluster {
 
     fn set_slot(&self, index: usize, slot: &str, words: &[&str]) {
         let set = self.client(index).cmd(&[&["CLUSTER", "SETSLOT", slot], words].concat());
-        assert_eq!(set, Reply::ok());
+        // A master that hears that its last slot is another's becomes that one's replica.
+        let is_emptied = matches!(&set, Reply::Error(text) if text.contains("only with masters"));
+        assert!(set == Reply::ok() || is_emptied, "{set:?}");
     }
 
     /// Gives all slots that a master had at the start to another, with all that is in them, from the
