@@ -416,9 +416,10 @@ fn clients_that_poll_cost_the_lock_nodes_little_and_learn_of_a_release() {
             polls += 1;
         }
     }
-    // Each is asked about and undone, for each 250 ms that have passed.
+    // Each is asked about and undone, for each 250 ms that have passed. The holder's own request may have
+    // come to this node behind the others' votes.
     let asked = calls(&proxy) - before;
-    let most = 2 * (1 + began.elapsed().as_millis() as u64 / 250) + 2;
+    let most = 2 * (1 + began.elapsed().as_millis() as u64 / 250) + 3;
     assert!(asked <= most, "{asked} for {polls} polls");
     // A release through this proxy is known at once, one through another a moment later.
     assert_eq!(holder.cmd(&release), Reply::Int(1));
