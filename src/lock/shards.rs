@@ -193,6 +193,11 @@ impl Shards {
         (place != NOBODY).then_some(usize::from(place))
     }
 
+    /// Whether a majority has ever told of the shards.
+    pub(super) fn are_known(&self) -> bool {
+        self.slots.load().iter().any(|place| *place != NOBODY)
+    }
+
     /// Has `judge` asked which shards vote, from now on.
     pub(super) fn judge_by(&self, judge: impl ShardJudge + 'static) {
         let _ = self.judge.set(Box::new(judge));

@@ -71,12 +71,20 @@ impl VoterRoute {
         }
     }
 
+    /// Why no node votes on a lock.
+    fn without_node(&self) -> Absence {
+        match self {
+            VoterRoute::Shards(shards, _) if !shards.are_known() => Absence::Unconfirmed,
+            _ => Absence::ClusterDown,
+        }
+    }
+
     /// Puts an operation to the node that votes on its lock, in the name of `voter`.
     #[inline]
     fn submit(&self, voter: usize, operation: &Arc<Operation>) {
         match self.node(&operation.key) {
             Some(node) => node.submit(operation),
-            None => operation.vote(voter, Vote::Missing(Absence::ClusterDown)),
+            None => operation.vote(voter, Vote::Missing(self.without_node())),
         }
     }
 }
