@@ -82,9 +82,11 @@ fn a_key_is_not_made_anew_behind_what_another_proxy_did() {
         thread::sleep(Duration::from_millis(pause));
         assert_eq!(elsewhere.cmd(&["EXPIRE", "lock:old", "1"]), Reply::Int(1));
         thread::sleep(Duration::from_millis(600));
-        let left = left(&mut past, "lock:old");
-        // The data node keeps it for longer than asked for, and a session lock for some 11 s.
-        assert!(left < 7000, "{left} ms, after {pause} ms");
+        let first = left(&mut past, "lock:old");
+        thread::sleep(Duration::from_millis(600));
+        let then = left(&mut past, "lock:old");
+        // A session lock is kept for some 11 s, again and again; what was under way may have come once.
+        assert!(then == -2 || then <= first - 500, "{first} ms, then {then} ms, after {pause} ms");
         elsewhere.cmd(&["DEL", "lock:old"]);
     }
 }

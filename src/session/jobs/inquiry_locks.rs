@@ -168,7 +168,8 @@ impl Desk {
         numeric(out, "longest-wait-ms", number(Some(millis(lock.longest_wait))));
         let holder = grant.and_then(|grant| grant.holder.as_ref());
         tell_client(out, holder);
-        numeric(out, "connected", i64::from(holder.is_some_and(|holder| holder.is_here())));
+        let connected = holder.map_or(UNKNOWN, |holder| i64::from(holder.is_here()));
+        numeric(out, "connected", connected);
         let proxy = if grant.is_some() { self.shared.name.as_str() } else { "" };
         field(out, "proxy", proxy.as_bytes());
     }
