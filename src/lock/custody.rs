@@ -83,13 +83,15 @@ impl Custody {
         };
         // Most slots are where they were: one answer for each pair of nodes.
         let mut kept: HashMap<(Option<usize>, usize), bool> = HashMap::new();
+        // What was lost may have been granted until now, not only until the questions were sent.
+        let now = Instant::now();
         for (slot, (was, is)) in (0u16..).zip(before.iter().zip(&after)) {
             let Some(is) = *is else { continue };
             let is_kept = kept.entry((*was, is)).or_insert_with(|| {
                 was.is_some_and(|was| is_kept(&self.masters[was], &masters[is]))
             });
             if !*is_kept {
-                self.doubts.insert(slot, seen.sent);
+                self.doubts.insert(slot, now);
             }
         }
         (self.masters, self.looked) = (masters, Some(seen.sent));
@@ -308,6 +310,18 @@ mod tests {
         let anew = started.custody.note(&now[0], Some(&note("aa 0 15-15"))).unwrap();
         assert_eq!(anew.text(), "aa 1 0-9 20-99");
         assert_eq!(CustodyNote::read(&anew.text()), Some(anew));
+    }
+
+    #[test]
+    fn a_doubt_lasts_from_the_answers_on() {
+        let mut started = Looks { custody: Custody::default(), sent: Instant::now() };
+        // As if these questions were sent at another time.
+        started.next(1000, &nodes((1, "0-99"), (2, "100-199")), &[]);
+        started.custody.expire(Duration::from_secs(900));
+        assert_eq!(started.custody.all_doubts(), 200);
+        std::thread::sleep(Duration::from_millis(2));
+        started.custody.expire(Duration::from_millis(1));
+        assert_eq!(started.custody.all_doubts(), 0);
     }
 
     #[test]
