@@ -407,6 +407,8 @@ fn clients_that_poll_cost_the_lock_nodes_little_and_learn_of_a_release() {
         line.and_then(|rest| rest.split(',').next()?.parse::<u64>().ok()).unwrap_or_default()
     };
     assert_eq!(holder.cmd(&take), Reply::ok());
+    // A vote that is still under way would be counted.
+    eventually("all have it", || proxy.nodes_with("lock:job") == 3);
     let mut pollers: Vec<Client> = (0..20).map(|_| proxy.client()).collect();
     let before = calls(&proxy);
     let (mut polls, began) = (0, std::time::Instant::now());
@@ -416,10 +418,9 @@ fn clients_that_poll_cost_the_lock_nodes_little_and_learn_of_a_release() {
             polls += 1;
         }
     }
-    // Each is asked about and undone, for each 250 ms that have passed. The holder's own request may have
-    // come to this node behind the others' votes.
+    // Each is asked about and undone, for each 250 ms that have passed.
     let asked = calls(&proxy) - before;
-    let most = 2 * (1 + began.elapsed().as_millis() as u64 / 250) + 3;
+    let most = 2 * (1 + began.elapsed().as_millis() as u64 / 250) + 2;
     assert!(asked <= most, "{asked} for {polls} polls");
     // A release through this proxy is known at once, one through another a moment later.
     assert_eq!(holder.cmd(&release), Reply::Int(1));

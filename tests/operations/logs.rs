@@ -2,23 +2,16 @@
 
 use std::fs;
 
-use crate::support::{Client, Proxy, Reply, encode, eventually};
+use crate::{
+    support::{Proxy, Reply, encode, eventually},
+    who::{address_of, named},
+};
 
 /// The lines of the log that have all of these words.
 fn lines(proxy: &Proxy, words: &[&str]) -> Vec<String> {
     let log = proxy.log();
     let is_one = |line: &&str| words.iter().all(|word| line.contains(word));
     log.lines().filter(is_one).map(str::to_owned).collect()
-}
-
-fn named(proxy: &Proxy, name: &str) -> Client {
-    let mut client = proxy.client();
-    assert_eq!(client.cmd(&["CLIENT", "SETNAME", name]), Reply::ok());
-    client
-}
-
-fn address_of(client: &Client) -> String {
-    client.socket().local_addr().unwrap().to_string()
 }
 
 /// The number that a line of JSON has under this name.

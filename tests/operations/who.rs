@@ -31,13 +31,14 @@ fn field(map: &Reply, name: &str) -> Reply {
     all[2 * at.unwrap_or_else(|| panic!("no {name} in {all:?}")) + 1].clone()
 }
 
-fn named(proxy: &Proxy, name: &str) -> Client {
+/// A client that has given itself a name.
+pub(crate) fn named(proxy: &Proxy, name: &str) -> Client {
     let mut client = proxy.client();
     assert_eq!(client.cmd(&["CLIENT", "SETNAME", name]), Reply::ok());
     client
 }
 
-fn address_of(client: &Client) -> String {
+pub(crate) fn address_of(client: &Client) -> String {
     client.socket().local_addr().unwrap().to_string()
 }
 
