@@ -120,6 +120,8 @@ keys! {
     pub struct LocksConfig at "locks." {
         /// The independent Redis masters that vote: 1, 3, 5, 7, …
         fixed nodes: Vec<LockNode> = vec![RedisUrl::local(6379).into()];
+        /// The lock nodes that are to take the place of `nodes`, or have; none: they stay.
+        live next_nodes: Vec<LockNode> = Vec::new();
         /// How nodes at `rediss://` are trusted; if left out, as the data node.
         fixed tls: ClientTls = ClientTls::default();
         /// Prefix that makes a key on the lock nodes of a client's key.
@@ -175,5 +177,13 @@ keys! {
     beside {
         /// Whether the file has no `nodes`.
         nodes_left_out: bool = true;
+    }
+}
+
+impl LocksConfig {
+    /// The configuration once `next_nodes` have taken the place of `nodes`. Returns `None` if there are none.
+    pub(crate) fn next(&self) -> Option<LocksConfig> {
+        let nodes = Some(self.next_nodes.clone()).filter(|nodes| !nodes.is_empty())?;
+        Some(LocksConfig { nodes, next_nodes: Vec::new(), ..self.clone() })
     }
 }

@@ -20,6 +20,7 @@
 //!   the holder did not ask for.
 //! - `overview`: what operators are told of locks, clients and waits.
 //! - `trail`: lines in the log about locks, and the audit trail.
+//! - `moving`: which set of lock nodes is asked, and when another one is.
 //! - `engine`: what sessions ask of all this.
 //! - `metrics`: counters of locks and nodes; `key_metrics`: times by pattern of the key; `alarm`: the timer of an operation, which nearly never
 //!   fires; `jitter`: chance, in one place.
@@ -41,6 +42,7 @@ mod line;
 mod locks;
 mod look;
 pub(crate) mod metrics;
+mod moving;
 mod node;
 mod operation;
 mod overview;
@@ -66,6 +68,7 @@ pub(crate) use claim::Claim;
 pub use engine::Engine;
 pub(crate) use engine::padded;
 pub use fitness::{
+    change::{ChangeError, ChangeStatus, Changed, NodeOfSet, SetNow, back_out, change, status},
     fault::Fault,
     init::{InitError, initialise},
 };
