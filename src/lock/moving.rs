@@ -37,9 +37,11 @@ use crate::{
 };
 
 /// How often both sets are looked at, while nothing tells of a change.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How often they are while no set votes.
 const LOOK_SOON: Duration = Duration::from_millis(50);
+/// How long connecting to the next nodes may take, before they are asked all the same.
+const CONNECTED_IN: Duration = Duration::from_millis(500);
 /// How long the nodes before are kept: undone attempts are on their way to them.
 const KEPT_FOR: Duration = Duration::from_secs(10);
 /// How often it is told that no set votes.
@@ -154,7 +156,9 @@ async fn follow(locks: Weak<Locks>, moving: Arc<Moving>) -> Option<()> {
             changes.changed().await.ok()?;
             continue;
         };
-        info!("locks.next_nodes are looked at: they are asked once they have taken the place of locks.nodes");
+        info!(
+            "locks.next_nodes are looked at: they are asked once they have taken the place of locks.nodes"
+        );
         // This proxy knows its own set, or finds out before it writes anything.
         admissions.may_write(admissions.set().is_some(), false);
         while !changes.has_changed().ok()? {
@@ -204,6 +208,12 @@ async fn move_on(locks: &Arc<Locks>, moving: &Arc<Moving>) {
     let nodes = Arc::new(moving.connect(&config, &at, Some(&before)));
     tell(locks, &nodes);
     before.admissions().may_write(false, false);
+    let until = Instant::now() + CONNECTED_IN;
+    while nodes.status().iter().filter(|node| node.up).count() < nodes.quorum()
+        && Instant::now() < until
+    {
+        sleep(Duration::from_millis(2)).await;
+    }
     locks.grants.move_to(nodes.clone());
     locks.queues.moved(&config);
     nodes.repeat_releases(&before);

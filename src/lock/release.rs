@@ -177,7 +177,8 @@ impl Release {
             }
             NextHolder::HandTo { ticket, token: next, ttl } => {
                 let giver = (token, claim);
-                let (acquire, operation) = Acquire::hand_over((grants, &nodes), giver, key, next, ttl);
+                let (acquire, operation) =
+                    Acquire::hand_over((grants, &nodes), giver, key, next, ttl);
                 let key = &operation.key;
                 if let Some(unwanted) = locks.queues.hand(key, ticket, acquire) {
                     // The waiter has left meanwhile. Dropping its request undoes it. A request that

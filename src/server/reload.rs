@@ -43,8 +43,8 @@ struct Merged {
 fn merge(running: &Config, read: &Config, is_alone: bool, serving: &[LockNode]) -> Merged {
     let has_served = read.locks.nodes == serving;
     // The nodes that serve are among those of the file, in either place.
-    let is_listed = has_served
-        || read.locks.nodes == running.locks.nodes && read.locks.next_nodes == serving;
+    let is_listed =
+        has_served || read.locks.nodes == running.locks.nodes && read.locks.next_nodes == serving;
     let (mut config, mut taken, mut left) = (running.clone(), Vec::new(), Vec::new());
     config.take(read, &mut |key, is_live| {
         let why = match key {

@@ -27,12 +27,7 @@
 //! file lists two. A set's number stands in its markers, so that a node of both sets never has one text
 //! for both.
 
-use std::{
-    collections::HashSet,
-    fmt,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
 
 use bb8_redis::redis::RedisError;
 use thiserror::Error;
@@ -58,7 +53,7 @@ use crate::{
 };
 
 /// How long a change is tried, round after round.
-const LIMIT: Duration = Duration::from_secs(15);
+const LIMIT: Duration = Duration::from_secs(5);
 /// The pause before a round is tried again.
 const AGAIN: Duration = Duration::from_millis(100);
 /// How long Sentinels may take to name the masters.
@@ -73,6 +68,9 @@ pub enum ChangeError {
     /// Nodes are missing, or are not fit.
     #[error("{0}; nothing was changed")]
     Unfit(String),
+    /// It was begun, and taken back.
+    #[error("{0}; it was begun, and was taken back: locks.nodes vote again")]
+    TakenBack(String),
     /// It was begun, and did not come to its end.
     #[error(
         "{0}. No locks are granted until it is done or taken back: run lockgate nodes --change again, or \
@@ -80,7 +78,9 @@ pub enum ChangeError {
     )]
     HalfWay(String),
     /// The next set has begun.
-    #[error("the lock nodes have been changed already: they can only be changed back, by another change")]
+    #[error(
+        "the lock nodes have been changed already: they can only be changed back, by another change"
+    )]
     Done,
 }
 
@@ -226,7 +226,9 @@ fn sets(config: &LocksConfig) -> Result<LocksConfig, ChangeError> {
     let is_fixed = |node: &LockNode| matches!(node, LockNode::Fixed(_));
     match config.nodes.iter().chain(&next.nodes).all(is_fixed) {
         true => Ok(next),
-        false => impossible("lock nodes behind Sentinels and clusters are not changed while proxies run"),
+        false => {
+            impossible("lock nodes behind Sentinels and clusters are not changed while proxies run")
+        }
     }
 }
 
@@ -368,7 +370,12 @@ pub async fn change(
             Some(_) => ChangeError::HalfWay(why),
         };
         if Instant::now() >= deadline {
-            return Err(half_way(trouble));
+            // Nobody is to wait for who mends it.
+            return Err(match back_out(config).await {
+                Ok(()) if sealed_at.is_some() => ChangeError::TakenBack(trouble),
+                Ok(()) => ChangeError::Unfit(trouble),
+                Err(_) => half_way(trouble),
+            });
         }
         let (of_from, of_to) = tokio::join!(from.look(), to.look());
         if let Some((first, seal)) = decided(&of_from, &of_to) {
@@ -384,9 +391,10 @@ pub async fn change(
                 let waiting = without_copy(&to, &first);
                 return Ok(Changed { held, sealed: since.elapsed(), waiting });
             }
-            trouble = "too few of locks.next_nodes have kept what was copied: they wait as if they had \
+            trouble =
+                "too few of locks.next_nodes have kept what was copied: they wait as if they had \
                        been restarted"
-                .into();
+                    .into();
             sleep(AGAIN).await;
             continue;
         }
@@ -409,6 +417,7 @@ pub async fn change(
         let Accepted { deployment, .. } = newest;
         let Phase::Joint(seal) = deployment.phase else {
             fit(&to, &of_to, &deployment)?;
+            try_out(&from, &of_from, &to, &of_to, &deployment).await?;
             tell("seals locks.nodes: no lock is granted or renewed from now on");
             sealed_at = Some(Instant::now());
             let joint = following(&deployment, Phase::Joint(jitter::number()));
@@ -482,12 +491,7 @@ fn first_of(left: &Deployment, successor: &Successor) -> Deployment {
 }
 
 /// The seats of the next set: those have copies.
-fn successor(
-    to: &NodeSet,
-    of_to: &LookedAt,
-    copied: &[usize],
-    joint: &Deployment,
-) -> Successor {
+fn successor(to: &NodeSet, of_to: &LookedAt, copied: &[usize], joint: &Deployment) -> Successor {
     // Sealed, left, begun.
     let epoch = joint.epoch + 2;
     let seat = |(seat, look): (usize, &Option<SelfReport>)| {
@@ -515,7 +519,9 @@ fn misfit(look: &SelfReport, ours: &Deployment) -> Option<String> {
     match &look.marker {
         MarkerFound::Marker(marker) if marker.deployment.id != ours.id => {
             let id = &marker.deployment.id;
-            Some(format!("belongs to another deployment, {id}: if that is not used any more, DEL lockgate:deployment there"))
+            Some(format!(
+                "belongs to another deployment, {id}: if that is not used any more, DEL lockgate:deployment there"
+            ))
         }
         MarkerFound::Other => Some("has something else at lockgate:deployment".into()),
         _ => None,
@@ -553,6 +559,37 @@ fn fit(to: &NodeSet, of_to: &LookedAt, ours: &Deployment) -> Result<(), ChangeEr
     }
 }
 
+/// Tries whether locks can be read and written, before anything is sealed.
+async fn try_out(
+    from: &NodeSet,
+    of_from: &LookedAt,
+    to: &NodeSet,
+    of_to: &LookedAt,
+    ours: &Deployment,
+) -> Result<(), ChangeError> {
+    let intact = (0..from.ways.len()).filter(|seat| of_from.survey.intact[*seat]);
+    let is_fit =
+        |seat: &usize| of_to.looks[*seat].as_ref().is_some_and(|look| misfit(look, ours).is_none());
+    let fit = (0..to.ways.len()).filter(is_fit);
+    let mut troubles = Vec::new();
+    let readers = connect(from, &intact.collect::<Vec<_>>(), &mut troubles).await;
+    let readers = each(readers, from, &mut troubles, |mut reader| async move {
+        let done = reader.try_to_read().await;
+        (reader, done)
+    })
+    .await;
+    let writers = connect(to, &fit.collect::<Vec<_>>(), &mut troubles).await;
+    let writers = each(writers, to, &mut troubles, |mut writer| async move {
+        let done = writer.try_to_write().await;
+        (writer, done)
+    })
+    .await;
+    match from.is_quorum(&seats_of(&readers)) && to.is_quorum(&seats_of(&writers)) {
+        true => Ok(()),
+        false => Err(ChangeError::Unfit(troubles.join("; "))),
+    }
+}
+
 /// Copies the locks. Returns how many may be held, and the seats whose copies are whole: those of a
 /// quorum.
 async fn copy(
@@ -570,8 +607,11 @@ async fn copy(
         of_from.survey.intact[*seat] && marker_of(of_from, *seat).as_ref() == Some(joint)
     };
     let sealed: Vec<usize> = (0..from.ways.len()).filter(is_sealed).collect();
+    // A node of both sets that is not sealed still votes in the one before.
     let is_fit = |seat: &usize| {
         of_to.looks[*seat].as_ref().is_some_and(|look| misfit(look, joint).is_none())
+            && marker_of(of_to, *seat)
+                .is_none_or(|theirs| theirs == *joint || theirs.set < joint.set)
     };
     let fit: Vec<usize> = (0..to.ways.len()).filter(is_fit).collect();
     let mut troubles = Vec::new();
@@ -598,16 +638,20 @@ async fn copy(
     let writers = connect(to, &fit, &mut troubles).await;
     let writers = each(writers, to, &mut troubles, |mut writer| {
         let marker = of_to.looks[writer.seat].as_ref().and_then(SelfReport::marker);
+        let is_sealed = marker.is_some_and(|marker| marker.deployment == *joint);
         let told = marker.map(|marker| marker.deployment.told(marker.seat)).unwrap_or_default();
         let (copies, note, keys, prefix) =
             (copies.clone(), note.clone(), keys.clone(), prefix.clone());
         async move {
             let done = async {
                 writer.begin(&note, &told).await?;
-                let mut own = FoundLocks::default();
-                writer.read_all(&told, &prefix, &mut own).await?;
-                writer.write(&note, &own.others(&keys), fence_ttl).await?;
-                writer.write(&note, &copies, fence_ttl).await
+                // What it decides upon in the set before must not be missing there, should that stand again.
+                if !is_sealed {
+                    let mut own = FoundLocks::default();
+                    writer.read_all(&told, &prefix, &mut own).await?;
+                    writer.write((&note, &told), &own.others(&keys), fence_ttl).await?;
+                }
+                writer.write((&note, &told), &copies, fence_ttl).await
             };
             let done = done.await;
             (writer, done)
@@ -633,10 +677,12 @@ async fn copy(
         ended.map(|lock| LockCopy { left: 0, ..(**lock).clone() }).collect();
     let count = held.len() - ended.len();
     let writers = each(writers, to, &mut troubles, |mut writer| {
+        let marker = of_to.looks[writer.seat].as_ref().and_then(SelfReport::marker);
+        let told = marker.map(|marker| marker.deployment.told(marker.seat)).unwrap_or_default();
         let (ended, note) = (ended.clone(), note.clone());
         async move {
             let done = async {
-                writer.write(&note, &ended, fence_ttl).await?;
+                writer.write((&note, &told), &ended, fence_ttl).await?;
                 writer.end(&note).await
             };
             let done = done.await;

@@ -71,6 +71,19 @@ impl Copier {
         Ok(copier)
     }
 
+    /// Tries whether the node lets its keys be listed.
+    pub(super) async fn try_to_read(&mut self) -> Result<(), RedisError> {
+        let mut scan = redis::cmd("SCAN");
+        let scanned = scan.arg(0).arg("COUNT").arg(1).query_async(&mut self.connection.redis);
+        within::<redis::Value>(scanned).await.map(drop)
+    }
+
+    /// Tries whether the node takes writes.
+    pub(super) async fn try_to_write(&mut self) -> Result<(), RedisError> {
+        let redis = &mut self.connection.redis;
+        within(redis::cmd("SET").arg(COPIED).arg("tried").query_async(redis)).await
+    }
+
     /// Reads all locks of the node, as long as its marker is `told`.
     pub(super) async fn read_all(
         &mut self,
@@ -132,10 +145,10 @@ impl Copier {
         self.note_if(compare, told, &note.begun).await
     }
 
-    /// Writes locks, each with the TTL of its fence where it has none of its own.
+    /// Writes locks, as long as the node's marker is `told` (empty: none) and nobody else has begun a copy.
     pub(super) async fn write(
         &mut self,
-        note: &CopyNote,
+        (note, told): (&CopyNote, &str),
         locks: &[LockCopy],
         fence_ttl: Duration,
     ) -> Result<(), RedisError> {
@@ -143,8 +156,9 @@ impl Copier {
         for locks in locks.chunks(AT_ONCE) {
             let mut calls = redis::pipe();
             for lock in locks {
-                let call = calls.cmd("EVALSHA").arg(&digest).arg(3);
-                call.arg(&lock.key).arg(fence_key(&lock.key)).arg(COPIED).arg(&note.begun);
+                let call = calls.cmd("EVALSHA").arg(&digest).arg(4);
+                call.arg(&lock.key).arg(fence_key(&lock.key)).arg(COPIED).arg(MARKER);
+                call.arg(&note.begun).arg(told);
                 call.arg(&lock.token).arg(lock.left).arg(lock.fence).arg(lock.largest);
                 call.arg(fence_ttl.as_millis().to_string()).arg(&lock.claim);
             }
@@ -182,9 +196,7 @@ impl Copier {
     }
 }
 
-async fn within<T>(
-    asking: impl Future<Output = Result<T, RedisError>>,
-) -> Result<T, RedisError> {
+async fn within<T>(asking: impl Future<Output = Result<T, RedisError>>) -> Result<T, RedisError> {
     timeout(LIMIT, asking).await.unwrap_or_else(|_| Err(failed("no answer in time")))
 }
 
@@ -271,9 +283,8 @@ impl FoundLocks {
 
     /// The locks that a node has, to be taken away from it unless they are among `held`.
     pub(super) fn others(self, held: &HashSet<Vec<u8>>) -> Vec<LockCopy> {
-        let is_other = |(key, lock): &(Vec<u8>, FoundLock)| {
-            !lock.on.is_empty() && !held.contains(key)
-        };
+        let is_other =
+            |(key, lock): &(Vec<u8>, FoundLock)| !lock.on.is_empty() && !held.contains(key);
         let others = self.0.into_iter().filter(is_other);
         let away = |(key, lock): (Vec<u8>, FoundLock)| {
             let token = lock.on.into_iter().next().map(|on| on.token).unwrap_or_default();
@@ -329,5 +340,84 @@ impl FoundLock {
                 LockCopy { key, token, left, fence: largest, largest, claim: b"0".to_vec() }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What nodes tell of one lock: seat, token, remaining TTL, fence and claim, which claim has ended.
+    fn copied(told: &[(usize, &str, i64, &str, &str)], read: usize, nodes: usize) -> LockCopy {
+        let mut found = FoundLocks::default();
+        for (seat, token, left, fence, ended) in told {
+            let [token, fence, ended] = [token, fence, ended].map(|text| text.as_bytes().to_vec());
+            let told = ToldLock { token, left: left.to_string().into_bytes(), fence, ended };
+            found.add(*seat, b"lock:a".to_vec(), told).unwrap();
+        }
+        let mut all = found.copies(read, nodes);
+        assert_eq!(all.len(), 1);
+        all.remove(0)
+    }
+
+    fn is_placeholder(copy: &LockCopy) -> bool {
+        copy.token.starts_with(b"lockgate:unknown:") && copy.claim == b"0"
+    }
+
+    #[test]
+    fn what_a_quorum_may_have_is_copied_for_as_long_as_any_node_has_it() {
+        let copy = copied(
+            &[(0, "t", 700, "5 c", ""), (1, "t", 900, "9/5 c", ""), (2, "", -2, "7 x", "")],
+            3,
+            3,
+        );
+        let LockCopy { token, left, fence, largest, claim, .. } = copy;
+        assert_eq!(
+            (&token[..], left, fence, largest, &claim[..]),
+            (&b"t"[..], 900, 5, 9, &b"c"[..])
+        );
+        // One node of three has it, and all were read.
+        let free =
+            copied(&[(0, "t", 700, "5 c", ""), (1, "", -2, "", ""), (2, "", -2, "6 x", "")], 3, 3);
+        assert_eq!((&free.token[..], free.largest, &free.claim[..]), (&b""[..], 6, &b"x"[..]));
+        // The third one was not read, and may have it too.
+        let may = copied(&[(0, "t", 700, "5 c", ""), (1, "", -2, "", "")], 2, 3);
+        assert_eq!((&may.token[..], may.left), (&b"t"[..], 700));
+        // A lock without a TTL has none there either; one that ends just now is not taken back.
+        assert_eq!(copied(&[(0, "t", -1, "5 c", ""), (1, "t", 9, "5 c", "")], 2, 3).left, -1);
+        assert_eq!(copied(&[(0, "t", 0, "5 c", ""), (1, "t", 0, "5 c", "")], 2, 3).left, 1);
+    }
+
+    #[test]
+    fn where_nobody_can_tell_who_has_it_nobody_gets_it_before_its_time() {
+        let two = copied(&[(0, "t", 700, "5 c", ""), (1, "u", 900, "6 d", "")], 2, 3);
+        assert!(is_placeholder(&two), "{two:?}");
+        assert_eq!((two.left, two.largest), (900, 6));
+        // One token, two grants: which of them stands is not known.
+        assert!(is_placeholder(&copied(&[(0, "t", 7, "5 c", ""), (1, "t", 9, "6 d", "")], 2, 3)));
+        // Its release was answered by a node, and may have come to nothing elsewhere.
+        let ended = [(0, "t", 700, "5 c", ""), (1, "t", 700, "5 c", ""), (2, "", -2, "5 c", " c")];
+        assert!(is_placeholder(&copied(&ended, 3, 3)));
+        let over = [(0, "t", 700, "5 c", ""), (1, "", -2, "5 c", " c"), (2, "", -2, "5 c", " c")];
+        assert_eq!(copied(&over, 3, 3).token, b"");
+        // A key that is no token's.
+        assert!(is_placeholder(&copied(&[(0, "", 700, "", ""), (1, "", 700, "", "")], 3, 3)));
+    }
+
+    #[test]
+    fn what_a_node_had_besides_is_taken_away() {
+        let mut found = FoundLocks::default();
+        for (key, left) in [("kept", "9"), ("old", "9"), ("gone", "-2")] {
+            let told = ToldLock {
+                token: b"t".to_vec(),
+                left: left.into(),
+                fence: b"5 c".to_vec(),
+                ended: Vec::new(),
+            };
+            found.add(0, key.into(), told).unwrap();
+        }
+        let others = found.others(&HashSet::from([b"kept".to_vec()]));
+        let keys: Vec<&[u8]> = others.iter().map(|lock| &lock.key[..]).collect();
+        assert_eq!((keys, others[0].left), (vec![&b"old"[..]], 0));
     }
 }

@@ -405,8 +405,7 @@ impl Admissions {
                 }
                 let (accepted, longest) = ((*current).clone(), state.longest);
                 let (seat, is_admitted, joins) = (index, false, false);
-                let write =
-                    MarkerWrite { accepted, seat, longest, is_admitted, joins, note: NOTE };
+                let write = MarkerWrite { accepted, seat, longest, is_admitted, joins, note: NOTE };
                 return Judgement::Behind(Box::new(write));
             }
         }

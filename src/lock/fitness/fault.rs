@@ -68,7 +68,9 @@ impl Fault {
             Fault::Refuses => {
                 "it refuses writes: its disk or its memory is full, or replicas that it wants are missing"
             }
-            Fault::Changing => "other lock nodes are to take its place, or have taken it (lockgate nodes)",
+            Fault::Changing => {
+                "other lock nodes are to take its place, or have taken it (lockgate nodes)"
+            }
             Fault::Paused => "an operator has it asked for no new locks (LOCKGATE NODE)",
             Fault::Unconfirmed => {
                 "no majority of its Sentinels, or of its cluster's masters, was heard lately to name it, so another may be \

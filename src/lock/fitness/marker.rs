@@ -246,7 +246,8 @@ impl Marker {
                 let next = lines.split_off(lines.len().min(shape.seats()));
                 let (shape, seats) = next.split_first()?;
                 let shape = Shape::read(shape.strip_prefix("> ")?)?;
-                let seats: Vec<Seat> = seats.iter().map(|line| seat_of(line)).collect::<Option<_>>()?;
+                let seats: Vec<Seat> =
+                    seats.iter().map(|line| seat_of(line)).collect::<Option<_>>()?;
                 if seats.len() != shape.seats() {
                     return None;
                 }
@@ -360,10 +361,8 @@ mod tests {
         assert_eq!((read.deployment.set, &read.deployment.phase), (2, &Phase::Joint(5)));
         assert_eq!(read.text(), given_up);
         let left = format!("{}> 1\naa 0f\n", text.replace("3/3", "3/3:left:5"));
-        let next = Successor {
-            shape: Shape::read("1").unwrap(),
-            seats: vec![Seat::Filled(who("aa"))],
-        };
+        let next =
+            Successor { shape: Shape::read("1").unwrap(), seats: vec![Seat::Filled(who("aa"))] };
         let read = Marker::parse(&left).unwrap();
         assert_eq!(read.deployment.phase, Phase::Left(5, Box::new(next)));
         assert_eq!((read.text(), read.deployment.seats.len()), (left, 3));

@@ -120,8 +120,7 @@ impl Survey {
         known: Option<&str>,
     ) -> Survey {
         let fits = |marker: &Marker, seat| {
-            fits(marker, seat, voters, prefix)
-                && set.is_none_or(|set| marker.deployment.set == set)
+            fits(marker, seat, voters, prefix) && set.is_none_or(|set| marker.deployment.set == set)
         };
         Survey::of_those(voters, looks, gone, known, fits)
     }

@@ -341,7 +341,8 @@ impl Nodes {
     pub(in crate::lock) fn repeat_releases(&self, before: &Nodes) {
         let releases = std::mem::take(&mut *before.releases.lock());
         for (_, release) in releases {
-            let is_granted = release.undoes.as_ref().is_some_and(|undone| undone.is_granted_still());
+            let is_granted =
+                release.undoes.as_ref().is_some_and(|undone| undone.is_granted_still());
             if let Some(ended) = release.ended.filter(|_| !is_granted) {
                 self.submit(self.ending(release.key.clone(), release.token.clone(), ended));
             }
