@@ -15,6 +15,7 @@ mod adopt_exec;
 mod adopt_fleet;
 mod adopt_session;
 mod alerts;
+mod change;
 mod cluster;
 mod configuration;
 mod dev;

@@ -427,6 +427,11 @@ impl Proxy {
         &mut self.nodes[index]
     }
 
+    /// The addresses of its lock nodes.
+    pub fn urls(&self) -> Vec<String> {
+        self.node_urls.clone()
+    }
+
     /// A client of a lock node, past the proxy.
     pub fn node_client(&self, index: usize) -> Client {
         Client::connect(self.nodes[index].port())

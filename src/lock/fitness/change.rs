@@ -52,7 +52,7 @@ use crate::{
     },
 };
 
-/// How long a change is tried, round after round.
+/// How long each step of a change is tried, round after round.
 const LIMIT: Duration = Duration::from_secs(5);
 /// The pause before a round is tried again.
 const AGAIN: Duration = Duration::from_millis(100);
@@ -362,7 +362,7 @@ pub async fn change(
 ) -> Result<Changed, ChangeError> {
     let next = sets(config)?;
     let (from, to) = (NodeSet::new(config).await, NodeSet::new(&next).await);
-    let deadline = Instant::now() + LIMIT;
+    let mut deadline = Instant::now() + LIMIT;
     let (mut sealed_at, mut held, mut trouble) = (None, 0, String::new());
     loop {
         let half_way = |why: String| match sealed_at {
@@ -432,6 +432,7 @@ pub async fn change(
         match copy((&from, &of_from), (&to, &of_to), &deployment, seal).await {
             Ok((count, seats)) => {
                 held = count;
+                deadline = Instant::now() + LIMIT;
                 let successor = successor(&to, &of_to, &seats, &deployment);
                 tell("leaves locks.nodes for locks.next_nodes");
                 let left = following(&deployment, Phase::Left(seal, Box::new(successor)));
