@@ -57,7 +57,9 @@ fn asked(proxy: &Proxy) -> Vec<String> {
     let Reply::Array(all) = proxy.client().cmd(&["LOCKGATE", "NODES"]) else { panic!("no nodes") };
     let of = |node: &Reply| match node {
         Reply::Array(fields) => match (&fields[1], &fields[3]) {
-            (Reply::Bulk(address), Reply::Int(1)) => Some(String::from_utf8(address.clone()).unwrap()),
+            (Reply::Bulk(address), Reply::Int(1)) => {
+                Some(String::from_utf8(address.clone()).unwrap())
+            }
             _ => None,
         },
         _ => panic!("no node"),
@@ -173,7 +175,9 @@ fn a_proxy_that_has_not_read_the_file_grants_nothing_more() {
     assert!(reply.error_text().starts_with("NOQUORUM"), "{reply:?}");
     let reply = client.cmd(&["RENEW", "held", "h", "PX", "50000"]);
     assert!(reply.error_text().starts_with("NOQUORUM"), "{reply:?}");
-    eventually("it says why", || late.http("/readyz").contains("other lock nodes are to take its place"));
+    eventually("it says why", || {
+        late.http("/readyz").contains("other lock nodes are to take its place")
+    });
     list(&late, &urls);
     lock(&mut client, &["LOCK", "a", "x", "PX", "1000"]);
     assert!(matches!(client.cmd(&["RENEW", "held", "h", "PX", "50000"]), Reply::Int(_)));
@@ -203,13 +207,19 @@ fn a_change_that_was_cut_off_is_taken_back_or_brought_to_its_end() {
         eventually("it is sealed", || shown(proxy, &[]).starts_with("locks.nodes are sealed"));
         tool.kill().unwrap();
         tool.wait().unwrap();
-        assert!(shown(proxy, &[]).starts_with("locks.nodes are sealed"), "the copy takes too little time");
+        assert!(
+            shown(proxy, &[]).starts_with("locks.nodes are sealed"),
+            "the copy takes too little time"
+        );
     };
 
     cut_off(&proxy);
     let reply = client.cmd(&["LOCK", "a", "x", "PX", "1000"]);
     assert!(reply.error_text().starts_with("NOQUORUM"), "{reply:?}");
-    assert!(shown(&proxy, &["--back-out"]).starts_with("taken back: locks.nodes vote\nlocks.nodes vote"));
+    assert!(
+        shown(&proxy, &["--back-out"])
+            .starts_with("taken back: locks.nodes vote\nlocks.nodes vote")
+    );
     lock(&mut client, &["LOCK", "a", "x", "PX", "50000"]);
     assert_eq!(client.cmd(&["UNLOCK", "held", "h"]), Reply::Int(1));
     lock(&mut client, &["LOCK", "held", "newer", "PX", "50000"]);

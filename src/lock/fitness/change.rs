@@ -39,7 +39,7 @@ use tokio::{
 use super::{
     copy::{COPIED, Copier, CopyNote, FoundLocks, LockCopy},
     look::{ConnectError, MarkerFound, SelfReport},
-    marker::{Deployment, Phase, Seat, Successor},
+    marker::{Deployment, NextSet, Phase, Seat},
     round::{self, Answered, Way},
     seats::{Accepted, Plan, Survey},
 };
@@ -485,14 +485,14 @@ fn following(deployment: &Deployment, phase: Phase) -> Deployment {
 }
 
 /// The first agreement of the set that follows one that was left.
-fn first_of(left: &Deployment, successor: &Successor) -> Deployment {
-    let Successor { shape, seats } = successor.clone();
+fn first_of(left: &Deployment, successor: &NextSet) -> Deployment {
+    let NextSet { shape, seats } = successor.clone();
     let (epoch, set) = (left.epoch + 1, left.set + 1);
     Deployment { epoch, set, shape, seats, phase: Phase::Stands, ..left.clone() }
 }
 
 /// The seats of the next set: those have copies.
-fn successor(to: &NodeSet, of_to: &LookedAt, copied: &[usize], joint: &Deployment) -> Successor {
+fn successor(to: &NodeSet, of_to: &LookedAt, copied: &[usize], joint: &Deployment) -> NextSet {
     // Sealed, left, begun.
     let epoch = joint.epoch + 2;
     let seat = |(seat, look): (usize, &Option<SelfReport>)| {
@@ -500,7 +500,7 @@ fn successor(to: &NodeSet, of_to: &LookedAt, copied: &[usize], joint: &Deploymen
         who.filter(|_| copied.contains(&seat)).map_or(Seat::Blank(epoch), Seat::Filled)
     };
     let seats = of_to.looks.iter().enumerate().map(seat).collect();
-    Successor { shape: to.voters.shape(), seats }
+    NextSet { shape: to.voters.shape(), seats }
 }
 
 /// The nodes that have no copy.

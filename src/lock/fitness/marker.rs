@@ -110,12 +110,12 @@ pub(in crate::lock) enum Phase {
     /// number that no other seal has.
     Joint(u64),
     /// Its nodes never vote again. With the number of the seal, and the set that follows.
-    Left(u64, Box<Successor>),
+    Left(u64, Box<NextSet>),
 }
 
 /// The set that follows, as it is when it begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::lock) struct Successor {
+pub(in crate::lock) struct NextSet {
     pub(in crate::lock) shape: Shape,
     pub(in crate::lock) seats: Vec<Seat>,
 }
@@ -251,7 +251,7 @@ impl Marker {
                 if seats.len() != shape.seats() {
                     return None;
                 }
-                Phase::Left(seal, Box::new(Successor { shape, seats }))
+                Phase::Left(seal, Box::new(NextSet { shape, seats }))
             }
             (None, None) => Phase::Stands,
             (Some(_), Some(_)) => return None,
@@ -362,7 +362,7 @@ mod tests {
         assert_eq!(read.text(), given_up);
         let left = format!("{}> 1\naa 0f\n", text.replace("3/3", "3/3:left:5"));
         let next =
-            Successor { shape: Shape::read("1").unwrap(), seats: vec![Seat::Filled(who("aa"))] };
+            NextSet { shape: Shape::read("1").unwrap(), seats: vec![Seat::Filled(who("aa"))] };
         let read = Marker::parse(&left).unwrap();
         assert_eq!(read.deployment.phase, Phase::Left(5, Box::new(next)));
         assert_eq!((read.text(), read.deployment.seats.len()), (left, 3));
@@ -450,7 +450,7 @@ mod tests {
         ) {
             let seat = at % seats.len();
             let shape = Shape::read(&seats.len().to_string()).unwrap();
-            let next = Successor { shape: shape.clone(), seats: seats.clone() };
+            let next = NextSet { shape: shape.clone(), seats: seats.clone() };
             let phase = [Phase::Stands, Phase::Joint(set + 7), Phase::Left(set, Box::new(next))][phase].clone();
             let deployment = Deployment { id, epoch, prefix, shape, seats, set, phase };
             let marker = Marker { deployment, seat, longest: Duration::from_millis(longest) };
