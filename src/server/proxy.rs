@@ -154,7 +154,8 @@ impl Proxy {
         let mut sockets = Vec::new();
         if let Some((addr, listener)) = opened.admin {
             sockets.push((addr, listener.clone()));
-            admin.spawn(|stop| admin::serve(listener, self.state.clone(), stop));
+            let site = Arc::new(admin::AdminSite::new(self.state.clone(), shared.clone()));
+            admin.spawn(|stop| admin::serve(listener, site, stop));
         }
         for (index, ((listener, tls), settings)) in
             opened.listeners.into_iter().zip(&self.config.listen).enumerate()

@@ -27,6 +27,7 @@ mod pause;
 mod readiness;
 mod reload;
 mod sentinel;
+mod status;
 #[path = "../support/mod.rs"]
 mod support;
 mod systemd;

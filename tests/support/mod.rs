@@ -456,7 +456,9 @@ impl Proxy {
             return String::new();
         };
         stream.set_read_timeout(Some(LIMIT)).expect("limit");
-        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        let port = self.admin_port;
+        let request =
+            format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).expect("request");
         let mut page = String::new();
         stream.read_to_string(&mut page).expect("page");
