@@ -71,7 +71,8 @@ impl AdminSite {
                 };
                 return page(status, TEXT, readiness.lines.join("\n") + "\n");
             }
-            _ => {}
+            path if path.starts_with("/api/") => {}
+            _ => return page(StatusCode::NOT_FOUND, TEXT, PAGES),
         }
         if is_local && !means_this_machine(request) {
             return refusal(StatusCode::MISDIRECTED_REQUEST, NOT_MEANT);
