@@ -8,6 +8,7 @@
 )]
 
 mod admin;
+mod admin_actions;
 mod adopt;
 mod adopt_bridge;
 mod adopt_enforced;
