@@ -29,6 +29,7 @@ mod readiness;
 mod reload;
 mod sentinel;
 mod status;
+mod status_page;
 #[path = "../support/mod.rs"]
 mod support;
 mod systemd;

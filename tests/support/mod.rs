@@ -7,6 +7,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 #![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+pub mod browser;
 pub mod cluster;
 pub mod relay;
 pub mod sentinel;

@@ -11,8 +11,8 @@ use hyper::{
     Method, Request, Response, StatusCode,
     body::{Bytes, Incoming},
     header::{
-        ALLOW, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue,
-        WWW_AUTHENTICATE,
+        ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderMap, HeaderName,
+        HeaderValue, REFERRER_POLICY, WWW_AUTHENTICATE, X_FRAME_OPTIONS,
     },
 };
 use serde::Serialize;
@@ -29,8 +29,12 @@ use crate::{config::AdminToken, data::DataNode, session::Shared};
 const TEXT: &str = "text/plain; charset=utf-8";
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 const JSON: &str = "application/json";
+const HTML: &str = "text/html; charset=utf-8";
 
-const PAGES: &str = "there are /metrics, /healthz, /readyz, and as JSON /api/status, /api/locks, \
+/// The page at `/`. `NONCE` stands where each answer has a number of its own.
+const STATUS_PAGE: &str = include_str!("page.html");
+
+const PAGES: &str = "there are the status page at /, /metrics, /healthz, /readyz, and as JSON /api/status, /api/locks, \
      /api/hot, /api/clients, /api/adopted, /api/history\n";
 const TOO_MANY_STEPS: &str = "comparing all keys with this pattern would take too long, give one \
      with fewer stars, or that begins as the keys do";
@@ -115,7 +119,7 @@ impl AdminSite {
                 };
                 return page(status, TEXT, readiness.lines.join("\n") + "\n");
             }
-            path if path.starts_with("/api/") => {}
+            path if path == "/" || path.starts_with("/api/") => {}
             _ => return page(StatusCode::NOT_FOUND, TEXT, PAGES),
         }
         if ends.is_local && !means_this_machine(request.headers()) {
@@ -132,6 +136,7 @@ impl AdminSite {
     fn tell(&self, path: &str, query: &str) -> Result<Page, String> {
         let shared = &*self.shared;
         Ok(match path {
+            "/" => status_page(),
             "/api/status" => {
                 json(&StatusDocument::of(&self.state, shared, self.actions.are_possible()))
             }
@@ -164,6 +169,26 @@ fn json(document: &impl Serialize) -> Page {
         Ok(text) => page(StatusCode::OK, JSON, text),
         Err(error) => refusal(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
     }
+}
+
+/// The status page. Nothing that is not in it may run there, nor be fetched from elsewhere, and no
+/// other page may show it.
+fn status_page() -> Page {
+    let nonce = format!("{:032x}", rand::random::<u128>());
+    let mut page = page(StatusCode::OK, HTML, STATUS_PAGE.replace("NONCE", &nonce));
+    let policy = format!(
+        "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; \
+         connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; \
+         frame-ancestors 'none'; require-trusted-types-for 'script'"
+    );
+    let headers = page.headers_mut();
+    // Only hexadecimal digits are put in.
+    if let Ok(policy) = HeaderValue::try_from(policy) {
+        headers.insert(CONTENT_SECURITY_POLICY, policy);
+    }
+    headers.insert(X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
+    headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    page
 }
 
 /// The answer to who may not, or to what was not done.
