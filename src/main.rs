@@ -180,7 +180,7 @@ fn health(at: Option<String>, config: Option<PathBuf>) -> anyhow::Result<()> {
     let admin = match address {
         Some(address) => address,
         None => {
-            let admin = ConfigSource { file, config }.load()?.admin;
+            let admin = ConfigSource { file, config }.load()?.admin.listen;
             admin.context("admin is off: there is no address to ask")?.to_string()
         }
     };

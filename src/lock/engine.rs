@@ -15,8 +15,8 @@ use tokio::{runtime::Handle, time::sleep};
 
 use super::{
     Acquire, Attach, Claim, ClientStatus, Counts, FoundGrant, HotLock, Keep, KeptLock, LockStatus,
-    LookUp, Losses, NoQuorum, NodeStatus, NotPaused, Raise, Release, Renew, Waiter, WaiterStatus,
-    WallClock,
+    LocksWanted, LookUp, Losses, NoQuorum, NodeStatus, NotPaused, Raise, Release, Renew, Waiter,
+    WaiterStatus, WallClock,
     grants::Grants,
     holders::SHARDS,
     keep::{leases, lose::lose, watchdog},
@@ -306,10 +306,10 @@ impl Engine {
         self.locks.grants.nodes().outage.status()
     }
 
-    /// Shows the key of every lock that was granted here and is held now, and for how long it has
-    /// been, until `visit` returns false.
-    pub fn locks(&self, visit: &mut dyn FnMut(&[u8], Duration) -> bool) {
-        self.locks.grants.holders.visit(&mut |key, shown| visit(key, shown.held_for));
+    /// The locks held through this proxy, or waited for, that are wanted. `prefix`: the length of
+    /// `locks.prefix`. Returns `None` if comparing all keys with the pattern would take too long.
+    pub(crate) fn list(&self, wanted: &LocksWanted, prefix: usize) -> Option<Vec<LockStatus>> {
+        overview::list(&self.locks, wanted, prefix)
     }
 
     /// Describes one lock. Returns `None` if no client of this proxy holds it now, or waits for it.
@@ -317,17 +317,12 @@ impl Engine {
         overview::lock(&self.locks, &Key::from(key))
     }
 
-    /// Shows the key of every lock that a client of this proxy waits for.
-    pub(crate) fn waited_for(&self, visit: &mut dyn FnMut(&[u8])) {
-        self.locks.queues.visit(&mut |key, _| visit(key));
-    }
-
     /// The clients of this proxy that wait for a lock, first come, first.
     pub(crate) fn waiters(&self, key: &[u8]) -> Vec<WaiterStatus> {
         self.locks.queues.line(key)
     }
 
-    /// All clients of this proxy that hold locks or wait, in no order.
+    /// The clients of this proxy that hold locks or wait, those first that wait longest.
     pub(crate) fn clients(&self) -> Vec<ClientStatus> {
         overview::clients(&self.locks)
     }
@@ -374,6 +369,11 @@ impl Engine {
     pub(crate) fn paused_for(&self) -> Option<Duration> {
         let until = self.locks.queues.paused_until()?;
         Some(until.saturating_duration_since(tokio::time::Instant::now()))
+    }
+
+    /// How many session locks were lost since the start.
+    pub(crate) fn lost(&self) -> u64 {
+        self.locks.grants.metrics.lost_so_far()
     }
 
     /// Counts the locks held through this proxy and the clients that wait.

@@ -84,8 +84,8 @@ pub(crate) use keep::{
 pub(crate) use line::{queue::WaiterStatus, waiter::Waiter};
 pub(crate) use look::LookUp;
 pub(crate) use node::nodes::WallClock;
-pub(crate) use overview::{ClientStatus, HotLock};
-pub use overview::{GrantStatus, LockOrder, LockStatus};
+pub(crate) use overview::{ClientStatus, HotLock, MOST_TOLD};
+pub use overview::{GrantStatus, LockOrder, LockStatus, LocksWanted};
 pub(crate) use quorum::{shortest_ttl, ttl_for};
 pub(crate) use raise::Raise;
 pub(crate) use release::Release;
@@ -265,6 +265,14 @@ pub struct NodeStatus {
     pub found: Vec<Fault>,
     /// Whether the node is up, but its votes mostly come too late to count.
     pub too_slow: bool,
+    /// Whether an operator has it asked for no new locks.
+    pub paused: bool,
+    /// Time from the last question after its TIME to the answer, while it is up; of a cluster, that
+    /// of its slowest shard.
+    pub round_trip: Option<Duration>,
+    /// How many microseconds its time of day is ahead of this machine's, while it is up; of a
+    /// cluster, that of the shard which is furthest off.
+    pub clock_ahead: Option<i64>,
 }
 
 impl NodeStatus {

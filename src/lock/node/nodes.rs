@@ -573,6 +573,12 @@ fn of_shards(shards: &Shards, all: &[(usize, NodeStatus)]) -> NodeStatus {
         unfit: all.iter().find_map(|(_, shard)| shard.unfit),
         found,
         too_slow: up && all.iter().all(|(_, shard)| shard.too_slow || !shard.up),
+        paused: all.iter().any(|(_, shard)| shard.paused),
+        round_trip: all.iter().filter_map(|(_, shard)| shard.round_trip).max(),
+        clock_ahead: all
+            .iter()
+            .filter_map(|(_, shard)| shard.clock_ahead)
+            .max_by_key(|micros| micros.unsigned_abs()),
     }
 }
 
