@@ -264,3 +264,22 @@ fn nothing_is_sealed_where_the_next_nodes_cannot_take_a_copy() {
     proxy.client().cmd(&["LOCK", "a", "x", "PX", "1000"]).grant();
     others.client().cmd(&["LOCK", "a", "x", "PX", "1000"]).grant();
 }
+
+#[test]
+fn what_is_released_behind_the_copy_is_released_on_the_next_nodes() {
+    let proxy = Proxy::with().nodes(3).locks("node_timeout: 500ms").start();
+    let next = [redis(), redis(), redis()];
+    list(&proxy, &next.each_ref().map(|node| node.url()));
+    let mut client = proxy.client();
+    client.cmd(&["LOCK", "a", "x", "PX", "50000"]).grant();
+    // It has not heard of the change as it releases the lock where it was granted.
+    proxy.freeze();
+    client.send(&encode(&["UNLOCK", "a", "x"]));
+    shown(&proxy, &["--change"]);
+    assert!(next.iter().all(|node| has(node, "lock:a") == Reply::bulk("x")), "it is copied");
+    proxy.thaw();
+    assert_eq!(client.reply(), Reply::Int(1));
+    eventually("it is released there", || {
+        next.iter().all(|node| has(node, "lock:a") == Reply::NullBulk)
+    });
+}
