@@ -101,8 +101,8 @@ fn locks_outlive_the_nodes_that_granted_them() {
     waiter.send(&encode(&["LOCK", "session", "w", "PX", "5000", "WAIT", "30000"]));
     eventually("it waits", || other.waiters() == 1);
     // What a data node has seen of fences, the clock may be far behind of.
+    let far = "9000000000000000 1111111111111111";
     for node in 0..3 {
-        let far = "9000000000000000 1111111111111111";
         one.node_client(node).cmd(&["SET", "lockgate:fence:lock:far", far]);
     }
 
@@ -116,6 +116,9 @@ fn locks_outlive_the_nodes_that_granted_them() {
     let text = shown(&one, &["--change"]);
     assert!(text.contains("changed: 2 held locks were copied"), "{text}");
     assert!(text.contains("\nlocks.next_nodes vote\n"), "{text}");
+    for node in [&four, &five] {
+        assert_eq!(has(node, "lockgate:fence:lock:far"), Reply::bulk(far));
+    }
     let stays = one.node(1).addr();
     let expected = [four.addr(), stays, five.addr()].map(|addr| addr.to_string());
     for proxy in [&one, &other] {
