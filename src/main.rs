@@ -10,7 +10,10 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use lockgate::{
     config::{Config, ConfigErrors},
     server::{self, Control, Listeners, logging},
-    tools::{dev, doctor, init, manual},
+    tools::{
+        dev, doctor, init, manual,
+        nodes::{self, NodesStep},
+    },
 };
 use tokio::{
     runtime::Builder,
@@ -86,6 +89,19 @@ enum Command {
         #[command(flatten)]
         source: ConfigSource,
     },
+    /// Shows which lock nodes vote while locks.next_nodes are to take the place of locks.nodes, and
+    /// makes that change while proxies run.
+    Nodes {
+        /// Makes the change: copies the locks, and has locks.next_nodes vote. May be repeated
+        /// until it is done. All proxies must have read the file before.
+        #[arg(long, conflicts_with = "back_out")]
+        change: bool,
+        /// Takes a change back that has not come to its end.
+        #[arg(long)]
+        back_out: bool,
+        #[command(flatten)]
+        source: ConfigSource,
+    },
     /// Runs a whole deployment on this machine, for trying things out.
     Dev(dev::Options),
     /// Asks a running proxy whether it is healthy, at the admin address of its
@@ -115,6 +131,14 @@ fn main() -> ExitCode {
             source.load().and_then(|config| doctor::run(&config, json))
         }
         Some(Command::Init { if_new, source }) => init::run(source.path().as_deref(), if_new),
+        Some(Command::Nodes { change, back_out, source }) => {
+            let step = match (change, back_out) {
+                (true, _) => NodesStep::Change,
+                (_, true) => NodesStep::BackOut,
+                _ => NodesStep::Show,
+            };
+            source.load().and_then(|config| nodes::run(&config, step))
+        }
         Some(Command::Dev(options)) => dev::run(&options),
         Some(Command::Health { at, config }) => health(at, config),
         Some(Command::Manual { directory }) => manual::run(Arguments::command(), &directory),
@@ -156,7 +180,7 @@ fn health(at: Option<String>, config: Option<PathBuf>) -> anyhow::Result<()> {
     let admin = match address {
         Some(address) => address,
         None => {
-            let admin = ConfigSource { file, config }.load()?.admin;
+            let admin = ConfigSource { file, config }.load()?.admin.listen;
             admin.context("admin is off: there is no address to ask")?.to_string()
         }
     };

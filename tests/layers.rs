@@ -53,8 +53,8 @@ const ROOMS: &[(&str, &[&str])] = &[
     (
         "server",
         &[
-            "adopt", "bridge", "config", "data", "guard", "lock", "metrics", "net", "resp",
-            "session", "sync",
+            "adopt", "bridge", "card", "clock", "config", "data", "guard", "key", "lock",
+            "metrics", "net", "resp", "session", "sync", "told",
         ],
     ),
     (

@@ -154,7 +154,10 @@ impl Proxy {
         let mut sockets = Vec::new();
         if let Some((addr, listener)) = opened.admin {
             sockets.push((addr, listener.clone()));
-            admin.spawn(|stop| admin::serve(listener, self.state.clone(), stop));
+            let (state, token) = (self.state.clone(), self.config.admin.token.clone());
+            let site = admin::AdminSite::new(state, shared.clone(), self.data.clone(), token);
+            let site = Arc::new(site);
+            admin.spawn(|stop| admin::serve(listener, site, stop));
         }
         for (index, ((listener, tls), settings)) in
             opened.listeners.into_iter().zip(&self.config.listen).enumerate()

@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 use tracing::{error, info, warn};
 
 use crate::{
-    config::{Config, ConfigErrors, OTHER_NODES},
+    config::{Config, ConfigErrors, LockNode, OTHER_NODES},
     server::{
         entry::{admission::Admission, descriptors},
         logging::Level,
@@ -38,11 +38,27 @@ struct Merged {
     left: Vec<(&'static str, &'static str)>,
 }
 
-/// `is_alone`: no process from before an upgrade has clients still.
-fn merge(running: &Config, read: &Config, is_alone: bool) -> Merged {
+/// `is_alone`: no process from before an upgrade has clients still. `serving`: the lock nodes that are
+/// asked.
+fn merge(running: &Config, read: &Config, is_alone: bool, serving: &[LockNode]) -> Merged {
+    let has_served = read.locks.nodes == serving;
+    // The nodes that serve are among those of the file, in either place.
+    let is_listed =
+        has_served || read.locks.nodes == running.locks.nodes && read.locks.next_nodes == serving;
     let (mut config, mut taken, mut left) = (running.clone(), Vec::new(), Vec::new());
     config.take(read, &mut |key, is_live| {
         let why = match key {
+            "locks.nodes" if has_served => {
+                taken.push(key);
+                return true;
+            }
+            "locks.next_nodes" if is_listed => {
+                taken.push(key);
+                return true;
+            }
+            "locks.next_nodes" => {
+                "the lock nodes that vote now are to be locks.nodes, or to stay locks.next_nodes"
+            }
             "locks.nodes" | "locks.prefix" => OTHER_NODES,
             "adopt" => match running.adopt.stepped_to(&read.adopt) {
                 Ok(()) if !is_alone => {
@@ -132,8 +148,12 @@ impl Reloader {
     }
 
     fn apply(&self, read: &Config) {
+        let serving = self.shared.engine.serving();
         let Merged { config, taken, left } =
-            merge(&self.shared.config.load(), read, self.is_alone());
+            merge(&self.shared.config.load(), read, self.is_alone(), &serving);
+        if config.locks.nodes == serving {
+            self.shared.engine.set_next_nodes(&config.locks.next_nodes);
+        }
         let room = descriptors::make_room(config.maxclients, config.locks.nodes.len());
         self.admission.set_limits(&Config { maxclients: room, ..config.clone() }, Instant::now());
         self.shared.engine.set_limits(&config.locks);
@@ -202,7 +222,7 @@ mod tests {
         let running = Config::default();
         let merged = |text: &str| {
             let read = Config::parse(text, "f", &|_| None).unwrap();
-            (merge(&running, &read, true), read)
+            (merge(&running, &read, true, &running.locks.nodes), read)
         };
         for (key, text) in taken {
             let (merged, read) = merged(text);
@@ -235,7 +255,7 @@ mod tests {
             (&bridge, &other, true, false),
             (&audit, &bridge, false, false),
         ] {
-            let merged = merge(running, read, is_alone);
+            let merged = merge(running, read, is_alone, &running.locks.nodes);
             assert_eq!(merged.config == *read, is_taken, "{:?}", merged.left);
             assert_eq!(merged.left.is_empty(), is_taken, "{:?}", merged.left);
         }
@@ -252,7 +272,7 @@ mod tests {
             config
         };
         let left = |running: &Config, read: &Config| {
-            let merged = merge(running, read, true);
+            let merged = merge(running, read, true, &running.locks.nodes);
             assert_eq!(merged.config.locks.max_ttl, running.locks.max_ttl);
             merged.left.iter().any(|(key, _)| *key == "locks.default_ttl")
         };

@@ -14,5 +14,6 @@ mod dev_data;
 pub mod doctor;
 pub mod init;
 pub mod manual;
+pub mod nodes;
 pub mod redis_server;
 pub mod sentinel_server;

@@ -48,18 +48,21 @@ use std::{
     borrow::Cow,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
-use tokio::{sync::watch, time::Instant};
+use tokio::{
+    sync::{Notify, watch},
+    time::Instant,
+};
 use tracing::{info, warn};
 
 use super::{
     fault::Fault,
     look::{MarkerFound, SelfReport},
-    marker::{Deployment, Identity, Seat},
+    marker::{Deployment, Identity, NOTE, Seat},
     refusal::{FORGOTTEN, Place, refusal},
     round::{self, MarkerWrite, Way},
     seats::{Accepted, Survey, Waiting, has_joined},
@@ -140,6 +143,12 @@ pub(in crate::lock) struct Admissions {
     generation: AtomicU64,
     learned: AtomicU64,
     changed: watch::Sender<()>,
+    /// Notified when a node tells that its set is given up, or was.
+    pub(in crate::lock) given_up: Notify,
+    /// Whether this proxy may write that nodes sit on other seats, and that a deployment is new. Not
+    /// while it does not know which of two sets of nodes votes.
+    writes: AtomicBool,
+    begins: AtomicBool,
     /// Locked while all nodes are asked: one task does it for all.
     asking: tokio::sync::Mutex<()>,
 }
@@ -232,6 +241,9 @@ impl Admissions {
             generation: AtomicU64::new(0),
             learned: AtomicU64::new(0),
             changed: watch::Sender::new(()),
+            given_up: Notify::new(),
+            writes: AtomicBool::new(config.next_nodes.is_empty()),
+            begins: AtomicBool::new(config.next_nodes.is_empty()),
             asking: tokio::sync::Mutex::new(()),
         }
     }
@@ -259,6 +271,17 @@ impl Admissions {
     /// How many times this proxy has learned a deployment.
     pub(in crate::lock) fn learned(&self) -> u64 {
         self.learned.load(Ordering::Acquire)
+    }
+
+    /// The number of the set of nodes that votes here. Returns `None` if that is not known.
+    pub(in crate::lock) fn set(&self) -> Option<u64> {
+        Some(self.state.lock().current.as_ref()?.deployment.set)
+    }
+
+    /// Sets whether this proxy may write that nodes sit on other seats, and that a deployment is new.
+    pub(in crate::lock) fn may_write(&self, writes: bool, begins: bool) {
+        self.writes.store(writes, Ordering::Release);
+        self.begins.store(begins, Ordering::Release);
     }
 
     /// Notified when the deployment changes.
@@ -382,7 +405,7 @@ impl Admissions {
                 }
                 let (accepted, longest) = ((*current).clone(), state.longest);
                 let (seat, is_admitted, joins) = (index, false, false);
-                let write = MarkerWrite { accepted, seat, longest, is_admitted, joins };
+                let write = MarkerWrite { accepted, seat, longest, is_admitted, joins, note: NOTE };
                 return Judgement::Behind(Box::new(write));
             }
         }
@@ -601,6 +624,19 @@ impl Admissions {
         index: usize,
         look: &SelfReport,
     ) -> Option<(Fault, String)> {
+        let ours = state.current.as_ref().map(|current| &current.deployment);
+        if let Some(theirs) = look.marker().map(|marker| &marker.deployment) {
+            // A node that has missed an epoch is told it.
+            if ours.is_some_and(|ours| theirs.id == ours.id && theirs.epoch < ours.epoch) {
+                return None;
+            }
+            let is_other_set =
+                ours.is_some_and(|ours| theirs.id == ours.id && theirs.set != ours.set);
+            if !theirs.stands() || is_other_set {
+                self.given_up.notify_one();
+                return Some((Fault::Changing, Fault::Changing.meaning().into()));
+            }
+        }
         let place = Place { index, voters: &self.voters, prefix: &self.prefix };
         refusal(&place, look, state.belongs_to().as_deref())
     }
@@ -614,9 +650,13 @@ impl Admissions {
         };
         let known = self.state.lock().current.clone();
         let id = known.as_ref().map(|known| known.deployment.id.as_str());
+        let set = known.as_ref().map(|known| known.deployment.set);
+        let surveyed = |looks: &[Option<SelfReport>], gone: &[bool]| {
+            Survey::of_set(set, (&self.voters, &self.prefix), looks, gone, id)
+        };
         // A deployment that a quorum has is all that is needed: slow nodes are not waited for.
         let enough = |looks: &[Option<SelfReport>]| {
-            let committed = Survey::new(&self.voters, looks, &[], &self.prefix, id).committed;
+            let committed = surveyed(looks, &[]).committed;
             committed.is_some_and(|committed| {
                 known.as_ref().is_none_or(|known| {
                     let (known, theirs) = (&known.deployment, &committed.deployment);
@@ -627,7 +667,7 @@ impl Admissions {
         let all = round::ask_all(&self.ways, enough).await;
         let looks = round::looks(&all);
         let gone = self.gone(&looks);
-        let survey = Survey::new(&self.voters, &looks, &gone, &self.prefix, id);
+        let survey = surveyed(&looks, &gone);
         let (plan, longest) = {
             let mut state = self.state.lock();
             let state = &mut *state;
@@ -670,6 +710,8 @@ impl Admissions {
                 survey.plan(&self.voters, &looks, &waiting, remembered, || self.blank.clone());
             // If no node has kept the longest PX, it may have been as long as is allowed.
             let nobody_knows = survey.newest.is_none();
+            let may = if nobody_knows { &self.begins } else { &self.writes };
+            let plan = plan.filter(|_| may.load(Ordering::Acquire));
             let longest =
                 if nobody_knows { state.longest.max(state.possible) } else { state.longest };
             (plan, longest)
@@ -777,7 +819,9 @@ impl Admissions {
                 (Seat::Waiting(waits, _), Seat::Filled(votes)) => waits == votes,
                 (was, is) => was == is,
             };
-            if !before.is_some_and(stays) {
+            // In an epoch that this proxy has missed, its locks may have been copied away from nodes.
+            let is_next = |known: &Arc<Accepted>| deployment.epoch <= known.deployment.epoch + 1;
+            if !before.is_some_and(|known| is_next(known) && stays(known)) {
                 seat.seated = learned;
             }
         }
