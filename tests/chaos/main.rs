@@ -28,6 +28,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod change;
 mod checker;
 mod client;
 mod deployment;

@@ -315,6 +315,10 @@ impl FoundLock {
                 grants.push(one);
             }
         }
+        #[cfg(feature = "planted")]
+        if std::env::var("LOCKGATE_PLANT").is_ok_and(|fault| fault == "no copy") {
+            grants.clear();
+        }
         let longest = |on: &[&OnNode]| match on.iter().any(|on| on.left < 0) {
             true => -1,
             // Zero would take it back.
