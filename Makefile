@@ -47,7 +47,7 @@ test:
 bench:
 	@scripts/setup.sh bench
 	$(CARGO) build --release --bins --examples --quiet
-	@failed=0; bench/run || failed=1; bench/locks || failed=1; bench/guards || failed=1; bench/adopt || failed=1; bench/idle || failed=1; bench/follow || failed=1; bench/shards || failed=1; bench/wakeups || failed=1; exit $$failed
+	@failed=0; bench/run || failed=1; bench/locks || failed=1; bench/guards || failed=1; bench/adopt || failed=1; bench/idle || failed=1; bench/follow || failed=1; bench/shards || failed=1; bench/wakeups || failed=1; bench/pages || failed=1; exit $$failed
 
 chaos:
 	@scripts/setup.sh chaos
