@@ -182,6 +182,11 @@ keys! {
 }
 
 impl LocksConfig {
+    /// How many lock nodes are listed in either place.
+    pub(crate) fn listed(&self) -> usize {
+        self.nodes.len() + self.next_nodes.len()
+    }
+
     /// The configuration once `next_nodes` have taken the place of `nodes`. Returns `None` if there are none.
     pub(crate) fn next(&self) -> Option<LocksConfig> {
         let nodes = Some(self.next_nodes.clone()).filter(|nodes| !nodes.is_empty())?;

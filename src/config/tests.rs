@@ -919,3 +919,24 @@ fn admin_is_an_address_or_has_a_token_that_no_error_repeats() {
         assert!(!told.contains("secret") && !told.contains("1234567890"), "{told}");
     }
 }
+
+#[test]
+fn nodes_to_come_are_as_independent_as_those_before() {
+    let error = |text: &str| parse(&format!("locks: {{{text}}}")).unwrap_err();
+    let one = "nodes: redis://127.0.0.1:1";
+    for (list, words) in [
+        ("redis://a:1, redis://b:1", "2 nodes; a majority of 2 is 2"),
+        ("redis://a:1, redis://a:1, redis://b:1", "is there twice"),
+        ("{sentinels: [a:1, b:1, c:1], master: m}", "from and to addresses of Redis servers alone"),
+    ] {
+        let found = error(&format!("{one}, next_nodes: [{list}]"));
+        assert_eq!(found.lines().count(), 1, "{found}");
+        assert!(found.contains("locks.next_nodes") && found.contains(words), "{found}");
+    }
+    let found = error(&format!("{one}, next_nodes: redis://a:1, quarantine: no"));
+    assert!(found.contains("with quarantine"), "{found}");
+    let next = parse(&format!("locks: {{{one}, next_nodes: redis://a:1}}")).unwrap().locks.next();
+    let next = next.unwrap();
+    assert_eq!(next.nodes[0].to_string(), "a:1");
+    assert_eq!(next.next(), None);
+}

@@ -78,7 +78,7 @@ impl Proxy {
     ) -> anyhow::Result<Proxy> {
         let Opened { data, exposure, .. } = opened;
         let shutdown = &control.shutdown;
-        let room = descriptors::make_room(config.maxclients, config.locks.nodes.len());
+        let room = descriptors::make_room(config.maxclients, config.locks.listed());
         let admission = Admission::new(&Config { maxclients: room, ..config.clone() });
         let (metrics, door_metrics) = (Metrics::new(), DoorMetrics::new());
         let workers = Arc::new(Workers::start(config.io_threads)?);

@@ -154,7 +154,7 @@ impl Reloader {
         if config.locks.nodes == serving {
             self.shared.engine.set_next_nodes(&config.locks.next_nodes);
         }
-        let room = descriptors::make_room(config.maxclients, config.locks.nodes.len());
+        let room = descriptors::make_room(config.maxclients, config.locks.listed());
         self.admission.set_limits(&Config { maxclients: room, ..config.clone() }, Instant::now());
         self.shared.engine.set_limits(&config.locks);
         if taken.contains(&"log.level")
@@ -210,6 +210,7 @@ mod tests {
             ("log.locks", "log: {locks: all}"),
             ("locks.default_ttl", "locks: {default_ttl: 7s}"),
             ("locks.on_disconnect", "locks: {on_disconnect: expire}"),
+            ("locks.next_nodes", "locks: {next_nodes: redis://127.0.0.1:7001}"),
         ];
         let left = [
             ("listen", "listen: 127.0.0.1:7000"),
@@ -234,6 +235,29 @@ mod tests {
             assert_eq!((merged.taken, merged.left.len(), merged.left[0].0), (vec![], 1, key));
             assert_eq!(merged.config, running, "{key}");
         }
+    }
+
+    #[test]
+    fn the_nodes_that_vote_stay_listed() {
+        let file = |nodes: u16, next: Option<u16>| {
+            let next = next.map_or(String::new(), |next| {
+                format!(", next_nodes: ['redis://127.0.0.1:{next}']")
+            });
+            let text = format!("locks: {{nodes: ['redis://127.0.0.1:{nodes}']{next}}}");
+            Config::parse(&text, "f", &|_| None).unwrap()
+        };
+        let taken = |running: &Config, read: &Config, serving: &Config| {
+            let merged = merge(running, read, true, &serving.locks.nodes);
+            merged.config.locks == read.locks && merged.left.is_empty()
+        };
+        let (first, second) = (file(1, None), file(2, None));
+        assert!(taken(&first, &file(1, Some(2)), &first));
+        assert!(taken(&file(1, Some(2)), &first, &first), "not to come any more");
+        assert!(taken(&file(1, Some(2)), &second, &second), "they have taken the place");
+        assert!(taken(&file(1, Some(2)), &file(2, Some(3)), &second), "and others are to come");
+        assert!(!taken(&file(1, Some(2)), &first, &second), "those that vote would be in no list");
+        assert!(!taken(&file(1, Some(2)), &file(1, Some(3)), &second));
+        assert!(!taken(&first, &second, &first), "nothing was changed");
     }
 
     #[test]

@@ -101,8 +101,8 @@ fn locks_outlive_the_nodes_that_granted_them() {
     waiter.send(&encode(&["LOCK", "session", "w", "PX", "5000", "WAIT", "30000"]));
     eventually("it waits", || other.waiters() == 1);
     // What a data node has seen of fences, the clock may be far behind of.
+    let far = "9000000000000000 1111111111111111";
     for node in 0..3 {
-        let far = "9000000000000000 1111111111111111";
         one.node_client(node).cmd(&["SET", "lockgate:fence:lock:far", far]);
     }
 
@@ -116,6 +116,9 @@ fn locks_outlive_the_nodes_that_granted_them() {
     let text = shown(&one, &["--change"]);
     assert!(text.contains("changed: 2 held locks were copied"), "{text}");
     assert!(text.contains("\nlocks.next_nodes vote\n"), "{text}");
+    for node in [&four, &five] {
+        assert_eq!(has(node, "lockgate:fence:lock:far"), Reply::bulk(far));
+    }
     let stays = one.node(1).addr();
     let expected = [four.addr(), stays, five.addr()].map(|addr| addr.to_string());
     for proxy in [&one, &other] {
@@ -263,4 +266,23 @@ fn nothing_is_sealed_where_the_next_nodes_cannot_take_a_copy() {
     assert!(words.contains("127.0.0.1:1") && words.contains("nothing was changed"), "{words}");
     proxy.client().cmd(&["LOCK", "a", "x", "PX", "1000"]).grant();
     others.client().cmd(&["LOCK", "a", "x", "PX", "1000"]).grant();
+}
+
+#[test]
+fn what_is_released_behind_the_copy_is_released_on_the_next_nodes() {
+    let proxy = Proxy::with().nodes(3).locks("node_timeout: 500ms").start();
+    let next = [redis(), redis(), redis()];
+    list(&proxy, &next.each_ref().map(|node| node.url()));
+    let mut client = proxy.client();
+    client.cmd(&["LOCK", "a", "x", "PX", "50000"]).grant();
+    // It has not heard of the change as it releases the lock where it was granted.
+    proxy.freeze();
+    client.send(&encode(&["UNLOCK", "a", "x"]));
+    shown(&proxy, &["--change"]);
+    assert!(next.iter().all(|node| has(node, "lock:a") == Reply::bulk("x")), "it is copied");
+    proxy.thaw();
+    assert_eq!(client.reply(), Reply::Int(1));
+    eventually("it is released there", || {
+        next.iter().all(|node| has(node, "lock:a") == Reply::NullBulk)
+    });
 }
