@@ -670,9 +670,7 @@ async fn copy(
             Err(error) => troubles.push(failed(from, reader.seat, &error)),
         }
     }
-    let free = again.copies(read_again, from.ways.len());
-    let free: HashSet<Vec<u8>> =
-        free.into_iter().filter(|lock| lock.token.is_empty()).map(|lock| lock.key).collect();
+    let free = again.free(read_again, from.ways.len());
     let ended = held.iter().filter(|lock| free.contains(&lock.key));
     let ended: Arc<[LockCopy]> =
         ended.map(|lock| LockCopy { left: 0, ..(**lock).clone() }).collect();

@@ -293,6 +293,16 @@ impl FoundLocks {
         others.map(away).collect()
     }
 
+    /// The locks of which no grant can be on a quorum, if `read` of `nodes` nodes were read.
+    pub(super) fn free(&self, read: usize, nodes: usize) -> HashSet<Vec<u8>> {
+        // The others may be a quorum by themselves.
+        if nodes.saturating_sub(read) >= quorum(nodes) {
+            return HashSet::new();
+        }
+        let all = self.copies(read, nodes).into_iter();
+        all.filter(|lock| lock.token.is_empty()).map(|lock| lock.key).collect()
+    }
+
     /// What is to be written, if `read` of `nodes` nodes were read.
     pub(super) fn copies(&self, read: usize, nodes: usize) -> Vec<LockCopy> {
         self.0.iter().map(|(key, lock)| lock.copy(key, read, nodes)).collect()
@@ -406,6 +416,16 @@ mod tests {
         assert_eq!(copied(&over, 3, 3).token, b"");
         // A key that is no token's.
         assert!(is_placeholder(&copied(&[(0, "", 700, "", ""), (1, "", 700, "", "")], 3, 3)));
+    }
+
+    #[test]
+    fn what_too_few_nodes_do_not_have_may_be_held() {
+        let mut found = FoundLocks::default();
+        let (token, left, ended) = (Vec::new(), b"-2".to_vec(), Vec::new());
+        let told = ToldLock { token, left, fence: b"5 c".to_vec(), ended };
+        found.add(0, b"lock:a".to_vec(), told).unwrap();
+        assert_eq!(found.free(1, 3), HashSet::new(), "the other two may have it");
+        assert_eq!(found.free(2, 3), HashSet::from([b"lock:a".to_vec()]));
     }
 
     #[test]
