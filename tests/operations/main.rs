@@ -31,6 +31,7 @@ mod status;
 #[path = "../support/mod.rs"]
 mod support;
 mod systemd;
+mod top;
 mod unlock;
 mod upgrade;
 mod who;
