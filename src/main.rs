@@ -188,7 +188,7 @@ fn admin_address(at: Option<String>, config: Option<PathBuf>) -> anyhow::Result<
         Some(at) if at.contains(':') && !Path::new(&at).exists() => return Ok(at),
         at => at.map(PathBuf::from),
     };
-    let admin = ConfigSource { file, config }.load()?.admin;
+    let admin = ConfigSource { file, config }.load()?.admin.listen;
     Ok(admin.context("admin is off: there is no address to ask")?.to_string())
 }
 

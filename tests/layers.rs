@@ -54,7 +54,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         "server",
         &[
             "adopt", "bridge", "card", "clock", "config", "data", "guard", "key", "lock",
-            "metrics", "net", "resp", "session", "sync",
+            "metrics", "net", "resp", "session", "sync", "told",
         ],
     ),
     (

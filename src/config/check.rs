@@ -211,7 +211,7 @@ fn addresses(reader: &mut Reader<'_>, top: &Section<'_>, config: &Config) {
             reader.problem(&top.path("listen"), format!("{addr} is there twice"));
         }
     }
-    if let Some(admin) = config.admin
+    if let Some(admin) = config.admin.listen
         && reader.sound(top, &["listen", "admin"])
         && config.listen.iter().any(|listener| listener.address == admin)
     {

@@ -10,6 +10,7 @@
 //! - `adopt`: which keys are locks of existing libraries; `adopt_options`: what becomes of idioms
 //!   that a quorum cannot carry out as they are; `adopt_scripts`: a deployment's own scripts.
 //! - `data`: the Redis to which commands go, or how it is found.
+//! - `admin`: where the pages for operators are.
 //! - `units`, `url`: how durations, sizes and Redis URLs are written.
 //! - `tls`: certificates and keys, and whether they can be used.
 
@@ -20,6 +21,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+mod admin;
 mod adopt;
 mod adopt_options;
 mod adopt_scripts;
@@ -38,6 +40,7 @@ pub(crate) mod tls;
 mod units;
 mod url;
 
+pub use admin::{AdminConfig, AdminToken};
 pub use adopt::{AdoptConfig, AdoptMode, AdoptRule};
 pub use adopt_options::{AdoptOptions, BlindPolicy, LongTtlPolicy, NoTtlPolicy, UnknownPolicy};
 pub use adopt_scripts::{AdoptScript, ScriptOp, ScriptUnit};

@@ -10,8 +10,8 @@ use std::{
 };
 
 use super::{
-    AdoptConfig, ClientTls, DataConfig, GuardsConfig, Listener, LockNode, LockNotify, OnDisconnect,
-    OnLost, RedisUrl, SocketPath,
+    AdminConfig, AdoptConfig, ClientTls, DataConfig, GuardsConfig, Listener, LockNode, LockNotify,
+    OnDisconnect, OnLost, RedisUrl, SocketPath,
     check::{
         at_least, below_half, few_patterns, if_given, keepalive, known_format, known_level,
         known_trail, longer_than_zero, not_reserved, short_path, string, threads,
@@ -41,8 +41,9 @@ keys! {
             vec![Listener::plain(SocketAddr::from((Ipv4Addr::LOCALHOST, 6380)))];
         /// Whether `listen` may leave loopback although the data node asks for no password.
         fixed allow_open: bool = false;
-        /// Address of `/metrics`, `/healthz` and `/readyz`; none with `off`.
-        fixed admin: Option<SocketAddr> = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 9380)));
+        /// Where the status page, `/metrics`, `/healthz` and `/readyz` are, and who may do something
+        /// there.
+        fixed admin: AdminConfig = AdminConfig::default();
         /// The Redis to which every forwarded command goes, or how it is found.
         fixed data: DataConfig = DataConfig::Fixed(RedisUrl::local(6379)) => without_database;
         /// Whether connections to the data node begin with a PROXY header.

@@ -154,7 +154,9 @@ impl Proxy {
         let mut sockets = Vec::new();
         if let Some((addr, listener)) = opened.admin {
             sockets.push((addr, listener.clone()));
-            let site = Arc::new(admin::AdminSite::new(self.state.clone(), shared.clone()));
+            let (state, token) = (self.state.clone(), self.config.admin.token.clone());
+            let site = admin::AdminSite::new(state, shared.clone(), self.data.clone(), token);
+            let site = Arc::new(site);
             admin.spawn(|stop| admin::serve(listener, site, stop));
         }
         for (index, ((listener, tls), settings)) in

@@ -8,6 +8,7 @@
 )]
 
 mod admin;
+mod admin_actions;
 mod adopt;
 mod adopt_bridge;
 mod adopt_enforced;
@@ -28,6 +29,7 @@ mod readiness;
 mod reload;
 mod sentinel;
 mod status;
+mod status_page;
 #[path = "../support/mod.rs"]
 mod support;
 mod systemd;

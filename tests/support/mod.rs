@@ -7,6 +7,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 #![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+pub mod browser;
 pub mod cluster;
 pub mod relay;
 pub mod sentinel;
@@ -69,6 +70,7 @@ pub struct Setup {
     files: Option<(u64, u64)>,
     hosts: Option<PathBuf>,
     fronts: usize,
+    admin_token: Option<String>,
 }
 
 impl Setup {
@@ -114,6 +116,12 @@ impl Setup {
     /// Sets a variable of the proxy's environment.
     pub fn environment(mut self, name: &str, value: &str) -> Setup {
         self.environment.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Sets `admin.token`.
+    pub fn admin_token(mut self, token: &str) -> Setup {
+        self.admin_token = Some(token.to_owned());
         self
     }
 
@@ -190,7 +198,8 @@ impl Setup {
             "data: {data_url}\n{}locks:\n{}{patience}  nodes:\n{list}",
             self.top, self.locks
         );
-        let more = (self.tls.as_deref(), self.behind_balancer.as_deref());
+        let more =
+            (self.tls.as_deref(), self.behind_balancer.as_deref(), self.admin_token.as_deref());
         if self.init {
             // Nobody listens there; a cluster needs so many.
             let listen = format!("listen: 127.0.0.1:1-{}\n", self.fronts);
@@ -260,7 +269,7 @@ struct Listening {
 /// its ports.
 fn listening(
     (host, fronts): (&str, usize),
-    (tls, behind_balancer): (Option<&str>, Option<&str>),
+    (tls, behind_balancer, admin_token): (Option<&str>, Option<&str>, Option<&str>),
     settings: &str,
     environment: &[(String, String)],
     (files, hosts): (Option<(u64, u64)>, Option<&Path>),
@@ -278,7 +287,11 @@ fn listening(
         listen +=
             &format!("  - {{address: '{host}:{balancer_port}', proxy_protocol: yes{settings}}}\n");
     }
-    let config = format!("{listen}admin: 127.0.0.1:{admin_port}\n{settings}");
+    let admin = match admin_token {
+        Some(token) => format!("{{listen: '127.0.0.1:{admin_port}', token: '{token}'}}"),
+        None => format!("127.0.0.1:{admin_port}"),
+    };
+    let config = format!("{listen}admin: {admin}\n{settings}");
     let dir = tempfile::tempdir().expect("directory");
     let (file, log_file) = (dir.path().join("lockgate.yaml"), dir.path().join("log"));
     std::fs::write(&file, &config).expect("configuration");
@@ -357,6 +370,7 @@ impl Proxy {
             files: None,
             hosts: None,
             fronts: 1,
+            admin_token: None,
         }
     }
 

@@ -23,7 +23,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::site::AdminSite;
+use super::site::{AdminSite, PageEnds};
 use crate::server::entry::listeners::ACCEPT_PAUSE;
 
 /// Connections served at once; beyond that the oldest are closed. Prometheus and a few operators
@@ -111,13 +111,16 @@ impl AsyncWrite for Impatient {
 
 async fn one(tcp: TcpStream, site: Arc<AdminSite>, stop: CancellationToken) {
     let is_local = tcp.local_addr().is_ok_and(|here| here.ip().to_canonical().is_loopback());
+    let ends = PageEnds { is_local, peer: tcp.peer_addr().ok() };
     let service = service_fn(|request| {
-        let response = site.answer(&request, is_local);
-        async { Ok::<_, Infallible>(response) }
+        let site = site.clone();
+        async move { Ok::<_, Infallible>(site.answer(request, ends).await) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_LIMIT)
+        // What was asked for whole is done, though its client waits for no answer.
+        .half_close(true)
         .serve_connection(TokioIo::new(Impatient { tcp, limit: None }), service);
     let mut connection = pin!(connection);
     // Errors of a connection concern its client only.

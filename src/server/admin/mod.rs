@@ -6,8 +6,10 @@
 //! - [`health`]: whether the data node and a quorum of lock nodes are there.
 //! - [`status`]: the whole proxy in one document; [`listing`]: locks, clients and idioms;
 //!   [`history`]: the last ten minutes.
+//! - [`actions`]: what an operator has done there.
 //! - [`query`]: what stands behind the `?` of a request.
 
+mod actions;
 mod health;
 mod history;
 mod http;
