@@ -14,6 +14,7 @@ use super::{
 };
 
 /// Everything that there is to be seen.
+#[derive(Clone, Copy)]
 pub(super) struct Board<'a> {
     pub(super) proxies: &'a [WatchedProxy],
     pub(super) nodes: &'a [NodeRow],
@@ -27,6 +28,8 @@ pub(super) struct Board<'a> {
 
 /// Lines of locks on a screen that nobody scrolls.
 const LOCKS_ONCE: usize = 50;
+/// Most lines of it.
+const LINES_ONCE: u16 = 1000;
 
 const PROXY_COLUMNS: [TableColumn; 10] = [
     words("PROXY", 14, 40, 0),
@@ -111,18 +114,21 @@ impl Board<'_> {
 
     /// The screen as lines of text, as long as it needs to be.
     pub(super) fn text(&self, width: u16) -> Vec<String> {
-        let proxies: usize = self.proxies.iter().map(|proxy| self.proxy(proxy).height()).sum();
-        let locks = self.locks.len().clamp(1, LOCKS_ONCE);
-        // Headings, and lines between.
-        let height = proxies + self.nodes.len() + locks + 8;
-        let area = Rect::new(0, 0, width, u16::try_from(height).unwrap_or(u16::MAX));
+        let (locks, left_out) = self.locks.split_at(self.locks.len().min(LOCKS_ONCE));
+        // Proxies take two each at most; headings, and lines between, are 10.
+        let lines = 2 * self.proxies.len() + self.nodes.len() + locks.len() + 10;
+        let lines = u16::try_from(lines).unwrap_or(u16::MAX).min(LINES_ONCE);
+        let area = Rect::new(0, 0, width, lines);
         let mut buffer = Buffer::empty(area);
         let mut sheet = Sheet::new(&mut buffer, area, false);
         sheet.line(&self.summary(), Tone::Plain);
-        self.draw_all(&mut sheet);
+        Board { locks, ..*self }.draw_all(&mut sheet);
         let mut lines = table::lines(&buffer);
         while lines.last().is_some_and(String::is_empty) {
             lines.pop();
+        }
+        if !left_out.is_empty() {
+            lines.push(format!("  … {} more", left_out.len()));
         }
         lines
     }
@@ -138,9 +144,12 @@ impl Board<'_> {
         let mut nodes: Vec<_> = self.nodes.iter().map(node).collect();
         let locks: Vec<_> =
             self.locks.iter().enumerate().map(|(place, row)| self.lock(place, row)).collect();
-        let of_locks = (locks.len() + 1).max(2).min(room / 2);
-        let of_nodes = share(&mut nodes, (room - of_locks) / 2);
-        let of_proxies = share(&mut proxies, room - of_locks - of_nodes);
+        let wanted = (height(&proxies), height(&nodes));
+        let of_locks = part(height(&locks).max(2), room, wanted.0 + wanted.1);
+        let of_nodes = part(wanted.1, room - of_locks, wanted.0);
+        let of_proxies = room - of_locks - of_nodes;
+        worst_first(&mut nodes, of_nodes);
+        worst_first(&mut proxies, of_proxies);
         let blank = |sheet: &mut Sheet<'_>| (0..gap).for_each(|_| sheet.line("", Tone::Plain));
         blank(sheet);
         sheet.table(&PROXY_COLUMNS, &proxies, of_proxies);
@@ -319,17 +328,25 @@ impl Board<'_> {
     }
 }
 
-/// Lines that rows have of `most`; where they need more, those in trouble come first.
-fn share(rows: &mut [TableRow], most: usize) -> usize {
-    let wanted = 1 + rows.iter().map(TableRow::height).sum::<usize>();
-    if wanted > most {
+/// Lines of a table.
+fn height(rows: &[TableRow]) -> usize {
+    1 + rows.iter().map(TableRow::height).sum::<usize>()
+}
+
+/// What one table gets of `room`: half of it, if it wants so much, and what the others do not want.
+fn part(wanted: usize, room: usize, others: usize) -> usize {
+    wanted.min((room / 2).max(room.saturating_sub(others)))
+}
+
+/// Puts those in trouble first, if not all can be seen.
+fn worst_first(rows: &mut [TableRow], room: usize) {
+    if height(rows) > room {
         rows.sort_by_key(|row| match row.tone.1 {
             Tone::Bad => 0,
             Tone::Warning => 1,
             _ => 2,
         });
     }
-    wanted.min(most)
 }
 
 fn node(node: &NodeRow) -> TableRow {
@@ -445,4 +462,108 @@ fn rate_text(rate: f64) -> String {
 fn time_of_day(moment: SystemTime) -> String {
     let seconds = moment.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() % 86400;
     format!("{:02}:{:02}:{:02} UTC", seconds / 3600, seconds / 60 % 60, seconds % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tools::top::merge;
+
+    const NOW: SystemTime = UNIX_EPOCH;
+
+    /// Three proxies: with much in it, away, and not heard yet.
+    fn proxies() -> Vec<WatchedProxy> {
+        let mut proxies: Vec<_> = ["here:1", "away:1", "new:1"].map(WatchedProxy::new).into();
+        let nodes: Vec<_> = (0..9)
+            .map(|node| {
+                let state = if node == 8 { "refused" } else { "ok" };
+                serde_json::json!({"address": format!("n{node}:1"), "state": state, "votes": node < 8})
+            })
+            .collect();
+        let status = serde_json::json!({"proxy": {"pid": 1, "uptime_ms": 1, "ready": true}, "nodes": nodes,
+            "problems": ["lock node n8:1: refused"]});
+        let locks: Vec<_> = (0..70)
+            .map(|lock| serde_json::json!({"key": format!("{lock:02}作業"), "waiters": 100 - lock, "held_ms": 1}))
+            .collect();
+        let mut round =
+            Round { status: serde_json::from_value(status).unwrap(), ..Round::default() };
+        round.add(serde_json::from_value(serde_json::json!({ "locks": locks })).unwrap());
+        proxies[0].hear(Ok(round), NOW);
+        proxies[1].hear(Err(PlainText::of("connection refused")), NOW);
+        proxies
+    }
+
+    fn with_board<T>(view: &View, see: impl FnOnce(&Board<'_>) -> T) -> T {
+        let proxies = proxies();
+        let (nodes, locks) = (merge::nodes(&proxies), merge::locks(&proxies, view.sort, None));
+        see(&Board {
+            proxies: &proxies,
+            nodes: &nodes,
+            locks: &locks,
+            line: &[],
+            view,
+            now: NOW + Duration::from_secs(90_061),
+            every: Duration::from_secs(2),
+            colours: true,
+        })
+    }
+
+    fn drawn(view: &View, width: u16, height: u16) -> Vec<String> {
+        let area = Rect::new(0, 0, width, height);
+        let mut buffer = Buffer::empty(area);
+        with_board(view, |board| board.draw(&mut buffer, area));
+        table::lines(&buffer)
+    }
+
+    #[test]
+    fn a_screen_of_any_size_is_drawn() {
+        let open = View { open: Some("05作業\x1b".into()), scrolled: 7, ..View::default() };
+        let hot = View { sort: LockSort::Hot, typing: Some("wörd".into()), ..View::default() };
+        let help = View { help: true, ..View::default() };
+        let far = View { marked: 69, paused: true, ..View::default() };
+        for view in [View::default(), open, hot, help, far] {
+            for (width, height) in (0..30)
+                .flat_map(|size| [(size, 25), (90, size), (size, size), (5 * size, 2 * size)])
+            {
+                assert_eq!(drawn(&view, width, height).len(), usize::from(height));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_in_trouble_and_the_marked_lock_are_seen_where_not_all_is() {
+        let view = View { marked: 60, ..View::default() };
+        let screen = drawn(&view, 100, 16);
+        let sees =
+            |words: &[&str]| screen.iter().any(|line| words.iter().all(|word| line.contains(word)));
+        assert!(sees(&["away:1", "unreachable"]), "{screen:#?}");
+        assert!(sees(&["n8:1", "0/1", "refused"]) && !sees(&["n7:1"]), "{screen:#?}");
+        assert!(sees(&["> 60作業"]) && sees(&["q quit"]), "{screen:#?}");
+    }
+
+    #[test]
+    fn a_screen_of_text_has_all_but_the_last_locks() {
+        let text = with_board(&View::default(), |board| board.text(120));
+        let lines = |word: &str| text.iter().filter(|line| line.contains(word)).count();
+        assert_eq!((lines("ok"), lines("refused"), lines("作業")), (8, 3, LOCKS_ONCE), "{text:#?}");
+        assert_eq!(lines("since 00:00:00 UTC (1d01h): connection refused"), 1, "{text:#?}");
+        assert_eq!(lines("… 20 more"), 1, "{text:#?}");
+    }
+
+    #[test]
+    fn times_are_short() {
+        for (time, text) in [
+            (0, "0ms"),
+            (999, "999ms"),
+            (9_960, "9.9s"),
+            (59_999, "59s"),
+            (61_000, "1m01s"),
+            (7_260_000, "2h01m"),
+            (90_000_000, "1d01h"),
+            (8_640_000_000, "100d"),
+            (u64::MAX, "999999d"),
+        ] {
+            assert_eq!(millis(time), text);
+        }
+    }
 }

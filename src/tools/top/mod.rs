@@ -112,12 +112,15 @@ struct Screen {
     colours: bool,
 }
 
-/// Gives the terminal back as it was, however this ends. A panic does so too, before its message.
+/// Gives the terminal back as it was, however this ends. A panic has done so before its message,
+/// which a second time would write over.
 struct Borrowed;
 
 impl Drop for Borrowed {
     fn drop(&mut self) {
-        ratatui::restore();
+        if !thread::panicking() {
+            ratatui::restore();
+        }
     }
 }
 
@@ -217,6 +220,9 @@ impl Screen {
                         if self.view.press(key, &self.locks) == Onward::Quit {
                             break Ok(());
                         }
+                        // Otherwise as many keys as went too far would do nothing on the way back.
+                        let last = self.line.len().saturating_sub(1);
+                        self.view.scrolled = self.view.scrolled.min(last);
                         let now_wanted = self.view.wanted();
                         let is_new = wants.send_if_modified(|wanted| {
                             let is_new = *wanted != now_wanted;

@@ -156,15 +156,17 @@ impl<'b> Sheet<'b> {
 fn widths(columns: &[TableColumn], rows: &[TableRow], room: u16) -> Vec<(usize, u16)> {
     let mut shown: Vec<(usize, u16)> =
         columns.iter().enumerate().map(|(place, column)| (place, column.least)).collect();
+    // A gap stands behind each column, also behind the last.
+    let room_and_gap = room.saturating_add(GAP);
     let taken = |shown: &[(usize, u16)]| shown.iter().map(|(_, width)| width + GAP).sum::<u16>();
-    while taken(&shown) > room + GAP && shown.len() > 1 {
+    while taken(&shown) > room_and_gap && shown.len() > 1 {
         let dispensable = |(_, (place, _)): &(usize, &(usize, u16))| columns[*place].dispensable;
         if let Some((at, _)) = shown.iter().enumerate().max_by_key(dispensable) {
             shown.remove(at);
         }
     }
     // What is left goes to those that want more.
-    let mut left = (room + GAP).saturating_sub(taken(&shown));
+    let mut left = room_and_gap.saturating_sub(taken(&shown));
     for (place, width) in &mut shown {
         let cells = rows.iter().filter_map(|row| row.cells.get(*place));
         let widest = cells.map(|cell| text_width(cell)).max().unwrap_or(0);
@@ -252,7 +254,7 @@ mod tests {
         assert_eq!(drawn(20, 2, &rows)[1], "job:作…  here     12");
         assert_eq!(drawn(18, 2, &rows), ["KEY         WAIT", "job:作業:1    12"]);
         assert_eq!(drawn(6, 2, &rows), ["KEY", "job:…"]);
-        assert_eq!(drawn(3, 2, &rows), ["KE…", "jo…"]);
+        assert_eq!(drawn(3, 2, &rows), ["KEY", "jo…"]);
         assert_eq!(drawn(1, 1, &rows), ["…"]);
     }
 

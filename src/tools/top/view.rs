@@ -21,7 +21,7 @@ pub(super) struct View {
     pub(super) open: Option<Vec<u8>>,
     /// The place of the marked lock in the list, and its name: it stays marked where it goes.
     pub(super) marked: usize,
-    marked_name: Option<Vec<u8>>,
+    pub(super) marked_name: Option<Vec<u8>>,
     /// The first client of a line that is seen.
     pub(super) scrolled: usize,
 }
