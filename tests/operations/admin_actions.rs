@@ -1,37 +1,13 @@
 //! What an operator has done at the admin address, and who may not.
 
-use std::{
-    io::{Read, Write},
-    net::TcpStream,
-};
+use std::{io::Write, net::TcpStream};
 
 use serde_json::Value;
 
-use crate::support::{LIMIT, Proxy, Reply, encode, eventually};
+use crate::support::{Proxy, Reply, encode, eventually};
 
 const TOKEN: &str = "0123456789abcdef-secret";
 const ACCOUNTS: &str = "guards:\n  - keys: 'account:*'\n    lock: 'account:{1}'";
-
-/// Sends these bytes to the admin address, and reads until it closes.
-fn send(proxy: &Proxy, bytes: &[u8]) -> String {
-    let mut stream = TcpStream::connect(("127.0.0.1", proxy.admin_port())).unwrap();
-    stream.set_read_timeout(Some(LIMIT)).unwrap();
-    // It may have been refused before its end.
-    let _ = stream.write_all(bytes);
-    let mut answer = Vec::new();
-    let _ = stream.read_to_end(&mut answer);
-    String::from_utf8(answer).unwrap()
-}
-
-/// Posts a body with these headers, each with its line end.
-fn post_with(proxy: &Proxy, path: &str, headers: &str, body: &str) -> String {
-    let (port, length) = (proxy.admin_port(), body.len());
-    let head = format!(
-        "POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\
-         Content-Length: {length}\r\n{headers}\r\n"
-    );
-    send(proxy, (head + body).as_bytes())
-}
 
 /// The headers of who may.
 fn headers() -> String {
@@ -40,7 +16,7 @@ fn headers() -> String {
 
 /// Posts a body as who may. Returns the status and the answer.
 fn post(proxy: &Proxy, path: &str, body: &str) -> (u16, Value) {
-    read(&post_with(proxy, path, &headers(), body))
+    read(&proxy.http_post(path, &headers(), body))
 }
 
 fn read(answer: &str) -> (u16, Value) {
@@ -213,7 +189,7 @@ fn nothing_is_done_for_who_may_not() {
         (format!("{bearer}{json}Origin: http://evil.example\r\n"), 403),
         (format!("{bearer}{json}Origin: null\r\n"), 403),
     ] {
-        let answer = post_with(&proxy, "/api/locks/unlock", &headers, any);
+        let answer = proxy.http_post("/api/locks/unlock", &headers, any);
         let (status, told) = read(&answer);
         assert!(status == expected && told["error"].is_string(), "{headers}: {answer}");
         assert_eq!(status == 401, answer.contains("www-authenticate: Bearer"), "{answer}");
@@ -229,10 +205,9 @@ fn nothing_is_done_for_who_may_not() {
         headers(),
         any.len()
     );
-    assert!(send(&proxy, evil.as_bytes()).starts_with("HTTP/1.1 421"));
+    assert!(proxy.http_bytes(evil.as_bytes()).starts_with("HTTP/1.1 421"));
     for path in ["/api/status", "/api/locks", "/api/hot", "/api/clients", "/api/history"] {
-        let answer = send(
-            &proxy,
+        let answer = proxy.http_bytes(
             format!("GET {path} HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n")
                 .as_bytes(),
         );
@@ -241,7 +216,7 @@ fn nothing_is_done_for_who_may_not() {
     assert_eq!(proxy.nodes_with("lock:job"), 3);
     // The same with the page's own origin.
     let own = format!("{}Origin: http://127.0.0.1:{}\r\n", headers(), proxy.admin_port());
-    assert_eq!(read(&post_with(&proxy, "/api/locks/unlock", &own, any)), freed(true));
+    assert_eq!(read(&proxy.http_post("/api/locks/unlock", &own, any)), freed(true));
 }
 
 #[test]
@@ -288,12 +263,12 @@ fn requests_that_make_no_sense_are_refused_and_harm_nobody() {
         headers()
     );
     let told = format!("{head}Content-Length: 99999999999\r\n\r\n{huge}");
-    assert!(send(&proxy, told.as_bytes()).starts_with("HTTP/1.1 413"));
+    assert!(proxy.http_bytes(told.as_bytes()).starts_with("HTTP/1.1 413"));
     let pieces =
         format!("{head}Transfer-Encoding: chunked\r\n\r\n{}", "5\r\n     \r\n".repeat(20_000));
-    assert!(send(&proxy, pieces.as_bytes()).starts_with("HTTP/1.1 413"));
+    assert!(proxy.http_bytes(pieces.as_bytes()).starts_with("HTTP/1.1 413"));
     let slow = format!("{head}Content-Length: 10\r\n\r\n ");
-    assert!(send(&proxy, slow.as_bytes()).starts_with("HTTP/1.1 408"));
+    assert!(proxy.http_bytes(slow.as_bytes()).starts_with("HTTP/1.1 408"));
 
     for (method, path, status) in [
         ("GET", "/api/locks/unlock", "405"),
@@ -315,7 +290,7 @@ fn requests_that_make_no_sense_are_refused_and_harm_nobody() {
         let request = format!(
             "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n"
         );
-        let answer = send(&proxy, request.as_bytes());
+        let answer = proxy.http_bytes(request.as_bytes());
         assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{method} {path}: {answer}");
         assert!(method != "HEAD" || answer.ends_with("\r\n\r\n"), "{answer}");
         assert_eq!(status == "405", answer.contains("allow: "), "{answer}");
@@ -323,17 +298,17 @@ fn requests_that_make_no_sense_are_refused_and_harm_nobody() {
     let many: String = (0..500).map(|n| format!("X-{n}: y\r\n")).collect();
     for head in [many, format!("X: {}\r\n", "y".repeat(1_000_000))] {
         let request = format!("GET /api/status HTTP/1.1\r\nHost: 127.0.0.1\r\n{head}\r\n");
-        let answer = send(&proxy, request.as_bytes());
+        let answer = proxy.http_bytes(request.as_bytes());
         assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431"), "{answer}");
     }
     for garbage in
         [&b"\0\0\0\0\r\n\r\n"[..], b"*1\r\n$4\r\nPING\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n"]
     {
-        let answer = send(&proxy, garbage);
+        let answer = proxy.http_bytes(garbage);
         assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{answer}");
     }
     // A head that goes on and on is given up.
-    assert!(!send(&proxy, b"GET /api/status HTTP/1.1\r\nHost: ").starts_with("HTTP/1.1 200"));
+    assert!(!proxy.http_bytes(b"GET /api/status HTTP/1.1\r\nHost: ").starts_with("HTTP/1.1 200"));
     assert_eq!(proxy.nodes_with("lock:job"), 3);
     assert!(proxy.http("/api/status").starts_with("HTTP/1.1 200"));
     assert_eq!(count(&proxy, "result=\"ok\""), 0.0);
@@ -353,9 +328,12 @@ fn who_hangs_up_does_not_leave_half_of_it() {
         any.len(),
         headers()
     );
+    // The proxy reads the request and its end at once.
+    proxy.freeze();
     let mut stream = TcpStream::connect(("127.0.0.1", proxy.admin_port())).unwrap();
     stream.write_all(head.as_bytes()).unwrap();
     drop(stream);
+    proxy.thaw();
     waiter.reply().grant();
     eventually("it is told", || proxy.log().contains("an operator has taken a lock back"));
 }

@@ -227,6 +227,7 @@ fn the_page_is_for_phones_and_the_dark_and_for_who_does_not_see() {
         "cache-control: no-store",
         "referrer-policy: no-referrer",
         "x-content-type-options: nosniff",
+        "cross-origin-resource-policy: same-origin",
         "content-type: text/html; charset=utf-8",
     ] {
         assert!(head.contains(header), "{header} in {head}");
@@ -275,7 +276,8 @@ fn the_picture_of_the_page() {
     }
     proxy.node(3).kill().unwrap();
     let mut page = opened(&proxy);
-    let size = json!({"width": 1180, "height": 1010, "deviceScaleFactor": 1, "mobile": false});
+    let size = json!({"width": 1180, "height": 1020, "deviceScaleFactor": 1, "mobile": false});
+    page.call("Emulation.setScrollbarsHidden", json!({"hidden": true}));
     page.call("Emulation.setDeviceMetricsOverride", size);
     page.shows("#nodes", "✗ down");
     page.shows("#hot", "in line");

@@ -479,6 +479,27 @@ impl Proxy {
         page
     }
 
+    /// Sends these bytes to the admin address, and reads until it closes.
+    pub fn http_bytes(&self, bytes: &[u8]) -> String {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.admin_port)).expect("admin address");
+        stream.set_read_timeout(Some(LIMIT)).expect("limit");
+        // It may have been refused before its end.
+        let _ = stream.write_all(bytes);
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        String::from_utf8(answer).expect("text")
+    }
+
+    /// Posts a body with these headers, each with its line end. Returns the answer with its head.
+    pub fn http_post(&self, path: &str, headers: &str, body: &str) -> String {
+        let (port, length) = (self.admin_port, body.len());
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\
+             Content-Length: {length}\r\n{headers}\r\n"
+        );
+        self.http_bytes((head + body).as_bytes())
+    }
+
     /// The sum of all samples of a metric whose line contains `labels`.
     pub fn metric(&self, name: &str, labels: &str) -> f64 {
         let page = self.http("/metrics");

@@ -207,12 +207,14 @@ fn refusal(status: StatusCode, error: &str) -> Page {
 
 fn page(status: StatusCode, kind: &'static str, text: impl Into<Bytes>) -> Page {
     const NOSNIFF: HeaderName = HeaderName::from_static("x-content-type-options");
+    const NO_OTHER_SITE: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
     let mut page = Response::new(Full::new(text.into()));
     *page.status_mut() = status;
     let headers = page.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(NOSNIFF, HeaderValue::from_static("nosniff"));
+    headers.insert(NO_OTHER_SITE, HeaderValue::from_static("same-origin"));
     page
 }
 
