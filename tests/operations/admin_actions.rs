@@ -324,14 +324,16 @@ fn who_hangs_up_does_not_leave_half_of_it() {
     eventually("it waits", || proxy.waiters() == 1);
     let any = r#"{"key": "job", "any": true}"#;
     let head = format!(
-        "POST /api/locks/unlock HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {}\r\n{}\r\n{any}",
+        "POST /api/locks/unlock HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {}\r\n{}\r\n",
         any.len(),
         headers()
     );
-    // The proxy reads the request and its end at once.
-    proxy.freeze();
     let mut stream = TcpStream::connect(("127.0.0.1", proxy.admin_port())).unwrap();
     stream.write_all(head.as_bytes()).unwrap();
+    // It waits for the body, and reads that and the end at once.
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    proxy.freeze();
+    stream.write_all(any.as_bytes()).unwrap();
     drop(stream);
     proxy.thaw();
     waiter.reply().grant();
