@@ -180,6 +180,16 @@ fn two_proxies_their_nodes_and_a_line_are_one_screen() {
     terminal.keys(&["Escape"]);
     terminal.sees("no filter", |screen| place(screen, "busy").is_some());
 
+    two.freeze();
+    terminal.sees("a proxy that says nothing", |screen| {
+        line(screen, &[&at(&two), "unreachable"])
+            && line(screen, &["    since", "no answer within"])
+    });
+    first.cmd(&["LOCK", "meanwhile"]).grant();
+    terminal.sees("what is new at the other", |screen| line(screen, &["meanwhile", "first-7"]));
+    two.thaw();
+    terminal.sees("it speaks again", |screen| line(screen, &[&at(&two), " ready"]));
+
     terminal.keys(&["p"]);
     terminal.sees("a pause", |screen| screen.starts_with("PAUSED"));
     let paused = one.node_client(0).socket().peer_addr().unwrap().to_string();
