@@ -13,6 +13,7 @@ use lockgate::{
     tools::{
         dev, doctor, init, manual,
         nodes::{self, NodesStep},
+        top,
     },
 };
 use tokio::{
@@ -115,6 +116,17 @@ enum Command {
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
     },
+    /// Shows running proxies in the terminal, all in one: how each is, the lock nodes as they see
+    /// them, and the locks that clients wait for, with who holds them. `?` says what each key does.
+    Top {
+        /// Where the proxies are: http://host:9380, host:9380, or the configuration file of one,
+        /// for its admin address; without any, the file that LOCKGATE_CONFIG names, or
+        /// 127.0.0.1:9380.
+        #[arg(value_name = "URL|FILE")]
+        at: Vec<String>,
+        #[command(flatten)]
+        options: top::TopOptions,
+    },
     /// Writes the man pages and the completions for bash, fish and zsh into a directory.
     Manual {
         /// The directory; it is made where it is missing.
@@ -141,6 +153,7 @@ fn main() -> ExitCode {
         }
         Some(Command::Dev(options)) => dev::run(&options),
         Some(Command::Health { at, config }) => health(at, config),
+        Some(Command::Top { at, options }) => show(at, &options),
         Some(Command::Manual { directory }) => manual::run(Arguments::command(), &directory),
         None => run(arguments.source.path(), arguments.upgrade),
     };
@@ -172,19 +185,36 @@ fn check(file: Option<&Path>) -> anyhow::Result<()> {
 
 /// Asks the proxy at an address, or the one that runs with a file.
 fn health(at: Option<String>, config: Option<PathBuf>) -> anyhow::Result<()> {
-    // No file that is there looks like an address, and an address is no file.
-    let (address, file) = match at {
-        Some(at) if at.contains(':') && !Path::new(&at).exists() => (Some(at), None),
-        at => (None, at.map(PathBuf::from)),
-    };
-    let admin = match address {
-        Some(address) => address,
-        None => {
-            let admin = ConfigSource { file, config }.load()?.admin.listen;
-            admin.context("admin is off: there is no address to ask")?.to_string()
+    server::health_check(&admin_address(at, config)?)
+}
+
+/// Shows the proxies at these addresses, or those that run with these files.
+fn show(at: Vec<String>, options: &top::TopOptions) -> anyhow::Result<()> {
+    let addresses = match at.is_empty() {
+        true => vec![admin_address(None, None)?],
+        false => {
+            at.into_iter().map(|at| admin_address(Some(at), None)).collect::<Result<_, _>>()?
         }
     };
-    server::health_check(&admin)
+    top::run(addresses, options)
+}
+
+/// The admin address that is given, or that of a configuration file.
+fn admin_address(at: Option<String>, config: Option<PathBuf>) -> anyhow::Result<String> {
+    let file = match at {
+        Some(at) if at.starts_with("https://") => {
+            bail!("{at}: an admin address speaks plain HTTP: http://host:port");
+        }
+        Some(at) if at.starts_with("http://") => {
+            let address = at.trim_start_matches("http://").trim_end_matches('/');
+            return Ok(address.to_owned());
+        }
+        // No file that is there looks like an address, and an address is no file.
+        Some(at) if at.contains(':') && !Path::new(&at).exists() => return Ok(at),
+        at => at.map(PathBuf::from),
+    };
+    let admin = ConfigSource { file, config }.load()?.admin.listen;
+    Ok(admin.context("admin is off: there is no address to ask")?.to_string())
 }
 
 /// The file that the environment names. An empty variable names none: compose files pass on an

@@ -59,7 +59,10 @@ const ROOMS: &[(&str, &[&str])] = &[
     ),
     (
         "tools",
-        &["adopt", "bridge", "cluster", "config", "data", "lock", "net", "sentinel", "server"],
+        &[
+            "adopt", "bridge", "cluster", "config", "data", "glob", "lock", "net", "sentinel",
+            "server",
+        ],
     ),
     (
         "simulation",

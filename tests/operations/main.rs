@@ -34,6 +34,7 @@ mod status_page;
 #[path = "../support/mod.rs"]
 mod support;
 mod systemd;
+mod top;
 mod unlock;
 mod upgrade;
 mod who;
