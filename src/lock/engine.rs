@@ -403,6 +403,12 @@ impl Engine {
         self.locks.grants.metrics.tell_apart(patterns, prefix.len());
     }
 
+    /// Has it go to the next set of nodes when that votes, as [`Engine::start`] does.
+    #[cfg(test)]
+    pub(crate) fn follow_next_nodes(&self) {
+        tokio::spawn(moving::run(Arc::downgrade(&self.locks), self.moving.clone()));
+    }
+
     /// Applies the settings that can change while the process runs: `max_waiters` and
     /// `max_handovers`.
     pub(crate) fn set_limits(&self, config: &LocksConfig) {

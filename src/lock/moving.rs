@@ -184,6 +184,7 @@ async fn follow(locks: Weak<Locks>, moving: Arc<Moving>) -> Option<()> {
                 );
             }
             tokio::select! {
+                biased;
                 () = sleep(pause) => {}
                 () = admissions.given_up.notified(), if now != SetNow::Sealed => {}
                 changed = changes.changed() => {
@@ -199,6 +200,7 @@ async fn follow(locks: Weak<Locks>, moving: Arc<Moving>) -> Option<()> {
 async fn move_on(locks: &Arc<Locks>, moving: &Arc<Moving>) {
     let Some(config) = moving.config.borrow().next() else { return };
     let listeners = std::mem::take(&mut *moving.listeners.lock());
+    let listens = !listeners.is_empty();
     for listener in listeners {
         listener.abort();
         let _ = listener.await;
@@ -218,7 +220,10 @@ async fn move_on(locks: &Arc<Locks>, moving: &Arc<Moving>) {
     locks.queues.moved(&config);
     nodes.repeat_releases(&before);
     moving.config.send_replace(config);
-    moving.listen(locks, at);
+    // Who has not listened before goes on without.
+    if listens {
+        moving.listen(locks, at);
+    }
     info!(nodes = nodes.status().len(), "the lock nodes are locks.next_nodes from now on");
     // Attempts that were given up are undone there.
     tokio::spawn(async move {

@@ -27,7 +27,7 @@
 //! file lists two. A set's number stands in its markers, so that a node of both sets never has one text
 //! for both.
 
-use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, fmt, sync::Arc, time::Duration};
 
 use bb8_redis::redis::RedisError;
 use thiserror::Error;
@@ -634,7 +634,7 @@ async fn copy(
     }
     let copies: Arc<[LockCopy]> = found.copies(read.len(), from.ways.len()).into();
     let held: Vec<&LockCopy> = copies.iter().filter(|lock| !lock.token.is_empty()).collect();
-    let keys: Arc<HashSet<Vec<u8>>> = Arc::new(held.iter().map(|lock| lock.key.clone()).collect());
+    let keys: Arc<BTreeSet<Vec<u8>>> = Arc::new(held.iter().map(|lock| lock.key.clone()).collect());
 
     let writers = connect(to, &fit, &mut troubles).await;
     let writers = each(writers, to, &mut troubles, |mut writer| {

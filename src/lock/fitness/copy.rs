@@ -2,7 +2,7 @@
 //! ([`super::change`]).
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet},
     time::Duration,
 };
 
@@ -237,7 +237,7 @@ struct FoundLock {
 
 /// All locks on the nodes that were read.
 #[derive(Debug, Default)]
-pub(super) struct FoundLocks(HashMap<Vec<u8>, FoundLock>);
+pub(super) struct FoundLocks(BTreeMap<Vec<u8>, FoundLock>);
 
 /// A lock to be written. Without a token only its fence is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -282,7 +282,7 @@ impl FoundLocks {
     }
 
     /// The locks that a node has, to be taken away from it unless they are among `held`.
-    pub(super) fn others(self, held: &HashSet<Vec<u8>>) -> Vec<LockCopy> {
+    pub(super) fn others(self, held: &BTreeSet<Vec<u8>>) -> Vec<LockCopy> {
         let is_other =
             |(key, lock): &(Vec<u8>, FoundLock)| !lock.on.is_empty() && !held.contains(key);
         let others = self.0.into_iter().filter(is_other);
@@ -294,10 +294,10 @@ impl FoundLocks {
     }
 
     /// The locks of which no grant can be on a quorum, if `read` of `nodes` nodes were read.
-    pub(super) fn free(&self, read: usize, nodes: usize) -> HashSet<Vec<u8>> {
+    pub(super) fn free(&self, read: usize, nodes: usize) -> BTreeSet<Vec<u8>> {
         // The others may be a quorum by themselves.
         if nodes.saturating_sub(read) >= quorum(nodes) {
-            return HashSet::new();
+            return BTreeSet::new();
         }
         let all = self.copies(read, nodes).into_iter();
         all.filter(|lock| lock.token.is_empty()).map(|lock| lock.key).collect()
@@ -424,8 +424,8 @@ mod tests {
         let (token, left, ended) = (Vec::new(), b"-2".to_vec(), Vec::new());
         let told = ToldLock { token, left, fence: b"5 c".to_vec(), ended };
         found.add(0, b"lock:a".to_vec(), told).unwrap();
-        assert_eq!(found.free(1, 3), HashSet::new(), "the other two may have it");
-        assert_eq!(found.free(2, 3), HashSet::from([b"lock:a".to_vec()]));
+        assert_eq!(found.free(1, 3), BTreeSet::new(), "the other two may have it");
+        assert_eq!(found.free(2, 3), BTreeSet::from([b"lock:a".to_vec()]));
     }
 
     #[test]
@@ -440,7 +440,7 @@ mod tests {
             };
             found.add(0, key.into(), told).unwrap();
         }
-        let others = found.others(&HashSet::from([b"kept".to_vec()]));
+        let others = found.others(&BTreeSet::from([b"kept".to_vec()]));
         let keys: Vec<&[u8]> = others.iter().map(|lock| &lock.key[..]).collect();
         assert_eq!((keys, others[0].left), (vec![&b"old"[..]], 0));
     }

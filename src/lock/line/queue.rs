@@ -194,7 +194,10 @@ impl Queues {
         self.quorum.store(quorum(config.nodes.len()), Ordering::Relaxed);
         self.wishes.store(Arc::new(Wishes::of_seats(config)));
         let mut queues = self.queues.lock();
-        for queue in queues.values_mut() {
+        let mut all: Vec<(&Vec<u8>, &mut Queue)> = queues.iter_mut().collect();
+        // In an order that a simulation repeats.
+        all.sort_unstable_by_key(|(key, _)| *key);
+        for (_, queue) in all {
             (queue.subscribed, queue.heard, queue.tries) = (0, 0, 0);
             queue.wake(WakeUp::Retry);
         }
