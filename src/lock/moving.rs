@@ -164,7 +164,7 @@ async fn follow(locks: Weak<Locks>, moving: Arc<Moving>) -> Option<()> {
         while !changes.has_changed().ok()? {
             let now = pair.find(admissions.set()).await;
             let pause = match now {
-                SetNow::NextNodes => {
+                SetNow::NextNodes | SetNow::Decided => {
                     drop(nodes);
                     move_on(&locks.upgrade()?, &moving).await;
                     break;

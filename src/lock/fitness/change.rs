@@ -77,6 +77,12 @@ pub enum ChangeError {
          --back-out"
     )]
     HalfWay(String),
+    /// It is decided, and the next set has not begun.
+    #[error(
+        "it is decided that locks.next_nodes vote, and it cannot be taken back: run lockgate nodes \
+         --change, so that they begin"
+    )]
+    Decided,
     /// The next set has begun.
     #[error(
         "the lock nodes have been changed already: they can only be changed back, by another change"
@@ -91,6 +97,8 @@ pub enum SetNow {
     Nodes,
     /// None: `locks.nodes` are sealed.
     Sealed,
+    /// None: it is decided that `locks.next_nodes` do, and they have not begun.
+    Decided,
     /// `locks.next_nodes`.
     NextNodes,
     /// Too few nodes answer to tell.
@@ -103,6 +111,9 @@ impl fmt::Display for SetNow {
             SetNow::Nodes => "locks.nodes vote",
             SetNow::Sealed => {
                 "locks.nodes are sealed, and nobody votes: run lockgate nodes --change, or --back-out"
+            }
+            SetNow::Decided => {
+                "it is decided that locks.next_nodes vote, and they have not begun: run lockgate nodes --change"
             }
             SetNow::NextNodes => "locks.next_nodes vote",
             SetNow::Unknown => "too few nodes answer to tell which set votes",
@@ -249,7 +260,14 @@ impl SetPair {
     /// `locks.nodes`, if it does.
     pub(in crate::lock) async fn find(&self, known: Option<u64>) -> SetNow {
         let (of_from, of_to) = tokio::join!(self.from.look(), self.to.look());
-        set_now((&self.from, &of_from), (&self.to, &of_to), known)
+        let now = set_now((&self.from, &of_from), (&self.to, &of_to), known);
+        if now == SetNow::Decided
+            && let Some((first, seal)) = decided(&of_from, &of_to)
+        {
+            // Who has decided it may have died.
+            begin(&self.to, of_to, &first, (seal, of_from.survey.longest)).await;
+        }
+        now
     }
 }
 
@@ -282,18 +300,33 @@ fn decided(of_from: &LookedAt, of_to: &LookedAt) -> Option<(Deployment, u64)> {
     begun.max_by_key(|(next, _)| next.epoch)
 }
 
+/// Whether a quorum of the next set has begun.
+fn has_begun(of_to: &LookedAt, first: &Deployment) -> bool {
+    of_to
+        .survey
+        .committed
+        .as_ref()
+        .is_some_and(|it| it.deployment.set == first.set && it.deployment.epoch >= first.epoch)
+}
+
 fn set_now(
     (from, of_from): (&NodeSet, &LookedAt),
     (to, of_to): (&NodeSet, &LookedAt),
     known: Option<u64>,
 ) -> SetNow {
-    if decided(of_from, of_to).is_some() {
-        return SetNow::NextNodes;
+    if let Some((first, _)) = decided(of_from, of_to) {
+        return if has_begun(of_to, &first) { SetNow::NextNodes } else { SetNow::Decided };
     }
     let agreed = of_from.survey.committed.as_ref().map(|accepted| &accepted.deployment);
     let theirs = of_to.survey.committed.as_ref().map(|accepted| &accepted.deployment);
     let theirs = theirs.filter(|theirs| theirs.stands() && theirs.set > 0);
     match agreed {
+        // Nodes before that were left, and have forgotten it, were given seats anew.
+        Some(agreed)
+            if theirs.is_some_and(|theirs| theirs.id == agreed.id && theirs.set > agreed.set) =>
+        {
+            SetNow::NextNodes
+        }
         // Nodes of both sets: it is the one whose nodes it names.
         Some(agreed)
             if theirs == Some(agreed)
@@ -364,6 +397,8 @@ pub async fn change(
     let (from, to) = (NodeSet::new(config).await, NodeSet::new(&next).await);
     let mut deadline = Instant::now() + LIMIT;
     let (mut sealed_at, mut held, mut trouble) = (None, 0, String::new());
+    // The seal under which this coordinator may copy.
+    let mut own_seal = None;
     loop {
         let half_way = |why: String| match sealed_at {
             None => ChangeError::Unfit(why),
@@ -379,9 +414,7 @@ pub async fn change(
         }
         let (of_from, of_to) = tokio::join!(from.look(), to.look());
         if let Some((first, seal)) = decided(&of_from, &of_to) {
-            let is_begun = of_to.survey.committed.as_ref().is_some_and(|it| {
-                it.deployment.set == first.set && it.deployment.epoch >= first.epoch
-            });
+            let is_begun = has_begun(&of_to, &first);
             if is_begun && sealed_at.is_none() {
                 return Err(ChangeError::Done);
             }
@@ -415,19 +448,25 @@ pub async fn change(
             continue;
         }
         let Accepted { deployment, .. } = newest;
-        let Phase::Joint(seal) = deployment.phase else {
+        if deployment.stands() {
             fit(&to, &of_to, &deployment)?;
             try_out(&from, &of_from, &to, &of_to, &deployment).await?;
             tell("seals locks.nodes: no lock is granted or renewed from now on");
-            sealed_at = Some(Instant::now());
-            let joint = following(&deployment, Phase::Joint(jitter::number()));
-            if !from.agree(of_from, joint).await {
+        }
+        sealed_at.get_or_insert_with(Instant::now);
+        // A copy takes the one before away, upon which another coordinator may decide just now, or
+        // this one has not known whether it has: each has a seal of its own. What is decided under a seal
+        // comes to nothing once there is another.
+        let Some(seal) = own_seal.take().filter(|seal| deployment.phase == Phase::Joint(*seal))
+        else {
+            let seal = jitter::number();
+            own_seal = Some(seal);
+            if !from.agree(of_from, following(&deployment, Phase::Joint(seal))).await {
                 "not enough of locks.nodes agreed".clone_into(&mut trouble);
                 sleep(AGAIN).await;
             }
             continue;
         };
-        sealed_at.get_or_insert_with(Instant::now);
         tell("copies the locks to locks.next_nodes");
         match copy((&from, &of_from), (&to, &of_to), &deployment, seal).await {
             Ok((count, seats)) => {
@@ -460,8 +499,10 @@ pub async fn back_out(config: &LocksConfig) -> Result<(), ChangeError> {
     let deadline = Instant::now() + LIMIT;
     while Instant::now() < deadline {
         let (of_from, of_to) = tokio::join!(from.look(), to.look());
-        if set_now((&from, &of_from), (&to, &of_to), None) == SetNow::NextNodes {
-            return Err(ChangeError::Done);
+        match set_now((&from, &of_from), (&to, &of_to), None) {
+            SetNow::NextNodes => return Err(ChangeError::Done),
+            SetNow::Decided => return Err(ChangeError::Decided),
+            SetNow::Nodes | SetNow::Sealed | SetNow::Unknown => {}
         }
         let Some(newest) = of_from.survey.newest.clone() else { break };
         let is_committed = of_from.survey.committed.as_ref() == Some(&newest);

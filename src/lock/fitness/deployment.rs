@@ -169,10 +169,39 @@ struct AdmissionState {
     possible: Duration,
     /// Another deployment that a quorum has now, and since when this proxy has seen that.
     other: Option<(String, Instant)>,
+    /// A deployment and the newest epoch in which its nodes were seen to be given up, or about to be.
+    given_up: Option<(String, u64)>,
     seats: Vec<SeatState>,
 }
 
 impl AdmissionState {
+    /// Notes whether these nodes are given up, or about to be.
+    fn saw(&mut self, look: &SelfReport, prefix: &str) {
+        let current = self.current.as_ref().map(|current| &current.deployment);
+        let is_ours = |theirs: &&Deployment| {
+            theirs.prefix == prefix && current.is_none_or(|ours| ours.id == theirs.id)
+        };
+        let theirs = look.marker().map(|marker| &marker.deployment).filter(is_ours);
+        let Some(theirs) = theirs
+            .filter(|theirs| !theirs.stands() || current.is_some_and(|ours| ours.set < theirs.set))
+        else {
+            return;
+        };
+        let is_newer = |(id, epoch): &(String, u64)| *id != theirs.id || *epoch < theirs.epoch;
+        if self.given_up.as_ref().is_none_or(is_newer) {
+            self.given_up = Some((theirs.id.clone(), theirs.epoch));
+        }
+    }
+
+    /// Whether these nodes were given up, as far as anybody can tell: another set may vote. Nodes that
+    /// have forgotten it are then not to be given seats in this one.
+    fn is_given_up(&self, newest: Option<&Accepted>) -> bool {
+        let known = self.current.as_deref().or(newest);
+        self.given_up.as_ref().is_some_and(|(id, epoch)| {
+            known.is_none_or(|known| known.deployment.id == *id && known.deployment.epoch < *epoch)
+        })
+    }
+
     /// The deployment to which nodes must belong. Returns `None` if that is not known.
     fn belongs_to(&self) -> Option<Cow<'_, str>> {
         match (&self.current, &self.survey) {
@@ -336,6 +365,7 @@ impl Admissions {
     pub(in crate::lock) fn judge(&self, index: usize, look: &SelfReport) -> Judgement {
         let mut state = self.state.lock();
         let state = &mut *state;
+        state.saw(look, &self.prefix);
         state.seats[index].run_id.clone_from(&look.run_id);
         if !look.is_master {
             return Judgement::Refused(Fault::Replica, Fault::Replica.meaning().into());
@@ -711,7 +741,9 @@ impl Admissions {
             // If no node has kept the longest PX, it may have been as long as is allowed.
             let nobody_knows = survey.newest.is_none();
             let may = if nobody_knows { &self.begins } else { &self.writes };
-            let plan = plan.filter(|_| may.load(Ordering::Acquire));
+            looks.iter().flatten().for_each(|look| state.saw(look, &self.prefix));
+            let is_given_up = state.is_given_up(survey.newest.as_ref());
+            let plan = plan.filter(|_| may.load(Ordering::Acquire) && !is_given_up);
             let longest =
                 if nobody_knows { state.longest.max(state.possible) } else { state.longest };
             (plan, longest)
