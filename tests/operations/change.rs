@@ -188,6 +188,35 @@ fn a_proxy_that_has_not_read_the_file_grants_nothing_more() {
 }
 
 #[test]
+fn nodes_that_were_left_and_have_forgotten_it_vote_for_nobody() {
+    let short = "max_ttl: 2s\n  default_ttl: 2s\n  node_timeout: 200ms";
+    let one = Proxy::with().nodes(3).locks(short).start();
+    let mut late = Proxy::beside(&one).start();
+    eventually("the late proxy is ready", || asked(&late).len() == 3);
+    let next = [redis(), redis(), redis()];
+    list(&one, &next.each_ref().map(|node| node.url()));
+    shown(&one, &["--change"]);
+    let expected = addresses(&next.each_ref());
+    eventually("the next nodes are asked", || asked(&one) == expected);
+    // One of them still tells that they were left.
+    for node in 0..2 {
+        one.node_client(node).cmd(&["FLUSHALL"]);
+    }
+    // Longer than emptied nodes wait.
+    thread::sleep(Duration::from_secs(6));
+    let refused = |late: &Proxy| {
+        let reply = late.client().cmd(&["LOCK", "a", "x", "PX", "1000"]);
+        assert!(reply.error_text().starts_with("NOQUORUM"), "{reply:?}");
+    };
+    refused(&late);
+    late.kill();
+    late.start_again();
+    thread::sleep(Duration::from_secs(6));
+    refused(&late);
+    one.client().cmd(&["LOCK", "a", "x", "PX", "1000"]).grant();
+}
+
+#[test]
 fn a_change_that_was_cut_off_is_taken_back_or_brought_to_its_end() {
     let mut proxy = Proxy::with().nodes(3).locks("node_timeout: 500ms").start();
     let next = [redis(), redis(), redis()];

@@ -281,10 +281,12 @@ impl FoundLocks {
         Ok(())
     }
 
-    /// The locks that a node has, to be taken away from it unless they are among `held`.
+    /// The locks that a node has, to be taken away from it unless they are among `held`. What has no fence
+    /// beside it was never a lock of ours, and stays.
     pub(super) fn others(self, held: &BTreeSet<Vec<u8>>) -> Vec<LockCopy> {
-        let is_other =
-            |(key, lock): &(Vec<u8>, FoundLock)| !lock.on.is_empty() && !held.contains(key);
+        let is_other = |(key, lock): &(Vec<u8>, FoundLock)| {
+            !lock.on.is_empty() && lock.largest > 0 && !held.contains(key)
+        };
         let others = self.0.into_iter().filter(is_other);
         let away = |(key, lock): (Vec<u8>, FoundLock)| {
             let token = lock.on.into_iter().next().map(|on| on.token).unwrap_or_default();
@@ -431,11 +433,13 @@ mod tests {
     #[test]
     fn what_a_node_had_besides_is_taken_away() {
         let mut found = FoundLocks::default();
-        for (key, left) in [("kept", "9"), ("old", "9"), ("gone", "-2")] {
+        let all =
+            [("kept", "9", "5 c"), ("old", "9", "5 c"), ("gone", "-2", "5 c"), ("x", "9", "")];
+        for (key, left, fence) in all {
             let told = ToldLock {
                 token: b"t".to_vec(),
                 left: left.into(),
-                fence: b"5 c".to_vec(),
+                fence: fence.into(),
                 ended: Vec::new(),
             };
             found.add(0, key.into(), told).unwrap();

@@ -86,6 +86,8 @@ use crate::{
 const FLOOR: Duration = Duration::from_secs(2);
 /// The time set aside for clocks that count in whole milliseconds.
 const ROUNDING: Duration = Duration::from_millis(2);
+/// How often a node is told that it waits, if it does not take that on.
+const TRIED_EVERY: Duration = Duration::from_secs(3);
 /// The pause before all nodes are asked again, if that did not help.
 const ASK_EVERY: Duration = Duration::from_millis(500);
 /// The pause if a node knows of a newer epoch, without which no node votes here. Proxies that write
@@ -229,6 +231,19 @@ struct SeatState {
     vigil: Option<Vigil>,
     /// [`Admissions::learned`] when the seat's last change was learned.
     seated: u64,
+    /// The node that was told last that it waits there, and when.
+    tried: Option<(Identity, Instant)>,
+}
+
+impl SeatState {
+    /// Whether this node was told just now that it waits there. One that has not taken it on takes no
+    /// writes, perhaps: each epoch that is written in vain stops all others for a moment.
+    fn was_tried(&self, look: &SelfReport, now: Instant) -> bool {
+        self.tried.as_ref().is_some_and(|(who, at)| {
+            look.identity().as_ref() == Some(who)
+                && now.saturating_duration_since(*at) < TRIED_EVERY
+        })
+    }
 }
 
 /// A waiting node, as this proxy has seen it.
@@ -733,7 +748,14 @@ impl Admissions {
             }
             let mut waiting = Vec::new();
             for (seat, look) in looks.iter().enumerate() {
-                waiting.push(self.waiting(state, seat, look.as_ref(), now));
+                let waits = self.waiting(state, seat, look.as_ref(), now);
+                let in_vain = look.as_ref().is_some_and(|look| {
+                    let newest = survey.newest.as_ref();
+                    let joined =
+                        newest.is_some_and(|newest| has_joined(&newest.deployment, seat, look));
+                    !joined && state.seats[seat].was_tried(look, now)
+                });
+                waiting.push(if in_vain { Waiting::Unknown } else { waits });
             }
             let remembered = state.current.as_ref().map(|current| &current.deployment);
             let plan =
@@ -744,6 +766,10 @@ impl Admissions {
             looks.iter().flatten().for_each(|look| state.saw(look, &self.prefix));
             let is_given_up = state.is_given_up(survey.newest.as_ref());
             let plan = plan.filter(|_| may.load(Ordering::Acquire) && !is_given_up);
+            for seat in plan.iter().flat_map(|plan| plan.joining.iter().copied()) {
+                let who = looks[seat].as_ref().and_then(SelfReport::identity);
+                state.seats[seat].tried = who.map(|who| (who, now));
+            }
             let longest =
                 if nobody_knows { state.longest.max(state.possible) } else { state.longest };
             (plan, longest)
