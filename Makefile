@@ -8,7 +8,7 @@ THREADS ?= $(shell echo $$((3 * $$(nproc))))
 # Each for a share of the time; the one that runs real servers for three.
 FUZZ := requests replies grammar configuration node_replies differential differential differential
 
-.PHONY: help run test lint bench chaos fuzz compat suites dist dist-test advisories docker docker-test chart-test docs
+.PHONY: help run test lint bench chaos fuzz compat suites dist dist-test advisories docker docker-test chart-test docs picture
 
 help:
 	@echo "make run     a whole deployment on this machine: proxy, data node, five lock nodes"
@@ -27,6 +27,7 @@ help:
 	@echo "make docker  the container image lockgate:latest; docker-test: config/compose.yaml with it"
 	@echo "make chart-test  charts/lockgate, installed by Helm's code in a server that keeps what it is sent"
 	@echo "make docs    all pages as a site: target/book/html/index.html"
+	@echo "make picture the picture of the status page in docs/images, two minutes"
 
 run:
 	@scripts/setup.sh run
@@ -46,7 +47,7 @@ test:
 bench:
 	@scripts/setup.sh bench
 	$(CARGO) build --release --bins --examples --quiet
-	@failed=0; bench/run || failed=1; bench/locks || failed=1; bench/guards || failed=1; bench/adopt || failed=1; bench/idle || failed=1; bench/follow || failed=1; bench/shards || failed=1; bench/wakeups || failed=1; exit $$failed
+	@failed=0; bench/run || failed=1; bench/locks || failed=1; bench/guards || failed=1; bench/adopt || failed=1; bench/idle || failed=1; bench/follow || failed=1; bench/shards || failed=1; bench/wakeups || failed=1; bench/pages || failed=1; exit $$failed
 
 chaos:
 	@scripts/setup.sh chaos
@@ -114,3 +115,7 @@ chart-test:
 docs:
 	@scripts/setup.sh docs
 	@scripts/book.sh
+
+picture:
+	@scripts/setup.sh test
+	$(CARGO) test --quiet --test operations -- --ignored the_picture_of_the_page

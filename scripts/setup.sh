@@ -19,7 +19,7 @@ case "${1:-run}" in
   run) ;;
   chaos) wanted+=("${chaos[@]}" "python3 python3") ;;
   test) wanted+=("${chaos[@]}" "python3 python3" "node nodejs" "npm npm"
-    "script bsdutils" "haproxy haproxy" "php php-cli"
+    "script bsdutils" "tmux tmux" "haproxy haproxy" "php php-cli" "chromium chromium"
     "prometheus prometheus" "promtool prometheus") ;;
   bench) wanted+=("haproxy haproxy" "nutcracker nutcracker" "redis-benchmark redis-tools"
     "openssl openssl" "python3 python3" "node nodejs" "npm npm") ;;

@@ -20,7 +20,7 @@
 //! - [`config`]: the YAML file, its defaults, and its errors with line numbers.
 //! - [`metrics`]: keeps and renders the counters.
 //! - [`card`], [`key`], [`glob`], [`clock`], [`sync`], [`told`]: shared by several of them.
-//! - [`tools`]: the other commands of the binary: `dev`, `doctor`, `init`.
+//! - [`tools`]: the other commands of the binary: `dev`, `doctor`, `init`, `top`.
 //! - `simulation`, in tests alone: the real engine and real sessions over a simulated network.
 //!
 //! `tests/layers.rs` says, and checks, which of them may name which.

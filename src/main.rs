@@ -10,7 +10,11 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use lockgate::{
     config::{Config, ConfigErrors},
     server::{self, Control, Listeners, logging},
-    tools::{dev, doctor, init, manual},
+    tools::{
+        dev, doctor, init, manual,
+        nodes::{self, NodesStep},
+        top,
+    },
 };
 use tokio::{
     runtime::Builder,
@@ -86,6 +90,19 @@ enum Command {
         #[command(flatten)]
         source: ConfigSource,
     },
+    /// Shows which lock nodes vote while locks.next_nodes are to take the place of locks.nodes, and
+    /// makes that change while proxies run.
+    Nodes {
+        /// Makes the change: copies the locks, and has locks.next_nodes vote. May be repeated
+        /// until it is done. All proxies must have read the file before.
+        #[arg(long, conflicts_with = "back_out")]
+        change: bool,
+        /// Takes a change back that has not come to its end.
+        #[arg(long)]
+        back_out: bool,
+        #[command(flatten)]
+        source: ConfigSource,
+    },
     /// Runs a whole deployment on this machine, for trying things out.
     Dev(dev::Options),
     /// Asks a running proxy whether it is healthy, at the admin address of its
@@ -98,6 +115,17 @@ enum Command {
         /// Its configuration file.
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
+    },
+    /// Shows running proxies in the terminal, all in one: how each is, the lock nodes as they see
+    /// them, and the locks that clients wait for, with who holds them. `?` says what each key does.
+    Top {
+        /// Where the proxies are: http://host:9380, host:9380, or the configuration file of one,
+        /// for its admin address; without any, the file that LOCKGATE_CONFIG names, or
+        /// 127.0.0.1:9380.
+        #[arg(value_name = "URL|FILE")]
+        at: Vec<String>,
+        #[command(flatten)]
+        options: top::TopOptions,
     },
     /// Writes the man pages and the completions for bash, fish and zsh into a directory.
     Manual {
@@ -115,8 +143,17 @@ fn main() -> ExitCode {
             source.load().and_then(|config| doctor::run(&config, json))
         }
         Some(Command::Init { if_new, source }) => init::run(source.path().as_deref(), if_new),
+        Some(Command::Nodes { change, back_out, source }) => {
+            let step = match (change, back_out) {
+                (true, _) => NodesStep::Change,
+                (_, true) => NodesStep::BackOut,
+                _ => NodesStep::Show,
+            };
+            source.load().and_then(|config| nodes::run(&config, step))
+        }
         Some(Command::Dev(options)) => dev::run(&options),
         Some(Command::Health { at, config }) => health(at, config),
+        Some(Command::Top { at, options }) => show(at, &options),
         Some(Command::Manual { directory }) => manual::run(Arguments::command(), &directory),
         None => run(arguments.source.path(), arguments.upgrade),
     };
@@ -148,19 +185,36 @@ fn check(file: Option<&Path>) -> anyhow::Result<()> {
 
 /// Asks the proxy at an address, or the one that runs with a file.
 fn health(at: Option<String>, config: Option<PathBuf>) -> anyhow::Result<()> {
-    // No file that is there looks like an address, and an address is no file.
-    let (address, file) = match at {
-        Some(at) if at.contains(':') && !Path::new(&at).exists() => (Some(at), None),
-        at => (None, at.map(PathBuf::from)),
-    };
-    let admin = match address {
-        Some(address) => address,
-        None => {
-            let admin = ConfigSource { file, config }.load()?.admin;
-            admin.context("admin is off: there is no address to ask")?.to_string()
+    server::health_check(&admin_address(at, config)?)
+}
+
+/// Shows the proxies at these addresses, or those that run with these files.
+fn show(at: Vec<String>, options: &top::TopOptions) -> anyhow::Result<()> {
+    let addresses = match at.is_empty() {
+        true => vec![admin_address(None, None)?],
+        false => {
+            at.into_iter().map(|at| admin_address(Some(at), None)).collect::<Result<_, _>>()?
         }
     };
-    server::health_check(&admin)
+    top::run(addresses, options)
+}
+
+/// The admin address that is given, or that of a configuration file.
+fn admin_address(at: Option<String>, config: Option<PathBuf>) -> anyhow::Result<String> {
+    let file = match at {
+        Some(at) if at.starts_with("https://") => {
+            bail!("{at}: an admin address speaks plain HTTP: http://host:port");
+        }
+        Some(at) if at.starts_with("http://") => {
+            let address = at.trim_start_matches("http://").trim_end_matches('/');
+            return Ok(address.to_owned());
+        }
+        // No file that is there looks like an address, and an address is no file.
+        Some(at) if at.contains(':') && !Path::new(&at).exists() => return Ok(at),
+        at => at.map(PathBuf::from),
+    };
+    let admin = ConfigSource { file, config }.load()?.admin.listen;
+    Ok(admin.context("admin is off: there is no address to ask")?.to_string())
 }
 
 /// The file that the environment names. An empty variable names none: compose files pass on an

@@ -6,13 +6,16 @@
 
 use std::{
     io,
-    sync::{Mutex, PoisonError},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     thread,
     time::Duration,
 };
 
 use anyhow::Context as _;
-use metrics::{describe_gauge, gauge};
+use metrics::{Counter, describe_gauge, gauge};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use metrics_process::Collector;
 
@@ -62,6 +65,30 @@ impl Recorder {
     pub(crate) fn render(&self) -> String {
         self.process.collect();
         self.handle.render()
+    }
+}
+
+/// A counter that can be read back: [`Counter`] itself only counts up.
+pub(crate) struct Tallied {
+    counter: Counter,
+    so_far: AtomicU64,
+}
+
+impl Tallied {
+    /// Counts with this handle from now on.
+    pub(crate) fn new(counter: Counter) -> Tallied {
+        Tallied { counter, so_far: AtomicU64::new(0) }
+    }
+
+    /// Counts one more.
+    pub(crate) fn one_more(&self) {
+        self.counter.increment(1);
+        self.so_far.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often was counted.
+    pub(crate) fn so_far(&self) -> u64 {
+        self.so_far.load(Ordering::Relaxed)
     }
 }
 

@@ -53,13 +53,16 @@ const ROOMS: &[(&str, &[&str])] = &[
     (
         "server",
         &[
-            "adopt", "bridge", "config", "data", "guard", "lock", "metrics", "net", "resp",
-            "session", "sync",
+            "adopt", "bridge", "card", "clock", "config", "data", "guard", "key", "lock",
+            "metrics", "net", "resp", "session", "sync", "told",
         ],
     ),
     (
         "tools",
-        &["adopt", "bridge", "cluster", "config", "data", "lock", "net", "sentinel", "server"],
+        &[
+            "adopt", "bridge", "cluster", "config", "data", "glob", "lock", "net", "sentinel",
+            "server",
+        ],
     ),
     (
         "simulation",

@@ -25,6 +25,7 @@
 
 /// The specification.
 mod model {
+    pub(crate) mod change;
     pub(crate) mod epochs;
     pub(crate) mod failover;
     pub(crate) mod guards;
@@ -47,6 +48,10 @@ use std::{fmt::Debug, hash::Hash, time::Instant};
 use stateright::{Checker, HasDiscoveries, Model};
 
 use model::{
+    change::{
+        self, CHANGE_ALWAYS, Change, FENCES_ONWARD, FINISHED, GRANTED_AGAIN, GRANTED_BY_B,
+        KEPT_BY_B, ONE_DECISION, ONE_HOLDS, STAYS_RELEASED,
+    },
     epochs::{
         self, ADMITTED, EPOCHS_ALWAYS, Epochs, GRANTED as GRANTED_SECOND, NOT_STUCK, ONE_EPOCH,
         ONE_HOLDER as ONE_COUNTS, ONWARD, RENEWED, Start,
@@ -1037,4 +1042,233 @@ fn the_lock_nodes_must_be_asked_once_the_data_node_has_another_history() {
     let fault = Some(guards::Fault::NoDoubt);
     let setup = guards::Setup { fault, properties: LOST, ..base() };
     shortest_break("no doubt", Guarded(setup), GUARDS_ALWAYS);
+}
+
+// Other lock nodes while running.
+
+/// The nodes are changed by one coordinator while a lock is held. Nothing goes wrong.
+fn changed() -> change::Setup {
+    change::Setup {
+        ttl: 1,
+        held_by: 2,
+        start: change::Start::Plain,
+        shared: 0,
+        waits: false,
+        knows: [true, true],
+        locks: [0, 1],
+        renewals: 1,
+        take_overs: 0,
+        unlocks: 0,
+        unlocks_elsewhere: 0,
+        asks: [2, 0],
+        changes: [true, true],
+        backs_out: [false, true],
+        restarts: 0,
+        away: None,
+        asks_all: false,
+        away_of_b: None,
+        reads_all: false,
+        in_steps: false,
+        fault: None,
+        properties: &[
+            ONE_HOLDS,
+            ONE_DECISION,
+            FENCES_ONWARD,
+            STAYS_RELEASED,
+            GRANTED_BY_B,
+            KEPT_BY_B,
+        ],
+    }
+}
+
+fn change_holds(name: &str, setup: change::Setup) {
+    every_state(name, Change(setup), CHANGE_ALWAYS);
+}
+
+fn change_breaks(
+    name: &str,
+    fault: change::Fault,
+    property: &'static [&'static str; 1],
+    setup: change::Setup,
+) {
+    let setup = change::Setup { fault: Some(fault), properties: property, ..setup };
+    shortest_break(name, Change(setup), CHANGE_ALWAYS);
+}
+
+/// A coordinator dies where it has sealed A, and the other finishes that, or backs out. None of
+/// them reaches the last node of B.
+fn sealed() -> change::Setup {
+    let properties =
+        &[ONE_HOLDS, ONE_DECISION, FENCES_ONWARD, STAYS_RELEASED, GRANTED_BY_B, FINISHED];
+    let (away, away_of_b, renewals) = (Some(0), Some(2), 0);
+    let base = change::Setup { away, away_of_b, renewals, properties, ..changed() };
+    change::Setup { start: change::Start::Sealed, asks: [1, 2], backs_out: [false, false], ..base }
+}
+
+/// The other one only backs out.
+fn backed_out() -> change::Setup {
+    let properties =
+        &[ONE_HOLDS, ONE_DECISION, FENCES_ONWARD, STAYS_RELEASED, GRANTED_BY_B, GRANTED_AGAIN];
+    let (asks, changes) = ([2, 1], [true, false]);
+    let base = change::Setup { away: Some(2), away_of_b: Some(2), properties, ..changed() };
+    change::Setup { asks, changes, renewals: 0, ..base }
+}
+
+/// The change is backed out, or not, under a LOCK that one node has granted before, which is to be
+/// one of B.
+fn asked() -> change::Setup {
+    let (start, properties) = (change::Start::Asked, backed_out().properties);
+    let base = change::Setup { start, held_by: 0, shared: 1, properties, ..changed() };
+    let (asks, backs_out, locks) = ([1, 0], [true, true], [1, 1]);
+    change::Setup { asks, backs_out, locks, renewals: 0, asks_all: true, ..base }
+}
+
+/// The lock is given back, and nobody else wants it.
+fn released() -> change::Setup {
+    let properties = &[ONE_HOLDS, ONE_DECISION, FENCES_ONWARD, STAYS_RELEASED];
+    let (locks, renewals, away_of_b) = ([0, 0], 0, Some(2));
+    change::Setup { unlocks: 1, locks, renewals, away_of_b, properties, ..changed() }
+}
+
+/// Only LOCKs of the second client, of which the nodes to come grant one.
+const GRANTS_ON: &[&str] = &[ONE_HOLDS, ONE_DECISION, FENCES_ONWARD, STAYS_RELEASED, GRANTED_BY_B];
+
+#[test]
+fn locks_outlive_a_change_of_nodes() {
+    for away in [0, 2] {
+        change_holds("a change", change::Setup { away: Some(away), ..changed() });
+    }
+    for shared in [1, 2] {
+        let setup = change::Setup { shared, away: Some(0), ..changed() };
+        change_holds("a change, nodes are shared", setup);
+    }
+    let setup = change::Setup { waits: true, asks_all: true, away_of_b: Some(2), ..changed() };
+    change_holds("a change while a node waits", setup);
+    let base = change::Setup { renewals: 0, take_overs: 1, away_of_b: Some(2), ..changed() };
+    change_holds("a change and another keeper", change::Setup { away: Some(1), ..base.clone() });
+    let setup = change::Setup { knows: [false, true], away: Some(2), ..base };
+    change_holds("a change of which one proxy never hears", setup);
+    let base = change::Setup { properties: GRANTS_ON, away: Some(2), ..changed() };
+    let setup = change::Setup { start: change::Start::Rest, held_by: 1, ..base.clone() };
+    change_holds("a change with a rest of a lock", setup);
+    let setup = change::Setup { start: change::Start::Stale, held_by: 0, ..base.clone() };
+    change_holds("a change with what another copy left", setup);
+    let setup = change::Setup { start: change::Start::Noted, away: Some(0), ..base };
+    change_holds("a change behind an UNLOCK in vain", setup);
+}
+
+#[test]
+fn a_change_is_finished_or_backed_out_by_another() {
+    change_holds("a change is finished", sealed());
+    change_holds("a change is finished, a node is shared", change::Setup { shared: 1, ..sealed() });
+    change_holds("a change is backed out", backed_out());
+    let setup = change::Setup { shared: 1, away: Some(1), ..backed_out() };
+    change_holds("a change is backed out, a node is shared", setup);
+    change_holds("a change under a LOCK", asked());
+}
+
+#[test]
+fn what_is_released_stays_so_over_a_change() {
+    let away = Some(0);
+    change_holds("a change and an UNLOCK", change::Setup { away, ..released() });
+    let (asks_all, reads_all, knows) = (true, true, [false, true]);
+    let setup = change::Setup { asks_all, reads_all, knows, away_of_b: None, ..released() };
+    change_holds("a change and an UNLOCK of one who never hears", setup);
+}
+
+#[test]
+fn a_node_to_come_forgets_what_was_copied() {
+    let (restarts, away, properties) = (1, Some(1), GRANTS_ON);
+    let setup = change::Setup { restarts, renewals: 0, away, properties, ..changed() };
+    change_holds("a change and a restart", setup);
+}
+
+/// Each vote proves itself, so it does not matter when a proxy goes.
+#[test]
+fn a_proxy_may_go_to_other_nodes_by_the_marker_of_one() {
+    let fault = Some(change::Fault::OneMarker);
+    change_holds("one marker", change::Setup { fault, away: Some(0), ..changed() });
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn changes_hold_in_wider_bounds() {
+    let any = change::Setup { renewals: 0, properties: GRANTS_ON, ..changed() };
+    change_holds("a change, by any quorum", any);
+    change_holds(
+        "a change, and a longer TTL",
+        change::Setup { ttl: 2, away: Some(0), ..changed() },
+    );
+    let in_steps = change::Setup { in_steps: true, ..sealed() };
+    change_holds("a change is finished, in steps", in_steps);
+    let properties = &[ONE_HOLDS, ONE_DECISION, FENCES_ONWARD, STAYS_RELEASED, FINISHED];
+    let base = change::Setup { backs_out: [false, true], locks: [0, 0], properties, ..sealed() };
+    change_holds("a change is decided, two nodes are shared", change::Setup { shared: 2, ..base });
+    let properties = GRANTS_ON;
+    let base = change::Setup { locks: [0, 1], properties, ..released() };
+    for away in [0, 2] {
+        let setup = change::Setup { away: Some(away), ..base.clone() };
+        change_holds("a change, an UNLOCK and a LOCK", setup);
+    }
+}
+
+const ONE_COUNTS_ON: &[&str; 1] = &[ONE_HOLDS];
+const DECISION: &[&str; 1] = &[ONE_DECISION];
+const RELEASED: &[&str; 1] = &[STAYS_RELEASED];
+
+#[test]
+fn what_is_copied_must_be_what_a_sealed_quorum_has() {
+    use change::{Fault, Start};
+    let base = || change::Setup { away: Some(0), renewals: 0, ..changed() };
+    let setup = change::Setup { held_by: 0, locks: [1, 1], ..base() };
+    change_breaks("read before seal", Fault::ReadBeforeSeal, ONE_COUNTS_ON, setup);
+    change_breaks("read few", Fault::ReadFew, ONE_COUNTS_ON, base());
+    let setup = change::Setup { waits: true, away: None, asks_all: true, ..base() };
+    change_breaks("who waits counts", Fault::WaitingCounts, ONE_COUNTS_ON, setup);
+    let (renewals, ttl, away_of_b) = (1, 2, Some(2));
+    let setup = change::Setup { away: Some(2), renewals, ttl, away_of_b, ..base() };
+    change_breaks("sealed nodes renew", Fault::SealedRenews, ONE_COUNTS_ON, setup);
+    let setup = change::Setup { start: Start::Noted, ..base() };
+    change_breaks("what is noted is free", Fault::EndedIsFree, ONE_COUNTS_ON, setup);
+    let setup = change::Setup { start: Start::Rest, held_by: 1, away: Some(2), ..changed() };
+    change_breaks("one of two is copied", Fault::CopyOneOfTwo, ONE_COUNTS_ON, setup);
+    let (asks_all, reads_all) = (true, true);
+    let setup = change::Setup { asks_all, reads_all, away_of_b: None, ..released() };
+    change_breaks("anything is copied", Fault::CopyAnything, RELEASED, setup);
+    let setup = change::Setup { away: Some(2), ..released() };
+    change_breaks("what has ended is copied", Fault::CopyEnded, RELEASED, setup);
+}
+
+#[test]
+fn nodes_to_come_must_have_all_before_they_begin() {
+    use change::{Fault, Start};
+    let base = || change::Setup { away: Some(2), renewals: 0, ..changed() };
+    change_breaks("copied to few", Fault::CopiedToFew, ONE_COUNTS_ON, base());
+    let setup = change::Setup { restarts: 1, ..base() };
+    change_breaks("no note", Fault::NoNote, ONE_COUNTS_ON, setup);
+    let (start, held_by, away_of_b) = (Start::Stale, 0, Some(2));
+    let setup = change::Setup { start, held_by, away_of_b, renewals: 1, ..base() };
+    change_breaks("copy if free", Fault::CopyIfFree, ONE_COUNTS_ON, setup);
+    let setup = change::Setup { held_by: 0, asks: [0, 2], locks: [1, 1], ..sealed() };
+    change_breaks("late copy", Fault::LateCopy, ONE_COUNTS_ON, setup);
+}
+
+#[test]
+fn a_change_must_be_decided_before_nodes_begin() {
+    use change::Fault;
+    let setup = change::Setup { asks: [1, 1], locks: [0, 0], ..backed_out() };
+    change_breaks("begin undecided", Fault::BeginUndecided, DECISION, setup);
+    change_breaks("back out blindly", Fault::BackOutBlindly, DECISION, backed_out());
+    let (changes, backs_out, locks) = ([true, false], [false, true], [0, 0]);
+    let base = change::Setup { shared: 2, held_by: 0, changes, backs_out, locks, ..sealed() };
+    let setup = change::Setup { away: None, reads_all: true, ..base };
+    change_breaks("who has begun accepts", Fault::BegunAccepts, DECISION, setup);
+}
+
+#[test]
+fn a_request_is_one_of_the_nodes_that_it_began_with() {
+    use change::Fault;
+    change_breaks("votes over a seal", Fault::VotesOverSeal, ONE_COUNTS_ON, asked());
+    let setup = change::Setup { backs_out: [false, false], ..asked() };
+    change_breaks("votes of both", Fault::VotesOfBoth, ONE_COUNTS_ON, setup);
 }

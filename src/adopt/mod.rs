@@ -46,7 +46,7 @@ use self::{
     idiom::{Idiom, Op},
     rows::{ArgumentPlace, AsideWord, Digest, Row, WhichKeys},
     scripts::{Known, KnownScripts},
-    seen::SeenIdioms,
+    seen::{AdoptTotals, SeenIdioms},
     task::{AdoptTask, AdoptWork, QueuedWork, SentBy},
     verdict::{AdoptVerdict, Limits},
 };
@@ -280,6 +280,16 @@ impl Adoption {
     /// that there was no room for.
     pub(crate) fn seen(&self) -> (Vec<(Sighting, Arc<str>, u64)>, u64) {
         self.seen.all()
+    }
+
+    /// How many commands were seen and refused, in numbers alone.
+    pub(crate) fn totals(&self) -> AdoptTotals {
+        self.seen.totals()
+    }
+
+    /// All rules, with their modes now.
+    pub(crate) fn rules(&self) -> impl Iterator<Item = (&AdoptRule, AdoptMode)> {
+        self.rules.iter().enumerate().map(|(index, rule)| (rule, self.mode(index)))
     }
 
     /// The keys of the rule of a sighting, as they are configured.

@@ -15,7 +15,7 @@ use super::{
     rows::Digest,
     verdict::{self, AdoptVerdict, RefusalReason, danger},
 };
-use crate::sync::Mutex;
+use crate::{metrics::Tallied, sync::Mutex};
 
 /// Kinds of sightings that are told apart. Programs send a dozen; each takes some 300 bytes.
 const MOST_KINDS: usize = 1024;
@@ -38,7 +38,7 @@ pub(super) struct SeenIdioms {
     counters: Vec<Vec<Counter>>,
     left_out: Counter,
     /// Handles by [`RefusalReason`].
-    refused: Vec<Counter>,
+    refused: Vec<Tallied>,
     started: Instant,
 }
 
@@ -50,6 +50,17 @@ struct Kinds {
     left_out: u64,
     /// The second of the last line in the log, and lines in it.
     told: (u64, u32),
+}
+
+/// How many commands on keys of adopt rules there were since the start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct AdoptTotals {
+    /// All that were seen.
+    pub(crate) seen: u64,
+    /// Those of an unsafe idiom, as far as there was room to tell idioms apart.
+    pub(crate) unsafe_ones: u64,
+    /// Those that were refused.
+    pub(crate) refused: u64,
 }
 
 /// How often something was seen.
@@ -86,6 +97,7 @@ impl SeenIdioms {
             left_out: counter!("lockgate_adopt_left_out_total"),
             refused: RefusalReason::ALL
                 .map(|reason| counter!("lockgate_adopt_refused_total", "reason" => reason.as_str()))
+                .map(Tallied::new)
                 .into(),
             started: Instant::now(),
         }
@@ -138,13 +150,26 @@ impl SeenIdioms {
     /// none.
     pub(super) fn refused(&self, sighting: &Sighting, is_told: bool) -> bool {
         let reason = verdict::reason(sighting.op, sighting.because);
-        self.refused[reason as usize].increment(1);
+        self.refused[reason as usize].one_more();
         !is_told && self.may_tell()
     }
 
     /// Whether the log may have one more line in this second.
     pub(super) fn may_tell(&self) -> bool {
         has_line(&mut self.kinds.lock().told, self.started)
+    }
+
+    /// How many commands were seen, how many of them were unsafe, and how many were refused.
+    pub(super) fn totals(&self) -> AdoptTotals {
+        let kinds = self.kinds.lock();
+        let is_unsafe = |(sighting, _): &(Sighting, Arc<str>)| !danger(sighting.op).is_empty();
+        let counted: u64 = kinds.counts.values().map(|count| count.times).sum();
+        let unsafe_ones = kinds.counts.iter().filter(|(kind, _)| is_unsafe(kind));
+        AdoptTotals {
+            seen: counted + kinds.left_out,
+            unsafe_ones: unsafe_ones.map(|(_, count)| count.times).sum(),
+            refused: self.refused.iter().map(Tallied::so_far).sum(),
+        }
     }
 
     /// All kinds, the unsafe first, then by how often; and how many there was no room for.

@@ -3,7 +3,7 @@
 
 use super::{BadRequest, shown};
 use crate::{
-    lock::LockOrder,
+    lock::{LockOrder, LocksWanted},
     resp::{
         name::{Own, own_by_name},
         number,
@@ -46,17 +46,6 @@ pub enum Inquiry {
     CommandInfo(Vec<Own>),
     /// COMMAND DOCS.
     CommandDocs(Vec<Own>),
-}
-
-/// Which locks LOCKGATE LOCKS lists.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct LocksWanted {
-    /// A glob that their keys match; none: all locks.
-    pub pattern: Option<Vec<u8>>,
-    /// At most so many; none: as many as an answer may have.
-    pub most: Option<usize>,
-    /// The largest first; none: by key.
-    pub by: Option<LockOrder>,
 }
 
 /// Number of locks of LOCKGATE HOT unless told.

@@ -211,7 +211,7 @@ fn addresses(reader: &mut Reader<'_>, top: &Section<'_>, config: &Config) {
             reader.problem(&top.path("listen"), format!("{addr} is there twice"));
         }
     }
-    if let Some(admin) = config.admin
+    if let Some(admin) = config.admin.listen
         && reader.sound(top, &["listen", "admin"])
         && config.listen.iter().any(|listener| listener.address == admin)
     {
@@ -229,13 +229,26 @@ fn addresses(reader: &mut Reader<'_>, top: &Section<'_>, config: &Config) {
 
 fn nodes(reader: &mut Reader<'_>, top: &Section<'_>, section: &Section<'_>, config: &Config) {
     let locks = &config.locks;
-    if reader.sound(section, &["nodes"]) {
-        independent(reader, section, locks);
-        if reader.sound(top, &["listen"]) {
-            for url in locks.nodes.iter().flat_map(LockNode::written) {
-                itself(reader, section, "nodes", url, &config.listen);
+    for (key, nodes) in [("nodes", &locks.nodes), ("next_nodes", &locks.next_nodes)] {
+        // There are none to come.
+        let is_there = key == "nodes" || !nodes.is_empty();
+        if is_there && reader.sound(section, &[key]) {
+            independent(reader, section, (key, nodes), locks);
+            if reader.sound(top, &["listen"]) {
+                for url in nodes.iter().flat_map(LockNode::written) {
+                    itself(reader, section, key, url, &config.listen);
+                }
             }
         }
+    }
+    let is_cluster = |node: &LockNode| !matches!(node, LockNode::Fixed(_));
+    if !locks.next_nodes.is_empty()
+        && (locks.nodes.iter().chain(&locks.next_nodes).any(is_cluster) || !locks.quarantine)
+        && reader.sound(section, &["nodes", "next_nodes", "quarantine"])
+    {
+        let what = "lock nodes are changed while proxies run from and to addresses of Redis servers alone, \
+                    and with quarantine: of others the proofs may be lost; stop all proxies for that";
+        reader.problem(&section.path("next_nodes"), what);
     }
     if config.send_proxy_protocol
         && reader.sound(top, &["data", "send_proxy_protocol"])
@@ -363,9 +376,14 @@ fn servers(reader: &mut Reader<'_>, parent: &Section<'_>, used: bool, urls: &str
     }
 }
 
-fn independent(reader: &mut Reader<'_>, section: &Section<'_>, locks: &LocksConfig) {
-    let path = section.path("nodes");
-    match locks.nodes.len() {
+fn independent(
+    reader: &mut Reader<'_>,
+    section: &Section<'_>,
+    (key, nodes): (&str, &[LockNode]),
+    locks: &LocksConfig,
+) {
+    let path = section.path(key);
+    match nodes.len() {
         0 => reader.problem(&path, "no lock node; give 1, 3, 5 or 7"),
         2 => reader.problem(
             &path,
@@ -387,8 +405,8 @@ fn independent(reader: &mut Reader<'_>, section: &Section<'_>, locks: &LocksConf
                     wake another proxy, and one Redis alone has nobody else to tell; leave it out";
         reader.problem(&section.path("notify"), what);
     }
-    for (index, node) in locks.nodes.iter().enumerate() {
-        let before = &locks.nodes[..index];
+    for (index, node) in nodes.iter().enumerate() {
+        let before = &nodes[..index];
         if before.iter().any(|other| other.is_same(node, locks.allow_shared_instance)) {
             let what = format!("{node} is there twice; votes of one instance are not independent");
             reader.problem(&path, what);

@@ -10,6 +10,7 @@
 //! - `adopt`: which keys are locks of existing libraries; `adopt_options`: what becomes of idioms
 //!   that a quorum cannot carry out as they are; `adopt_scripts`: a deployment's own scripts.
 //! - `data`: the Redis to which commands go, or how it is found.
+//! - `admin`: where the pages for operators are.
 //! - `units`, `url`: how durations, sizes and Redis URLs are written.
 //! - `tls`: certificates and keys, and whether they can be used.
 
@@ -20,6 +21,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+mod admin;
 mod adopt;
 mod adopt_options;
 mod adopt_scripts;
@@ -38,6 +40,7 @@ pub(crate) mod tls;
 mod units;
 mod url;
 
+pub use admin::{AdminConfig, AdminToken};
 pub use adopt::{AdoptConfig, AdoptMode, AdoptRule};
 pub use adopt_options::{AdoptOptions, BlindPolicy, LongTtlPolicy, NoTtlPolicy, UnknownPolicy};
 pub use adopt_scripts::{AdoptScript, ScriptOp, ScriptUnit};
@@ -51,6 +54,7 @@ pub use reader::Environment;
 pub use settings::{Config, LocksConfig, LogConfig, MetricsConfig};
 pub use template::Template;
 pub use tls::{AuthClients, ClientTls, ServerTls, TlsProblem};
+pub(crate) use units::duration;
 pub use url::{Endpoint, RedisUrl};
 
 use reader::Reader;
@@ -63,8 +67,8 @@ pub const LOG_LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "o
 /// What metrics call locks that no pattern of `metrics.keys` matches.
 pub const OTHER_KEYS: &str = "other";
 /// Tells an operator how a deployment gets other lock nodes, or another prefix.
-pub const OTHER_NODES: &str = "For other lock nodes or another prefix: stop all proxies, wait for \
-    the longest TTL, DEL lockgate:deployment lockgate:node on all nodes, lockgate init with the \
+pub const OTHER_NODES: &str = "For other lock nodes: locks.next_nodes, and lockgate nodes (docs/operations.md). \
+    For another prefix, or from or to Sentinels or a cluster: stop all proxies, wait for the longest TTL, DEL lockgate:deployment lockgate:node on all nodes, lockgate init with the \
     new file, start all proxies with it";
 
 /// The longest file accepted, in bytes.

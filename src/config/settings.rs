@@ -10,8 +10,8 @@ use std::{
 };
 
 use super::{
-    AdoptConfig, ClientTls, DataConfig, GuardsConfig, Listener, LockNode, LockNotify, OnDisconnect,
-    OnLost, RedisUrl, SocketPath,
+    AdminConfig, AdoptConfig, ClientTls, DataConfig, GuardsConfig, Listener, LockNode, LockNotify,
+    OnDisconnect, OnLost, RedisUrl, SocketPath,
     check::{
         at_least, below_half, few_patterns, if_given, keepalive, known_format, known_level,
         known_trail, longer_than_zero, not_reserved, short_path, string, threads,
@@ -41,8 +41,9 @@ keys! {
             vec![Listener::plain(SocketAddr::from((Ipv4Addr::LOCALHOST, 6380)))];
         /// Whether `listen` may leave loopback although the data node asks for no password.
         fixed allow_open: bool = false;
-        /// Address of `/metrics`, `/healthz` and `/readyz`; none with `off`.
-        fixed admin: Option<SocketAddr> = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 9380)));
+        /// Where the status page, `/metrics`, `/healthz` and `/readyz` are, and who may do something
+        /// there.
+        fixed admin: AdminConfig = AdminConfig::default();
         /// The Redis to which every forwarded command goes, or how it is found.
         fixed data: DataConfig = DataConfig::Fixed(RedisUrl::local(6379)) => without_database;
         /// Whether connections to the data node begin with a PROXY header.
@@ -120,6 +121,8 @@ keys! {
     pub struct LocksConfig at "locks." {
         /// The independent Redis masters that vote: 1, 3, 5, 7, …
         fixed nodes: Vec<LockNode> = vec![RedisUrl::local(6379).into()];
+        /// The lock nodes that are to take the place of `nodes`, or have; none: they stay.
+        live next_nodes: Vec<LockNode> = Vec::new();
         /// How nodes at `rediss://` are trusted; if left out, as the data node.
         fixed tls: ClientTls = ClientTls::default();
         /// Prefix that makes a key on the lock nodes of a client's key.
@@ -175,5 +178,18 @@ keys! {
     beside {
         /// Whether the file has no `nodes`.
         nodes_left_out: bool = true;
+    }
+}
+
+impl LocksConfig {
+    /// How many lock nodes are listed in either place.
+    pub(crate) fn listed(&self) -> usize {
+        self.nodes.len() + self.next_nodes.len()
+    }
+
+    /// The configuration once `next_nodes` have taken the place of `nodes`. Returns `None` if there are none.
+    pub(crate) fn next(&self) -> Option<LocksConfig> {
+        let nodes = Some(self.next_nodes.clone()).filter(|nodes| !nodes.is_empty())?;
+        Some(LocksConfig { nodes, next_nodes: Vec::new(), ..self.clone() })
     }
 }

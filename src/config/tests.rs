@@ -86,7 +86,7 @@ fn values_are_read() {
         "listen: [127.0.0.1:1, '[::1]:2']\nadmin: off\nlocks: {prefix: 'a$$b', node_timeout: 20ms}",
     )
     .unwrap();
-    assert_eq!((config.listen.len(), config.admin), (2, None));
+    assert_eq!((config.listen.len(), config.admin.listen), (2, None));
     assert_eq!(config.locks.prefix, "a$b");
     assert_eq!(config.locks.node_timeout, Duration::from_millis(20));
 }
@@ -880,4 +880,63 @@ fn a_data_node_that_may_be_another_is_noted_where_replicas_acknowledge_nothing()
     assert_eq!(notes(&format!("{followed}guards: {{{audited}}}")), [""; 0]);
     let [idle] = &notes(&format!("guards: {{replicas: 1, {audited}}}"))[..] else { panic!("one") };
     assert!(idle.contains("waits for nothing"), "{idle}");
+}
+
+#[test]
+fn admin_is_an_address_or_has_a_token_that_no_error_repeats() {
+    let token = "0123456789abcdefghij";
+    let environment = |name: &str| (name == "TOKEN").then(|| token.to_owned());
+    let read = |text: &str| Config::parse(text, "f.yaml", &environment);
+    assert_eq!(read("").unwrap().admin, AdminConfig::default());
+    let plain = read("admin: 127.0.0.1:1").unwrap().admin;
+    assert_eq!((plain.listen, plain.token), ("127.0.0.1:1".parse().ok(), None));
+    assert_eq!(read("admin: off").unwrap().admin.listen, None);
+    for text in
+        ["{listen: 127.0.0.1:1, token: '${TOKEN}'}", "{listen: off, token: '0123456789abcdefghij'}"]
+    {
+        let admin = read(&format!("admin: {text}")).unwrap().admin;
+        assert_eq!(admin.listen, if text.contains("off") { None } else { plain.listen });
+        assert!(!format!("{admin:?}").contains(token), "{admin:?}");
+        let read = admin.token.unwrap();
+        assert!(read.is(token.as_bytes()) && !read.is(b"") && !read.is(&token.as_bytes()[1..]));
+        assert!(!read.is(b"0123456789abcdefghiJ") && !read.is(b"0123456789abcdefghijk"));
+    }
+    assert_eq!(
+        read("admin: {token: '${TOKEN}'}").unwrap().admin.listen,
+        AdminConfig::default().listen
+    );
+    for (text, error) in [
+        ("{token: short-secret}", "f.yaml:1: admin.token: has 12 bytes; give 20 to 512"),
+        ("{token: 'secret secret secret secret'}", "admin.token: has spaces"),
+        ("{token: 12345678901234567890}", "admin.token: is not text; put it in quotes"),
+        ("{token: '${MISSING}'}", "admin.token: the environment has no variable MISSING"),
+        ("{listen: nowhere}", "admin.listen: 'nowhere' where an address and a port"),
+        ("{adress: 127.0.0.1:1}", "admin.adress: unknown key; known here are listen, token"),
+        ("[127.0.0.1:1]", "admin: a list where an address and a port"),
+    ] {
+        let told = read(&format!("admin: {text}")).unwrap_err().to_string();
+        assert!(told.contains(error), "{text}: {told}");
+        assert!(!told.contains("secret") && !told.contains("1234567890"), "{told}");
+    }
+}
+
+#[test]
+fn nodes_to_come_are_as_independent_as_those_before() {
+    let error = |text: &str| parse(&format!("locks: {{{text}}}")).unwrap_err();
+    let one = "nodes: redis://127.0.0.1:1";
+    for (list, words) in [
+        ("redis://a:1, redis://b:1", "2 nodes; a majority of 2 is 2"),
+        ("redis://a:1, redis://a:1, redis://b:1", "is there twice"),
+        ("{sentinels: [a:1, b:1, c:1], master: m}", "from and to addresses of Redis servers alone"),
+    ] {
+        let found = error(&format!("{one}, next_nodes: [{list}]"));
+        assert_eq!(found.lines().count(), 1, "{found}");
+        assert!(found.contains("locks.next_nodes") && found.contains(words), "{found}");
+    }
+    let found = error(&format!("{one}, next_nodes: redis://a:1, quarantine: no"));
+    assert!(found.contains("with quarantine"), "{found}");
+    let next = parse(&format!("locks: {{{one}, next_nodes: redis://a:1}}")).unwrap().locks.next();
+    let next = next.unwrap();
+    assert_eq!(next.nodes[0].to_string(), "a:1");
+    assert_eq!(next.next(), None);
 }

@@ -188,6 +188,18 @@ pub(crate) fn announce(
     encode::bulk(out, if selected == Some(0) { b"" } else { b"0" });
 }
 
+/// The arguments behind EVAL of the same call, for a connection on which database 0 is selected.
+pub(crate) fn announcement(
+    place: FencePlace,
+    key: &Key,
+    fence: u64,
+    ttl: Duration,
+) -> [Vec<u8>; 6] {
+    let ttl = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
+    let (fence, ttl) = (fence.to_string().into_bytes(), ttl.to_string().into_bytes());
+    [ANNOUNCE.to_vec(), b"1".to_vec(), place.fence_key(key), fence, ttl, Vec::new()]
+}
+
 fn select(out: &mut Vec<u8>, database: u64) {
     encode::array(out, 2);
     encode::bulk(out, b"SELECT");
@@ -412,6 +424,19 @@ mod tests {
         let fences =
             FenceQuestion::ask(&mut out, FencePlace::Alone, claims, 0, with, selected, how);
         (String::from_utf8(out).unwrap(), fences)
+    }
+
+    #[test]
+    fn the_announcement_is_the_same_for_the_client_library() {
+        for place in [FencePlace::Alone, FencePlace::Slot { prefix: 5 }] {
+            let (key, ttl) = (Key::from("lock:a"), Duration::from_secs(60));
+            let (mut one, mut other) = (Vec::new(), Vec::new());
+            announce(&mut one, place, &key, 7, Some(0), ttl);
+            let arguments = announcement(place, &key, 7, ttl);
+            let words: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();
+            encode::command(&mut other, &[&[b"EVAL" as &[u8]], &words[..]].concat());
+            assert_eq!(one, other);
+        }
     }
 
     #[test]

@@ -234,6 +234,11 @@ impl Guards {
         self.fronts.get(front).unwrap_or(&self.history)
     }
 
+    /// The rules, as they are configured.
+    pub(crate) fn rules(&self) -> &[GuardRule] {
+        &self.rules
+    }
+
     /// Whether at least one rule is enforced.
     pub(crate) fn enforces(&self) -> bool {
         self.enforces

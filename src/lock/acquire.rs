@@ -12,7 +12,7 @@ use super::{
     Alarm, Claim, Grant, NotGranted,
     grants::Grants,
     holders::Holder,
-    node::nodes::Tally,
+    node::nodes::{Nodes, Tally},
     operation::{Absence, Kind, Operation, Vote},
     quorum::{Decision, Rule},
     scripts,
@@ -78,16 +78,13 @@ impl Acquire {
         ttl: Duration,
         (claim, again): (Claim, bool),
     ) -> Acquire {
-        let since = Instant::now();
-        let request = scripts::acquire(
-            grants.nodes.dialect,
-            &grants.nodes.wanted(&key, &token, ttl, claim),
-            again,
-        );
+        let (since, nodes) = (Instant::now(), grants.nodes());
+        let wanted = nodes.wanted(&key, &token, ttl, claim);
+        let request = scripts::acquire(nodes.dialect, &wanted, again);
         let kind = Kind::Acquire { claim, again };
-        let operation = grants.nodes.operation(kind, key, token, ttl, request);
+        let operation = nodes.operation(kind, key, token, ttl, request);
         let rule = if again { Rule::Renewal } else { Rule::Grant };
-        Acquire::submit(grants, operation, rule, (claim, again), since)
+        Acquire::submit((grants, &nodes), operation, rule, (claim, again), since)
     }
 
     /// Has all nodes give the lock that `token` holds this new claim, and so another keeper or
@@ -99,14 +96,12 @@ impl Acquire {
         ttl: Duration,
         claim: Claim,
     ) -> Acquire {
-        let since = Instant::now();
-        let request = scripts::take_over(
-            grants.nodes.dialect,
-            &grants.nodes.wanted(&key, &token, ttl, claim),
-        );
+        let (since, nodes) = (Instant::now(), grants.nodes());
+        let request = scripts::take_over(nodes.dialect, &nodes.wanted(&key, &token, ttl, claim));
         let kind = Kind::Acquire { claim, again: true };
-        let operation = grants.nodes.operation(kind, key, token, ttl, request);
-        let mut taking = Acquire::submit(grants, operation, Rule::Grant, (claim, true), since);
+        let operation = nodes.operation(kind, key, token, ttl, request);
+        let (by, rule) = ((grants, &*nodes), Rule::Grant);
+        let mut taking = Acquire::submit(by, operation, rule, (claim, true), since);
         taking.keeps = true;
         taking
     }
@@ -114,33 +109,33 @@ impl Acquire {
     /// Has all nodes pass `key` on from one grant to a new one. Counted by [`Rule::Release`], the
     /// operation's votes say whether the giver held the lock.
     pub(super) fn hand_over(
-        grants: &Arc<Grants>,
+        (grants, nodes): (&Arc<Grants>, &Arc<Nodes>),
         (from, giver): (Token, Claim),
         key: Key,
         token: Token,
         ttl: Duration,
     ) -> (Acquire, Arc<Operation>) {
         let (since, claim) = (Instant::now(), Claim::new());
-        let wanted = grants.nodes.wanted(&key, &token, ttl, claim);
-        let request = scripts::hand_over(grants.nodes.dialect, &from, giver, &wanted);
+        let wanted = nodes.wanted(&key, &token, ttl, claim);
+        let request = scripts::hand_over(nodes.dialect, &from, giver, &wanted);
         let kind = Kind::HandOver { claim };
-        let operation =
-            grants.nodes.operation(kind, key, token, ttl, request).given_by(from, giver);
-        let acquire = Acquire::submit(grants, operation, Rule::Grant, (claim, false), since);
+        let operation = nodes.operation(kind, key, token, ttl, request).given_by(from, giver);
+        let (by, rule) = ((grants, nodes), Rule::Grant);
+        let acquire = Acquire::submit(by, operation, rule, (claim, false), since);
         let operation = acquire.tally.operation.clone();
         (acquire, operation)
     }
 
     fn submit(
-        grants: &Arc<Grants>,
+        (grants, nodes): (&Arc<Grants>, &Arc<Nodes>),
         operation: Operation,
         rule: Rule,
         (claim, again): (Claim, bool),
         since: Instant,
     ) -> Acquire {
         let ttl = operation.ttl;
-        let operation = grants.nodes.submit(operation);
-        let tally = grants.nodes.await_votes(operation, rule, ttl);
+        let operation = nodes.submit(operation);
+        let tally = nodes.await_votes(operation, rule, ttl);
         let (grants, raising) = (grants.clone(), None);
         let (keeps, card, done) = (false, None, false);
         Acquire { grants, since, ttl, claim, again, keeps, card, tally, raising, done }
@@ -175,7 +170,7 @@ impl Acquire {
                 let holder = Holder::new(token, self.claim, fence, now, until).by(card);
                 self.grants.granted(key, holder);
                 if self.again && !self.keeps {
-                    self.grants.heal_once_told(operation, self.claim, self.ttl);
+                    self.grants.heal_once_told(&self.tally.nodes, operation, self.claim, self.ttl);
                 }
                 self.put_on_waiting();
                 self.tally.nodes.learn_fence(fence);
@@ -193,7 +188,8 @@ impl Acquire {
     fn start_over(&mut self) {
         let (grants, asked) = (self.grants.clone(), self.tally.operation.clone());
         let (key, token) = (asked.key.clone(), asked.token.clone());
-        grants.nodes.submit(grants.nodes.releasing(key.clone(), token.clone(), self.claim));
+        let nodes = &self.tally.nodes;
+        nodes.submit(nodes.releasing(key.clone(), token.clone(), self.claim));
         asked.close();
         self.done = true;
         let card = self.card.take();
@@ -213,8 +209,9 @@ impl Acquire {
             )
         };
         if (0..votes.len()).any(|node| waits(&node)) {
-            let nodes = (0..votes.len()).filter(waits);
-            self.grants.put_back(&operation.key, &operation.token, self.claim, nodes);
+            let waiting = (0..votes.len()).filter(waits);
+            let grant = (&operation.key, &operation.token, self.claim);
+            self.grants.put_back((&self.tally.nodes, waiting), grant);
         }
     }
 

@@ -15,29 +15,22 @@ use tokio::{runtime::Handle, time::sleep};
 
 use super::{
     Acquire, Attach, Claim, ClientStatus, Counts, FoundGrant, HotLock, Keep, KeptLock, LockStatus,
-    LookUp, Losses, NoQuorum, NodeStatus, NotPaused, Raise, Release, Renew, Waiter, WaiterStatus,
-    WallClock,
-    address::{NodeAddress, connector_to_nodes},
+    LocksWanted, LookUp, Losses, NoQuorum, NodeStatus, NotPaused, Raise, Release, Renew, Waiter,
+    WaiterStatus, WallClock,
     grants::Grants,
     holders::SHARDS,
     keep::{leases, lose::lose, watchdog},
-    line::{
-        streams,
-        subscribe::{self, ListeningSeat},
-    },
     locks::Locks,
     metrics::LostReason,
-    node::nodes::Nodes,
+    moving::{self, Moving, NodesAt},
     overview,
     quorum::ttl_for,
     take_back,
-    voters::Voters,
 };
 use crate::{
     clock::Instant,
-    config::{LockNotify, LocksConfig},
+    config::{LockNode, LocksConfig},
     key::{Key, Token},
-    net::Connector,
 };
 
 /// How often lines are looked for in which nobody waits any more.
@@ -49,6 +42,7 @@ const SHARDS_AT_ONCE: usize = 4;
 /// The lock engine over all lock nodes.
 pub struct Engine {
     locks: Arc<Locks>,
+    moving: Arc<Moving>,
 }
 
 /// Returns the TTL for which the lock nodes hold a lock whose holder counts on it for `ttl` from
@@ -87,52 +81,32 @@ impl Engine {
     }
 
     fn start_all(config: &LocksConfig, runtime: &Handle, wall_clock: WallClock) -> Arc<Engine> {
-        let connector = connector_to_nodes(config);
-        let addresses = NodeAddress::all(config);
-        let engine = Engine::start_locks(config, runtime, wall_clock, &addresses, &connector);
-        engine.locks.grants.nodes.inspect(runtime);
-        let voters = Voters::new(config);
-        for (seat, address) in addresses.into_iter().enumerate() {
-            let (voter, connector) = (voters.of(seat), connector.clone());
-            let listener = ListeningSeat { seat, voter, address, connector };
-            let locks = Arc::downgrade(&engine.locks);
-            match config.notify {
-                LockNotify::PubSub => drop(tokio::spawn(subscribe::run(locks, listener))),
-                LockNotify::Stream => drop(tokio::spawn(streams::run(locks, listener))),
-            }
-        }
+        let at = NodesAt::new(config);
+        let engine = Engine::start_locks(config, runtime, wall_clock, &at);
+        engine.moving.listen(&engine.locks, at);
+        tokio::spawn(moving::run(Arc::downgrade(&engine.locks), engine.moving.clone()));
         engine
     }
 
     /// Starts without inspections and subscriptions, which use the connections of another library.
     #[cfg(test)]
     pub(crate) fn start_alone(config: &LocksConfig, wall_clock: WallClock) -> Arc<Engine> {
-        let (connector, addresses) = (connector_to_nodes(config), NodeAddress::all(config));
-        Engine::start_locks(config, &Handle::current(), wall_clock, &addresses, &connector)
+        Engine::start_locks(config, &Handle::current(), wall_clock, &NodesAt::new(config))
     }
 
     fn start_locks(
         config: &LocksConfig,
         runtime: &Handle,
         wall_clock: WallClock,
-        addresses: &[Arc<NodeAddress>],
-        connector: &Connector,
+        at: &NodesAt,
     ) -> Arc<Engine> {
-        let nodes = Nodes::start(config, runtime, wall_clock, addresses, connector);
-        let locks = Arc::new(Locks::new(config, nodes));
-        let (watched, held) = (Arc::downgrade(&locks.grants), Arc::downgrade(&locks.grants));
-        locks.grants.nodes.tell(
-            move || {
-                if let Some(grants) = watched.upgrade() {
-                    grants.schedule.came_back();
-                }
-            },
-            move |key, token, claim| held.upgrade()?.holders.until(key, token, claim),
-        );
+        let moving = Arc::new(Moving::new(config, runtime, wall_clock));
+        let locks = Arc::new(Locks::new(config, moving.connect(config, at, None)));
+        moving::tell(&locks, &locks.grants.nodes());
         tokio::spawn(watchdog::run(Arc::downgrade(&locks)));
         tokio::spawn(leases::run(Arc::downgrade(&locks)));
         tokio::spawn(sweep(Arc::downgrade(&locks)));
-        Arc::new(Engine { locks })
+        Arc::new(Engine { locks, moving })
     }
 
     /// Asks all nodes for `key`, which has the prefix already, on behalf of `token`.
@@ -175,7 +149,7 @@ impl Engine {
 
     /// Whether a lock node has refused a release of `key`, and will be asked again.
     pub(crate) fn must_release(&self, key: &Key) -> bool {
-        self.locks.grants.nodes.must_release(key)
+        self.locks.grants.nodes().must_release(key)
     }
 
     /// Notes that [`Engine::adopt`] was refused as another holds the lock, for `remaining` at
@@ -305,12 +279,12 @@ impl Engine {
     /// Learns a fence that the data node has seen, so that this proxy proposes no smaller one. A
     /// fence further ahead of this proxy's clock than a clock can be wrong is ignored.
     pub(crate) fn learn_fence(&self, fence: u64) {
-        self.locks.grants.nodes.learn_fence(fence);
+        self.locks.grants.nodes().learn_fence(fence);
     }
 
     /// Asks every node whether `token` holds `key`, and for how long a quorum keeps it.
     pub fn attach(&self, key: impl Into<Key>, token: impl Into<Token>) -> Attach {
-        Attach::ask(&self.locks.grants.nodes, key.into(), token.into())
+        Attach::ask(&self.locks.grants.nodes(), key.into(), token.into())
     }
 
     /// Asks every node who holds `key`, and for how long a quorum keeps it. Changes nothing.
@@ -318,24 +292,24 @@ impl Engine {
     /// The answer is `None` if nobody holds it: no token can be on a quorum of nodes. Fails with
     /// [`NoQuorum`] if the answers that came in time settle neither.
     pub fn look(&self, key: impl Into<Key>) -> LookUp {
-        LookUp::ask(&self.locks.grants.nodes, key.into())
+        LookUp::ask(&self.locks.grants.nodes(), key.into())
     }
 
     /// The state of every node now, in the order of the configuration.
     pub fn status(&self) -> Vec<NodeStatus> {
-        self.locks.grants.nodes.status()
+        self.locks.grants.nodes().status()
     }
 
     /// The number of last operations that found no quorum, and the last error. Returns `None`
     /// unless that says that locks cannot be had now.
     pub(crate) fn outage(&self) -> Option<(u64, NoQuorum)> {
-        self.locks.grants.nodes.outage.status()
+        self.locks.grants.nodes().outage.status()
     }
 
-    /// Shows the key of every lock that was granted here and is held now, and for how long it has
-    /// been, until `visit` returns false.
-    pub fn locks(&self, visit: &mut dyn FnMut(&[u8], Duration) -> bool) {
-        self.locks.grants.holders.visit(&mut |key, shown| visit(key, shown.held_for));
+    /// The locks held through this proxy, or waited for, that are wanted. `prefix`: the length of
+    /// `locks.prefix`. Returns `None` if comparing all keys with the pattern would take too long.
+    pub(crate) fn list(&self, wanted: &LocksWanted, prefix: usize) -> Option<Vec<LockStatus>> {
+        overview::list(&self.locks, wanted, prefix)
     }
 
     /// Describes one lock. Returns `None` if no client of this proxy holds it now, or waits for it.
@@ -343,17 +317,12 @@ impl Engine {
         overview::lock(&self.locks, &Key::from(key))
     }
 
-    /// Shows the key of every lock that a client of this proxy waits for.
-    pub(crate) fn waited_for(&self, visit: &mut dyn FnMut(&[u8])) {
-        self.locks.queues.visit(&mut |key, _| visit(key));
-    }
-
     /// The clients of this proxy that wait for a lock, first come, first.
     pub(crate) fn waiters(&self, key: &[u8]) -> Vec<WaiterStatus> {
         self.locks.queues.line(key)
     }
 
-    /// All clients of this proxy that hold locks or wait, in no order.
+    /// The clients of this proxy that hold locks or wait, those first that wait longest.
     pub(crate) fn clients(&self) -> Vec<ClientStatus> {
         overview::clients(&self.locks)
     }
@@ -376,7 +345,7 @@ impl Engine {
         if voting < self.quorum() && !force {
             return Err(NotPaused::TooFew { voting, quorum: self.quorum() });
         }
-        self.locks.grants.nodes.pause(voter, true);
+        self.locks.grants.nodes().pause(voter, true);
         Ok(())
     }
 
@@ -386,7 +355,7 @@ impl Engine {
     /// If no lock node has this address.
     pub(crate) fn resume_node(&self, address: &[u8]) -> Result<(), NotPaused> {
         let voter = place_of(&self.status(), address)?;
-        self.locks.grants.nodes.pause(voter, false);
+        self.locks.grants.nodes().pause(voter, false);
         Ok(())
     }
 
@@ -400,6 +369,11 @@ impl Engine {
     pub(crate) fn paused_for(&self) -> Option<Duration> {
         let until = self.locks.queues.paused_until()?;
         Some(until.saturating_duration_since(tokio::time::Instant::now()))
+    }
+
+    /// How many session locks were lost since the start.
+    pub(crate) fn lost(&self) -> u64 {
+        self.locks.grants.metrics.lost_so_far()
     }
 
     /// Counts the locks held through this proxy and the clients that wait.
@@ -429,21 +403,38 @@ impl Engine {
         self.locks.grants.metrics.tell_apart(patterns, prefix.len());
     }
 
+    /// Has it go to the next set of nodes when that votes, as [`Engine::start`] does.
+    #[cfg(test)]
+    pub(crate) fn follow_next_nodes(&self) {
+        tokio::spawn(moving::run(Arc::downgrade(&self.locks), self.moving.clone()));
+    }
+
     /// Applies the settings that can change while the process runs: `max_waiters` and
     /// `max_handovers`.
     pub(crate) fn set_limits(&self, config: &LocksConfig) {
         self.locks.queues.set_limits(config);
     }
 
+    /// The lock nodes that are asked: `locks.nodes`, or what was `locks.next_nodes` before it took
+    /// their place.
+    pub(crate) fn serving(&self) -> Vec<LockNode> {
+        self.moving.serving()
+    }
+
+    /// Sets which lock nodes are to take the place of these; none: they stay.
+    pub(crate) fn set_next_nodes(&self, next: &[LockNode]) {
+        self.moving.set_next(next);
+    }
+
     /// The number of nodes that must be up for a lock to be granted.
     pub(crate) fn quorum(&self) -> usize {
-        self.locks.grants.nodes.quorum()
+        self.locks.grants.nodes().quorum()
     }
 
     /// Waits until the nodes that are up have carried out all earlier operations, for at most
     /// `limit`.
     pub async fn drain(&self, limit: Duration) {
-        self.locks.grants.nodes.drain(limit).await;
+        self.locks.grants.nodes().drain(limit).await;
     }
 }
 
@@ -462,7 +453,7 @@ async fn sweep(locks: Weak<Locks>) {
         let Some(locks) = locks.upgrade() else { return };
         locks.queues.sweep();
         let grants = &locks.grants;
-        grants.nodes.outage.tell();
+        grants.nodes().outage.tell();
         grants.forget_run_out(shard..shard + SHARDS_AT_ONCE);
         shard = (shard + SHARDS_AT_ONCE) % SHARDS;
         quorum.look(grants);
@@ -480,7 +471,7 @@ struct QuorumWatch {
 
 impl QuorumWatch {
     fn look(&mut self, grants: &Grants) {
-        let (nodes, needed) = (grants.nodes.status(), grants.nodes.quorum());
+        let (nodes, needed) = (grants.nodes().status(), grants.nodes().quorum());
         let up = nodes.iter().filter(|node| node.up).count();
         let is_there = up >= needed;
         if is_there && let Some(since) = self.lost_at.take() {

@@ -3,6 +3,8 @@
 
 use std::{ops::Range, sync::Arc, time::Duration};
 
+use arc_swap::{ArcSwap, Guard};
+
 use super::{
     Claim,
     holders::{Holder, Holders},
@@ -31,7 +33,8 @@ thread_local! {
 
 /// All grants of one proxy.
 pub(super) struct Grants {
-    pub(super) nodes: Arc<Nodes>,
+    /// Another set of nodes takes their place when the lock nodes are changed.
+    nodes: ArcSwap<Nodes>,
     /// Holders of locks.
     pub(super) holders: Holders,
     /// The schedule by which session locks are renewed.
@@ -44,12 +47,23 @@ pub(super) struct Grants {
 impl Grants {
     pub(super) fn new(config: &LocksConfig, nodes: Nodes, metrics: Arc<LockMetrics>) -> Grants {
         Grants {
-            nodes: Arc::new(nodes),
+            nodes: ArcSwap::from_pointee(nodes),
             holders: Holders::default(),
             schedule: Arc::new(Schedule::new(config)),
             metrics,
             trail: Trail::new(config.prefix.len()),
         }
+    }
+
+    /// The lock nodes. An operation has one set of them from its beginning to its end.
+    #[inline]
+    pub(super) fn nodes(&self) -> Guard<Arc<Nodes>> {
+        self.nodes.load()
+    }
+
+    /// Has other lock nodes asked from now on. Returns those from before.
+    pub(super) fn move_to(&self, nodes: Arc<Nodes>) -> Arc<Nodes> {
+        self.nodes.swap(nodes)
     }
 
     /// Notes a grant, and tells the lock's keeper before, if there was one.
@@ -95,65 +109,60 @@ impl Grants {
     /// others had it.
     pub(super) fn heal_once_told(
         self: &Arc<Self>,
+        nodes: &Arc<Nodes>,
         confirmed: &Arc<Operation>,
         claim: Claim,
         ttl: Duration,
     ) {
-        let (grants, operation) = (self.clone(), confirmed.clone());
-        if !operation.votes().contains(&Vote::Pending) {
-            return grants.heal_lost(&operation, claim, ttl);
+        if !confirmed.votes().contains(&Vote::Pending) {
+            return self.heal_lost(nodes, confirmed, claim, ttl);
         }
+        let grants = self.clone();
+        let mut tally = nodes.await_votes(confirmed.clone(), Rule::All, ttl);
         tokio::spawn(async move {
-            let mut tally = grants.nodes.await_votes(operation, Rule::All, ttl);
             std::future::poll_fn(|cx| tally.poll_decision(cx).map(drop)).await;
-            grants.heal_lost(&tally.operation, claim, ttl);
+            grants.heal_lost(&tally.nodes, &tally.operation, claim, ttl);
         });
     }
 
     /// Puts a lock back on the nodes that have not renewed it.
-    pub(super) fn heal_lost(&self, renewal: &Operation, claim: Claim, ttl: Duration) {
+    fn heal_lost(&self, nodes: &Arc<Nodes>, renewal: &Operation, claim: Claim, ttl: Duration) {
         let votes = renewal.votes();
         let lost = |node: &usize| matches!(votes[*node], Vote::No(_));
         if (0..votes.len()).any(|node| lost(&node)) {
-            let nodes = (0..votes.len()).filter(lost);
-            self.heal(&renewal.key, &renewal.token, claim, ttl, nodes);
+            let lacking = (0..votes.len()).filter(lost);
+            self.heal((nodes, lacking), (&renewal.key, &renewal.token, claim), ttl);
         }
     }
 
-    /// Puts a lock back on `nodes`, which have lost it, if the grant still has it: a quorum of
-    /// other nodes has just confirmed it.
+    /// Puts a lock back on those of the nodes that have lost it, if the grant still has it: a quorum of
+    /// the others has just confirmed it.
     pub(super) fn heal(
         &self,
-        key: &Key,
-        token: &Token,
-        claim: Claim,
+        lacking: (&Arc<Nodes>, impl Iterator<Item = usize>),
+        grant: (&Key, &Token, Claim),
         ttl: Duration,
-        nodes: impl Iterator<Item = usize>,
     ) {
-        self.heal_for(key, token, claim, Some(ttl), nodes);
+        self.heal_for(lacking, grant, Some(ttl));
     }
 
-    /// Puts a lock back on `nodes`, which do not have it, for what is left of its TTL: a quorum of
-    /// other nodes has just granted or confirmed it. Returns whether the grant still has the lock,
+    /// Puts a lock back on those of the nodes that do not have it, for what is left of its TTL: a quorum of
+    /// the others has just granted or confirmed it. Returns whether the grant still has the lock,
     /// as far as this proxy knows.
     pub(super) fn put_back(
         &self,
-        key: &Key,
-        token: &Token,
-        claim: Claim,
-        nodes: impl Iterator<Item = usize>,
+        lacking: (&Arc<Nodes>, impl Iterator<Item = usize>),
+        grant: (&Key, &Token, Claim),
     ) -> bool {
-        self.heal_for(key, token, claim, None, nodes).is_some()
+        self.heal_for(lacking, grant, None).is_some()
     }
 
     /// Puts a lock back for `ttl`, or for what is left of its TTL.
     fn heal_for(
         &self,
-        key: &Key,
-        token: &Token,
-        claim: Claim,
+        (nodes, lacking): (&Arc<Nodes>, impl Iterator<Item = usize>),
+        (key, token, claim): (&Key, &Token, Claim),
         ttl: Option<Duration>,
-        nodes: impl Iterator<Item = usize>,
     ) -> Option<()> {
         #[cfg(test)]
         if NO_HEALS.get() {
@@ -170,13 +179,13 @@ impl Grants {
             if ttl < LEAST {
                 return;
             }
-            let wanted = Wanted { fence, ..self.nodes.wanted(key, token, ttl, claim) };
-            let request = scripts::heal(self.nodes.dialect, &wanted);
+            let wanted = Wanted { fence, ..nodes.wanted(key, token, ttl, claim) };
+            let request = scripts::heal(nodes.dialect, &wanted);
             let (key, token) = (key.clone(), token.clone());
-            let operation = Arc::new(self.nodes.operation(Kind::Heal, key, token, ttl, request));
-            for node in nodes {
+            let operation = Arc::new(nodes.operation(Kind::Heal, key, token, ttl, request));
+            for node in lacking {
                 self.metrics.heals.increment(1);
-                self.nodes.submit_to(node, &operation);
+                nodes.submit_to(node, &operation);
             }
         })
     }

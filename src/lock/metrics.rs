@@ -1,6 +1,12 @@
 //! Metrics of locks and of each lock node.
 
-use std::{sync::OnceLock, time::Duration};
+use std::{
+    sync::{
+        OnceLock,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Duration,
+};
 
 use metrics::{
     Counter, Gauge, Histogram, Unit, counter, describe_counter, describe_gauge, describe_histogram,
@@ -15,7 +21,7 @@ use super::{
 use crate::{
     cluster::trouble::{ClusterFault, ClusterTrouble},
     key::Key,
-    metrics::labels,
+    metrics::{Tallied, labels},
 };
 
 labels! {
@@ -140,7 +146,7 @@ pub(crate) struct LockMetrics {
     pub(crate) heals: Counter,
     wakeups: Vec<Counter>,
     renewals: Vec<Counter>,
-    lost: Vec<Counter>,
+    lost: Vec<Tallied>,
 }
 
 impl LockMetrics {
@@ -148,8 +154,9 @@ impl LockMetrics {
         let wakeup = |cause: WakeUp| counter!("lockgate_wakeups_total", "cause" => cause.as_str());
         let renewal =
             |result: Renewal| counter!("lockgate_renewals_total", "result" => result.as_str());
-        let lost =
-            |reason: LostReason| counter!("lockgate_lost_locks_total", "reason" => reason.as_str());
+        let lost = |reason: LostReason| {
+            Tallied::new(counter!("lockgate_lost_locks_total", "reason" => reason.as_str()))
+        };
         LockMetrics {
             by_key: OnceLock::new(),
             waiters: gauge!("lockgate_waiters"),
@@ -198,7 +205,12 @@ impl LockMetrics {
     }
 
     pub(crate) fn lost(&self, reason: LostReason) {
-        self.lost[reason as usize].increment(1);
+        self.lost[reason as usize].one_more();
+    }
+
+    /// How many session locks were lost so far.
+    pub(crate) fn lost_so_far(&self) -> u64 {
+        self.lost.iter().map(Tallied::so_far).sum()
     }
 }
 
@@ -217,10 +229,11 @@ pub(crate) struct NodeMetrics {
     pub(crate) faults: [Gauge; Fault::ALL.len()],
     /// How fast the node answers.
     pub(crate) pace: Pace,
-    /// Round trips of its TIMEs.
-    pub(crate) round_trip_seconds: Histogram,
-    /// How far its time of day is ahead of this machine's.
-    pub(crate) clock_offset: Gauge,
+    round_trip_seconds: Histogram,
+    clock_offset: Gauge,
+    /// The last of its round trips and offsets, in microseconds; [`i64::MIN`]: none yet.
+    last_round_trip: AtomicI64,
+    last_offset: AtomicI64,
     /// Forward jumps of the node's clock.
     pub(crate) clock_jumped_forward: Counter,
     /// Backward steps of the node's clock.
@@ -239,6 +252,31 @@ pub(crate) struct NodeMetrics {
 }
 
 impl NodeMetrics {
+    /// Notes the round trip of a TIME.
+    pub(crate) fn round_trip(&self, took: Duration) {
+        self.round_trip_seconds.record(took.as_secs_f64());
+        let micros = i64::try_from(took.as_micros()).unwrap_or(i64::MAX);
+        self.last_round_trip.store(micros, Ordering::Relaxed);
+    }
+
+    /// Notes by how many seconds its time of day is ahead of this machine's.
+    pub(crate) fn clock_is_ahead(&self, seconds: f64) {
+        self.clock_offset.set(seconds);
+        // A float that does not fit becomes the nearest number that does.
+        self.last_offset.store((seconds * 1e6) as i64, Ordering::Relaxed);
+    }
+
+    /// The last round trip, if there was any.
+    pub(crate) fn last_round_trip(&self) -> Option<Duration> {
+        let micros = self.last_round_trip.load(Ordering::Relaxed);
+        u64::try_from(micros).ok().map(Duration::from_micros)
+    }
+
+    /// How many microseconds its time of day was ahead at last, if that was ever told.
+    pub(crate) fn last_offset(&self) -> Option<i64> {
+        Some(self.last_offset.load(Ordering::Relaxed)).filter(|micros| *micros != i64::MIN)
+    }
+
     /// Makes the handles of node `number` (from 1) at `address`, whose votes count for `timeout`.
     pub(crate) fn new(number: usize, address: &str, timeout: Duration) -> NodeMetrics {
         let labels = [("node", number.to_string()), ("address", address.to_owned())];
@@ -264,6 +302,8 @@ impl NodeMetrics {
             pace: Pace::new(address, timeout, faults[Fault::Slow as usize].clone()),
             faults,
             clock_offset: gauge!("lockgate_node_clock_offset_seconds", &labels),
+            last_round_trip: AtomicI64::new(i64::MIN),
+            last_offset: AtomicI64::new(i64::MIN),
             round_trip_seconds: histogram!("lockgate_node_round_trip_seconds", &labels),
             errors_connect: errors("connect"),
             errors_disconnect: errors("disconnect"),

@@ -20,6 +20,7 @@
 //!   the holder did not ask for.
 //! - `overview`: what operators are told of locks, clients and waits.
 //! - `trail`: lines in the log about locks, and the audit trail.
+//! - `moving`: which set of lock nodes is asked, and when another one is.
 //! - `engine`: what sessions ask of all this.
 //! - `metrics`: counters of locks and nodes; `key_metrics`: times by pattern of the key; `alarm`: the timer of an operation, which nearly never
 //!   fires; `jitter`: chance, in one place.
@@ -41,6 +42,7 @@ mod line;
 mod locks;
 mod look;
 pub(crate) mod metrics;
+mod moving;
 mod node;
 mod operation;
 mod overview;
@@ -66,6 +68,7 @@ pub(crate) use claim::Claim;
 pub use engine::Engine;
 pub(crate) use engine::padded;
 pub use fitness::{
+    change::{ChangeError, ChangeStatus, Changed, NodeOfSet, SetNow, back_out, change, status},
     fault::Fault,
     init::{InitError, initialise},
 };
@@ -81,8 +84,8 @@ pub(crate) use keep::{
 pub(crate) use line::{queue::WaiterStatus, waiter::Waiter};
 pub(crate) use look::LookUp;
 pub(crate) use node::nodes::WallClock;
-pub(crate) use overview::{ClientStatus, HotLock};
-pub use overview::{GrantStatus, LockOrder, LockStatus};
+pub(crate) use overview::{ClientStatus, HotLock, MOST_TOLD};
+pub use overview::{GrantStatus, LockOrder, LockStatus, LocksWanted};
 pub(crate) use quorum::{shortest_ttl, ttl_for};
 pub(crate) use raise::Raise;
 pub(crate) use release::Release;
@@ -262,6 +265,14 @@ pub struct NodeStatus {
     pub found: Vec<Fault>,
     /// Whether the node is up, but its votes mostly come too late to count.
     pub too_slow: bool,
+    /// Whether an operator has it asked for no new locks.
+    pub paused: bool,
+    /// Time from the last question after its TIME to the answer, while it is up; of a cluster, that
+    /// of its slowest shard.
+    pub round_trip: Option<Duration>,
+    /// How many microseconds its time of day is ahead of this machine's, while it is up; of a
+    /// cluster, that of the shard which is furthest off.
+    pub clock_ahead: Option<i64>,
 }
 
 impl NodeStatus {

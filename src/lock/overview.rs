@@ -2,16 +2,28 @@
 //! token is told: whoever knows it can release the lock.
 
 use std::{
-    collections::{HashMap, hash_map::Entry},
+    cmp::Reverse,
+    collections::{BinaryHeap, HashMap, hash_map::Entry},
     sync::Arc,
     time::Duration,
 };
 
 use super::{line::queue::WaiterStatus, locks::Locks};
-use crate::{card::ClientCard, key::Key};
+use crate::{
+    card::ClientCard,
+    glob::{self, Budget},
+    key::Key,
+};
 
+/// Most locks, clients or waiters that are told at once.
+pub(crate) const MOST_TOLD: usize = 1000;
+/// Most bytes of keys that are told at once.
+const MAX_KEY_BYTES: usize = 1024 * 1024;
 /// Most keys that are told of one client's locks.
 const MOST_KEYS: usize = 16;
+/// Steps that comparing keys with the pattern of one [`LocksWanted`] may take: some ten
+/// milliseconds, in which the thread does nothing else.
+const MAX_STEPS: usize = 10_000_000;
 
 /// One lock that was granted through this proxy, or that its clients wait for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,7 +99,54 @@ pub enum LockOrder {
     Wait,
 }
 
+/// Which locks are listed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LocksWanted {
+    /// A glob that their keys match; none: all locks.
+    pub pattern: Option<Vec<u8>>,
+    /// At most so many; none: as many as an answer may have.
+    pub most: Option<usize>,
+    /// The largest first; none: by key.
+    pub by: Option<LockOrder>,
+}
+
+/// The keys of the locks that are held for longest, as many as are wanted.
+struct Oldest {
+    most: usize,
+    /// The one that is held for the shortest time is at hand.
+    found: BinaryHeap<Reverse<(Duration, Vec<u8>)>>,
+}
+
+impl Oldest {
+    fn new(most: usize) -> Oldest {
+        Oldest { most, found: BinaryHeap::new() }
+    }
+
+    fn note(&mut self, key: &[u8], held_for: Duration) {
+        if self.found.len() >= self.most {
+            if self.found.peek().is_none_or(|Reverse((least, _))| *least >= held_for) {
+                return;
+            }
+            self.found.pop();
+        }
+        self.found.push(Reverse((held_for, key.to_vec())));
+    }
+
+    fn keys(self) -> impl Iterator<Item = Vec<u8>> {
+        self.found.into_iter().map(|Reverse((_, key))| key)
+    }
+}
+
 impl LockStatus {
+    /// What operators are told that the lock is: `session`, `lease`, or `elsewhere`.
+    pub(crate) fn kind(&self) -> &'static str {
+        match &self.grant {
+            Some(GrantStatus { session: true, .. }) => "session",
+            Some(_) => "lease",
+            None => "elsewhere",
+        }
+    }
+
     /// The number by which the lock is sorted.
     pub(crate) fn rank(&self, order: LockOrder) -> u128 {
         match order {
@@ -115,8 +174,71 @@ pub(super) fn lock(locks: &Locks, key: &Key) -> Option<LockStatus> {
     is_known.then(|| LockStatus { key: key.to_vec(), grant, waiters: line.len(), longest_wait })
 }
 
-/// All clients that hold locks or wait, in no order. Locks and waiters whose client is not known are
-/// left out.
+/// The locks that are wanted. `prefix`: the length of what stands before a lock's name in its key.
+/// Returns `None` if comparing all keys with the pattern would take too long: some of the locks would
+/// look as if they were all.
+pub(super) fn list(locks: &Locks, wanted: &LocksWanted, prefix: usize) -> Option<Vec<LockStatus>> {
+    let LocksWanted { pattern, most, by } = wanted;
+    let most = most.unwrap_or(MOST_TOLD).min(MOST_TOLD);
+    let (mut found, mut bytes) = (Vec::new(), 0);
+    let (mut budget, mut is_enough) = (Budget::of(MAX_STEPS), true);
+    let mut matches = |key: &[u8]| {
+        let name = key.get(prefix..).unwrap_or_default();
+        let matches = match pattern {
+            None => Some(true),
+            Some(pattern) => glob::matches_within(pattern, name, &mut budget),
+        };
+        is_enough &= matches.is_some();
+        matches
+    };
+    if matches!(by, Some(LockOrder::Waiters | LockOrder::Wait)) {
+        // There are no more than clients.
+        locks.queues.visit(&mut |key, _| {
+            if matches(key) == Some(true) {
+                found.push(key.to_vec());
+            }
+        });
+    }
+    let mut oldest = Oldest::new(most);
+    let all = found.len() + most;
+    locks.grants.holders.visit(&mut |key, shown| {
+        match matches(key) {
+            None => return false,
+            Some(false) => return true,
+            Some(true) => {}
+        }
+        if *by == Some(LockOrder::Age) {
+            oldest.note(key, shown.held_for);
+            return true;
+        }
+        bytes += key.len();
+        found.push(key.to_vec());
+        found.len() < all && bytes < MAX_KEY_BYTES
+    });
+    if !is_enough {
+        return None;
+    }
+    found.extend(oldest.keys());
+    found.sort();
+    found.dedup();
+    // A lock may have been given back meanwhile.
+    let found = found.iter().filter_map(|key| lock(locks, &Key::from(key)));
+    let mut found: Vec<LockStatus> = found.collect();
+    match by {
+        None => found.retain(|lock| lock.grant.is_some()),
+        Some(order) => found.sort_by_key(|lock| Reverse(lock.rank(*order))),
+    }
+    let mut room = MAX_KEY_BYTES;
+    let has_room = |lock: &LockStatus| {
+        let had_room = room > 0;
+        room = room.saturating_sub(lock.key.len());
+        had_room
+    };
+    Some(found.into_iter().take(most).take_while(has_room).collect())
+}
+
+/// The clients that hold locks or wait, at most [`MOST_TOLD`]: who waits longest first, then who holds
+/// most. Locks and waiters whose client is not known are left out.
 pub(super) fn clients(locks: &Locks) -> Vec<ClientStatus> {
     let mut all = HashMap::new();
     let client = |card: Arc<ClientCard>| ClientStatus {
@@ -145,10 +267,18 @@ pub(super) fn clients(locks: &Locks) -> Vec<ClientStatus> {
             }
         }
     });
-    all.into_values().collect()
+    let mut all: Vec<ClientStatus> = all.into_values().collect();
+    all.sort_by_cached_key(|client| {
+        let waited = client.waits_for.as_ref().map(|(_, waited)| *waited);
+        (Reverse(waited), Reverse(client.held), client.card.number())
+    });
+    all.truncate(MOST_TOLD);
+    all.iter_mut().for_each(|client| client.keys.sort());
+    all
 }
 
-/// The locks that are waited for longest, the first of them first, at most `most`.
+/// The locks that are waited for longest, the first of them first, at most `most` and
+/// [`MOST_TOLD`].
 pub(super) fn hot(locks: &Locks, most: usize) -> Vec<HotLock> {
     let mut all: HashMap<Vec<u8>, HotLock> = HashMap::new();
     for counted in locks.hot.all() {
@@ -176,7 +306,7 @@ pub(super) fn hot(locks: &Locks, most: usize) -> Vec<HotLock> {
     });
     let mut all: Vec<HotLock> = all.into_values().collect();
     all.sort_by(|a, b| b.waited.cmp(&a.waited).then_with(|| a.key.cmp(&b.key)));
-    all.truncate(most);
+    all.truncate(most.min(MOST_TOLD));
     for hot in &mut all {
         let shown = locks.grants.holders.show(&Key::from(&hot.key));
         hot.holder = shown.and_then(|shown| shown.card);

@@ -33,7 +33,7 @@ impl Raise {
         claim: Claim,
         fence: u64,
     ) -> Raise {
-        let nodes = &grants.nodes;
+        let nodes = grants.nodes();
         let request = scripts::raise(nodes.dialect, &key, &token, fence, nodes.fence_ttl, claim);
         let tally = nodes.ask(Kind::Raise, Rule::Grant, key, token, nodes.max_ttl, request);
         Raise { grants: grants.clone(), claim, tally }

@@ -71,7 +71,7 @@ impl Stage {
     /// Asks the nodes for the grant that `token` has, and releases it, whether anybody waits for
     /// that or not.
     fn look(locks: &Arc<Locks>, key: Key, token: Token) -> Stage {
-        let look = LookUp::ask(&locks.grants.nodes, key.clone());
+        let look = LookUp::ask(&locks.grants.nodes(), key.clone());
         Stage::Looking(tokio::spawn(find_and_release(locks.clone(), look, key, token)))
     }
 }
@@ -126,7 +126,7 @@ impl Release {
         cause: ReleaseCause,
     ) -> Release {
         let since = Instant::now();
-        let (grants, nodes) = (&locks.grants, &locks.grants.nodes);
+        let (grants, nodes) = (&locks.grants, locks.grants.nodes());
         let (known, watch, held) = grants.holders.release(&key, &token, claim, since);
         locks.refusals.released(&key);
         let is_found = matches!(cause, ReleaseCause::Found | ReleaseCause::TakenBack);
@@ -177,7 +177,8 @@ impl Release {
             }
             NextHolder::HandTo { ticket, token: next, ttl } => {
                 let giver = (token, claim);
-                let (acquire, operation) = Acquire::hand_over(grants, giver, key, next, ttl);
+                let (acquire, operation) =
+                    Acquire::hand_over((grants, &nodes), giver, key, next, ttl);
                 let key = &operation.key;
                 if let Some(unwanted) = locks.queues.hand(key, ticket, acquire) {
                     // The waiter has left meanwhile. Dropping its request undoes it. A request that

@@ -46,7 +46,8 @@ impl Renew {
         claim: Option<Claim>,
     ) -> Renew {
         let since = Instant::now();
-        let Grants { nodes, holders, schedule, .. } = &*locks.grants;
+        let Grants { holders, schedule, .. } = &*locks.grants;
+        let nodes = locks.grants.nodes();
         let watch = holders.watched(&key, &token);
         if let Some(watch) = &watch {
             schedule.asked(watch, ttl, nodes.drift_factor);
@@ -57,7 +58,7 @@ impl Renew {
             nodes.wait_alone(&key) && holders.is_valid(&key, &token, *claim, nodes.most_drift())
         });
         if let Some(claim) = valid {
-            locks.grants.put_back(&key, &token, claim, std::iter::once(0));
+            locks.grants.put_back((&nodes, std::iter::once(0)), (&key, &token, claim));
         }
         let operation = nodes.operation(Kind::Renew, key, token, ttl, request);
         let operation = if valid.is_some() { operation.vouched() } else { operation };
@@ -150,7 +151,8 @@ impl Future for Renew {
                 match self.tally.nodes.validity(self.ttl, self.since, now) {
                     Some(validity) => {
                         if let Some(claim) = self.claim {
-                            self.locks.grants.heal_once_told(operation, claim, self.ttl);
+                            let grants = &self.locks.grants;
+                            grants.heal_once_told(&self.tally.nodes, operation, claim, self.ttl);
                         }
                         Ok(self.told(Renewed { validity, until: now + validity, grant }))
                     }

@@ -218,6 +218,11 @@ pub(crate) fn load(dialect: Dialect, out: &mut Vec<u8>) {
     }
 }
 
+/// The key of a lock's fence and claim, on a node that is no cluster's.
+pub(super) fn fence_key(key: &[u8]) -> Vec<u8> {
+    beside(Dialect::Plain, FENCE_PREFIX, key)
+}
+
 /// The channel on which a node publishes the release of the lock at `key`.
 pub(super) fn channel(dialect: Dialect, key: &[u8]) -> Vec<u8> {
     beside(dialect, CHANNEL_PREFIX, key)

@@ -28,8 +28,8 @@ pub(crate) struct FoundGrant {
 
 /// Asks the nodes which grant has `key`.
 pub(super) async fn find(locks: Arc<Locks>, key: Key) -> Result<Option<FoundGrant>, NoQuorum> {
-    let nodes = &locks.grants.nodes;
-    let mut look = LookUp::ask(nodes, key.clone());
+    let nodes = Arc::clone(&locks.grants.nodes());
+    let mut look = LookUp::ask(&nodes, key.clone());
     let Some(holding) = (&mut look).await? else { return Ok(None) };
     let token = holding.token;
     let Some(claim) = poll_fn(|cx| look.poll_claim_of(&token, cx)).await? else {
@@ -40,7 +40,7 @@ pub(super) async fn find(locks: Arc<Locks>, key: Key) -> Result<Option<FoundGran
     let fences = match known.filter(|(known, _)| *known == claim) {
         Some((_, fence)) => Some((fence, fence)),
         None => {
-            let mut attach = Attach::ask(nodes, key, token.clone());
+            let mut attach = Attach::ask(&nodes, key, token.clone());
             poll_fn(|cx| attach.poll_bounds(cx)).await?
         }
     };

@@ -14,6 +14,7 @@ use bb8_redis::redis::{self, RedisError};
 use sha1_smol::Sha1;
 use tokio::{
     sync::watch,
+    task::JoinHandle,
     time::{sleep, timeout},
 };
 use tracing::{debug, warn};
@@ -39,15 +40,36 @@ const SCRIPT: &str = include_str!("fleet.lua");
 /// Starts to tell and to look, until the proxy is gone.
 pub(super) fn start(shared: &Arc<Shared>, config: &Config, data: Arc<DataNode>) {
     let fleet = &shared.fleet;
-    let nodes = &config.locks.nodes;
-    let to_nodes = lock::connector_to_nodes(&config.locks);
-    let ours = modes(fleet, config, 0);
-    let (tell, told) = watch::channel(ours);
-    for node in nodes {
-        let ways = (to_nodes.clone(), config.locks.tls.clone());
-        tokio::spawn(look(fleet.clone(), node.clone(), ways, told.clone()));
-    }
+    let tell = watch::Sender::new(modes(fleet, config, 0));
     tokio::spawn(run(Arc::downgrade(shared), fleet.clone(), data, tell));
+}
+
+/// The tasks that look at lock nodes. They are others once the lock nodes are changed.
+#[derive(Default)]
+struct Lookers(Vec<(LockNode, AbortOnDrop)>);
+
+/// A task that ends once nobody wants it any more.
+struct AbortOnDrop(JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Lookers {
+    /// Looks at these nodes, and at no others.
+    fn look_at(&mut self, nodes: &[LockNode], shared: &Shared, tell: &watch::Sender<ProxyModes>) {
+        self.0.retain(|(node, _)| nodes.contains(node));
+        let locks = &shared.config.load().locks;
+        for node in nodes {
+            if self.0.iter().all(|(known, _)| known != node) {
+                let ways = (lock::connector_to_nodes(locks), locks.tls.clone());
+                let looking = look(shared.fleet.clone(), node.clone(), ways, tell.subscribe());
+                self.0.push((node.clone(), AbortOnDrop(tokio::spawn(looking))));
+            }
+        }
+    }
 }
 
 /// What operators are told that this proxy is called: its machine, where it listens, its process.
@@ -74,8 +96,14 @@ async fn run(
 ) {
     let mut replication = String::new();
     let mut changes = data.changes();
+    let mut lookers = Lookers::default();
     for sequence in 1.. {
-        let Some(config) = shared.upgrade().map(|shared| shared.config.load_full()) else { return };
+        let Some(config) = shared.upgrade().map(|shared| {
+            lookers.look_at(&shared.engine.serving(), &shared, &tell);
+            shared.config.load_full()
+        }) else {
+            return;
+        };
         let mut ours = modes(&fleet, &config, sequence);
         // Nobody to compare with.
         if !ours.rules.is_empty() || fleet.has_others() {

@@ -48,6 +48,10 @@ pub(super) fn describe() {
         "lockgate_config_last_success_timestamp_seconds",
         "When the configuration was last read with success, in seconds since 1970."
     );
+    describe_counter!(
+        "lockgate_admin_actions_total",
+        "What operators have done at the admin address, or tried to, by action and result."
+    );
     describe_gauge!("lockgate_ready", "1 while /readyz says 200.");
     describe_gauge!("lockgate_data_up", "1 while the data node answers a PING of the proxy's own.");
     describe_counter!(
@@ -163,6 +167,53 @@ impl StateMetrics {
     }
 }
 
+labels! {
+    /// What an operator has done at the admin address; the label `action` of
+    /// `lockgate_admin_actions_total`.
+    pub(super) enum AdminAction {
+        /// A lock was to be freed.
+        Unlock = "unlock",
+        /// A lock node was to be asked for no new locks.
+        Pause = "pause",
+        /// A lock node was to be asked again.
+        Resume = "resume",
+    }
+}
+
+labels! {
+    /// What became of it; the label `result`.
+    pub(super) enum ActionResult {
+        /// It was done. A lock that nobody held counts too.
+        Ok = "ok",
+        /// The request made no sense, or it must not be done now.
+        Refused = "refused",
+        /// Its sender may not.
+        Denied = "denied",
+        /// The lock nodes, or the data node, did not do their part.
+        Failed = "failed",
+    }
+}
+
+/// Handles of what operators have done at the admin address, by [`AdminAction`], then
+/// [`ActionResult`].
+pub(super) struct ActionMetrics(Vec<Vec<Counter>>);
+
+impl ActionMetrics {
+    pub(super) fn new() -> ActionMetrics {
+        let handle = |action: AdminAction, result: ActionResult| {
+            counter!("lockgate_admin_actions_total",
+                "action" => action.as_str(), "result" => result.as_str())
+        };
+        let of = |action| ActionResult::ALL.map(|result| handle(action, result)).into();
+        ActionMetrics(AdminAction::ALL.map(of).into())
+    }
+
+    /// Counts a request.
+    pub(super) fn count(&self, action: AdminAction, result: ActionResult) {
+        self.0[action as usize][result as usize].increment(1);
+    }
+}
+
 /// Handles of the readings of the configuration.
 pub(super) struct ReloadMetrics {
     /// Readings that could be used.
@@ -214,6 +265,7 @@ mod tests {
             let _tls = TlsMetrics::new("client");
             let _reloads = ReloadMetrics::new();
             let _state = StateMetrics::new();
+            let _actions = ActionMetrics::new();
         });
         for line in [
             r#"lockgate_closes_total{reason="first_byte"} 0"#,
@@ -235,6 +287,7 @@ mod tests {
             r#"lockgate_tls_handshake_failures_total{side="client"} 0"#,
             r#"lockgate_tls_reloads_total{side="client",result="failed"} 0"#,
             r#"lockgate_config_reloads_total{result="failed"} 0"#,
+            r#"lockgate_admin_actions_total{action="unlock",result="denied"} 0"#,
             r#"lockgate_node_up{node="7",address="10.0.0.7:6379"} 0"#,
         ] {
             assert!(text.contains(line), "{line} is missing in\n{text}");

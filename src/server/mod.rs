@@ -11,7 +11,7 @@
 //! - [`entry`]: whom this process lets in, and how many.
 //! - [`door`]: a listener's clients, from accept to session.
 //! - [`workers`]: a thread for each core, to which sessions are dealt.
-//! - [`admin`]: `/metrics`, `/healthz`, `/readyz` over HTTP.
+//! - [`admin`]: the status page, its JSON, `/metrics`, `/healthz`, `/readyz` over HTTP.
 //! - [`upgrade`]: one process takes another's place.
 //! - [`reload`]: reads the configuration again, and takes over what can change.
 //! - [`fleet`]: the modes of adopt rules, told to the other proxies and compared with theirs.

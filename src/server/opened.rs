@@ -55,7 +55,7 @@ impl Opened {
         let exposure = Exposure::find_out(config, data.clone()).await?;
         let open = |listener| open(listener, &mut control.listeners);
         let listeners = config.listen.iter().map(open).collect::<anyhow::Result<Vec<_>>>()?;
-        let admin = match config.admin {
+        let admin = match config.admin.listen {
             Some(addr) => {
                 let listener = control.listeners.open(addr);
                 let listener =

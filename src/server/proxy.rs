@@ -78,7 +78,7 @@ impl Proxy {
     ) -> anyhow::Result<Proxy> {
         let Opened { data, exposure, .. } = opened;
         let shutdown = &control.shutdown;
-        let room = descriptors::make_room(config.maxclients, config.locks.nodes.len());
+        let room = descriptors::make_room(config.maxclients, config.locks.listed());
         let admission = Admission::new(&Config { maxclients: room, ..config.clone() });
         let (metrics, door_metrics) = (Metrics::new(), DoorMetrics::new());
         let workers = Arc::new(Workers::start(config.io_threads)?);
@@ -154,7 +154,10 @@ impl Proxy {
         let mut sockets = Vec::new();
         if let Some((addr, listener)) = opened.admin {
             sockets.push((addr, listener.clone()));
-            admin.spawn(|stop| admin::serve(listener, self.state.clone(), stop));
+            let (state, token) = (self.state.clone(), self.config.admin.token.clone());
+            let site = admin::AdminSite::new(state, shared.clone(), self.data.clone(), token);
+            let site = Arc::new(site);
+            admin.spawn(|stop| admin::serve(listener, site, stop));
         }
         for (index, ((listener, tls), settings)) in
             opened.listeners.into_iter().zip(&self.config.listen).enumerate()

@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 use tracing::{error, info, warn};
 
 use crate::{
-    config::{Config, ConfigErrors, OTHER_NODES},
+    config::{Config, ConfigErrors, LockNode, OTHER_NODES},
     server::{
         entry::{admission::Admission, descriptors},
         logging::Level,
@@ -38,11 +38,27 @@ struct Merged {
     left: Vec<(&'static str, &'static str)>,
 }
 
-/// `is_alone`: no process from before an upgrade has clients still.
-fn merge(running: &Config, read: &Config, is_alone: bool) -> Merged {
+/// `is_alone`: no process from before an upgrade has clients still. `serving`: the lock nodes that are
+/// asked.
+fn merge(running: &Config, read: &Config, is_alone: bool, serving: &[LockNode]) -> Merged {
+    let has_served = read.locks.nodes == serving;
+    // The nodes that serve are among those of the file, in either place.
+    let is_listed =
+        has_served || read.locks.nodes == running.locks.nodes && read.locks.next_nodes == serving;
     let (mut config, mut taken, mut left) = (running.clone(), Vec::new(), Vec::new());
     config.take(read, &mut |key, is_live| {
         let why = match key {
+            "locks.nodes" if has_served => {
+                taken.push(key);
+                return true;
+            }
+            "locks.next_nodes" if is_listed => {
+                taken.push(key);
+                return true;
+            }
+            "locks.next_nodes" => {
+                "the lock nodes that vote now are to be locks.nodes, or to stay locks.next_nodes"
+            }
             "locks.nodes" | "locks.prefix" => OTHER_NODES,
             "adopt" => match running.adopt.stepped_to(&read.adopt) {
                 Ok(()) if !is_alone => {
@@ -132,9 +148,13 @@ impl Reloader {
     }
 
     fn apply(&self, read: &Config) {
+        let serving = self.shared.engine.serving();
         let Merged { config, taken, left } =
-            merge(&self.shared.config.load(), read, self.is_alone());
-        let room = descriptors::make_room(config.maxclients, config.locks.nodes.len());
+            merge(&self.shared.config.load(), read, self.is_alone(), &serving);
+        if config.locks.nodes == serving {
+            self.shared.engine.set_next_nodes(&config.locks.next_nodes);
+        }
+        let room = descriptors::make_room(config.maxclients, config.locks.listed());
         self.admission.set_limits(&Config { maxclients: room, ..config.clone() }, Instant::now());
         self.shared.engine.set_limits(&config.locks);
         if taken.contains(&"log.level")
@@ -190,6 +210,7 @@ mod tests {
             ("log.locks", "log: {locks: all}"),
             ("locks.default_ttl", "locks: {default_ttl: 7s}"),
             ("locks.on_disconnect", "locks: {on_disconnect: expire}"),
+            ("locks.next_nodes", "locks: {next_nodes: redis://127.0.0.1:7001}"),
         ];
         let left = [
             ("listen", "listen: 127.0.0.1:7000"),
@@ -202,7 +223,7 @@ mod tests {
         let running = Config::default();
         let merged = |text: &str| {
             let read = Config::parse(text, "f", &|_| None).unwrap();
-            (merge(&running, &read, true), read)
+            (merge(&running, &read, true, &running.locks.nodes), read)
         };
         for (key, text) in taken {
             let (merged, read) = merged(text);
@@ -214,6 +235,29 @@ mod tests {
             assert_eq!((merged.taken, merged.left.len(), merged.left[0].0), (vec![], 1, key));
             assert_eq!(merged.config, running, "{key}");
         }
+    }
+
+    #[test]
+    fn the_nodes_that_vote_stay_listed() {
+        let file = |nodes: u16, next: Option<u16>| {
+            let next = next.map_or(String::new(), |next| {
+                format!(", next_nodes: ['redis://127.0.0.1:{next}']")
+            });
+            let text = format!("locks: {{nodes: ['redis://127.0.0.1:{nodes}']{next}}}");
+            Config::parse(&text, "f", &|_| None).unwrap()
+        };
+        let taken = |running: &Config, read: &Config, serving: &Config| {
+            let merged = merge(running, read, true, &serving.locks.nodes);
+            merged.config.locks == read.locks && merged.left.is_empty()
+        };
+        let (first, second) = (file(1, None), file(2, None));
+        assert!(taken(&first, &file(1, Some(2)), &first));
+        assert!(taken(&file(1, Some(2)), &first, &first), "not to come any more");
+        assert!(taken(&file(1, Some(2)), &second, &second), "they have taken the place");
+        assert!(taken(&file(1, Some(2)), &file(2, Some(3)), &second), "and others are to come");
+        assert!(!taken(&file(1, Some(2)), &first, &second), "those that vote would be in no list");
+        assert!(!taken(&file(1, Some(2)), &file(1, Some(3)), &second));
+        assert!(!taken(&first, &second, &first), "nothing was changed");
     }
 
     #[test]
@@ -235,7 +279,7 @@ mod tests {
             (&bridge, &other, true, false),
             (&audit, &bridge, false, false),
         ] {
-            let merged = merge(running, read, is_alone);
+            let merged = merge(running, read, is_alone, &running.locks.nodes);
             assert_eq!(merged.config == *read, is_taken, "{:?}", merged.left);
             assert_eq!(merged.left.is_empty(), is_taken, "{:?}", merged.left);
         }
@@ -252,7 +296,7 @@ mod tests {
             config
         };
         let left = |running: &Config, read: &Config| {
-            let merged = merge(running, read, true);
+            let merged = merge(running, read, true, &running.locks.nodes);
             assert_eq!(merged.config.locks.max_ttl, running.locks.max_ttl);
             merged.left.iter().any(|(key, _)| *key == "locks.default_ttl")
         };

@@ -19,7 +19,7 @@ use crate::{
     config::Config,
     data::FrontView,
     guard::{
-        Guards, Need,
+        Need,
         fences::{FencePlace, FencedLock},
         history::DataHistory,
         replicas::Replicas,
@@ -150,8 +150,7 @@ impl Desk {
 
     /// Whether writes to some keys need this lock.
     pub(super) fn is_guard_lock(&self, key: &Key) -> bool {
-        let is_needed = |guards: &Arc<Guards>| guards.is_needed(self.name(key));
-        !planted::has(PlantedFault::Raise) && self.shared.guards.as_ref().is_some_and(is_needed)
+        !planted::has(PlantedFault::Raise) && self.shared.is_guard_lock(key)
     }
 
     /// Takes in whether the data node may have forgotten the fences that it was told on this

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use metrics::{Counter, Histogram, Unit, counter, describe_counter, describe_histogram, histogram};
 
-use crate::metrics::labels;
+use crate::metrics::{Tallied, labels};
 
 labels! {
     /// Why a client's connection ended; the label `reason` of `lockgate_closes_total`.
@@ -146,8 +146,8 @@ pub(crate) fn describe() {
 
 /// Handles of the counters of clients' bytes and commands, and of our own commands.
 pub(crate) struct Metrics {
-    grants_lease: Counter,
-    grants_session: Counter,
+    grants_lease: Tallied,
+    grants_session: Tallied,
     pub bytes_from_clients: Counter,
     pub bytes_from_data: Counter,
     pub commands_lock: Counter,
@@ -171,11 +171,11 @@ pub(crate) struct Metrics {
     /// How long commands of ours waited for earlier replies.
     pub barrier_wait_seconds: Histogram,
     /// By [`TakenBack`].
-    taken_back: Vec<Counter>,
+    taken_back: Vec<Tallied>,
     /// By [`GuardedWrite`].
-    guarded: Vec<Counter>,
+    guarded: Vec<Tallied>,
     /// By [`Verb`], then [`Outcome`].
-    requests: Vec<Vec<Counter>>,
+    requests: Vec<Vec<Tallied>>,
     /// By [`Verb`].
     request_seconds: Vec<Histogram>,
 }
@@ -185,10 +185,11 @@ impl Metrics {
     pub(crate) fn new() -> Arc<Metrics> {
         let commands = |kind: &'static str| counter!("lockgate_commands_total", "command" => kind);
         let request = |operation: Verb, outcome: Outcome| {
-            counter!("lockgate_lock_requests_total",
-                "operation" => operation.as_str(), "result" => outcome.as_str())
+            Tallied::new(counter!("lockgate_lock_requests_total",
+                "operation" => operation.as_str(), "result" => outcome.as_str()))
         };
-        let grants = |kind: &'static str| counter!("lockgate_grants_total", "kind" => kind);
+        let grants =
+            |kind: &'static str| Tallied::new(counter!("lockgate_grants_total", "kind" => kind));
         let unacknowledged =
             |of: &'static str| counter!("lockgate_guard_unacknowledged_total", "of" => of);
         Arc::new(Metrics {
@@ -213,9 +214,11 @@ impl Metrics {
                 .map(|result| {
                     counter!("lockgate_operator_unlocks_total", "result" => result.as_str())
                 })
+                .map(Tallied::new)
                 .into(),
             guarded: GuardedWrite::ALL
                 .map(|result| counter!("lockgate_guarded_writes_total", "result" => result.as_str()))
+                .map(Tallied::new)
                 .into(),
             requests: Verb::ALL
                 .map(|operation| Outcome::ALL.map(|outcome| request(operation, outcome)).into())
@@ -231,22 +234,42 @@ impl Metrics {
     /// Counts one LOCK that was granted.
     pub(crate) fn granted(&self, is_session_lock: bool) {
         let grants = if is_session_lock { &self.grants_session } else { &self.grants_lease };
-        grants.increment(1);
+        grants.one_more();
     }
 
     /// Counts one LOCKGATE UNLOCK.
     pub(crate) fn taken_back(&self, result: TakenBack) {
-        self.taken_back[result as usize].increment(1);
+        self.taken_back[result as usize].one_more();
     }
 
     /// Counts one write to guarded keys.
     pub(crate) fn guarded(&self, result: GuardedWrite) {
-        self.guarded[result as usize].increment(1);
+        self.guarded[result as usize].one_more();
     }
 
     /// Counts one lock request and how long it took.
     pub(crate) fn lock_request(&self, operation: Verb, outcome: Outcome, took: Duration) {
-        self.requests[operation as usize][outcome as usize].increment(1);
+        self.requests[operation as usize][outcome as usize].one_more();
         self.request_seconds[operation as usize].record(took.as_secs_f64());
+    }
+
+    /// How many LOCKs were granted so far.
+    pub(crate) fn grants_so_far(&self) -> u64 {
+        self.grants_lease.so_far() + self.grants_session.so_far()
+    }
+
+    /// How many writes to guarded keys ended so, so far.
+    pub(crate) fn guarded_so_far(&self, result: GuardedWrite) -> u64 {
+        self.guarded[result as usize].so_far()
+    }
+
+    /// How many locks operators took back, or tried to, so far.
+    pub(crate) fn taken_back_so_far(&self, result: TakenBack) -> u64 {
+        self.taken_back[result as usize].so_far()
+    }
+
+    /// How many of our commands ended so, so far.
+    pub(crate) fn requests_so_far(&self, operation: Verb, outcome: Outcome) -> u64 {
+        self.requests[operation as usize][outcome as usize].so_far()
     }
 }

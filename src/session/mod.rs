@@ -20,6 +20,7 @@
 //!   the connection; [`owed`] and [`notes`], which replies are owed; [`claims`], the locks held or
 //!   attached to; [`losses`], what the client is told when a session lock is lost;
 //!   [`lock_transaction`], how far a transaction about an adopted lock has come.
+//! - [`operator`]: what an operator has done, by LOCKGATE or at the admin address.
 //! - [`shared`]: what all sessions share. [`idle`]: how long the data node lets clients be idle.
 //! - [`naming`]: the name that a client gives itself.
 //! - [`planted`]: faults that tests put in on purpose.
@@ -42,6 +43,7 @@ mod losses;
 pub(crate) mod metrics;
 mod naming;
 mod notes;
+pub(crate) mod operator;
 mod owed;
 #[cfg(test)]
 mod pair;

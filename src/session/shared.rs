@@ -69,6 +69,17 @@ impl Shared {
         places.into_iter().next().map_or_else(|| key.to_vec(), |place| place.key)
     }
 
+    /// The lock's name as clients know it, without `locks.prefix`.
+    pub(super) fn name_of<'k>(&self, key: &'k Key) -> &'k [u8] {
+        key.get(self.config.load().locks.prefix.len()..).unwrap_or_default()
+    }
+
+    /// Whether writes to some keys need this lock.
+    pub(super) fn is_guard_lock(&self, key: &Key) -> bool {
+        let name = || self.name_of(key);
+        self.guards.as_ref().is_some_and(|guards| guards.is_needed(name()))
+    }
+
     /// Whether the lock's key on the data node is taken as well.
     pub(super) fn is_bridged(&self, key: &Key) -> bool {
         self.bridge.as_ref().is_some_and(|bridge| !bridge.places(key).is_empty())

@@ -153,17 +153,32 @@ impl Client {
 
     pub(super) async fn run(mut self, rounds: usize) {
         for round in 0..rounds {
-            let _turn = self.turn(LockerKind::Lock).await;
-            let name = format!("c{}.{round}", self.name);
-            // Some clients share a token, like clients that use their host's name.
-            let token = if self.one_in(3) { "host" } else { &name };
-            let key = self.any_lock();
-            self.one(key, token, &name).await;
-            self.connection.tell_nobody();
-            let pause = ms(self.below(100));
-            self.connection.listen(pause).await;
+            self.round(round).await;
         }
         self.connection.close();
+    }
+
+    /// Goes on until `is_over`.
+    pub(super) async fn run_until(mut self, is_over: Arc<AtomicBool>) {
+        for round in 0.. {
+            if is_over.load(Ordering::Relaxed) {
+                break;
+            }
+            self.round(round).await;
+        }
+        self.connection.close();
+    }
+
+    async fn round(&mut self, round: usize) {
+        let _turn = self.turn(LockerKind::Lock).await;
+        let name = format!("c{}.{round}", self.name);
+        // Some clients share a token, like clients that use their host's name.
+        let token = if self.one_in(3) { "host" } else { &name };
+        let key = self.any_lock();
+        self.one(key, token, &name).await;
+        self.connection.tell_nobody();
+        let pause = ms(self.below(100));
+        self.connection.listen(pause).await;
     }
 
     /// Keeps a session lock until `is_over`, and takes it again once it is lost.

@@ -51,6 +51,16 @@ impl Scripts {
                     }
                     Ok(Value::Table(table))
                 }
+                RedisReply::Scanned(next, keys) => {
+                    let told = lua.create_table()?;
+                    for key in keys {
+                        told.push(lua.create_string(key)?)?;
+                    }
+                    let table = lua.create_table()?;
+                    table.push(next.to_string())?;
+                    table.push(told)?;
+                    Ok(Value::Table(table))
+                }
                 RedisReply::Error(text) => panic!("{text}"),
                 RedisReply::Listeners => {
                     let table = lua.create_table()?;

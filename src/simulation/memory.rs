@@ -1,6 +1,9 @@
 //! The memory of a simulated node, and `redis.call` on it.
 
-use std::collections::HashMap;
+use std::{
+    collections::HashMap,
+    hash::{DefaultHasher, Hash, Hasher},
+};
 
 use crate::guard::FENCE_PREFIX;
 
@@ -9,6 +12,9 @@ pub(super) const DATA: &[u8] = b"data:";
 
 /// Prefix that makes a lock's name the key that lock libraries take for it.
 pub(super) const OLD: &[u8] = b"old:";
+
+/// The most keys that one SCAN tells.
+const SCANNED: usize = 2;
 
 /// Keys, their values, and when they end, in ms.
 pub(super) type StoredKeys = HashMap<Vec<u8>, (Vec<u8>, Option<u64>)>;
@@ -73,6 +79,7 @@ impl Memory {
                 }
                 RedisReply::Int(1)
             }
+            b"SCAN" => self.scan(number(key)),
             b"EXISTS" => RedisReply::Int(i64::from(self.get(key).is_some())),
             b"SELECT" => RedisReply::Ok,
             // No subscriber exists: waiters look by themselves.
@@ -80,6 +87,25 @@ impl Memory {
             b"PUBSUB" => RedisReply::Listeners,
             other => panic!("{}", String::from_utf8_lossy(other)),
         }
+    }
+
+    /// Tells a few keys, from a cursor on: in the order of their hashes, so that a key that stays is
+    /// told, whatever comes and goes meanwhile.
+    fn scan(&self, cursor: u64) -> RedisReply {
+        let place = |key: &Vec<u8>| {
+            let mut hasher = DefaultHasher::new();
+            key.hash(&mut hasher);
+            // Lua's numbers are exact up to 2^53.
+            (hasher.finish() >> 12).max(1)
+        };
+        let mut left: Vec<(u64, Vec<u8>)> =
+            self.keys.keys().map(|key| (place(key), key.clone())).collect();
+        left.retain(|(place, key)| *place > cursor && self.get(key).is_some());
+        left.sort();
+        let is_last = left.len() <= SCANNED;
+        left.truncate(SCANNED);
+        let next = left.last().filter(|_| !is_last).map_or(0, |(place, _)| *place);
+        RedisReply::Scanned(next, left.into_iter().map(|(_, key)| key).collect())
     }
 
     fn set(&mut self, key: &[u8], value: &[u8], options: &[Vec<u8>]) -> RedisReply {
@@ -121,6 +147,8 @@ pub(super) enum RedisReply {
     Int(i64),
     Bulk(Vec<u8>),
     Many(Vec<Option<Vec<u8>>>),
+    /// Where to go on, and the keys that were told.
+    Scanned(u64, Vec<Vec<u8>>),
     /// A channel's name and 0 subscribers.
     Listeners,
     Error(&'static str),

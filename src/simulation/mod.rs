@@ -14,6 +14,7 @@
 
 mod adopted;
 mod bridged;
+mod change;
 mod checker;
 mod client;
 mod connection;
@@ -137,6 +138,12 @@ enum Planted {
     KeyFreedForAll,
     /// A master's votes count, however long ago the Sentinels named it.
     NotConfirmed,
+    /// At a change of the lock nodes, the locks are not copied.
+    NotCopied,
+    /// At a change of the lock nodes, the next ones begin without the fences.
+    FencesNotCopied,
+    /// At a change of the lock nodes, nodes that are sealed vote.
+    SealedVotes,
 }
 
 impl Planted {

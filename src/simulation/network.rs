@@ -321,6 +321,22 @@ impl Network {
         state.fail_alone(index, proxy, time)
     }
 
+    /// Makes a fault at some node, by which no node forgets anything.
+    pub(super) fn disturb(&self, proxies: usize) -> String {
+        let mut state = self.lock();
+        let nodes = state.nodes.len();
+        let index = state.random.random_range(0..nodes);
+        let proxy = state.random.random_range(0..proxies);
+        let time = Duration::from_millis(state.random.random_range(20..1500));
+        let kind = state.random.random_range(0..8);
+        state.pass_badly(index, proxy, time, kind)
+    }
+
+    /// Restarts a node without its memory.
+    pub(super) fn forget(&self, index: usize) {
+        self.lock().restart(index, false);
+    }
+
     /// Makes a fault at this node alone; most often, it forgets all.
     pub(super) fn fail_at(&self, index: usize, proxies: usize) -> String {
         let mut state = self.lock();
@@ -367,7 +383,7 @@ impl NetworkState {
     }
 
     fn fail_alone(&mut self, index: usize, proxy: usize, time: Duration) -> String {
-        let (state, now) = (self, Instant::now());
+        let state = self;
         if !state.is_data && state.random.random_ratio(1, 6) {
             if state.random.random_ratio(1, 5) {
                 state.nodes[index].redis.forget_scripts();
@@ -379,31 +395,38 @@ impl NetworkState {
             return format!("node {index} is {illness:?} for {time:?}");
         }
         // Memory is lost so seldom that a quorum is there now and then.
-        match state.random.random_range(0..10) {
+        let kind = state.random.random_range(0..10);
+        if kind < 8 {
+            return state.pass_badly(index, proxy, time, kind);
+        }
+        // The node dies, and is back at some time.
+        let keeps_memory = state.is_data || state.random.random_ratio(1, 4);
+        state.restart(index, keeps_memory);
+        format!("node {index} is restarted, keeping its memory: {keeps_memory}")
+    }
+
+    /// Breaks or cuts the way to a node, or stops the node. `kind`: a number below 8.
+    fn pass_badly(&mut self, index: usize, proxy: usize, time: Duration, kind: u32) -> String {
+        let until = Instant::now() + time;
+        match kind {
             // A connection breaks.
             0..=2 => {
-                state.history.failed(index, Some(proxy), Duration::ZERO);
-                let node = &mut state.nodes[index];
+                self.history.failed(index, Some(proxy), Duration::ZERO);
+                let node = &mut self.nodes[index];
                 node.break_connections(|connection| connection.proxy == proxy);
                 format!("connections from proxy {proxy} to node {index} break")
             }
             // The way to a node is cut for a while; messages under way arrive later.
             3..=5 => {
-                state.history.failed(index, Some(proxy), time);
-                state.nodes[index].cut_until.insert(proxy, now + time);
+                self.history.failed(index, Some(proxy), time);
+                self.nodes[index].cut_until.insert(proxy, until);
                 format!("nothing passes from proxy {proxy} to node {index} for {time:?}")
             }
             // A node is stopped, and goes on as if nothing had happened.
-            6..=7 => {
-                state.history.failed(index, None, time);
-                state.nodes[index].stopped_until = now + time;
-                format!("node {index} is stopped for {time:?}")
-            }
-            // The node dies, and is back at some time.
             _ => {
-                let keeps_memory = state.is_data || state.random.random_ratio(1, 4);
-                state.restart(index, keeps_memory);
-                format!("node {index} is restarted, keeping its memory: {keeps_memory}")
+                self.history.failed(index, None, time);
+                self.nodes[index].stopped_until = until;
+                format!("node {index} is stopped for {time:?}")
             }
         }
     }

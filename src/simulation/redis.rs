@@ -411,6 +411,12 @@ impl Redis {
                         }
                     }
                 }
+                RedisReply::Scanned(next, keys) => {
+                    encode::array(out, 2);
+                    encode::bulk(out, next.to_string().as_bytes());
+                    encode::array(out, keys.len());
+                    keys.iter().for_each(|key| encode::bulk(out, key));
+                }
                 RedisReply::Ok | RedisReply::Listeners => encode::simple(out, "OK"),
                 RedisReply::Error(text) => encode::error(out, text),
             },

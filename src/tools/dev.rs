@@ -20,7 +20,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    config::{Config, Listener, RedisUrl},
+    config::{AdminConfig, Config, Listener, RedisUrl},
     lock::initialise,
     server::{self, Control, logging},
     tools::{
@@ -90,7 +90,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
 
     let mut config = Config {
         listen: listen.iter().copied().map(Listener::plain).collect(),
-        admin: Some(admin),
+        admin: AdminConfig { listen: Some(admin), ..AdminConfig::default() },
         ..Config::default()
     };
     data.configure(&mut config);

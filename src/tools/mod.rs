@@ -5,6 +5,7 @@
 //! - [`doctor`]: `lockgate doctor`, a diagnosis of each Redis of a configuration.
 //! - [`init`]: `lockgate init`, the first markers of a deployment.
 //! - [`manual`]: `lockgate manual`, man pages and shell completions.
+//! - [`top`]: `lockgate top`, several proxies in a terminal.
 //! - [`redis_server`], [`sentinel_server`]: real `redis-server` children, as a Redis and as a Sentinel,
 //!   for `dev` and for tests.
 
@@ -14,5 +15,7 @@ mod dev_data;
 pub mod doctor;
 pub mod init;
 pub mod manual;
+pub mod nodes;
 pub mod redis_server;
 pub mod sentinel_server;
+pub mod top;

@@ -13,7 +13,8 @@
 //! what was acknowledged is there, what was refused is not, and none landed below a larger fence;
 //! and that redis-py loses no update.
 //!
-//! Failovers of a lock node and of the data node have a deployment of their own ([`failover`]).
+//! Failovers of a lock node and of the data node have a deployment of their own ([`failover`]), and so has
+//! what happens while the lock nodes are changed for others ([`change`]).
 //!
 //! `make test` runs the short form; `make chaos` the long one (`MINUTES`, `SEED`), and
 //! shows that planted faults are found. It needs root.
@@ -28,6 +29,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod change;
 mod checker;
 mod client;
 mod deployment;

@@ -102,6 +102,9 @@ enum Fate {
 struct Write {
     client: usize,
     writing: Writing,
+    /// The fence of the grant under which the client writes. What LOCK.ATTACH tells may be a smaller one
+    /// of the same grant, where nodes are away (`src/lock/attach.rs`).
+    granted: u64,
     sent: Time,
     fate: Fate,
 }
@@ -170,9 +173,10 @@ fn tell(client: usize, history: &[(Time, Event)]) -> Told {
             Event::Sent { verb, key } => (asked, writes) = (Some((*verb, key.as_str())), false),
             Event::Writing(writing) => {
                 (asked, writes) = (None, true);
-                let write =
-                    Write { client, writing: writing.clone(), sent: *time, fate: Fate::Open };
-                told.writes.push(write);
+                let own = granted.get(writing.key.as_str()).filter(|_| writing.attached);
+                let granted = own.copied().unwrap_or(0).max(writing.fence);
+                let (writing, fate) = (writing.clone(), Fate::Open);
+                told.writes.push(Write { client, writing, granted, sent: *time, fate });
             }
             Event::Setting(_) | Event::Idiom(_) => (asked, writes) = (None, false),
             Event::Answered(outcome) => {
@@ -214,7 +218,7 @@ fn tell(client: usize, history: &[(Time, Event)]) -> Told {
 
 /// Checks a write's entries against what its client was told.
 fn fate(write: &Write, found: &[(usize, Entry)], verdict: &mut Verdict) {
-    let Write { client, writing, sent, fate } = write;
+    let Write { client, writing, sent, fate, .. } = write;
     let Writing { key, fence, number, parts, shape, attached } = writing;
     let mut there: Vec<usize> = found.iter().map(|(_, entry)| entry.part).collect();
     there.sort_unstable();
@@ -282,17 +286,17 @@ fn order(key: &str, list: &[Entry], mut seen: Vec<Seen>, told: &[Told], verdict:
         while let Some(seen) = seen.next_if(|seen| seen.length <= index as u64) {
             read = read.max(seen.fence);
         }
-        let what = match entry.fence {
-            fence if fence < landed => What::Below(landed),
-            fence if fence < read => What::Late(read),
-            _ => {
-                landed = entry.fence;
-                continue;
-            }
-        };
         let Entry { fence, client, number, .. } = *entry;
         let by = |write: &&Write| write.writing.number == number;
         let write = told.get(client).and_then(|told| told.writes.iter().find(by));
+        let what = match write.map_or(fence, |write| write.granted) {
+            granted if granted < landed => What::Below(landed),
+            granted if granted < read => What::Late(read),
+            _ => {
+                landed = landed.max(fence);
+                continue;
+            }
+        };
         let sent = write.map_or(0, |write| write.sent);
         verdict.wrong.push(Wrong { key: key.to_owned(), client, number, fence, sent, what });
     }
@@ -413,6 +417,22 @@ mod tests {
         assert_eq!(whats(&both, "5:0:1:0 6:1:1:0"), []);
         let both = [&*write(5, 2), &*write(6, 1)];
         assert_eq!(whats(&both, "6:1:1:0 5:0:1:0"), [What::Below(6)]);
+    }
+
+    #[test]
+    fn a_smaller_fence_of_the_same_grant_is_the_same_grants() {
+        let attached = "1 sent Lease key-0 | 2 granted x 6 9 | 3 writing key-0 6 1 1 Command own \
+                        | 4 written 1 | 5 writing key-0 5 2 1 Command attached | 6 written 2 | 7 over";
+        assert_eq!(whats(&[attached], "6:0:1:0 5:0:2:0"), []);
+        assert_eq!(
+            whats(&[&attached.replace("attached", "own")], "6:0:1:0 5:0:2:0"),
+            [What::Below(6)]
+        );
+        // Behind another client's grant it is not.
+        let another = "5 sent Lease key-0 | 6 granted y 7 9 | 7 writing key-0 7 1 1 Command own \
+                       | 8 written 2 | 9 over";
+        let attached = attached.replace("6 written 2", "9 written 3");
+        assert_eq!(whats(&[&attached, another], "6:0:1:0 7:1:1:0 5:0:2:0"), [What::Below(7)]);
     }
 
     #[test]

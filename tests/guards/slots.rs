@@ -189,6 +189,30 @@ fn a_lock_is_granted_at_the_front_of_its_slot_and_fenced_there() {
 }
 
 #[test]
+fn an_operator_frees_a_lock_of_whichever_slot_at_the_admin_address() {
+    const TOKEN: &str = "0123456789abcdef-secret";
+    let cluster = Cluster::start(3);
+    let proxy = proxy(&cluster).admin_token(TOKEN).start();
+    let fronts = cluster.fronts(&proxy);
+    let headers = format!("Authorization: Bearer {TOKEN}\r\nContent-Type: application/json\r\n");
+    for (master, front) in fronts.iter().take(3).enumerate() {
+        let (key, lock) = account(&cluster, master, "a");
+        let mut holder = Client::connect(*front);
+        holder.cmd(&["LOCK", &lock, "PX", "60000"]).grant();
+        assert!(is_written(&write(&mut holder, "short", &key, "1")));
+        let (_, before) = fence(&cluster, master, &lock).unwrap();
+        let body = format!(r#"{{"key": "{lock}", "any": true}}"#);
+        let answer = proxy.http_post("/api/locks/unlock", &headers, &body);
+        assert!(answer.ends_with(r#"{"freed":true}"#), "{answer}");
+        let (_, after) = fence(&cluster, master, &lock).unwrap();
+        assert!(after.parse::<u64>().unwrap() > before.parse::<u64>().unwrap(), "{before} {after}");
+        let refused = write(&mut holder, WAYS[master], &key, "2");
+        assert!(refused.error_text().starts_with("FENCED"), "{refused:?}");
+        assert!(!is_taken(&proxy, &lock));
+    }
+}
+
+#[test]
 fn locks_of_several_slots_serve_each_their_transactions_and_pipelines() {
     let cluster = Cluster::start(3);
     let proxy = proxy(&cluster).start();

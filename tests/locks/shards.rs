@@ -349,11 +349,11 @@ fn a_lock_whose_keys_lie_on_both_sides_is_nobody_elses_and_its_move_is_told() {
         let asked = cluster.client(0).cmd(&["EXISTS", &locked]);
         assert!(asked.error_text().starts_with("MOVED"), "{asked:?}");
     }
-    // The map may be old once more.
+    // The map may be old once more, or the shard that got the slot is not confirmed yet.
     eventually("it is known where the lock is", || match other.cmd(&["LOCK", &key]) {
         Reply::NullArray => true,
         told => {
-            assert!(told.error_text().contains("(slot moves)"), "{told:?}");
+            assert!(told.error_text().starts_with("NOQUORUM"), "{told:?}");
             false
         }
     });

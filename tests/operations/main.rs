@@ -8,6 +8,7 @@
 )]
 
 mod admin;
+mod admin_actions;
 mod adopt;
 mod adopt_bridge;
 mod adopt_enforced;
@@ -15,6 +16,7 @@ mod adopt_exec;
 mod adopt_fleet;
 mod adopt_session;
 mod alerts;
+mod change;
 mod cluster;
 mod configuration;
 mod dev;
@@ -27,9 +29,12 @@ mod pause;
 mod readiness;
 mod reload;
 mod sentinel;
+mod status;
+mod status_page;
 #[path = "../support/mod.rs"]
 mod support;
 mod systemd;
+mod top;
 mod unlock;
 mod upgrade;
 mod who;

@@ -1,5 +1,7 @@
 //! What /readyz and the metrics tell of lock nodes that are up and cannot be counted on.
 
+use std::{thread, time::Duration};
+
 use crate::support::{Proxy, Reply, eventually};
 
 /// What a node refuses writes for, and what ends that.
@@ -74,4 +76,32 @@ fn the_process_tells_what_it_uses() {
     drop(clients);
     assert!(proxy.metric("process_start_time_seconds", "") > 1e9);
     assert!(proxy.metric("process_max_fds", "") >= 20.0);
+}
+
+#[test]
+fn an_emptied_node_that_refuses_writes_stops_no_other() {
+    let proxy = Proxy::with().nodes(3).start();
+    let mut client = proxy.client();
+    client.cmd(&["LOCK", "a", "x", "PX", "50000"]).grant();
+    let epoch = || {
+        let marker = proxy.node_client(0).cmd(&["GET", "lockgate:deployment"]);
+        let Reply::Bulk(marker) = marker else { panic!("{marker:?}") };
+        let marker = String::from_utf8(marker).unwrap();
+        marker.split(' ').nth(1).unwrap().parse::<u64>().unwrap()
+    };
+    let before = epoch();
+    proxy.node_client(2).cmd(&["CONFIG", "SET", "maxmemory", "1"]);
+    proxy.node_client(2).cmd(&["FLUSHALL"]);
+    eventually("it is to wait", || epoch() > before);
+    for n in 0..400 {
+        client.cmd(&["LOCK", &format!("b{n}"), "x", "PX", "1000"]);
+        thread::sleep(Duration::from_millis(10));
+    }
+    // Each epoch that is written in vain stops the other nodes for a moment.
+    let epochs = epoch() - before;
+    assert!(epochs < 40, "{epochs} epochs were written for a node that takes none on");
+    proxy.node_client(2).cmd(&["CONFIG", "SET", "maxmemory", "0"]);
+    eventually("it is told that it waits", || {
+        proxy.node_client(2).cmd(&["GET", "lockgate:deployment"]) != Reply::NullBulk
+    });
 }

@@ -7,6 +7,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 #![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+pub mod browser;
 pub mod cluster;
 pub mod relay;
 pub mod sentinel;
@@ -69,6 +70,7 @@ pub struct Setup {
     files: Option<(u64, u64)>,
     hosts: Option<PathBuf>,
     fronts: usize,
+    admin_token: Option<String>,
 }
 
 impl Setup {
@@ -114,6 +116,12 @@ impl Setup {
     /// Sets a variable of the proxy's environment.
     pub fn environment(mut self, name: &str, value: &str) -> Setup {
         self.environment.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Sets `admin.token`.
+    pub fn admin_token(mut self, token: &str) -> Setup {
+        self.admin_token = Some(token.to_owned());
         self
     }
 
@@ -190,7 +198,8 @@ impl Setup {
             "data: {data_url}\n{}locks:\n{}{patience}  nodes:\n{list}",
             self.top, self.locks
         );
-        let more = (self.tls.as_deref(), self.behind_balancer.as_deref());
+        let more =
+            (self.tls.as_deref(), self.behind_balancer.as_deref(), self.admin_token.as_deref());
         if self.init {
             // Nobody listens there; a cluster needs so many.
             let listen = format!("listen: 127.0.0.1:1-{}\n", self.fronts);
@@ -260,7 +269,7 @@ struct Listening {
 /// its ports.
 fn listening(
     (host, fronts): (&str, usize),
-    (tls, behind_balancer): (Option<&str>, Option<&str>),
+    (tls, behind_balancer, admin_token): (Option<&str>, Option<&str>, Option<&str>),
     settings: &str,
     environment: &[(String, String)],
     (files, hosts): (Option<(u64, u64)>, Option<&Path>),
@@ -278,7 +287,11 @@ fn listening(
         listen +=
             &format!("  - {{address: '{host}:{balancer_port}', proxy_protocol: yes{settings}}}\n");
     }
-    let config = format!("{listen}admin: 127.0.0.1:{admin_port}\n{settings}");
+    let admin = match admin_token {
+        Some(token) => format!("{{listen: '127.0.0.1:{admin_port}', token: '{token}'}}"),
+        None => format!("127.0.0.1:{admin_port}"),
+    };
+    let config = format!("{listen}admin: {admin}\n{settings}");
     let dir = tempfile::tempdir().expect("directory");
     let (file, log_file) = (dir.path().join("lockgate.yaml"), dir.path().join("log"));
     std::fs::write(&file, &config).expect("configuration");
@@ -357,6 +370,7 @@ impl Proxy {
             files: None,
             hosts: None,
             fronts: 1,
+            admin_token: None,
         }
     }
 
@@ -427,6 +441,11 @@ impl Proxy {
         &mut self.nodes[index]
     }
 
+    /// The addresses of its lock nodes.
+    pub fn urls(&self) -> Vec<String> {
+        self.node_urls.clone()
+    }
+
     /// A client of a lock node, past the proxy.
     pub fn node_client(&self, index: usize) -> Client {
         Client::connect(self.nodes[index].port())
@@ -456,11 +475,34 @@ impl Proxy {
             return String::new();
         };
         stream.set_read_timeout(Some(LIMIT)).expect("limit");
-        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        let port = self.admin_port;
+        let request =
+            format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).expect("request");
         let mut page = String::new();
         stream.read_to_string(&mut page).expect("page");
         page
+    }
+
+    /// Sends these bytes to the admin address, and reads until it closes.
+    pub fn http_bytes(&self, bytes: &[u8]) -> String {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.admin_port)).expect("admin address");
+        stream.set_read_timeout(Some(LIMIT)).expect("limit");
+        // It may have been refused before its end.
+        let _ = stream.write_all(bytes);
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        String::from_utf8(answer).expect("text")
+    }
+
+    /// Posts a body with these headers, each with its line end. Returns the answer with its head.
+    pub fn http_post(&self, path: &str, headers: &str, body: &str) -> String {
+        let (port, length) = (self.admin_port, body.len());
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\
+             Content-Length: {length}\r\n{headers}\r\n"
+        );
+        self.http_bytes((head + body).as_bytes())
     }
 
     /// The sum of all samples of a metric whose line contains `labels`.

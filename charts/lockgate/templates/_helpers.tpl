@@ -35,6 +35,8 @@ app.kubernetes.io/component: {{ .component }}
 {{- define "lockgate.config" -}}
 {{- $_ := required "config.data: the Redis of your applications, as redis://:${REDIS_PASSWORD}@redis:6379" .Values.config.data }}
 {{- $ours := dict "listen" "0.0.0.0:6380" "admin" "0.0.0.0:9380" }}
+{{- /* It may have a token. */ -}}
+{{- if kindIs "map" .Values.config.admin }}{{ $_ := set $ours "admin" (dict "listen" "0.0.0.0:9380") }}{{ end }}
 {{- if .Values.nodes.enabled }}
 {{- if not (has (int .Values.nodes.count) (list 1 3 5 7)) }}{{ fail "nodes.count: 1, 3, 5 or 7" }}{{ end }}
 {{- $_ := set $ours "locks" (dict "nodes" (include "lockgate.nodes" . | fromYamlArray)) }}

@@ -48,18 +48,21 @@ use std::{
     borrow::Cow,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
-use tokio::{sync::watch, time::Instant};
+use tokio::{
+    sync::{Notify, watch},
+    time::Instant,
+};
 use tracing::{info, warn};
 
 use super::{
     fault::Fault,
     look::{MarkerFound, SelfReport},
-    marker::{Deployment, Identity, Seat},
+    marker::{Deployment, Identity, NOTE, Seat},
     refusal::{FORGOTTEN, Place, refusal},
     round::{self, MarkerWrite, Way},
     seats::{Accepted, Survey, Waiting, has_joined},
@@ -83,6 +86,8 @@ use crate::{
 const FLOOR: Duration = Duration::from_secs(2);
 /// The time set aside for clocks that count in whole milliseconds.
 const ROUNDING: Duration = Duration::from_millis(2);
+/// How often a node is told that it waits, if it does not take that on.
+const TRIED_EVERY: Duration = Duration::from_secs(3);
 /// The pause before all nodes are asked again, if that did not help.
 const ASK_EVERY: Duration = Duration::from_millis(500);
 /// The pause if a node knows of a newer epoch, without which no node votes here. Proxies that write
@@ -140,6 +145,12 @@ pub(in crate::lock) struct Admissions {
     generation: AtomicU64,
     learned: AtomicU64,
     changed: watch::Sender<()>,
+    /// Notified when a node tells that its set is given up, or was.
+    pub(in crate::lock) given_up: Notify,
+    /// Whether this proxy may write that nodes sit on other seats, and that a deployment is new. Not
+    /// while it does not know which of two sets of nodes votes.
+    writes: AtomicBool,
+    begins: AtomicBool,
     /// Locked while all nodes are asked: one task does it for all.
     asking: tokio::sync::Mutex<()>,
 }
@@ -160,10 +171,39 @@ struct AdmissionState {
     possible: Duration,
     /// Another deployment that a quorum has now, and since when this proxy has seen that.
     other: Option<(String, Instant)>,
+    /// A deployment and the newest epoch in which its nodes were seen to be given up, or about to be.
+    given_up: Option<(String, u64)>,
     seats: Vec<SeatState>,
 }
 
 impl AdmissionState {
+    /// Notes whether these nodes are given up, or about to be.
+    fn saw(&mut self, look: &SelfReport, prefix: &str) {
+        let current = self.current.as_ref().map(|current| &current.deployment);
+        let is_ours = |theirs: &&Deployment| {
+            theirs.prefix == prefix && current.is_none_or(|ours| ours.id == theirs.id)
+        };
+        let theirs = look.marker().map(|marker| &marker.deployment).filter(is_ours);
+        let Some(theirs) = theirs
+            .filter(|theirs| !theirs.stands() || current.is_some_and(|ours| ours.set < theirs.set))
+        else {
+            return;
+        };
+        let is_newer = |(id, epoch): &(String, u64)| *id != theirs.id || *epoch < theirs.epoch;
+        if self.given_up.as_ref().is_none_or(is_newer) {
+            self.given_up = Some((theirs.id.clone(), theirs.epoch));
+        }
+    }
+
+    /// Whether these nodes were given up, as far as anybody can tell: another set may vote. Nodes that
+    /// have forgotten it are then not to be given seats in this one.
+    fn is_given_up(&self, newest: Option<&Accepted>) -> bool {
+        let known = self.current.as_deref().or(newest);
+        self.given_up.as_ref().is_some_and(|(id, epoch)| {
+            known.is_none_or(|known| known.deployment.id == *id && known.deployment.epoch < *epoch)
+        })
+    }
+
     /// The deployment to which nodes must belong. Returns `None` if that is not known.
     fn belongs_to(&self) -> Option<Cow<'_, str>> {
         match (&self.current, &self.survey) {
@@ -191,6 +231,19 @@ struct SeatState {
     vigil: Option<Vigil>,
     /// [`Admissions::learned`] when the seat's last change was learned.
     seated: u64,
+    /// The node that was told last that it waits there, and when.
+    tried: Option<(Identity, Instant)>,
+}
+
+impl SeatState {
+    /// Whether this node was told just now that it waits there. One that has not taken it on takes no
+    /// writes, perhaps: each epoch that is written in vain stops all others for a moment.
+    fn was_tried(&self, look: &SelfReport, now: Instant) -> bool {
+        self.tried.as_ref().is_some_and(|(who, at)| {
+            look.identity().as_ref() == Some(who)
+                && now.saturating_duration_since(*at) < TRIED_EVERY
+        })
+    }
 }
 
 /// A waiting node, as this proxy has seen it.
@@ -232,6 +285,9 @@ impl Admissions {
             generation: AtomicU64::new(0),
             learned: AtomicU64::new(0),
             changed: watch::Sender::new(()),
+            given_up: Notify::new(),
+            writes: AtomicBool::new(config.next_nodes.is_empty()),
+            begins: AtomicBool::new(config.next_nodes.is_empty()),
             asking: tokio::sync::Mutex::new(()),
         }
     }
@@ -259,6 +315,17 @@ impl Admissions {
     /// How many times this proxy has learned a deployment.
     pub(in crate::lock) fn learned(&self) -> u64 {
         self.learned.load(Ordering::Acquire)
+    }
+
+    /// The number of the set of nodes that votes here. Returns `None` if that is not known.
+    pub(in crate::lock) fn set(&self) -> Option<u64> {
+        Some(self.state.lock().current.as_ref()?.deployment.set)
+    }
+
+    /// Sets whether this proxy may write that nodes sit on other seats, and that a deployment is new.
+    pub(in crate::lock) fn may_write(&self, writes: bool, begins: bool) {
+        self.writes.store(writes, Ordering::Release);
+        self.begins.store(begins, Ordering::Release);
     }
 
     /// Notified when the deployment changes.
@@ -313,6 +380,7 @@ impl Admissions {
     pub(in crate::lock) fn judge(&self, index: usize, look: &SelfReport) -> Judgement {
         let mut state = self.state.lock();
         let state = &mut *state;
+        state.saw(look, &self.prefix);
         state.seats[index].run_id.clone_from(&look.run_id);
         if !look.is_master {
             return Judgement::Refused(Fault::Replica, Fault::Replica.meaning().into());
@@ -382,7 +450,7 @@ impl Admissions {
                 }
                 let (accepted, longest) = ((*current).clone(), state.longest);
                 let (seat, is_admitted, joins) = (index, false, false);
-                let write = MarkerWrite { accepted, seat, longest, is_admitted, joins };
+                let write = MarkerWrite { accepted, seat, longest, is_admitted, joins, note: NOTE };
                 return Judgement::Behind(Box::new(write));
             }
         }
@@ -601,6 +669,19 @@ impl Admissions {
         index: usize,
         look: &SelfReport,
     ) -> Option<(Fault, String)> {
+        let ours = state.current.as_ref().map(|current| &current.deployment);
+        if let Some(theirs) = look.marker().map(|marker| &marker.deployment) {
+            // A node that has missed an epoch is told it.
+            if ours.is_some_and(|ours| theirs.id == ours.id && theirs.epoch < ours.epoch) {
+                return None;
+            }
+            let is_other_set =
+                ours.is_some_and(|ours| theirs.id == ours.id && theirs.set != ours.set);
+            if !theirs.stands() || is_other_set {
+                self.given_up.notify_one();
+                return Some((Fault::Changing, Fault::Changing.meaning().into()));
+            }
+        }
         let place = Place { index, voters: &self.voters, prefix: &self.prefix };
         refusal(&place, look, state.belongs_to().as_deref())
     }
@@ -614,9 +695,13 @@ impl Admissions {
         };
         let known = self.state.lock().current.clone();
         let id = known.as_ref().map(|known| known.deployment.id.as_str());
+        let set = known.as_ref().map(|known| known.deployment.set);
+        let surveyed = |looks: &[Option<SelfReport>], gone: &[bool]| {
+            Survey::of_set(set, (&self.voters, &self.prefix), looks, gone, id)
+        };
         // A deployment that a quorum has is all that is needed: slow nodes are not waited for.
         let enough = |looks: &[Option<SelfReport>]| {
-            let committed = Survey::new(&self.voters, looks, &[], &self.prefix, id).committed;
+            let committed = surveyed(looks, &[]).committed;
             committed.is_some_and(|committed| {
                 known.as_ref().is_none_or(|known| {
                     let (known, theirs) = (&known.deployment, &committed.deployment);
@@ -627,7 +712,7 @@ impl Admissions {
         let all = round::ask_all(&self.ways, enough).await;
         let looks = round::looks(&all);
         let gone = self.gone(&looks);
-        let survey = Survey::new(&self.voters, &looks, &gone, &self.prefix, id);
+        let survey = surveyed(&looks, &gone);
         let (plan, longest) = {
             let mut state = self.state.lock();
             let state = &mut *state;
@@ -663,13 +748,28 @@ impl Admissions {
             }
             let mut waiting = Vec::new();
             for (seat, look) in looks.iter().enumerate() {
-                waiting.push(self.waiting(state, seat, look.as_ref(), now));
+                let waits = self.waiting(state, seat, look.as_ref(), now);
+                let in_vain = look.as_ref().is_some_and(|look| {
+                    let newest = survey.newest.as_ref();
+                    let joined =
+                        newest.is_some_and(|newest| has_joined(&newest.deployment, seat, look));
+                    !joined && state.seats[seat].was_tried(look, now)
+                });
+                waiting.push(if in_vain { Waiting::Unknown } else { waits });
             }
             let remembered = state.current.as_ref().map(|current| &current.deployment);
             let plan =
                 survey.plan(&self.voters, &looks, &waiting, remembered, || self.blank.clone());
             // If no node has kept the longest PX, it may have been as long as is allowed.
             let nobody_knows = survey.newest.is_none();
+            let may = if nobody_knows { &self.begins } else { &self.writes };
+            looks.iter().flatten().for_each(|look| state.saw(look, &self.prefix));
+            let is_given_up = state.is_given_up(survey.newest.as_ref());
+            let plan = plan.filter(|_| may.load(Ordering::Acquire) && !is_given_up);
+            for seat in plan.iter().flat_map(|plan| plan.joining.iter().copied()) {
+                let who = looks[seat].as_ref().and_then(SelfReport::identity);
+                state.seats[seat].tried = who.map(|who| (who, now));
+            }
             let longest =
                 if nobody_knows { state.longest.max(state.possible) } else { state.longest };
             (plan, longest)
@@ -777,7 +877,9 @@ impl Admissions {
                 (Seat::Waiting(waits, _), Seat::Filled(votes)) => waits == votes,
                 (was, is) => was == is,
             };
-            if !before.is_some_and(stays) {
+            // In an epoch that this proxy has missed, its locks may have been copied away from nodes.
+            let is_next = |known: &Arc<Accepted>| deployment.epoch <= known.deployment.epoch + 1;
+            if !before.is_some_and(|known| is_next(known) && stays(known)) {
                 seat.seated = learned;
             }
         }

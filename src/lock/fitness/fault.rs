@@ -38,6 +38,8 @@ labels! {
         Unconfirmed = "unconfirmed",
         /// The node answers all writes with an error.
         Refuses = "refuses",
+        /// Other nodes are to take the place of this one, or have taken it.
+        Changing = "changing",
         /// An operator has the node asked for no new locks.
         Paused = "paused",
     }
@@ -65,6 +67,9 @@ impl Fault {
             Fault::Unwatched => "it does not tell its TIME, so a jump of its clock would go unseen",
             Fault::Refuses => {
                 "it refuses writes: its disk or its memory is full, or replicas that it wants are missing"
+            }
+            Fault::Changing => {
+                "other lock nodes are to take its place, or have taken it (lockgate nodes)"
             }
             Fault::Paused => "an operator has it asked for no new locks (LOCKGATE NODE)",
             Fault::Unconfirmed => {

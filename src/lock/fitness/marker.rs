@@ -15,6 +15,10 @@
 //! - <epoch>                                       nobody is there since that epoch
 //! ```
 //!
+//! Behind the shape stands which set of lock nodes it is, unless it is the first one, and its phase while
+//! that set is given up: `3@1`, `3:joint:77`, `3@1:left:77` ([`super::change`]). Where it was left, the seats of the
+//! set that follows are behind a line `> <shape>`.
+//!
 //! Markers are written only in rounds ([`super::deployment`]) and by `lockgate init`.
 
 use std::{borrow::Cow, ops::Range, time::Duration};
@@ -42,6 +46,9 @@ pub(in crate::lock) const BALLOT: &[u8] = b"lockgate:ballot";
 
 /// Bytes of the longest text that is taken for a marker.
 const MAX_TEXT: usize = 32 * 1024;
+/// What stands behind the shape while a set is given up.
+const JOINT: &str = ":joint:";
+const LEFT: &str = ":left:";
 /// Bytes of the longest word in a marker.
 const MAX_WORD: usize = 128;
 /// Characters of a prefix that are not percent-encoded.
@@ -93,6 +100,26 @@ pub(in crate::lock) enum Seat {
     Blank(u64),
 }
 
+/// What a set of lock nodes is good for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(in crate::lock) enum Phase {
+    /// Its nodes vote.
+    #[default]
+    Stands,
+    /// Its nodes vote no more: locks are copied to the set that is to follow. It may stand again. With a
+    /// number that no other seal has.
+    Joint(u64),
+    /// Its nodes never vote again. With the number of the seal, and the set that follows.
+    Left(u64, Box<NextSet>),
+}
+
+/// The set that follows, as it is when it begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::lock) struct NextSet {
+    pub(in crate::lock) shape: Shape,
+    pub(in crate::lock) seats: Vec<Seat>,
+}
+
 /// The agreement of a quorum of nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::lock) struct Deployment {
@@ -106,6 +133,9 @@ pub(in crate::lock) struct Deployment {
     pub(in crate::lock) shape: Shape,
     /// Seats of all voters, in the order of `locks.nodes`.
     pub(in crate::lock) seats: Vec<Seat>,
+    /// How many sets of lock nodes there were before this one.
+    pub(in crate::lock) set: u64,
+    pub(in crate::lock) phase: Phase,
 }
 
 /// The marker of one node.
@@ -127,13 +157,21 @@ impl Deployment {
             prefix: config.prefix.clone(),
             shape: Voters::new(config).shape(),
             seats: vec![Seat::Blank(0); Voters::new(config).seats()],
+            set: 0,
+            phase: Phase::Stands,
         }
     }
 
     /// The words of the marker that a vote of the node on `seat` must prove.
     pub(in crate::lock) fn told(&self, seat: usize) -> String {
         let prefix: Cow<'_, str> = utf8_percent_encode(&self.prefix, PLAIN).into();
-        format!("{} {} {}/{} {prefix}", self.id, self.epoch, seat + 1, self.shape)
+        let set = if self.set == 0 { String::new() } else { format!("@{}", self.set) };
+        let phase = match &self.phase {
+            Phase::Stands => String::new(),
+            Phase::Joint(seal) => format!("{JOINT}{seal}"),
+            Phase::Left(seal, _) => format!("{LEFT}{seal}"),
+        };
+        format!("{} {} {}/{}{set}{phase} {prefix}", self.id, self.epoch, seat + 1, self.shape)
     }
 
     /// The lines about all seats.
@@ -143,7 +181,17 @@ impl Deployment {
             Seat::Waiting(who, since) => format!("{} {since}\n", who.text()),
             Seat::Blank(since) => format!("- {since}\n"),
         };
-        self.seats.iter().map(line).collect()
+        let mut text: String = self.seats.iter().map(line).collect();
+        if let Phase::Left(_, next) = &self.phase {
+            text.push_str(&format!("> {}\n", next.shape));
+            text.extend(next.seats.iter().map(line));
+        }
+        text
+    }
+
+    /// Whether the nodes of this set vote.
+    pub(in crate::lock) fn stands(&self) -> bool {
+        self.phase == Phase::Stands
     }
 
     /// Whether nobody is on `seat`.
@@ -186,13 +234,34 @@ impl Marker {
         let mut lines = body.split('\n');
         let [id, epoch, place, prefix] = words(lines.next()?)?;
         let (seat, shape) = place.split_once('/')?;
-        let (seat, shape) = (usize_of(seat)?, Shape::read(shape)?);
+        let (shape, joint) = cut(shape, JOINT)?;
+        let (shape, left) = cut(shape, LEFT)?;
+        let (shape, set) = shape.split_once('@').unwrap_or((shape, "0"));
+        let (seat, shape, set) = (usize_of(seat)?, Shape::read(shape)?, number(set)?);
         let longest = Duration::from_millis(number(lines.next()?)?);
-        let seats: Vec<Seat> = lines.map(seat_of).collect::<Option<_>>()?;
+        let mut lines: Vec<&str> = lines.collect();
+        let phase = match (joint, left) {
+            (Some(seal), None) => Phase::Joint(seal),
+            (None, Some(seal)) => {
+                let next = lines.split_off(lines.len().min(shape.seats()));
+                let (shape, seats) = next.split_first()?;
+                let shape = Shape::read(shape.strip_prefix("> ")?)?;
+                let seats: Vec<Seat> =
+                    seats.iter().map(|line| seat_of(line)).collect::<Option<_>>()?;
+                if seats.len() != shape.seats() {
+                    return None;
+                }
+                Phase::Left(seal, Box::new(NextSet { shape, seats }))
+            }
+            (None, None) => Phase::Stands,
+            (Some(_), Some(_)) => return None,
+        };
+        let seats: Vec<Seat> = lines.into_iter().map(seat_of).collect::<Option<_>>()?;
         let is_sound = word(id).is_some() && seat <= seats.len() && seats.len() == shape.seats();
         let seat = seat.checked_sub(1)?;
         let prefix = percent_decode_str(prefix).decode_utf8().ok()?.into_owned();
-        let deployment = Deployment { id: id.into(), epoch: number(epoch)?, prefix, shape, seats };
+        let (id, epoch) = (id.into(), number(epoch)?);
+        let deployment = Deployment { id, epoch, prefix, shape, seats, set, phase };
         let marker = Marker { deployment, seat, longest };
         // A marker is written in one way only: scripts compare texts, and would find equal markers
         // different.
@@ -203,6 +272,14 @@ impl Marker {
     pub(in crate::lock) fn text(&self) -> String {
         let (first, seats) = (self.deployment.told(self.seat), self.deployment.seats_text());
         format!("{first}\n{}\n{seats}", self.longest.as_millis())
+    }
+}
+
+/// Cuts this word off with the number behind it, if it is there. Returns `None` if there is no number.
+fn cut<'a>(text: &'a str, word: &str) -> Option<(&'a str, Option<u64>)> {
+    match text.split_once(word) {
+        None => Some((text, None)),
+        Some((text, behind)) => Some((text, Some(number(behind)?))),
     }
 }
 
@@ -267,8 +344,9 @@ mod tests {
     fn marker() -> Marker {
         let seats = vec![Seat::Filled(who("aa")), Seat::Blank(3), Seat::Waiting(who("cc"), 6)];
         let shape = Shape::read("3").unwrap();
+        let (prefix, phase) = ("lock %/é:".into(), Phase::Stands);
         let deployment =
-            Deployment { id: "d1".into(), epoch: 7, prefix: "lock %/é:".into(), shape, seats };
+            Deployment { id: "d1".into(), epoch: 7, prefix, shape, seats, set: 0, phase };
         Marker { deployment, seat: 2, longest: Duration::from_millis(30_000) }
     }
 
@@ -278,6 +356,16 @@ mod tests {
         assert_eq!(marker().text(), text);
         assert_eq!(Marker::parse(text), Some(marker()));
         assert_eq!(marker().deployment.told(2), text.split('\n').next().unwrap());
+        let given_up = text.replace("3/3", "3/3@2:joint:5");
+        let read = Marker::parse(&given_up).unwrap();
+        assert_eq!((read.deployment.set, &read.deployment.phase), (2, &Phase::Joint(5)));
+        assert_eq!(read.text(), given_up);
+        let left = format!("{}> 1\naa 0f\n", text.replace("3/3", "3/3:left:5"));
+        let next =
+            NextSet { shape: Shape::read("1").unwrap(), seats: vec![Seat::Filled(who("aa"))] };
+        let read = Marker::parse(&left).unwrap();
+        assert_eq!(read.deployment.phase, Phase::Left(5, Box::new(next)));
+        assert_eq!((read.text(), read.deployment.seats.len()), (left, 3));
         assert!(marker().deployment.names(0, &who("aa")));
         assert!(!marker().deployment.names(1, &who("aa")));
         assert!(!marker().deployment.names(2, &who("cc")), "it only waits");
@@ -317,6 +405,13 @@ mod tests {
             &good.replace("%20", "%2"),
             &good.replace("%20", "%FF"),
             &good.replace("d1", &"d".repeat(MAX_TEXT)),
+            &good.replace("3/3", "3/3@0"),
+            &good.replace("3/3", "3/3:joint"),
+            &good.replace("3/3", "3/3:joint:1:left:1"),
+            &good.replace("3/3", "3/3:left:1"),
+            &good.replace("3/3", "3/3:gone"),
+            &format!("{good}> 1\naa 0f\n"),
+            &format!("{}> 2\naa 0f\n", good.replace("3/3", "3/3:left:1")),
         ] {
             assert_eq!(Marker::parse(bad), None, "{bad:?}");
         }
@@ -350,10 +445,14 @@ mod tests {
             seats in proptest::collection::vec(seat(), 1..10),
             at in 0usize..10,
             longest in 0u64..1 << 40,
+            set in 0u64..3,
+            phase in 0usize..3,
         ) {
             let seat = at % seats.len();
             let shape = Shape::read(&seats.len().to_string()).unwrap();
-            let deployment = Deployment { id, epoch, prefix, shape, seats };
+            let next = NextSet { shape: shape.clone(), seats: seats.clone() };
+            let phase = [Phase::Stands, Phase::Joint(set + 7), Phase::Left(set, Box::new(next))][phase].clone();
+            let deployment = Deployment { id, epoch, prefix, shape, seats, set, phase };
             let marker = Marker { deployment, seat, longest: Duration::from_millis(longest) };
             prop_assert_eq!(Marker::parse(&marker.text()), Some(marker));
         }

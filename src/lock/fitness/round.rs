@@ -131,12 +131,26 @@ pub(in crate::lock) struct MarkerWrite {
     pub(super) is_admitted: bool,
     /// Whether the node waits from now on.
     pub(super) joins: bool,
+    /// The key of the note.
+    pub(super) note: &'static [u8],
 }
 
 /// Carries out a plan. `are_enough` says of seats whether they are those of a quorum. Returns the
 /// deployment as a quorum has accepted it. Returns `None` if no quorum has: the next proxy that asks
 /// finds what was written.
 pub(super) async fn carry_out(
+    all: Vec<Result<Answered, ConnectError>>,
+    plan: &Plan,
+    promised: &str,
+    longest: Duration,
+    are_enough: impl Fn(&[usize]) -> bool,
+) -> Option<Accepted> {
+    carry_out_by(NOTE, all, plan, promised, longest, are_enough).await
+}
+
+/// As [`carry_out`], with another note by which nodes are admitted.
+pub(super) async fn carry_out_by(
+    note: &'static [u8],
     mut all: Vec<Result<Answered, ConnectError>>,
     plan: &Plan,
     promised: &str,
@@ -161,6 +175,7 @@ pub(super) async fn carry_out(
         longest,
         is_admitted: plan.admitted.contains(&seat),
         joins: plan.joining.contains(&seat),
+        note,
     };
     let promises = step(&mut all, &plan.acceptors, PROMISE, write).await;
     if !are_enough(&promises) || plan.admitted.iter().any(|seat| !promises.contains(seat)) {
@@ -269,7 +284,7 @@ async fn run(
         None => String::new(),
     };
     let digest = load(&mut out, script);
-    let keys = [MARKER, BALLOT, NOTE, SEATS, LONGEST].map(|name| look.station.key(name));
+    let keys = [MARKER, BALLOT, write.note, SEATS, LONGEST].map(|name| look.station.key(name));
     let words: [&[u8]; 16] = [
         b"EVALSHA",
         digest.as_bytes(),

@@ -76,9 +76,15 @@ impl Plan {
 }
 
 /// Whether a marker belongs to a deployment of these voters with that prefix, and to this seat.
-pub(super) fn fits(marker: &Marker, seat: usize, voters: &Voters, prefix: &str) -> bool {
+fn is_placed(marker: &Marker, seat: usize, voters: &Voters, prefix: &str) -> bool {
     let deployment = &marker.deployment;
     marker.seat == seat && deployment.shape == voters.shape() && deployment.prefix == prefix
+}
+
+/// Whether a marker belongs to a deployment of these voters with that prefix, and to this seat, and
+/// its nodes vote.
+pub(super) fn fits(marker: &Marker, seat: usize, voters: &Voters, prefix: &str) -> bool {
+    is_placed(marker, seat, voters, prefix) && marker.deployment.stands()
 }
 
 /// Whether the node waits on its seat, and has kept its memory since the wait began.
@@ -101,11 +107,46 @@ impl Survey {
         prefix: &str,
         known: Option<&str>,
     ) -> Survey {
+        let fits = |marker: &Marker, seat| fits(marker, seat, voters, prefix);
+        Survey::of_those(voters, looks, gone, known, fits)
+    }
+
+    /// As [`Survey::new`]; markers of another set than this one do not count.
+    pub(super) fn of_set(
+        set: Option<u64>,
+        (voters, prefix): (&Voters, &str),
+        looks: &[Option<SelfReport>],
+        gone: &[bool],
+        known: Option<&str>,
+    ) -> Survey {
+        let fits = |marker: &Marker, seat| {
+            fits(marker, seat, voters, prefix) && set.is_none_or(|set| marker.deployment.set == set)
+        };
+        Survey::of_those(voters, looks, gone, known, fits)
+    }
+
+    /// As [`Survey::new`], of a set of nodes that may be given up.
+    pub(super) fn of_any_phase(
+        voters: &Voters,
+        looks: &[Option<SelfReport>],
+        prefix: &str,
+    ) -> Survey {
+        let fits = |marker: &Marker, seat| is_placed(marker, seat, voters, prefix);
+        Survey::of_those(voters, looks, &[], None, fits)
+    }
+
+    fn of_those(
+        voters: &Voters,
+        looks: &[Option<SelfReport>],
+        gone: &[bool],
+        known: Option<&str>,
+        fits: impl Fn(&Marker, usize) -> bool,
+    ) -> Survey {
         let is_gone = |seat: usize| gone.get(seat) == Some(&true);
         let nodes = looks.len();
         let fitting = |(seat, look): (usize, &Option<SelfReport>)| {
             let look = look.as_ref()?;
-            let marker = look.marker().filter(|marker| fits(marker, seat, voters, prefix))?;
+            let marker = look.marker().filter(|marker| fits(marker, seat))?;
             Some((seat, look.clone(), marker.clone()))
         };
         let all: Vec<(usize, SelfReport, Marker)> =
@@ -301,7 +342,10 @@ impl Survey {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lock::{fitness::look::MarkerFound, quorum::quorum};
+    use crate::lock::{
+        fitness::{look::MarkerFound, marker::Phase},
+        quorum::quorum,
+    };
     use proptest::prelude::*;
 
     fn who(name: &str) -> Identity {
@@ -314,7 +358,8 @@ mod tests {
 
     fn deployment_of(voters: &Voters, epoch: u64, seats: Vec<Seat>) -> Deployment {
         let shape = voters.shape();
-        Deployment { id: "d".into(), epoch, prefix: "lock:".into(), shape, seats }
+        let (prefix, phase) = ("lock:".into(), Phase::Stands);
+        Deployment { id: "d".into(), epoch, prefix, shape, seats, set: 0, phase }
     }
 
     /// The look at node `name`, which has accepted this.

@@ -46,8 +46,8 @@ impl Keep {
         losses: &Arc<Losses>,
     ) -> Keep {
         let now = Instant::now();
-        let Grants { nodes, holders, schedule, metrics, .. } = &*locks.grants;
-        let fence_until = now + nodes.fence_ttl / FENCE_SHARE;
+        let Grants { holders, schedule, metrics, .. } = &*locks.grants;
+        let fence_until = now + locks.grants.nodes().fence_ttl / FENCE_SHARE;
         let times = Times { ttl, valid_until, due: None, fence_until, votes: None };
         let hold_until = schedule.hold_until(now);
         let watch = Watch::new(schedule.next_id(), grant, hold_until, times, losses);

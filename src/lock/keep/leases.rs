@@ -21,6 +21,7 @@ use crate::{
     lock::{
         holders::{Lease, SHARDS},
         locks::Locks,
+        node::nodes::Nodes,
         operation::{AllVotes, Kind},
         quorum::{Decision, Rule},
         scripts::{self, MAX_RENEWALS},
@@ -57,7 +58,7 @@ async fn walk(locks: &Weak<Locks>, calls: &Arc<Semaphore>) -> Option<()> {
         found.extend(locks.upgrade()?.grants.holders.leases(shard));
         let is_last = shard + 1 == SHARDS;
         while found.len() >= MAX_RENEWALS || is_last && !found.is_empty() {
-            let nodes = locks.upgrade()?.grants.nodes.clone();
+            let nodes = Arc::clone(&locks.upgrade()?.grants.nodes());
             found.sort_by_cached_key(|lease: &Lease| nodes.together(&lease.key));
             let first = found.first().map(|lease| nodes.together(&lease.key));
             let alike = found.iter().take_while(|lease| Some(nodes.together(&lease.key)) == first);
@@ -72,35 +73,35 @@ async fn walk(locks: &Weak<Locks>, calls: &Arc<Semaphore>) -> Option<()> {
 
 /// Puts these leases, at most [`MAX_RENEWALS`], back on the nodes that deny them.
 async fn put_back(locks: &Arc<Locks>, leases: Vec<Lease>, calls: &Arc<Semaphore>) {
-    let nodes = &locks.grants.nodes;
+    let nodes = Arc::clone(&locks.grants.nodes());
     let (alone, leases): (Vec<Lease>, Vec<Lease>) =
         leases.into_iter().partition(|lease| nodes.wait_alone(&lease.key));
     for Lease { key, token, claim } in &alone {
-        locks.grants.put_back(key, token, *claim, std::iter::once(0));
+        locks.grants.put_back((&nodes, std::iter::once(0)), (key, token, *claim));
     }
     if leases.is_empty() {
         return;
     }
-    let votes = confirm(locks, &leases, calls).await;
+    let votes = confirm(&nodes, &leases, calls).await;
     let mut healed = Vec::new();
     for (place, lease) in leases.into_iter().enumerate() {
         let lost: Vec<usize> = lost(&votes, place).collect();
         if !lost.is_empty() && decide(&votes, place) == Decision::Yes {
-            let nodes = lost.iter().copied();
-            if locks.grants.put_back(&lease.key, &lease.token, lease.claim, nodes) {
+            let lacking = lost.iter().copied();
+            let grant = (&lease.key, &lease.token, lease.claim);
+            if locks.grants.put_back((&nodes, lacking), grant) {
                 healed.push((lease, lost));
             }
         }
     }
     if !healed.is_empty() {
-        tokio::spawn(look_again(Arc::downgrade(locks), healed, calls.clone()));
+        tokio::spawn(look_again(Arc::downgrade(locks), nodes, healed, calls.clone()));
     }
 }
 
 /// Asks all nodes whether they have these leases.
-async fn confirm(locks: &Arc<Locks>, leases: &[Lease], calls: &Semaphore) -> AllVotes {
+async fn confirm(nodes: &Arc<Nodes>, leases: &[Lease], calls: &Semaphore) -> AllVotes {
     let _call = calls.acquire().await;
-    let nodes = &locks.grants.nodes;
     let mut asked = Vec::with_capacity(leases.len());
     for Lease { key, token, claim } in leases {
         asked.push(scripts::Prolonged { key, token, ttl: None, claim: *claim });
@@ -120,13 +121,18 @@ async fn confirm(locks: &Arc<Locks>, leases: &[Lease], calls: &Semaphore) -> All
 }
 
 /// Releases leases where they were put back, if no quorum can have them any more.
-async fn look_again(locks: Weak<Locks>, healed: Vec<(Lease, Vec<usize>)>, calls: Arc<Semaphore>) {
-    let Some(pause) = locks.upgrade().map(|locks| locks.grants.nodes.node_timeout) else { return };
-    sleep(pause).await;
-    let Some(locks) = locks.upgrade() else { return };
-    let nodes = &locks.grants.nodes;
+async fn look_again(
+    locks: Weak<Locks>,
+    nodes: Arc<Nodes>,
+    healed: Vec<(Lease, Vec<usize>)>,
+    calls: Arc<Semaphore>,
+) {
+    sleep(nodes.node_timeout).await;
+    if locks.strong_count() == 0 {
+        return;
+    }
     let (leases, healed): (Vec<Lease>, Vec<Vec<usize>>) = healed.into_iter().unzip();
-    let votes = confirm(&locks, &leases, &calls).await;
+    let votes = confirm(&nodes, &leases, &calls).await;
     for (place, (lease, healed)) in leases.into_iter().zip(healed).enumerate() {
         if decide(&votes, place) == Decision::No {
             let release = Arc::new(nodes.releasing(lease.key, lease.token, lease.claim));

@@ -23,6 +23,7 @@ use crate::{
         grants::Grants,
         locks::Locks,
         metrics::{LostReason, Renewal},
+        node::nodes::Nodes,
         operation::{Kind, Vote},
         quorum::{Decision, Rule, Votes},
         scripts::{self, MAX_RENEWALS},
@@ -43,10 +44,11 @@ async fn renew_many(locks: Arc<Locks>, watches: Vec<Arc<Watch>>, call: OwnedSema
     let since = Instant::now();
     let ttls: Vec<Duration> = watches.iter().map(|watch| watch.times().ttl).collect();
     let grants = &locks.grants;
-    let nodes = &grants.nodes;
+    let nodes = Arc::clone(&grants.nodes());
     for watch in &watches {
         if nodes.wait_alone(&watch.key) {
-            grants.put_back(&watch.key, &watch.token, watch.claim, std::iter::once(0));
+            let grant = (&watch.key, &watch.token, watch.claim);
+            grants.put_back((&nodes, std::iter::once(0)), grant);
         }
     }
     let timed = watches.iter().zip(&ttls);
@@ -88,19 +90,25 @@ async fn renew_many(locks: Arc<Locks>, watches: Vec<Arc<Watch>>, call: OwnedSema
             let counted = count(&votes, place);
             watch.times().votes = Some(counted);
             let decision = counted.decide(Rule::Renewal);
-            note_renewal(&locks, watch, since, ttl, fence_ttl, decision);
+            note_renewal((&locks, &nodes), watch, since, ttl, fence_ttl, decision);
             if decision == Decision::Yes {
-                heal_kept(grants, watch, ttl, &votes, place);
+                heal_kept((grants, &nodes), watch, ttl, &votes, place);
             }
         }
     }
 }
 
 /// Puts a lock that a quorum keeps back on the nodes that have lost it.
-fn heal_kept(grants: &Grants, watch: &Watch, ttl: Duration, votes: &[Vote], place: usize) {
-    let mut nodes = lost(votes, place).peekable();
-    if nodes.peek().is_some() {
-        grants.heal(&watch.key, &watch.token, watch.claim, ttl, nodes);
+fn heal_kept(
+    (grants, nodes): (&Grants, &Arc<Nodes>),
+    watch: &Watch,
+    ttl: Duration,
+    votes: &[Vote],
+    place: usize,
+) {
+    let mut lacking = lost(votes, place).peekable();
+    if lacking.peek().is_some() {
+        grants.heal((nodes, lacking), (&watch.key, &watch.token, watch.claim), ttl);
     }
 }
 
@@ -113,7 +121,7 @@ pub(super) fn lost(votes: &[Vote], place: usize) -> impl Iterator<Item = usize> 
 
 /// Notes the outcome of a renewal for `ttl`, sent at `since`.
 fn note_renewal(
-    locks: &Arc<Locks>,
+    (locks, nodes): (&Arc<Locks>, &Nodes),
     watch: &Arc<Watch>,
     since: Instant,
     ttl: Duration,
@@ -121,7 +129,7 @@ fn note_renewal(
     decision: Decision,
 ) {
     let now = Instant::now();
-    let Grants { nodes, holders, schedule, metrics, .. } = &*locks.grants;
+    let Grants { holders, schedule, metrics, .. } = &*locks.grants;
     let left = nodes.validity(ttl, since, now);
     match (decision, left) {
         (Decision::Yes, Some(left)) => {
@@ -179,14 +187,13 @@ fn count(votes: &[Vote], place: usize) -> Votes {
 
 /// Renews the locks that are due, for as long as there are any.
 pub(in crate::lock) async fn run(locks: Weak<Locks>) {
-    let Some((schedule, clocks)) = locks.upgrade().map(|locks| {
-        let Grants { nodes, schedule, .. } = &*locks.grants;
-        (schedule.clone(), nodes.clocks.clone())
-    }) else {
-        return;
-    };
+    let Some(schedule) = locks.upgrade().map(|locks| locks.grants.schedule.clone()) else { return };
     let mut all_at = None;
     loop {
+        // Those of other nodes once the lock nodes were changed.
+        let Some(clocks) = locks.upgrade().map(|locks| locks.grants.nodes().clocks.clone()) else {
+            return;
+        };
         let first = schedule.first();
         let sleeping = async {
             // A due lock stays on the schedule until a call is free.
@@ -232,7 +239,7 @@ pub(in crate::lock) async fn run(locks: Weak<Locks>) {
         }
         // Nodes have as long to answer as the shortest TTL among the locks allows, which must not
         // be too short for the others.
-        let nodes = &locks.grants.nodes;
+        let nodes = locks.grants.nodes();
         let patience =
             |watch: &Arc<Watch>| nodes.patience(watch.times().ttl).as_millis().checked_ilog2();
         let place = |watch: &Arc<Watch>| (patience(watch), nodes.together(&watch.key));

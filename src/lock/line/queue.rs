@@ -15,6 +15,7 @@ use std::{
     time::Duration,
 };
 
+use arc_swap::ArcSwap;
 use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -53,7 +54,7 @@ pub(in crate::lock) struct Queues {
     queues: Mutex<HashMap<Vec<u8>, Queue>>,
     /// The number of queues, for callers that only ask whether there is one.
     count: AtomicUsize,
-    quorum: usize,
+    quorum: AtomicUsize,
     /// Limits that change when the configuration is read again.
     max_waiters: AtomicUsize,
     max_handovers: AtomicUsize,
@@ -62,7 +63,7 @@ pub(in crate::lock) struct Queues {
     is_paused: AtomicBool,
     metrics: Arc<LockMetrics>,
     /// For each seat, the changes that its subscription has to make.
-    wishes: Vec<Arc<Wishes>>,
+    wishes: ArcSwap<Vec<Arc<Wishes>>>,
     /// Cancelled when the engine is dropped.
     pub(in crate::lock) gone: CancellationToken,
 }
@@ -170,13 +171,13 @@ impl Queues {
         Queues {
             queues: Mutex::default(),
             count: AtomicUsize::new(0),
-            quorum: quorum(config.nodes.len()),
+            quorum: AtomicUsize::new(quorum(config.nodes.len())),
             max_waiters: AtomicUsize::new(config.max_waiters),
             max_handovers: AtomicUsize::new(config.max_handovers),
             pause: Mutex::default(),
             is_paused: AtomicBool::new(false),
             metrics,
-            wishes: (0..Voters::new(config).seats()).map(|_| Arc::default()).collect(),
+            wishes: ArcSwap::from_pointee(Wishes::of_seats(config)),
             gone: CancellationToken::new(),
         }
     }
@@ -185,6 +186,25 @@ impl Queues {
     pub(in crate::lock) fn set_limits(&self, config: &LocksConfig) {
         self.max_waiters.store(config.max_waiters, Ordering::Relaxed);
         self.max_handovers.store(config.max_handovers, Ordering::Relaxed);
+    }
+
+    /// Notes that other lock nodes are asked from now on, of which none tells of releases yet. The
+    /// subscriptions to those before have ended.
+    pub(in crate::lock) fn moved(&self, config: &LocksConfig) {
+        self.quorum.store(quorum(config.nodes.len()), Ordering::Relaxed);
+        self.wishes.store(Arc::new(Wishes::of_seats(config)));
+        let mut queues = self.queues.lock();
+        let mut all: Vec<(&Vec<u8>, &mut Queue)> = queues.iter_mut().collect();
+        // In an order that a simulation repeats.
+        all.sort_unstable_by_key(|(key, _)| *key);
+        for (_, queue) in all {
+            (queue.subscribed, queue.heard, queue.tries) = (0, 0, 0);
+            queue.wake(WakeUp::Retry);
+        }
+    }
+
+    fn quorum(&self) -> usize {
+        self.quorum.load(Ordering::Relaxed)
     }
 
     /// Has everybody in line wait until then, whether a lock becomes free or not; `None`: no longer.
@@ -290,7 +310,7 @@ impl Queues {
         match why {
             NotGranted::Held { remaining, contested: false } => {
                 queue.clashed = false;
-                queue.sleep(*remaining, self.quorum);
+                queue.sleep(*remaining, self.quorum());
                 self.listen(key, queue);
             }
             NotGranted::Held { contested: true, .. } => {
@@ -320,7 +340,7 @@ impl Queues {
             match how {
                 Departure::Granted(ttl) => {
                     (queue.clashed, queue.woken, queue.no_quorum) = (false, None, None);
-                    queue.sleep(Some(ttl), self.quorum);
+                    queue.sleep(Some(ttl), self.quorum());
                     if !queue.seats.is_empty() {
                         self.listen(key, queue);
                     }
@@ -433,7 +453,7 @@ impl Queues {
         let mut queues = self.queues.lock();
         let Some(queue) = queues.get_mut(key) else { return };
         queue.heard |= bit(voter);
-        if queue.heard.count_ones() as usize >= self.quorum {
+        if queue.heard.count_ones() as usize >= self.quorum() {
             queue.heard = 0;
             if !queue.clashed {
                 queue.tries = 0;
@@ -448,7 +468,7 @@ impl Queues {
         let Some(queue) = queues.get_mut(key) else { return };
         let before = queue.subscribed.count_ones() as usize;
         queue.subscribed |= bit(voter);
-        if before < self.quorum && queue.subscribed.count_ones() as usize >= self.quorum {
+        if before < self.quorum() && queue.subscribed.count_ones() as usize >= self.quorum() {
             // The lock may have been released before the subscription.
             queue.wake(WakeUp::Retry);
         }
@@ -485,12 +505,12 @@ impl Queues {
 
     /// Notes that the node on this seat can be subscribed to.
     pub(in crate::lock) fn connected(&self, seat: usize) {
-        *self.wishes[seat].changes.lock() = Some(HashMap::new());
+        *self.wishes.load()[seat].changes.lock() = Some(HashMap::new());
     }
 
     /// Notes that the node on this seat cannot be subscribed to any more.
     pub(in crate::lock) fn disconnected(&self, seat: usize) {
-        *self.wishes[seat].changes.lock() = None;
+        *self.wishes.load()[seat].changes.lock() = None;
     }
 
     /// The locks of whose releases a voter is wanted to tell, and does not.
@@ -545,7 +565,7 @@ impl Queues {
 
     /// The changes that the subscription on a seat has to make.
     pub(in crate::lock) fn wishes(&self, seat: usize) -> Arc<Wishes> {
-        self.wishes[seat].clone()
+        self.wishes.load()[seat].clone()
     }
 
     /// Ends the queues in which nobody has waited for a while.
@@ -558,7 +578,7 @@ impl Queues {
         queues.retain(|key, queue| {
             let stays = queue.empty_since.is_none_or(|since| now - since < LINGER);
             if !stays {
-                self.wishes.iter().for_each(|wishes| wishes.add(key, false));
+                self.wishes.load().iter().for_each(|wishes| wishes.add(key, false));
             }
             stays
         });
@@ -568,7 +588,7 @@ impl Queues {
     /// Has all nodes tell of this lock's releases.
     fn listen(&self, key: &[u8], queue: &mut Queue) {
         if !std::mem::replace(&mut queue.listening, true) {
-            self.wishes.iter().for_each(|wishes| wishes.add(key, true));
+            self.wishes.load().iter().for_each(|wishes| wishes.add(key, true));
         }
     }
 }
@@ -580,6 +600,11 @@ impl Drop for Queues {
 }
 
 impl Wishes {
+    /// No changes yet, for each seat of a configuration.
+    fn of_seats(config: &LocksConfig) -> Vec<Arc<Wishes>> {
+        (0..Voters::new(config).seats()).map(|_| Arc::default()).collect()
+    }
+
     fn add(&self, key: &[u8], subscribe: bool) {
         if let Some(changes) = &mut *self.changes.lock() {
             changes.insert(key.to_vec(), subscribe);

@@ -176,7 +176,7 @@ impl StreamReaders<'_> {
         let state = Arc::new(ReaderState::default());
         state.is_wanted.store(true, Ordering::Release);
         self.states.insert(key.clone(), state.clone());
-        let nodes = &locks.grants.nodes;
+        let nodes = locks.grants.nodes();
         let reader = StreamReader {
             locks: self.locks.clone(),
             voter: self.listener.voter,

@@ -103,7 +103,7 @@ async fn listen(
     let locks = || locks.upgrade().ok_or(SubscriptionEnded::Unused);
     let ListeningSeat { seat, address, connector, .. } = listener;
     let there = address.now()?;
-    let dialect = locks()?.grants.nodes.dialect;
+    let dialect = locks()?.grants.nodes().dialect;
     let mut subscription = Subscription::open(&there.url, connector, dialect).await?;
     locks()?.queues.connected(*seat);
     let (mut next_look, mut busy) = (Instant::now(), Instant::now());
@@ -190,7 +190,7 @@ impl ListeningSeat {
 fn hear(locks: &Locks, listener: &ListeningSeat, news: SubscriptionNews, told: &mut ToldOf) {
     match news {
         SubscriptionNews::Released(key, who) => {
-            if !locks.grants.nodes.is_own_word(&who) {
+            if !locks.grants.nodes().is_own_word(&who) {
                 locks.queues.heard_of_release(listener.voter, &key);
             }
         }

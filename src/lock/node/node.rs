@@ -723,7 +723,19 @@ impl Node {
         let slow = (up && pace.is_slow()).then_some(Fault::Slow);
         let found = self.found(&state).filter(|fault| Some(*fault) != unfit).chain(slow);
         let (found, too_slow) = (found.collect(), up && pace.is_too_slow());
-        NodeStatus { address: self.address.to_string(), up, reason, unfit, found, too_slow }
+        // What was measured of a node that is down is not what it is like now.
+        let measured = Some(&self.metrics).filter(|_| state.link.is_some());
+        NodeStatus {
+            address: self.address.to_string(),
+            up,
+            reason,
+            unfit,
+            found,
+            too_slow,
+            paused: self.is_paused(),
+            round_trip: measured.and_then(|metrics| metrics.last_round_trip()),
+            clock_ahead: measured.and_then(|metrics| metrics.last_offset()),
+        }
     }
 
     /// Why votes of the connected Redis do not count.

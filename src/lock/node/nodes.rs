@@ -1,10 +1,10 @@
 //! All lock nodes: puts operations to them, waits for their votes, and says who is missing.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     sync::{
         Arc, Weak,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::{Context, Poll, Waker, ready},
     time::Duration,
@@ -33,11 +33,16 @@ use crate::{
         shards::{ShardJudge, Shards},
     },
     net::Connector,
+    sync::Mutex,
 };
 
 /// The share of the TTL for which an answer is waited for at most, so that asking does not use the
 /// validity up.
 const TIMEOUT_SHARE: u32 = 10;
+
+/// How long a release is remembered while other nodes are to take the place of these: longer than a
+/// change takes from the copying of its lock on.
+const RELEASES_FOR: Duration = Duration::from_secs(30);
 
 /// Releases that wait for where their slot is, at most; for any further one the lock has to run out.
 const MOST_MOVED: usize = 10_000;
@@ -105,18 +110,22 @@ pub(in crate::lock) struct Nodes {
     pub(in crate::lock) fence_ttl: Duration,
     pub(in crate::lock) max_ttl: Duration,
     fences: Arc<LargestFence>,
+    /// Releases of the last [`RELEASES_FOR`], while other nodes are to take the place of these.
+    releases: Mutex<VecDeque<(Instant, Arc<Operation>)>>,
+    notes_releases: AtomicBool,
     pub(in crate::lock) clocks: Arc<Clocks>,
     pub(in crate::lock) outage: Outage,
 }
 
 impl Nodes {
-    /// Starts connecting to all nodes, on this runtime.
+    /// Starts connecting to all nodes, on this runtime. They take the place of those `before`, if there
+    /// were some: what this proxy has learned stays.
     pub(in crate::lock) fn start(
         config: &LocksConfig,
-        runtime: &Handle,
-        wall_clock: WallClock,
+        (runtime, wall_clock): (&Handle, WallClock),
         addresses: &[Arc<NodeAddress>],
         connector: &Connector,
+        before: Option<&Nodes>,
     ) -> Nodes {
         let admissions = Arc::new(Admissions::new(config, addresses, connector));
         let clocks = Arc::new(Clocks::new(config));
@@ -144,13 +153,18 @@ impl Nodes {
             routes,
             admissions,
             wall_clock,
-            who: format!("{:016x}", rand::random::<u64>()),
+            who: before.map_or_else(
+                || format!("{:016x}", rand::random::<u64>()),
+                |before| before.who.clone(),
+            ),
             node_timeout: config.node_timeout,
             drift_factor: config.drift_factor,
             dialect: Dialect::of(config),
             fence_ttl: config.fence_ttl,
             max_ttl: config.max_ttl,
-            fences: Arc::default(),
+            fences: before.map(|before| before.fences.clone()).unwrap_or_default(),
+            releases: Mutex::default(),
+            notes_releases: AtomicBool::new(!config.next_nodes.is_empty()),
             clocks,
             outage: Outage::new(),
         }
@@ -193,6 +207,11 @@ impl Nodes {
             }
         };
         self.routes.iter().map(status).collect()
+    }
+
+    /// What this proxy knows of which node may vote.
+    pub(in crate::lock) fn admissions(&self) -> &Arc<Admissions> {
+        &self.admissions
     }
 
     /// Has a voter asked for no new locks from now on, or asked again.
@@ -278,6 +297,7 @@ impl Nodes {
     /// Puts an operation to every node, in one go and without waiting.
     pub(in crate::lock) fn submit(&self, operation: Operation) -> Arc<Operation> {
         let operation = Arc::new(operation);
+        self.note_release(&operation);
         for (voter, route) in self.routes.iter().enumerate() {
             route.submit(voter, &operation);
         }
@@ -286,7 +306,47 @@ impl Nodes {
 
     /// Puts an operation to one voter alone.
     pub(in crate::lock) fn submit_to(&self, voter: usize, operation: &Arc<Operation>) {
+        self.note_release(operation);
         self.routes[voter].submit(voter, operation);
+    }
+
+    /// Notes releases from now on, to be repeated on other nodes, or no more.
+    pub(in crate::lock) fn note_releases(&self, notes: bool) {
+        self.notes_releases.store(notes, Ordering::Release);
+    }
+
+    #[inline]
+    fn note_release(&self, operation: &Arc<Operation>) {
+        if operation.kind == Kind::Release && self.notes_releases.load(Ordering::Acquire) {
+            self.note(operation);
+        }
+    }
+
+    #[cold]
+    fn note(&self, operation: &Arc<Operation>) {
+        let now = Instant::now();
+        let mut releases = self.releases.lock();
+        if releases.back().is_some_and(|(_, last)| Arc::ptr_eq(last, operation)) {
+            return;
+        }
+        releases.push_back((now, operation.clone()));
+        let is_old = |(at, _): &(Instant, _)| now.saturating_duration_since(*at) > RELEASES_FOR;
+        while releases.len() > MOST_MOVED || releases.front().is_some_and(is_old) {
+            releases.pop_front();
+        }
+    }
+
+    /// Repeats the last releases on the nodes before these. They may have come behind the copying of
+    /// their locks.
+    pub(in crate::lock) fn repeat_releases(&self, before: &Nodes) {
+        let releases = std::mem::take(&mut *before.releases.lock());
+        for (_, release) in releases {
+            let is_granted =
+                release.undoes.as_ref().is_some_and(|undone| undone.is_granted_still());
+            if let Some(ended) = release.ended.filter(|_| !is_granted) {
+                self.submit(self.ending(release.key.clone(), release.token.clone(), ended));
+            }
+        }
     }
 
     /// Locks for which this is the same may be in one call. A call on locks of several slots no node of
@@ -513,6 +573,12 @@ fn of_shards(shards: &Shards, all: &[(usize, NodeStatus)]) -> NodeStatus {
         unfit: all.iter().find_map(|(_, shard)| shard.unfit),
         found,
         too_slow: up && all.iter().all(|(_, shard)| shard.too_slow || !shard.up),
+        paused: all.iter().any(|(_, shard)| shard.paused),
+        round_trip: all.iter().filter_map(|(_, shard)| shard.round_trip).max(),
+        clock_ahead: all
+            .iter()
+            .filter_map(|(_, shard)| shard.clock_ahead)
+            .max_by_key(|micros| micros.unsigned_abs()),
     }
 }
 

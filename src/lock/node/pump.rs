@@ -524,7 +524,7 @@ impl Pump {
         debug_assert!(self.times > 0, "a node tells its TIME when asked");
         self.times -= 1;
         if measured {
-            self.side.metrics.round_trip_seconds.record((self.heard - at).as_secs_f64());
+            self.side.metrics.round_trip(self.heard - at);
         }
         let standing = &self.side.standing;
         let mut error = None;
@@ -540,7 +540,7 @@ impl Pump {
             NodeReply::Numbers(_) => return Err(reply::Garbage.into()),
         };
         if measured && let Some(time) = time {
-            self.side.metrics.clock_offset.set(ahead(time, self.heard - at));
+            self.side.metrics.clock_is_ahead(ahead(time, self.heard - at));
         }
         if error.is_none() {
             let sight = time.map(|time| {

@@ -20,7 +20,7 @@ use crate::{
     config::RedisUrl,
     data::DataNode,
     guard::Guards,
-    lock::Engine,
+    lock::{Engine, NodeStatus},
     metrics::Recorder,
     resp::encode,
     server::{
@@ -36,6 +36,65 @@ const CHECK_EVERY: Duration = Duration::from_secs(1);
 const CHECK_LIMIT: Duration = Duration::from_secs(1);
 /// How long connecting, and each read and write of a health check, may take.
 const HEALTH_LIMIT: Duration = Duration::from_secs(3);
+
+/// Whether traffic should be sent here, and what matters for that.
+pub(super) struct Readiness {
+    /// Whether traffic should be sent here.
+    pub(super) is_ready: bool,
+    /// Whether the process is to end.
+    pub(super) is_draining: bool,
+    /// Reason why the data node is not reachable.
+    pub(super) data_problem: Option<String>,
+    /// The lock nodes, in the order of the configuration.
+    pub(super) nodes: Vec<NodeStatus>,
+    /// How many of them vote.
+    pub(super) voting: usize,
+    /// How many must.
+    pub(super) quorum: usize,
+    /// For how long new LOCKs are to wait.
+    pub(super) paused: Option<Duration>,
+    /// A line for each thing that matters.
+    pub(super) lines: ReadinessLines,
+}
+
+/// The lines of /readyz, each with whether all is well there.
+#[derive(Default)]
+pub(super) struct ReadinessLines(Vec<(bool, String)>);
+
+impl ReadinessLines {
+    fn is_it(&mut self, fine: bool, line: String) {
+        self.0.push((fine, line));
+    }
+
+    fn fine(&mut self, line: String) {
+        self.is_it(true, line);
+    }
+
+    fn problem(&mut self, line: String) {
+        self.is_it(false, line);
+    }
+
+    /// All lines, with this between them.
+    pub(super) fn join(&self, between: &str) -> String {
+        self.0.iter().map(|(_, line)| line.as_str()).collect::<Vec<_>>().join(between)
+    }
+
+    /// The lines about what is not well.
+    pub(super) fn problems(&self) -> Vec<&str> {
+        self.0.iter().filter(|(fine, _)| !fine).map(|(_, line)| line.as_str()).collect()
+    }
+}
+
+/// Whether nothing is wrong with a lock node.
+fn is_well(node: &NodeStatus) -> bool {
+    node.votes() && node.reason.is_none() && node.found.is_empty()
+}
+
+/// The state of a lock node in words: `ok`, or why it does not vote, and what else is wrong.
+pub(super) fn state_of(node: &NodeStatus) -> String {
+    let reason = node.reason.as_deref().unwrap_or("ok");
+    node.found.iter().fold(reason.to_owned(), |state, fault| state + "; " + fault.meaning())
+}
 
 /// Everything that the pages are made from.
 pub(crate) struct PageSource {
@@ -86,104 +145,109 @@ impl PageSource {
         self.gauges.ready.set(0.0);
     }
 
+    /// What the configuration calls the data node, and the Redis that it is now if that can change.
+    pub(super) fn data_names(&self) -> (String, Option<String>) {
+        let tenure = self.data.tenure().filter(|_| self.data.is_followed());
+        (self.data.to_string(), tenure.map(|tenure| tenure.url.to_string()))
+    }
+
     /// The metrics in Prometheus's text format.
     pub(super) fn metrics(&self) -> String {
         self.recorder.render()
     }
 
-    /// Whether traffic should be sent here, and a line for each thing that matters.
-    pub(super) fn readiness(&self) -> (bool, String) {
+    /// Whether traffic should be sent here, and a line for each thing that matters. Sets the gauges.
+    pub(super) fn readiness(&self) -> Readiness {
         let nodes = self.engine.status();
         let up = nodes.iter().filter(|node| node.up).count();
         let too_slow = nodes.iter().filter(|node| node.too_slow).count();
         let refusing = nodes.iter().filter(|node| node.refuses()).count();
-        let usable = nodes.iter().filter(|node| node.votes()).count();
+        let voting = nodes.iter().filter(|node| node.votes()).count();
         let (quorum, all) = (self.engine.quorum(), nodes.len());
-        let draining = self.draining.load(Ordering::Relaxed);
-        let problem = self.data_problem.lock().clone();
-        let mut text = String::new();
-        if draining {
-            text += "draining: this process is to end\n";
+        let is_draining = self.draining.load(Ordering::Relaxed);
+        let data_problem = self.data_problem.lock().clone();
+        let mut lines = ReadinessLines::default();
+        if is_draining {
+            lines.problem("draining: this process is to end".into());
         }
         let tenure = self.data.tenure().filter(|_| self.data.is_followed());
-        // Writing to a String cannot fail.
-        let _ = match (&problem, tenure) {
-            (None, Some(tenure)) => writeln!(text, "data node {}: {}: ok", self.data, tenure.url),
-            (None, None) => writeln!(text, "data node {}: ok", self.data),
-            (Some(problem), _) => writeln!(text, "data node {}: {problem}", self.data),
-        };
+        match (&data_problem, tenure) {
+            (None, Some(tenure)) => {
+                lines.fine(format!("data node {}: {}: ok", self.data, tenure.url));
+            }
+            (None, None) => lines.fine(format!("data node {}: ok", self.data)),
+            (Some(problem), _) => lines.problem(format!("data node {}: {problem}", self.data)),
+        }
         if let Some((summary, troubles)) = self.data.cluster() {
-            let _ = writeln!(text, "{summary}");
+            lines.fine(summary);
             for trouble in troubles {
-                let _ = writeln!(text, "cluster: {trouble}");
+                lines.problem(format!("cluster: {trouble}"));
             }
         }
-        for problem in self.data.sentinel_problems() {
-            let _ = writeln!(text, "{problem}");
-        }
-        let _ = write!(text, "lock nodes: {up} of {all} up, ");
+        self.data.sentinel_problems().into_iter().for_each(|problem| lines.problem(problem));
+        let mut summary = format!("lock nodes: {up} of {all} up, ");
+        // Writing to a String cannot fail.
         if too_slow > 0 {
-            let _ = write!(text, "{too_slow} of them too slow, ");
+            let _ = write!(summary, "{too_slow} of them too slow, ");
         }
         if refusing > 0 {
-            let _ = write!(text, "{refusing} of them refusing writes, ");
+            let _ = write!(summary, "{refusing} of them refusing writes, ");
         }
-        let _ = writeln!(text, "{quorum} needed");
-        for node in nodes {
-            let reason = node.reason.as_deref().unwrap_or("ok");
-            let _ = write!(text, "lock node {}: {reason}", node.address);
-            for fault in node.found {
-                let _ = write!(text, "; {}", fault.meaning());
-            }
-            text.push('\n');
+        let _ = write!(summary, "{quorum} needed");
+        lines.is_it(voting >= quorum, summary);
+        for node in &nodes {
+            lines.is_it(is_well(node), format!("lock node {}: {}", node.address, state_of(node)));
         }
         let outage = self.engine.outage();
         if let Some((failed, error)) = &outage {
-            let _ = writeln!(text, "locks: NOQUORUM {failed} times in a row: {error}");
+            lines.problem(format!("locks: NOQUORUM {failed} times in a row: {error}"));
         }
         let paused = self.engine.paused_for();
         if let Some(left) = paused {
-            let _ = writeln!(
-                text,
+            lines.problem(format!(
                 "locks: new ones wait for {} s more (LOCKGATE PAUSE)",
                 left.as_secs_f64().ceil()
-            );
+            ));
         }
         let safe = self.exposure.is_safe();
         if !safe {
-            text += "listen: clients from elsewhere are refused: the data node is not known to ask \
-                     for a password (allow_open)\n";
+            lines.problem(
+                "listen: clients from elsewhere are refused: the data node is not known to ask \
+                 for a password (allow_open)"
+                    .into(),
+            );
         }
         let informed = self.guards.as_ref().is_none_or(|guards| guards.catalog.table().is_some());
         if !informed {
-            text += "guards: clients' commands are refused: the data node has not told which commands \
-                     it has (COMMAND)\n";
+            lines.problem(
+                "guards: clients' commands are refused: the data node has not told which commands \
+                 it has (COMMAND)"
+                    .into(),
+            );
         }
         if let Some(times) = self.guards.as_ref().and_then(|guards| guards.unacknowledged()) {
-            let _ = writeln!(
-                text,
+            lines.problem(format!(
                 "guards: locks are refused (NOREPLICAS), {times} times in a row: too few replicas \
                  acknowledge fences (guards.replicas)"
-            );
+            ));
         }
         for ModeConflict { keys, here, there, name, .. } in self.fleet.conflicts() {
             let (here, there) = (here.as_str(), there.as_str());
-            let _ = writeln!(
-                text,
+            lines.problem(format!(
                 "adopt: '{keys}' is {here} here and {there} in another proxy ({name}): a lock may be \
                  granted twice"
-            );
+            ));
         }
-        let votes = usable >= quorum && outage.is_none();
-        let ready = !draining && problem.is_none() && votes && safe && informed;
+        let votes = voting >= quorum && outage.is_none();
+        let is_ready = !is_draining && data_problem.is_none() && votes && safe && informed;
         let one_if = |holds: bool| f64::from(u8::from(holds));
-        self.gauges.ready.set(one_if(ready));
-        self.gauges.data_up.set(one_if(problem.is_none()));
+        self.gauges.ready.set(one_if(is_ready));
+        self.gauges.data_up.set(one_if(data_problem.is_none()));
         self.gauges.paused.set(one_if(paused.is_some()));
         self.gauges.nodes.set(as_gauge(all));
         self.gauges.quorum.set(as_gauge(quorum));
-        self.gauges.quorum_slack.set(as_gauge(usable) - as_gauge(quorum));
-        (ready, text)
+        self.gauges.quorum_slack.set(as_gauge(voting) - as_gauge(quorum));
+        Readiness { is_ready, is_draining, data_problem, nodes, voting, quorum, paused, lines }
     }
 
     /// Asks the data node now whether traffic should be sent here.
@@ -192,8 +256,8 @@ impl PageSource {
     /// The text of /readyz.
     pub(crate) async fn is_ready_now(&self) -> Result<(), String> {
         self.check().await;
-        let (ready, text) = self.readiness();
-        if ready { Ok(()) } else { Err(text.trim_end().replace('\n', "; ")) }
+        let readiness = self.readiness();
+        if readiness.is_ready { Ok(()) } else { Err(readiness.lines.join("; ")) }
     }
 
     /// Asks the data node once a second.

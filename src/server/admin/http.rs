@@ -1,4 +1,4 @@
-//! A small, bounded HTTP server for three pages.
+//! A small, bounded HTTP server.
 //!
 //! Nobody can keep others out: if all places are taken, the oldest connection is closed.
 
@@ -13,14 +13,7 @@ use std::{
     time::Duration,
 };
 
-use http_body_util::Full;
-use hyper::{
-    Method, Request, Response, StatusCode,
-    body::{Bytes, Incoming},
-    header::{ALLOW, CONTENT_TYPE},
-    server::conn::http1,
-    service::service_fn,
-};
+use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
@@ -30,7 +23,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::health::PageSource;
+use super::site::{AdminSite, PageEnds};
 use crate::server::entry::listeners::ACCEPT_PAUSE;
 
 /// Connections served at once; beyond that the oldest are closed. Prometheus and a few operators
@@ -43,23 +36,20 @@ const WRITE_LIMIT: Duration = Duration::from_secs(5);
 /// How long a connection may stay open in all.
 const CONNECTION_LIMIT: Duration = Duration::from_secs(60);
 
-const TEXT: &str = "text/plain; charset=utf-8";
-const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
-
 /// Serves the pages until `stop` is cancelled.
 pub(crate) async fn serve(
     listener: Arc<TcpListener>,
-    state: Arc<PageSource>,
+    site: Arc<AdminSite>,
     stop: CancellationToken,
 ) {
     tokio::select! {
         () = stop.cancelled() => {}
-        () = state.watch() => {}
-        () = accept(listener, &state, &stop) => {}
+        () = site.watch() => {}
+        () = accept(listener, &site, &stop) => {}
     }
 }
 
-async fn accept(listener: Arc<TcpListener>, state: &Arc<PageSource>, stop: &CancellationToken) {
+async fn accept(listener: Arc<TcpListener>, site: &Arc<AdminSite>, stop: &CancellationToken) {
     // Oldest first.
     let mut open: VecDeque<JoinHandle<()>> = VecDeque::new();
     loop {
@@ -71,7 +61,7 @@ async fn accept(listener: Arc<TcpListener>, state: &Arc<PageSource>, stop: &Canc
                 {
                     oldest.abort();
                 }
-                open.push_back(tokio::spawn(one(stream, state.clone(), stop.clone())));
+                open.push_back(tokio::spawn(one(stream, site.clone(), stop.clone())));
             }
             Err(_) => sleep(ACCEPT_PAUSE).await,
         }
@@ -119,14 +109,18 @@ impl AsyncWrite for Impatient {
     }
 }
 
-async fn one(tcp: TcpStream, state: Arc<PageSource>, stop: CancellationToken) {
+async fn one(tcp: TcpStream, site: Arc<AdminSite>, stop: CancellationToken) {
+    let is_local = tcp.local_addr().is_ok_and(|here| here.ip().to_canonical().is_loopback());
+    let ends = PageEnds { is_local, peer: tcp.peer_addr().ok() };
     let service = service_fn(|request| {
-        let response = answer(&request, &state);
-        async { Ok::<_, Infallible>(response) }
+        let site = site.clone();
+        async move { Ok::<_, Infallible>(site.answer(request, ends).await) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_LIMIT)
+        // What was asked for whole is done, though its client waits for no answer.
+        .half_close(true)
         .serve_connection(TokioIo::new(Impatient { tcp, limit: None }), service);
     let mut connection = pin!(connection);
     // Errors of a connection concern its client only.
@@ -136,29 +130,4 @@ async fn one(tcp: TcpStream, state: Arc<PageSource>, stop: CancellationToken) {
     }
     // A process that has taken over answers the next connections.
     let _ = tokio::time::timeout(HEADER_LIMIT, connection).await;
-}
-
-fn answer(request: &Request<Incoming>, state: &PageSource) -> Response<Full<Bytes>> {
-    if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        let mut response = page(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET and HEAD\n");
-        response.headers_mut().insert(ALLOW, hyper::header::HeaderValue::from_static("GET, HEAD"));
-        return response;
-    }
-    match request.uri().path() {
-        "/metrics" => page(StatusCode::OK, METRICS, state.metrics()),
-        "/healthz" => page(StatusCode::OK, TEXT, "ok\n"),
-        "/readyz" => {
-            let (ready, text) = state.readiness();
-            let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-            page(status, TEXT, text)
-        }
-        _ => page(StatusCode::NOT_FOUND, TEXT, "there are /metrics, /healthz and /readyz\n"),
-    }
-}
-
-fn page(status: StatusCode, kind: &'static str, text: impl Into<Bytes>) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(text.into()));
-    *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static(kind));
-    response
 }

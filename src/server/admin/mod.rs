@@ -1,11 +1,24 @@
-//! The pages for operators and Prometheus: `/metrics`, `/healthz`, `/readyz`.
+//! The pages for operators and Prometheus: the status page and its JSON, `/metrics`, `/healthz`,
+//! `/readyz`.
 //!
 //! - [`http`]: the bounded HTTP server.
+//! - [`site`]: which page answers which request.
 //! - [`health`]: whether the data node and a quorum of lock nodes are there.
+//! - [`status`]: the whole proxy in one document; [`listing`]: locks, clients and idioms;
+//!   [`history`]: the last ten minutes.
+//! - [`actions`]: what an operator has done there.
+//! - [`query`]: what stands behind the `?` of a request.
 
+mod actions;
 mod health;
+mod history;
 mod http;
+mod listing;
+mod query;
+mod site;
+mod status;
 
 pub(super) use health::PageSource;
 pub use health::health_check;
 pub(super) use http::serve;
+pub(super) use site::AdminSite;

@@ -2,19 +2,9 @@
 //!
 //! A client may that the data node lets kill connections: it could end a holder's connection as well.
 //!
-//! **UNLOCK.** The lock nodes say which grant has the lock, and it is compared with the fence that the
-//! operator has named. If guards need the lock, the data node is told a larger fence then: from there on
-//! it refuses the holder's writes. Behind that the grant is released on the lock nodes. So nobody is
-//! granted the lock while its last holder may still write, and a step that fails leaves the lock with its
-//! holder, whose writes are refused; the operator repeats it.
-//!
-//! **NODE, PAUSE.** They end with the process: an operator who forgets them is forgiven by a restart.
+//! What it does, and why in that order: [`operator`](super::super::operator).
 
-use std::{
-    fmt,
-    sync::Arc,
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::{fmt, sync::Arc};
 
 use tracing::warn;
 
@@ -22,6 +12,7 @@ use super::{
     super::{
         desk::Desk,
         metrics::{Outcome, TakenBack},
+        operator::{self, NodePause, NotTakenBack},
     },
     Answer, Job, Ours, Progress, Question, not_asked,
 };
@@ -30,15 +21,9 @@ use crate::{
     command::{self, BadRequest, act::OperatorAct, shown},
     guard::fences,
     key::Key,
-    lock::{FoundGrant, NoQuorum, NotPaused},
+    lock::FoundGrant,
     resp::{encode, name::ReplyMode},
 };
-
-/// The largest fence that the data node is told.
-const LAST_FENCE: u64 = (1 << 53) - 2;
-
-const NO_TOKEN: &str = "ERR what lies at the lock's key on the lock nodes is no token: \
-     nobody was granted it, delete it there";
 
 /// Begins what a client wants that may have it done.
 ///
@@ -139,12 +124,10 @@ impl Job for Introducing {
                 Progress::Ask(Box::new(finding), Question::Find(key))
             }
             OperatorAct::PauseNode { address, force } => {
-                let paused = desk.shared.engine.pause_node(&address, force);
-                of_node(ours, &address, paused, &operator, desk)
+                of_node(ours, &address, NodePause::Pause { force }, &operator, desk)
             }
             OperatorAct::ResumeNode { address } => {
-                let resumed = desk.shared.engine.resume_node(&address);
-                of_node(ours, &address, resumed, &operator, desk)
+                of_node(ours, &address, NodePause::Resume, &operator, desk)
             }
             OperatorAct::Pause { time } => {
                 desk.shared.engine.pause(time);
@@ -168,30 +151,10 @@ impl Job for FindingGrant {
     fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
         let Answer::Find(said) = answer else { return not_asked() };
         let FindingGrant { ours, unlock: ForcedUnlock { key, fence }, operator } = *self;
-        let found = match said {
-            Ok(Some(found)) => found,
-            Ok(None) => return not_held(ours, desk),
-            Err(error) => return no_quorum(ours, &error, desk),
+        let found = match operator::meant(said, fence) {
+            Ok(found) => found,
+            Err(why) => return not_taken_back(ours, &why, desk),
         };
-        if found.token.is_empty() {
-            return failed(ours, NO_TOKEN, desk);
-        }
-        match (fence, found.fences) {
-            (None, _) => {}
-            (Some(meant), Some((least, most))) if least == most && meant == least => {}
-            // Neither can it be said that it is that one, nor that it is not.
-            (Some(meant), Some((least, most)))
-                if least < most && (least..=most).contains(&meant) =>
-            {
-                let error = format!(
-                    "NOQUORUM the lock nodes that answer do not tell whether the holder's fence is \
-                     {meant}: it is one of {least} to {most}"
-                );
-                desk.shared.metrics.taken_back(TakenBack::NoQuorum);
-                return ours.refuse(&error, Outcome::NoQuorum, desk);
-            }
-            _ => return not_held(ours, desk),
-        }
         match desk.is_guard_lock(&key) {
             true => outbid(ours, key, found, operator, desk),
             false => take_back(ours, key, found, operator),
@@ -211,19 +174,13 @@ fn outbid(
     operator: Operator,
     desk: &mut Desk,
 ) -> Progress {
-    let fence = found.fences.map_or_else(now_as_fence, |(_, most)| most + 1).min(LAST_FENCE);
+    let fence = operator::larger_fence(&found);
     let (selected, ttl) = (desk.conn.database, desk.config.locks.fence_ttl);
     let place = desk.fence_place();
     desk.speak_up();
     desk.ask(|out| fences::announce(out, place, &key, fence, selected, ttl));
     let missing = desk.owed.len();
     Progress::Wait(Box::new(Outbidding { ours, key, found, operator, missing }))
-}
-
-/// The fence that a proxy would propose now.
-fn now_as_fence() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_micros()).unwrap_or(LAST_FENCE)
 }
 
 impl Job for Outbidding {
@@ -240,11 +197,8 @@ impl Job for Outbidding {
             return take_back(ours, key, found, operator);
         }
         let error = fences::read_error(reply).unwrap_or_default();
-        let error = match error.is_empty() {
-            true => "ERR the data node did not take a larger fence".into(),
-            false => String::from_utf8_lossy(&error),
-        };
-        failed(ours, &error, desk)
+        let why = NotTakenBack::fence(&String::from_utf8_lossy(&error));
+        not_taken_back(ours, &why, desk)
     }
 
     fn ours(&self) -> Option<Ours> {
@@ -261,25 +215,9 @@ impl Job for TakingBack {
     fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
         let Answer::Unlock(said) = answer else { return not_asked() };
         let TakingBack { ours, key, found, operator } = *self;
-        let fence = found.fences.map_or(0, |(_, most)| most);
-        let lock = shown(desk.name(&key));
-        match said {
-            Ok(true) => {
-                warn!(lock, fence, by = %operator, "an operator has taken a lock back (LOCKGATE UNLOCK)");
-                if let Some(bridge) = &desk.shared.bridge {
-                    bridge.free_soon(&key, &found.token);
-                }
-                desk.shared.metrics.taken_back(TakenBack::Ok);
-                answer_integer(ours, 1)
-            }
-            Ok(false) => not_held(ours, desk),
-            Err(error) => {
-                warn!(
-                    lock, fence, by = %operator, %error,
-                    "an operator has tried to take a lock back (LOCKGATE UNLOCK)"
-                );
-                no_quorum(ours, &error, desk)
-            }
+        match operator::taken_back(&desk.shared, &key, &found, said, &operator) {
+            Ok(()) => answer_integer(ours, 1),
+            Err(why) => not_taken_back(ours, &why, desk),
         }
     }
 
@@ -288,28 +226,18 @@ impl Job for TakingBack {
     }
 }
 
-/// Answers whether a lock node was paused or resumed. Its own line in the log says which.
+/// Pauses or resumes a lock node. Its own line in the log says which.
 fn of_node(
     ours: Ours,
     address: &[u8],
-    done: Result<(), NotPaused>,
+    how: NodePause,
     operator: &Operator,
     desk: &Desk,
 ) -> Progress {
-    let node = shown(address);
-    let error = match done {
-        Ok(()) => {
-            warn!(node, by = %operator, "an operator has paused or resumed a lock node (LOCKGATE NODE)");
-            return answer_ok(ours);
-        }
-        Err(NotPaused::Unknown) => {
-            format!("ERR no lock node has the address '{node}' (LOCKGATE NODES)")
-        }
-        Err(NotPaused::TooFew { voting, quorum }) => format!(
-            "ERR {voting} other lock nodes vote, and {quorum} are needed; with FORCE it is paused all the same"
-        ),
-    };
-    ours.refuse(&error, Outcome::BadRequest, desk)
+    match operator::pause_node(&desk.shared, address, how, operator) {
+        Ok(()) => answer_ok(ours),
+        Err(error) => ours.refuse(&error.to_string(), Outcome::BadRequest, desk),
+    }
 }
 
 fn answer_ok(ours: Ours) -> Progress {
@@ -324,19 +252,19 @@ fn answer_integer(ours: Ours, number: i64) -> Progress {
     ours.answer(out, None)
 }
 
-fn not_held(ours: Ours, desk: &Desk) -> Progress {
-    desk.shared.metrics.taken_back(TakenBack::NotHeld);
-    answer_integer(ours, 0)
-}
-
-fn no_quorum(ours: Ours, error: &NoQuorum, desk: &Desk) -> Progress {
-    desk.shared.metrics.taken_back(TakenBack::NoQuorum);
-    super::lock::no_quorum(ours, error, desk)
-}
-
-fn failed(ours: Ours, error: &str, desk: &Desk) -> Progress {
-    desk.shared.metrics.taken_back(TakenBack::Failed);
-    ours.refuse(error, Outcome::Denied, desk)
+/// Counts and answers a lock that was not taken back.
+fn not_taken_back(ours: Ours, why: &NotTakenBack, desk: &Desk) -> Progress {
+    let result = why.result();
+    if let Some(result) = result {
+        desk.shared.metrics.taken_back(result);
+    }
+    match result {
+        Some(TakenBack::NotHeld) => answer_integer(ours, 0),
+        Some(TakenBack::NoQuorum) => ours.refuse(&why.to_string(), Outcome::NoQuorum, desk),
+        Some(TakenBack::Ok | TakenBack::Failed) | None => {
+            ours.refuse(&why.to_string(), Outcome::Denied, desk)
+        }
+    }
 }
 
 /// Reads a bulk string, cut to what a line of the log bears.

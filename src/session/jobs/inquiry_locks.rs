@@ -1,7 +1,7 @@
 //! Answers what LOCKGATE tells of locks, and of the clients that hold them or wait. No token is
 //! told.
 
-use std::{cmp::Reverse, collections::BinaryHeap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use super::{
     super::{desk::Desk, metrics::Outcome},
@@ -10,53 +10,16 @@ use super::{
 use crate::{
     card::ClientCard,
     clock::millis,
-    command::operator::LocksWanted,
-    glob::{self, Budget},
     key::Key,
-    lock::{GrantStatus, LockOrder, LockStatus, NoQuorum},
+    lock::{LockStatus, LocksWanted, MOST_TOLD, NoQuorum},
     resp::encode,
 };
-
-/// Most entries of one answer.
-const MOST: usize = 1000;
-/// Most bytes of keys in one answer.
-const MAX_KEY_BYTES: usize = 1024 * 1024;
-/// Steps that comparing keys with the pattern of one LOCKGATE LOCKS may take: some ten
-/// milliseconds, in which the thread that renews locks does nothing else.
-const MAX_STEPS: usize = 10_000_000;
 
 const TOO_MANY_STEPS: &str = "ERR comparing all keys with this pattern would take too long, \
      give one with fewer stars, or that begins as the keys do";
 
 /// A number that is not known of a lock that another proxy has granted.
 const UNKNOWN: i64 = -1;
-
-/// The keys of the locks that are held for longest, as many as are wanted.
-struct Oldest {
-    most: usize,
-    /// The one that is held for the shortest time is at hand.
-    found: BinaryHeap<Reverse<(Duration, Vec<u8>)>>,
-}
-
-impl Oldest {
-    fn new(most: usize) -> Oldest {
-        Oldest { most, found: BinaryHeap::new() }
-    }
-
-    fn note(&mut self, key: &[u8], held_for: Duration) {
-        if self.found.len() >= self.most {
-            if self.found.peek().is_none_or(|Reverse((least, _))| *least >= held_for) {
-                return;
-            }
-            self.found.pop();
-        }
-        self.found.push(Reverse((held_for, key.to_vec())));
-    }
-
-    fn keys(self) -> impl Iterator<Item = Vec<u8>> {
-        self.found.into_iter().map(|Reverse((_, key))| key)
-    }
-}
 
 /// What the lock nodes tell of a lock that another proxy has granted.
 struct GrantElsewhere {
@@ -83,63 +46,10 @@ impl Desk {
 
     /// Answers LOCKGATE LOCKS.
     pub(super) fn tell_locks(&self, out: &mut Vec<u8>, wanted: &LocksWanted) {
-        let LocksWanted { pattern, most, by } = wanted;
-        let most = most.unwrap_or(MOST).min(MOST);
-        let (mut found, mut bytes) = (Vec::new(), 0);
-        let (mut budget, mut is_enough) = (Budget::of(MAX_STEPS), true);
-        let engine = &self.shared.engine;
-        let mut matches = |key: &[u8]| {
-            let matches = match pattern {
-                None => Some(true),
-                Some(pattern) => glob::matches_within(pattern, self.plain(key), &mut budget),
-            };
-            is_enough &= matches.is_some();
-            matches
-        };
-        if matches!(by, Some(LockOrder::Waiters | LockOrder::Wait)) {
-            // There are no more than clients.
-            engine.waited_for(&mut |key| {
-                if matches(key) == Some(true) {
-                    found.push(key.to_vec());
-                }
-            });
-        }
-        let mut oldest = Oldest::new(most);
-        let all = found.len() + most;
-        engine.locks(&mut |key, held_for| {
-            match matches(key) {
-                None => return false,
-                Some(false) => return true,
-                Some(true) => {}
-            }
-            if *by == Some(LockOrder::Age) {
-                oldest.note(key, held_for);
-                return true;
-            }
-            bytes += key.len();
-            found.push(key.to_vec());
-            found.len() < all && bytes < MAX_KEY_BYTES
-        });
-        if !is_enough {
-            // An answer with some of the locks would look as if they were all.
+        let prefix = self.config.locks.prefix.len();
+        let Some(found) = self.shared.engine.list(wanted, prefix) else {
             return encode::error(out, TOO_MANY_STEPS);
-        }
-        found.extend(oldest.keys());
-        found.sort();
-        found.dedup();
-        // A lock may have been given back meanwhile.
-        let mut found: Vec<LockStatus> = found.iter().filter_map(|key| engine.lock(key)).collect();
-        match by {
-            None => found.retain(|lock| lock.grant.is_some()),
-            Some(order) => found.sort_by_key(|lock| Reverse(lock.rank(*order))),
-        }
-        let mut room = MAX_KEY_BYTES;
-        let has_room = |lock: &LockStatus| {
-            let had_room = room > 0;
-            room = room.saturating_sub(lock.key.len());
-            had_room
         };
-        let found: Vec<LockStatus> = found.into_iter().take(most).take_while(has_room).collect();
         encode::array(out, found.len());
         found.iter().for_each(|lock| self.tell_lock(out, lock, None));
     }
@@ -147,11 +57,6 @@ impl Desk {
     /// Tells one lock; `elsewhere`: what the lock nodes say of one that was not granted here.
     fn tell_lock(&self, out: &mut Vec<u8>, lock: &LockStatus, elsewhere: Option<&GrantElsewhere>) {
         let grant = lock.grant.as_ref();
-        let kind = match grant {
-            Some(GrantStatus { session: true, .. }) => "session",
-            Some(_) => "lease",
-            None => "elsewhere",
-        };
         let number = |value: Option<u64>| {
             value.map_or(UNKNOWN, |value| i64::try_from(value).unwrap_or(i64::MAX))
         };
@@ -159,7 +64,7 @@ impl Desk {
         let left = grant.map(|grant| grant.remaining).or_else(|| elsewhere?.left);
         encode::map(out, 12, self.conn.state.resp3);
         field(out, "key", self.plain(&lock.key));
-        field(out, "kind", kind.as_bytes());
+        field(out, "kind", lock.kind().as_bytes());
         numeric(out, "fence", number(fence));
         numeric(out, "held-ms", number(grant.map(|grant| millis(grant.held_for))));
         numeric(out, "remaining-ms", number(left.map(millis)));
@@ -177,7 +82,7 @@ impl Desk {
     /// Answers LOCKGATE WAITERS.
     pub(super) fn tell_waiters(&self, out: &mut Vec<u8>, name: &[u8]) {
         let mut line = self.shared.engine.waiters(&self.key(name));
-        line.truncate(MOST);
+        line.truncate(MOST_TOLD);
         encode::array(out, line.len());
         for waiter in line {
             encode::map(out, 4, self.conn.state.resp3);
@@ -187,21 +92,15 @@ impl Desk {
         }
     }
 
-    /// Answers LOCKGATE CLIENTS: who waits longest first, then who holds most.
+    /// Answers LOCKGATE CLIENTS.
     pub(super) fn tell_clients(&self, out: &mut Vec<u8>) {
-        let mut clients = self.shared.engine.clients();
-        clients.sort_by_cached_key(|client| {
-            let waited = client.waits_for.as_ref().map(|(_, waited)| *waited);
-            (Reverse(waited), Reverse(client.held), client.card.number())
-        });
-        clients.truncate(MOST);
+        let clients = self.shared.engine.clients();
         encode::array(out, clients.len());
-        for mut client in clients {
+        for client in clients {
             encode::map(out, 8, self.conn.state.resp3);
             tell_client(out, Some(&client.card));
             numeric(out, "connected", i64::from(client.card.is_here()));
             numeric(out, "locks", i64::try_from(client.held).unwrap_or(i64::MAX));
-            client.keys.sort();
             encode::bulk(out, b"keys");
             encode::array(out, client.keys.len());
             client.keys.iter().for_each(|key| encode::bulk(out, self.plain(key)));
@@ -214,7 +113,7 @@ impl Desk {
 
     /// Answers LOCKGATE HOT.
     pub(super) fn tell_hot(&self, out: &mut Vec<u8>, most: usize) {
-        let hot = self.shared.engine.hot(most.min(MOST));
+        let hot = self.shared.engine.hot(most);
         encode::array(out, hot.len());
         for lock in hot {
             encode::map(out, 8, self.conn.state.resp3);

@@ -339,6 +339,7 @@ pub(super) fn of_marker(fault: Fault, what: String) -> Finding {
 
 pub(super) fn of_fault(fault: Fault) -> Finding {
     let advice = match fault {
+        Fault::Changing => "see how far that is: lockgate nodes FILE",
         Fault::SharedInstance => {
             "Give each entry of locks.nodes a Redis of its own, on a machine of its own."
         }

@@ -1,0 +1,97 @@
+//! The `admin:` section: where the pages for operators are, and who may do something there.
+
+use std::{
+    fmt,
+    net::{Ipv4Addr, SocketAddr},
+};
+
+use serde_yaml::Value;
+
+use super::{
+    locate::PathStep,
+    reader::{FromYaml, Reader, Wrong},
+};
+
+/// The keys, if the section is more than an address.
+const KEYS: &[&str] = &["listen", "token"];
+/// The shortest token: as long as 128 bits in base64 or hexadecimal, or nearly.
+const SHORTEST_TOKEN: usize = 20;
+/// The longest; it is one line of a request's head.
+const LONGEST_TOKEN: usize = 512;
+
+/// The `admin:` section.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AdminConfig {
+    /// `listen`, or the whole section: where the pages are served; none with `off`.
+    pub listen: Option<SocketAddr>,
+    /// `token`: who sends it may free locks and pause lock nodes there; none: nobody may.
+    pub token: Option<AdminToken>,
+}
+
+/// A secret that is compared and never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct AdminToken(String);
+
+impl Default for AdminConfig {
+    fn default() -> AdminConfig {
+        AdminConfig { listen: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 9380))), token: None }
+    }
+}
+
+impl AdminToken {
+    /// Whether this is the token. How long that takes tells nothing of the token but its length.
+    pub(crate) fn is(&self, given: &[u8]) -> bool {
+        bool::from(subtle::ConstantTimeEq::ct_eq(self.0.as_bytes(), given))
+    }
+}
+
+impl fmt::Debug for AdminToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AdminToken")
+    }
+}
+
+/// An address, `off`, or a mapping with more settings.
+impl FromYaml for AdminConfig {
+    fn read(
+        reader: &mut Reader<'_>,
+        value: &Value,
+        path: &[PathStep],
+    ) -> Result<AdminConfig, Wrong> {
+        let mut admin = AdminConfig::default();
+        if !matches!(value, Value::Mapping(_)) {
+            admin.listen = FromYaml::read(reader, value, path)?;
+            return Ok(admin);
+        }
+        let section = reader.mapping(value, path.to_vec(), KEYS);
+        reader.read(&section, "listen", &mut admin.listen);
+        reader.read(&section, "token", &mut admin.token);
+        match reader.sound(&section, KEYS) {
+            true => Ok(admin),
+            false => Err(Wrong::Told),
+        }
+    }
+}
+
+/// No error repeats the value.
+impl FromYaml for Option<AdminToken> {
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[PathStep]) -> Result<Self, Wrong> {
+        let wrong = |what: String| Err(Wrong::Because(what));
+        let Some(token) = value.as_str() else {
+            return wrong("is not text; put it in quotes".into());
+        };
+        if !(SHORTEST_TOKEN..=LONGEST_TOKEN).contains(&token.len()) {
+            return wrong(format!(
+                "has {} bytes; give {SHORTEST_TOKEN} to {LONGEST_TOKEN}, as openssl rand -hex 16 makes \
+                 them",
+                token.len()
+            ));
+        }
+        if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return wrong(
+                "has spaces, or characters that no line of a request's head can have".into(),
+            );
+        }
+        Ok(Some(AdminToken(token.to_owned())))
+    }
+}

@@ -1,0 +1,233 @@
+//! The set of lock nodes that this proxy asks, and the one that is to take its place.
+//!
+//! While `locks.next_nodes` are listed, both sets are looked at now and then
+//! ([`SetPair`]). Once the next one votes it is asked from then on: it gets
+//! connections and subscriptions of its own. Grants, lines and the watchdog stay. What is under way on
+//! the nodes before ends there, by their votes alone.
+
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use tokio::{
+    runtime::Handle,
+    sync::watch,
+    task::JoinHandle,
+    time::{Instant, sleep},
+};
+use tracing::{info, warn};
+
+use super::{
+    WallClock,
+    address::{NodeAddress, connector_to_nodes},
+    fitness::change::{SetNow, SetPair},
+    line::{
+        streams,
+        subscribe::{self, ListeningSeat},
+    },
+    locks::Locks,
+    node::nodes::Nodes,
+    voters::Voters,
+};
+use crate::{
+    config::{LockNode, LockNotify, LocksConfig},
+    net::Connector,
+    sync::Mutex,
+};
+
+/// How often both sets are looked at, while nothing tells of a change.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often they are while no set votes.
+const LOOK_SOON: Duration = Duration::from_millis(50);
+/// How long connecting to the next nodes may take, before they are asked all the same.
+const CONNECTED_IN: Duration = Duration::from_millis(500);
+/// How long the nodes before are kept: undone attempts are on their way to them.
+const KEPT_FOR: Duration = Duration::from_secs(10);
+/// How often it is told that no set votes.
+const TOLD_EVERY: Duration = Duration::from_secs(10);
+
+/// How nodes are connected to, and which are to come.
+pub(super) struct Moving {
+    runtime: Handle,
+    wall_clock: WallClock,
+    /// With the nodes that are asked as `nodes`.
+    config: watch::Sender<LocksConfig>,
+    /// Subscriptions to releases.
+    listeners: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// A set of lock nodes, and the way to them.
+pub(super) struct NodesAt {
+    pub(super) addresses: Vec<Arc<NodeAddress>>,
+    pub(super) connector: Connector,
+}
+
+impl NodesAt {
+    pub(super) fn new(config: &LocksConfig) -> NodesAt {
+        let (connector, addresses) = (connector_to_nodes(config), NodeAddress::all(config));
+        NodesAt { addresses, connector }
+    }
+}
+
+impl Moving {
+    pub(super) fn new(config: &LocksConfig, runtime: &Handle, wall_clock: WallClock) -> Moving {
+        Moving {
+            runtime: runtime.clone(),
+            wall_clock,
+            config: watch::Sender::new(config.clone()),
+            listeners: Mutex::default(),
+        }
+    }
+
+    /// The nodes that are asked.
+    pub(super) fn serving(&self) -> Vec<LockNode> {
+        self.config.borrow().nodes.clone()
+    }
+
+    /// Sets the nodes that are to take the place of these; none: they stay.
+    pub(super) fn set_next(&self, next: &[LockNode]) {
+        self.config.send_if_modified(|config| {
+            let is_other = config.next_nodes != next;
+            config.next_nodes = next.to_vec();
+            is_other
+        });
+    }
+
+    /// Starts to hear of releases through other proxies, and to inspect the nodes.
+    pub(super) fn listen(&self, locks: &Arc<Locks>, at: NodesAt) {
+        let config = self.config.borrow().clone();
+        locks.grants.nodes().inspect(&self.runtime);
+        let voters = Voters::new(&config);
+        let mut listeners = Vec::new();
+        for (seat, address) in at.addresses.into_iter().enumerate() {
+            let (voter, connector) = (voters.of(seat), at.connector.clone());
+            let listener = ListeningSeat { seat, voter, address, connector };
+            let locks = Arc::downgrade(locks);
+            listeners.push(match config.notify {
+                LockNotify::PubSub => tokio::spawn(subscribe::run(locks, listener)),
+                LockNotify::Stream => tokio::spawn(streams::run(locks, listener)),
+            });
+        }
+        *self.listeners.lock() = listeners;
+    }
+
+    /// Connects to a set of nodes, which take the place of those `before`.
+    pub(super) fn connect(
+        &self,
+        config: &LocksConfig,
+        at: &NodesAt,
+        before: Option<&Nodes>,
+    ) -> Nodes {
+        let clock = self.wall_clock.clone();
+        Nodes::start(config, (&self.runtime, clock), &at.addresses, &at.connector, before)
+    }
+}
+
+/// Has the nodes tell the watchdog when they can be asked again.
+pub(super) fn tell(locks: &Arc<Locks>, nodes: &Nodes) {
+    let (watched, held) = (Arc::downgrade(&locks.grants), Arc::downgrade(&locks.grants));
+    nodes.tell(
+        move || {
+            if let Some(grants) = watched.upgrade() {
+                grants.schedule.came_back();
+            }
+        },
+        move |key, token, claim| held.upgrade()?.holders.until(key, token, claim),
+    );
+}
+
+/// Goes to the next set of nodes whenever that votes, for as long as there are locks.
+pub(super) async fn run(locks: Weak<Locks>, moving: Arc<Moving>) {
+    let Some(gone) = locks.upgrade().map(|locks| locks.queues.gone.clone()) else { return };
+    let _: Option<Option<()>> = gone.run_until_cancelled(follow(locks, moving)).await;
+}
+
+async fn follow(locks: Weak<Locks>, moving: Arc<Moving>) -> Option<()> {
+    let mut changes = moving.config.subscribe();
+    let mut last_told: Option<Instant> = None;
+    loop {
+        let config = changes.borrow_and_update().clone();
+        let nodes = Arc::clone(&locks.upgrade()?.grants.nodes());
+        let admissions = nodes.admissions().clone();
+        nodes.note_releases(!config.next_nodes.is_empty());
+        let Some(pair) = SetPair::new(&config).await else {
+            admissions.may_write(true, true);
+            changes.changed().await.ok()?;
+            continue;
+        };
+        info!(
+            "locks.next_nodes are looked at: they are asked once they have taken the place of locks.nodes"
+        );
+        // This proxy knows its own set, or finds out before it writes anything.
+        admissions.may_write(admissions.set().is_some(), false);
+        while !changes.has_changed().ok()? {
+            let now = pair.find(admissions.set()).await;
+            let pause = match now {
+                SetNow::NextNodes | SetNow::Decided => {
+                    drop(nodes);
+                    move_on(&locks.upgrade()?, &moving).await;
+                    break;
+                }
+                SetNow::Nodes => {
+                    admissions.may_write(true, false);
+                    LOOK_EVERY
+                }
+                SetNow::Sealed => LOOK_SOON,
+                SetNow::Unknown => LOOK_EVERY / 4,
+            };
+            if now == SetNow::Sealed && last_told.is_none_or(|at| at.elapsed() >= TOLD_EVERY) {
+                last_told = Some(Instant::now());
+                warn!(
+                    "the lock nodes are being changed: no lock is granted or renewed until that is done \
+                     or taken back (lockgate nodes)"
+                );
+            }
+            tokio::select! {
+                biased;
+                () = sleep(pause) => {}
+                () = admissions.given_up.notified(), if now != SetNow::Sealed => {}
+                changed = changes.changed() => {
+                    changed.ok()?;
+                    changes.mark_changed();
+                }
+            }
+        }
+    }
+}
+
+/// Asks the next set of nodes from now on.
+async fn move_on(locks: &Arc<Locks>, moving: &Arc<Moving>) {
+    let Some(config) = moving.config.borrow().next() else { return };
+    let listeners = std::mem::take(&mut *moving.listeners.lock());
+    let listens = !listeners.is_empty();
+    for listener in listeners {
+        listener.abort();
+        let _ = listener.await;
+    }
+    let at = NodesAt::new(&config);
+    let before = Arc::clone(&locks.grants.nodes());
+    let nodes = Arc::new(moving.connect(&config, &at, Some(&before)));
+    tell(locks, &nodes);
+    before.admissions().may_write(false, false);
+    let until = Instant::now() + CONNECTED_IN;
+    while nodes.status().iter().filter(|node| node.up).count() < nodes.quorum()
+        && Instant::now() < until
+    {
+        sleep(Duration::from_millis(2)).await;
+    }
+    locks.grants.move_to(nodes.clone());
+    locks.queues.moved(&config);
+    nodes.repeat_releases(&before);
+    moving.config.send_replace(config);
+    // Who has not listened before goes on without.
+    if listens {
+        moving.listen(locks, at);
+    }
+    info!(nodes = nodes.status().len(), "the lock nodes are locks.next_nodes from now on");
+    // Attempts that were given up are undone there.
+    tokio::spawn(async move {
+        sleep(KEPT_FOR).await;
+        drop(before);
+    });
+}

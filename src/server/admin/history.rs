@@ -1,0 +1,206 @@
+//! `/api/history`: the last ten minutes, a sample every few seconds, in memory that does not grow.
+
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
+
+use serde::Serialize;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::{
+    health::PageSource,
+    status::{Totals, micros, now_ms},
+};
+use crate::{clock::millis, session::Shared, sync::Mutex};
+
+/// The time between two samples.
+const EVERY: Duration = Duration::from_secs(5);
+/// Samples that are kept: ten minutes.
+const KEPT: usize = 120;
+
+/// The samples, the oldest first.
+#[derive(Default)]
+pub(super) struct StatusHistory(Mutex<VecDeque<StatusSample>>);
+
+/// The proxy at one moment.
+#[derive(Debug, Clone, Default)]
+struct StatusSample {
+    at_ms: u64,
+    ready: bool,
+    voting: usize,
+    connections: usize,
+    held: usize,
+    waiters: usize,
+    longest_wait_ms: u64,
+    /// What was counted between the sample before and this one, for a second.
+    rates: StatusRates,
+    /// Of each lock node, in the order of the configuration.
+    round_trips_us: Box<[Option<u64>]>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct StatusRates {
+    grants: f64,
+    busy: f64,
+    no_quorum: f64,
+    lost: f64,
+    guard_refusals: f64,
+    adopted: f64,
+    adopt_refusals: f64,
+}
+
+/// The samples in columns: the same place in each is the same moment.
+#[derive(Default, Serialize)]
+pub(super) struct HistoryDocument {
+    every_ms: u64,
+    at_ms: Vec<u64>,
+    ready: Vec<bool>,
+    voting: Vec<usize>,
+    connections: Vec<usize>,
+    held: Vec<usize>,
+    waiters: Vec<usize>,
+    longest_wait_ms: Vec<u64>,
+    grants_per_s: Vec<f64>,
+    busy_per_s: Vec<f64>,
+    no_quorum_per_s: Vec<f64>,
+    lost_per_s: Vec<f64>,
+    guard_refusals_per_s: Vec<f64>,
+    adopted_per_s: Vec<f64>,
+    adopt_refusals_per_s: Vec<f64>,
+    nodes: Vec<NodeColumn>,
+}
+
+#[derive(Serialize)]
+struct NodeColumn {
+    seat: usize,
+    address: String,
+    round_trip_us: Vec<Option<u64>>,
+}
+
+impl StatusRates {
+    fn between(before: Totals, now: Totals, passed: Duration) -> StatusRates {
+        let seconds = passed.as_secs_f64().max(0.001);
+        // Two digits are enough for a line of a few pixels.
+        let rate = |before: u64, now: u64| {
+            let counted = u32::try_from(now.saturating_sub(before)).unwrap_or(u32::MAX);
+            (f64::from(counted) / seconds * 100.0).round() / 100.0
+        };
+        StatusRates {
+            grants: rate(before.grants, now.grants),
+            busy: rate(before.busy, now.busy),
+            no_quorum: rate(before.no_quorum, now.no_quorum),
+            lost: rate(before.lost, now.lost),
+            guard_refusals: rate(before.guard_refusals, now.guard_refusals),
+            adopted: rate(before.adopted, now.adopted),
+            adopt_refusals: rate(before.adopt_refusals, now.adopt_refusals),
+        }
+    }
+}
+
+impl StatusHistory {
+    /// Takes a sample every [`EVERY`], until it is dropped.
+    pub(super) async fn keep(&self, state: &PageSource, shared: &Shared) {
+        let mut ticks = interval(EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut before, mut at) = (Totals::of(shared), Instant::now());
+        // The first tick is at once, and nothing was counted yet.
+        ticks.tick().await;
+        loop {
+            ticks.tick().await;
+            let (totals, now) = (Totals::of(shared), Instant::now());
+            let rates = StatusRates::between(before, totals, now.saturating_duration_since(at));
+            (before, at) = (totals, now);
+            self.note(sample(state, shared, rates));
+        }
+    }
+
+    fn note(&self, sample: StatusSample) {
+        let mut samples = self.0.lock();
+        if samples.len() >= KEPT {
+            samples.pop_front();
+        }
+        samples.push_back(sample);
+    }
+
+    /// The samples so far.
+    pub(super) fn document(&self, state: &PageSource) -> HistoryDocument {
+        let samples: Vec<StatusSample> = self.0.lock().iter().cloned().collect();
+        let nodes = state.readiness().nodes.into_iter().enumerate();
+        let column = |place: usize, address: String| NodeColumn {
+            seat: place + 1,
+            address,
+            round_trip_us: samples
+                .iter()
+                .map(|sample| sample.round_trips_us.get(place).copied().flatten())
+                .collect(),
+        };
+        let mut document = HistoryDocument {
+            every_ms: millis(EVERY),
+            nodes: nodes.map(|(place, node)| column(place, node.address)).collect(),
+            ..HistoryDocument::default()
+        };
+        samples.into_iter().for_each(|sample| document.push(sample));
+        document
+    }
+}
+
+fn sample(state: &PageSource, shared: &Shared, rates: StatusRates) -> StatusSample {
+    let (readiness, counts) = (state.readiness(), shared.engine.counts());
+    StatusSample {
+        at_ms: now_ms(),
+        ready: readiness.is_ready,
+        voting: readiness.voting,
+        connections: shared.clients.load(std::sync::atomic::Ordering::Relaxed),
+        held: counts.held,
+        waiters: counts.waiters,
+        longest_wait_ms: millis(counts.longest_wait),
+        rates,
+        round_trips_us: readiness.nodes.iter().map(|node| node.round_trip.map(micros)).collect(),
+    }
+}
+
+impl HistoryDocument {
+    fn push(&mut self, sample: StatusSample) {
+        let StatusRates { grants, busy, no_quorum, lost, guard_refusals, adopted, adopt_refusals } =
+            sample.rates;
+        self.at_ms.push(sample.at_ms);
+        self.ready.push(sample.ready);
+        self.voting.push(sample.voting);
+        self.connections.push(sample.connections);
+        self.held.push(sample.held);
+        self.waiters.push(sample.waiters);
+        self.longest_wait_ms.push(sample.longest_wait_ms);
+        self.grants_per_s.push(grants);
+        self.busy_per_s.push(busy);
+        self.no_quorum_per_s.push(no_quorum);
+        self.lost_per_s.push(lost);
+        self.guard_refusals_per_s.push(guard_refusals);
+        self.adopted_per_s.push(adopted);
+        self.adopt_refusals_per_s.push(adopt_refusals);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn so_many_samples_are_kept_and_the_oldest_goes() {
+        let history = StatusHistory::default();
+        for at_ms in 0..2 * KEPT as u64 {
+            history.note(StatusSample { at_ms, ..StatusSample::default() });
+        }
+        let samples = history.0.lock();
+        let at: Vec<u64> = samples.iter().map(|sample| sample.at_ms).collect();
+        assert_eq!(at, (KEPT as u64..2 * KEPT as u64).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_rate_is_for_a_second() {
+        let before = Totals { grants: 100, busy: 7, ..Totals::default() };
+        let now = Totals { grants: 151, busy: 7, lost: 1, ..Totals::default() };
+        let rates = StatusRates::between(before, now, Duration::from_secs(6));
+        assert_eq!((rates.grants, rates.busy, rates.lost), (8.5, 0.0, 0.17));
+    }
+}

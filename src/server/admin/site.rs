@@ -1,0 +1,240 @@
+//! Which page answers which request.
+//!
+//! Whatever names locks or clients is answered to those alone who mean this machine: a page of
+//! another site can have its own name lead to a loopback address, and would read what the browser
+//! gets from there (DNS rebinding).
+
+use std::{net::SocketAddr, sync::Arc};
+
+use http_body_util::Full;
+use hyper::{
+    Method, Request, Response, StatusCode,
+    body::{Bytes, Incoming},
+    header::{
+        ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderMap, HeaderName,
+        HeaderValue, REFERRER_POLICY, WWW_AUTHENTICATE, X_FRAME_OPTIONS,
+    },
+};
+use serde::Serialize;
+
+use super::{
+    actions::{self, Actions},
+    health::PageSource,
+    history::StatusHistory,
+    listing, query,
+    status::StatusDocument,
+};
+use crate::{config::AdminToken, data::DataNode, session::Shared};
+
+const TEXT: &str = "text/plain; charset=utf-8";
+const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
+const JSON: &str = "application/json";
+const HTML: &str = "text/html; charset=utf-8";
+
+/// The page at `/`. `NONCE` stands where each answer has a number of its own.
+const STATUS_PAGE: &str = include_str!("page.html");
+
+const PAGES: &str = "there are the status page at /, /metrics, /healthz, /readyz, and as JSON /api/status, /api/locks, \
+     /api/hot, /api/clients, /api/adopted, /api/history\n";
+const TOO_MANY_STEPS: &str = "comparing all keys with this pattern would take too long, give one \
+     with fewer stars, or that begins as the keys do";
+const NOT_MEANT: &str =
+    "this address is the machine's own: name it by an IP address or as localhost";
+
+/// Locks of `/api/hot` unless told.
+const HOT: usize = 10;
+/// Entries of the other lists unless told.
+const LISTED: usize = 100;
+
+/// All pages of a proxy.
+pub(crate) struct AdminSite {
+    state: Arc<PageSource>,
+    shared: Arc<Shared>,
+    history: StatusHistory,
+    actions: Actions,
+}
+
+/// The two ends of a request's connection.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PageEnds {
+    /// Whether it came to a loopback address.
+    pub(super) is_local: bool,
+    pub(super) peer: Option<SocketAddr>,
+}
+
+type Page = Response<Full<Bytes>>;
+
+impl AdminSite {
+    pub(crate) fn new(
+        state: Arc<PageSource>,
+        shared: Arc<Shared>,
+        data: Arc<DataNode>,
+        token: Option<AdminToken>,
+    ) -> AdminSite {
+        let actions = Actions::new(shared.clone(), data, token);
+        AdminSite { state, shared, history: StatusHistory::default(), actions }
+    }
+
+    /// Asks the data node now and then, and keeps the history.
+    pub(super) async fn watch(&self) {
+        tokio::join!(self.state.watch(), self.history.keep(&self.state, &self.shared));
+    }
+
+    /// Answers one request.
+    pub(super) async fn answer(&self, request: Request<Incoming>, ends: PageEnds) -> Page {
+        let action = actions::action(request.uri().path());
+        let allowed = if action.is_some() { "POST" } else { "GET, HEAD" };
+        let is_allowed = match *request.method() {
+            Method::GET | Method::HEAD => action.is_none(),
+            Method::POST => action.is_some(),
+            _ => false,
+        };
+        if !is_allowed {
+            let only = if action.is_some() { "only POST\n" } else { "only GET and HEAD\n" };
+            let mut page = page(StatusCode::METHOD_NOT_ALLOWED, TEXT, only);
+            page.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
+            return page;
+        }
+        let Some(action) = action else { return self.show(&request, ends) };
+        if ends.is_local && !means_this_machine(request.headers()) {
+            return refusal(StatusCode::MISDIRECTED_REQUEST, NOT_MEANT);
+        }
+        match self.actions.act(action, request, ends.peer).await {
+            Ok(done) => page(StatusCode::OK, JSON, done),
+            Err((status, why)) => refused(status, &why),
+        }
+    }
+
+    /// Answers what changes nothing.
+    fn show(&self, request: &Request<Incoming>, ends: PageEnds) -> Page {
+        let path = request.uri().path();
+        match path {
+            "/metrics" => return page(StatusCode::OK, METRICS, self.state.metrics()),
+            "/healthz" => return page(StatusCode::OK, TEXT, "ok\n"),
+            "/readyz" => {
+                let readiness = self.state.readiness();
+                let status = match readiness.is_ready {
+                    true => StatusCode::OK,
+                    false => StatusCode::SERVICE_UNAVAILABLE,
+                };
+                return page(status, TEXT, readiness.lines.join("\n") + "\n");
+            }
+            path if path == "/" || path.starts_with("/api/") => {}
+            _ => return page(StatusCode::NOT_FOUND, TEXT, PAGES),
+        }
+        if ends.is_local && !means_this_machine(request.headers()) {
+            return refusal(StatusCode::MISDIRECTED_REQUEST, NOT_MEANT);
+        }
+        let query = request.uri().query().unwrap_or_default();
+        self.tell(path, query).unwrap_or_else(|wrong| refusal(StatusCode::BAD_REQUEST, &wrong))
+    }
+
+    /// Answers what names locks or clients.
+    ///
+    /// # Errors
+    /// What is wrong with the query, for people.
+    fn tell(&self, path: &str, query: &str) -> Result<Page, String> {
+        let shared = &*self.shared;
+        Ok(match path {
+            "/" => status_page(),
+            "/api/status" => {
+                json(&StatusDocument::of(&self.state, shared, self.actions.are_possible()))
+            }
+            "/api/history" => json(&self.history.document(&self.state)),
+            "/api/locks" => {
+                let mut wanted = query::locks(query)?;
+                wanted.most.get_or_insert(LISTED);
+                json(&listing::locks(shared, &wanted).ok_or(TOO_MANY_STEPS)?)
+            }
+            "/api/hot" => json(&listing::hot(shared, query::count(query, HOT)?)),
+            "/api/clients" => json(&listing::clients(shared, query::count(query, LISTED)?)),
+            "/api/adopted" => json(&listing::adopted(shared, query::count(query, LISTED)?)),
+            _ => page(StatusCode::NOT_FOUND, TEXT, PAGES),
+        })
+    }
+}
+
+/// Whether the request names its server by an IP address or as localhost, as no page of another site
+/// can. HTTP/1.0 need not name it; no browser speaks that.
+fn means_this_machine(headers: &HeaderMap) -> bool {
+    let Some(host) = headers.get(HOST) else { return true };
+    let Some(name) = host.to_str().ok().and_then(|host| host.parse().ok()) else { return false };
+    let name: hyper::http::uri::Authority = name;
+    let host = name.host().trim_start_matches('[').trim_end_matches(']');
+    host.eq_ignore_ascii_case("localhost") || host.parse::<std::net::IpAddr>().is_ok()
+}
+
+fn json(document: &impl Serialize) -> Page {
+    match serde_json::to_vec(document) {
+        Ok(text) => page(StatusCode::OK, JSON, text),
+        Err(error) => refusal(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
+    }
+}
+
+/// The status page. Nothing that is not in it may run there, nor be fetched from elsewhere, and no
+/// other page may show it.
+fn status_page() -> Page {
+    let nonce = format!("{:032x}", rand::random::<u128>());
+    let mut page = page(StatusCode::OK, HTML, STATUS_PAGE.replace("NONCE", &nonce));
+    let policy = format!(
+        "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; \
+         connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; \
+         frame-ancestors 'none'; require-trusted-types-for 'script'"
+    );
+    let headers = page.headers_mut();
+    // Only hexadecimal digits are put in.
+    if let Ok(policy) = HeaderValue::try_from(policy) {
+        headers.insert(CONTENT_SECURITY_POLICY, policy);
+    }
+    headers.insert(X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
+    headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    page
+}
+
+/// The answer to who may not, or to what was not done.
+fn refused(status: StatusCode, why: &str) -> Page {
+    let mut page = refusal(status, why);
+    if status == StatusCode::UNAUTHORIZED {
+        page.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
+    page
+}
+
+/// An error, in JSON.
+fn refusal(status: StatusCode, error: &str) -> Page {
+    page(status, JSON, serde_json::json!({ "error": error }).to_string())
+}
+
+fn page(status: StatusCode, kind: &'static str, text: impl Into<Bytes>) -> Page {
+    const NOSNIFF: HeaderName = HeaderName::from_static("x-content-type-options");
+    const NO_OTHER_SITE: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
+    let mut page = Response::new(Full::new(text.into()));
+    *page.status_mut() = status;
+    let headers = page.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(NOSNIFF, HeaderValue::from_static("nosniff"));
+    headers.insert(NO_OTHER_SITE, HeaderValue::from_static("same-origin"));
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_name_of_another_site_means_this_machine() {
+        let means = |host: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(HOST, host.parse().unwrap());
+            means_this_machine(&headers)
+        };
+        for host in ["127.0.0.1:9380", "localhost:9380", "LOCALHOST", "[::1]:9380", "10.0.0.7"] {
+            assert!(means(host), "{host}");
+        }
+        for host in ["evil.example:9380", "localhost.evil.example", "127.0.0.1.nip.io", "", "a b"] {
+            assert!(!means(host), "{host}");
+        }
+        assert!(means_this_machine(&HeaderMap::new()));
+    }
+}

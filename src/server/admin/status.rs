@@ -1,0 +1,343 @@
+//! `/api/status`: the whole proxy in one document, of bounded size but for what the configuration
+//! names.
+
+use std::{
+    sync::atomic::Ordering,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use serde::Serialize;
+
+use super::health::{PageSource, Readiness, state_of};
+use crate::{
+    adopt::fleet::ModeConflict,
+    clock::millis,
+    config::Policy,
+    lock::{Counts, NodeStatus},
+    session::{
+        Shared,
+        metrics::{GuardedWrite, Outcome, TakenBack, Verb},
+    },
+};
+
+/// Most rules whose modes are two steps apart in one document; their number is told whole.
+const MOST_CONFLICTS: usize = 16;
+
+/// The document.
+#[derive(Serialize)]
+pub(super) struct StatusDocument {
+    /// Milliseconds since 1970, by this machine.
+    now_ms: u64,
+    proxy: ProxyPart,
+    /// What is not well, in the words of /readyz.
+    problems: Vec<String>,
+    data: DataPart,
+    quorum: QuorumPart,
+    nodes: Vec<NodePart>,
+    locks: LocksPart,
+    totals: Totals,
+    guards: Option<GuardsPart>,
+    adoption: Option<AdoptionPart>,
+}
+
+#[derive(Serialize)]
+struct ProxyPart {
+    name: String,
+    version: &'static str,
+    pid: u32,
+    uptime_ms: u64,
+    listen: Vec<String>,
+    ready: bool,
+    draining: bool,
+    connections: usize,
+    /// Whether `admin.token` is set, so that something can be done from here.
+    actions: bool,
+}
+
+#[derive(Serialize)]
+struct DataPart {
+    name: String,
+    /// The Redis that it is now, where that can change.
+    address: Option<String>,
+    up: bool,
+    problem: Option<String>,
+}
+
+#[derive(Serialize)]
+struct QuorumPart {
+    nodes: usize,
+    needed: usize,
+    voting: usize,
+    /// How many more may fail; below 0: no lock is granted.
+    slack: i64,
+}
+
+#[derive(Serialize)]
+struct NodePart {
+    /// Its place in `locks.nodes`, from 1.
+    seat: usize,
+    address: String,
+    up: bool,
+    votes: bool,
+    paused: bool,
+    /// `ok`, or why it does not vote, and what else is wrong, in the words of /readyz.
+    state: String,
+    faults: Vec<&'static str>,
+    round_trip_us: Option<u64>,
+    clock_ahead_us: Option<i64>,
+}
+
+#[derive(Serialize)]
+struct LocksPart {
+    held: usize,
+    session: usize,
+    leases: usize,
+    adopted: usize,
+    waiters: usize,
+    longest_wait_ms: u64,
+    oldest_hold_ms: u64,
+    /// How long new LOCKs are to wait (LOCKGATE PAUSE).
+    paused_ms: u64,
+}
+
+/// What was counted since the start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub(super) struct Totals {
+    /// LOCKs granted, adopted ones too.
+    pub(super) grants: u64,
+    /// LOCKs not granted as another had the lock, at once or for as long as they waited.
+    pub(super) busy: u64,
+    /// Commands of ours that too few lock nodes answered.
+    pub(super) no_quorum: u64,
+    /// LOCKs not granted as too many waited.
+    pub(super) queue_full: u64,
+    /// Session locks lost.
+    pub(super) lost: u64,
+    /// Writes that guards refused.
+    pub(super) guard_refusals: u64,
+    /// Commands seen on keys of adopt rules.
+    pub(super) adopted: u64,
+    /// Those of them that were refused.
+    pub(super) adopt_refusals: u64,
+    /// Locks that operators took back.
+    pub(super) taken_back: u64,
+}
+
+#[derive(Serialize)]
+struct GuardsPart {
+    enforced: bool,
+    /// Whether the data node has told which commands it has; until then commands are refused.
+    informed: bool,
+    /// How many fences in a row too few replicas have acknowledged.
+    unacknowledged: u64,
+    rules: Vec<GuardRulePart>,
+    writes: GuardedWrites,
+}
+
+#[derive(Serialize)]
+struct GuardRulePart {
+    keys: String,
+    lock: String,
+    policy: &'static str,
+}
+
+#[derive(Serialize)]
+struct GuardedWrites {
+    passed: u64,
+    notheld: u64,
+    fenced: u64,
+    audited: u64,
+    refused: u64,
+}
+
+#[derive(Serialize)]
+struct AdoptionPart {
+    rules: Vec<AdoptRulePart>,
+    seen: u64,
+    #[serde(rename = "unsafe")]
+    unsafe_ones: u64,
+    refused: u64,
+    /// How many rules are two steps apart here and in another proxy.
+    mode_conflicts: usize,
+    conflicts: Vec<ConflictPart>,
+}
+
+#[derive(Serialize)]
+struct AdoptRulePart {
+    keys: String,
+    lock: Option<String>,
+    mode: &'static str,
+}
+
+#[derive(Serialize)]
+struct ConflictPart {
+    keys: String,
+    here: &'static str,
+    there: &'static str,
+    proxy: String,
+}
+
+impl Totals {
+    /// What was counted so far.
+    pub(super) fn of(shared: &Shared) -> Totals {
+        let metrics = &shared.metrics;
+        let adopted = shared.adoption.as_ref().map(|adoption| adoption.totals());
+        let adopted = adopted.unwrap_or_default();
+        let refusals = [GuardedWrite::NotHeld, GuardedWrite::Fenced, GuardedWrite::Refused];
+        let no_quorum = |verb: Verb| metrics.requests_so_far(verb, Outcome::NoQuorum);
+        Totals {
+            grants: metrics.grants_so_far(),
+            busy: metrics.requests_so_far(Verb::Lock, Outcome::Busy),
+            no_quorum: Verb::ALL.into_iter().map(no_quorum).sum(),
+            queue_full: metrics.requests_so_far(Verb::Lock, Outcome::QueueFull),
+            lost: shared.engine.lost(),
+            guard_refusals: refusals.map(|result| metrics.guarded_so_far(result)).iter().sum(),
+            adopted: adopted.seen,
+            adopt_refusals: adopted.refused,
+            taken_back: metrics.taken_back_so_far(TakenBack::Ok),
+        }
+    }
+}
+
+impl StatusDocument {
+    /// The proxy as it is now.
+    pub(super) fn of(state: &PageSource, shared: &Shared, actions: bool) -> StatusDocument {
+        let readiness = state.readiness();
+        let problems = readiness.lines.problems().into_iter().map(str::to_owned).collect();
+        let (name, address) = state.data_names();
+        let nodes = readiness.nodes.iter().enumerate();
+        StatusDocument {
+            now_ms: now_ms(),
+            proxy: proxy(shared, &readiness, actions),
+            problems,
+            data: DataPart {
+                name,
+                address,
+                up: readiness.data_problem.is_none(),
+                problem: readiness.data_problem.clone(),
+            },
+            quorum: QuorumPart {
+                nodes: readiness.nodes.len(),
+                needed: readiness.quorum,
+                voting: readiness.voting,
+                slack: signed(readiness.voting) - signed(readiness.quorum),
+            },
+            nodes: nodes.map(|(place, node)| NodePart::of(place + 1, node)).collect(),
+            locks: locks(shared.engine.counts(), readiness.paused),
+            totals: Totals::of(shared),
+            guards: guards(shared),
+            adoption: adoption(shared),
+        }
+    }
+}
+
+fn proxy(shared: &Shared, readiness: &Readiness, actions: bool) -> ProxyPart {
+    ProxyPart {
+        name: shared.name.clone(),
+        version: env!("CARGO_PKG_VERSION"),
+        pid: std::process::id(),
+        uptime_ms: millis(shared.started.elapsed()),
+        listen: shared.listen.iter().map(ToString::to_string).collect(),
+        ready: readiness.is_ready,
+        draining: readiness.is_draining,
+        connections: shared.clients.load(Ordering::Relaxed),
+        actions,
+    }
+}
+
+impl NodePart {
+    fn of(seat: usize, node: &NodeStatus) -> NodePart {
+        let faults = || node.unfit.iter().chain(&node.found);
+        NodePart {
+            seat,
+            address: node.address.clone(),
+            up: node.up,
+            votes: node.votes(),
+            paused: node.paused,
+            state: state_of(node),
+            faults: faults().map(|fault| fault.as_str()).collect(),
+            round_trip_us: node.round_trip.map(micros),
+            clock_ahead_us: node.clock_ahead,
+        }
+    }
+}
+
+fn locks(counts: Counts, paused: Option<Duration>) -> LocksPart {
+    LocksPart {
+        held: counts.held,
+        session: counts.session_locks,
+        leases: counts.held - counts.session_locks,
+        adopted: counts.adopted,
+        waiters: counts.waiters,
+        longest_wait_ms: millis(counts.longest_wait),
+        oldest_hold_ms: millis(counts.oldest_hold),
+        paused_ms: millis(paused.unwrap_or_default()),
+    }
+}
+
+fn guards(shared: &Shared) -> Option<GuardsPart> {
+    let guards = shared.guards.as_ref()?;
+    let so_far = |result| shared.metrics.guarded_so_far(result);
+    let rules = guards.rules().iter().map(|rule| GuardRulePart {
+        keys: rule.keys.as_str().to_owned(),
+        lock: rule.lock.as_str().to_owned(),
+        policy: match rule.policy {
+            Policy::Enforce => "enforce",
+            Policy::Audit => "audit",
+        },
+    });
+    Some(GuardsPart {
+        enforced: guards.enforces(),
+        informed: guards.catalog.table().is_some(),
+        unacknowledged: guards.unacknowledged().unwrap_or(0),
+        rules: rules.collect(),
+        writes: GuardedWrites {
+            passed: so_far(GuardedWrite::Passed),
+            notheld: so_far(GuardedWrite::NotHeld),
+            fenced: so_far(GuardedWrite::Fenced),
+            audited: so_far(GuardedWrite::Audited),
+            refused: so_far(GuardedWrite::Refused),
+        },
+    })
+}
+
+fn adoption(shared: &Shared) -> Option<AdoptionPart> {
+    let adoption = shared.adoption.as_ref()?;
+    let totals = adoption.totals();
+    let rules = adoption.rules().map(|(rule, mode)| AdoptRulePart {
+        keys: rule.keys.as_str().to_owned(),
+        lock: rule.lock.as_ref().map(|lock| lock.as_str().to_owned()),
+        mode: mode.as_str(),
+    });
+    let conflicts = shared.fleet.conflicts();
+    let told = conflicts.iter().take(MOST_CONFLICTS);
+    Some(AdoptionPart {
+        rules: rules.collect(),
+        seen: totals.seen,
+        unsafe_ones: totals.unsafe_ones,
+        refused: totals.refused,
+        mode_conflicts: conflicts.len(),
+        conflicts: told
+            .map(|ModeConflict { keys, here, there, name, .. }| ConflictPart {
+                keys: keys.clone(),
+                here: here.as_str(),
+                there: there.as_str(),
+                proxy: name.clone(),
+            })
+            .collect(),
+    })
+}
+
+/// Milliseconds since 1970.
+pub(super) fn now_ms() -> u64 {
+    millis(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
+}
+
+/// A duration in whole microseconds.
+pub(super) fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+fn signed(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}

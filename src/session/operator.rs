@@ -1,0 +1,277 @@
+//! What an operator has the proxy do, by LOCKGATE or at the admin address: what is the same whoever
+//! asks, and the whole of it for the admin address, which has no connection of a client.
+//!
+//! **UNLOCK.** The lock nodes say which grant has the lock, and it is compared with the fence that the
+//! operator has named. If guards need the lock, the data node is told a larger fence then: from there on
+//! it refuses the holder's writes. Behind that the grant is released on the lock nodes. So nobody is
+//! granted the lock while its last holder may still write, and a step that fails leaves the lock with its
+//! holder, whose writes are refused; the operator repeats it.
+//!
+//! **NODE, PAUSE.** They end with the process: an operator who forgets them is forgiven by a restart.
+
+use std::{
+    fmt,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use bb8_redis::redis;
+use thiserror::Error;
+use tokio::time::timeout;
+use tracing::warn;
+
+use super::{metrics::TakenBack, shared::Shared};
+use crate::{
+    command::{self, BadRequest, shown},
+    data::DataNode,
+    guard::fences,
+    key::Key,
+    lock::{FoundGrant, NoQuorum, NotPaused},
+    net::redis_client,
+};
+
+/// The largest fence that the data node is told.
+const LAST_FENCE: u64 = (1 << 53) - 2;
+/// How long a data node may take to learn a fence from the proxy itself.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// Why a lock was not taken back. As a text it is the error that a client is told.
+#[derive(Debug, Error)]
+pub(crate) enum NotTakenBack {
+    /// Nobody holds it, or not by that fence.
+    #[error("ERR nobody holds the lock, or not by that fence")]
+    NotHeld,
+    #[error("{0}")]
+    BadRequest(BadRequest),
+    #[error("NOQUORUM {0}")]
+    NoQuorum(NoQuorum),
+    /// Neither can it be said that it is that grant, nor that it is not.
+    #[error(
+        "NOQUORUM the lock nodes that answer do not tell whether the holder's fence is {meant}: it is \
+         one of {least} to {most}"
+    )]
+    Unclear { meant: u64, least: u64, most: u64 },
+    #[error(
+        "ERR what lies at the lock's key on the lock nodes is no token: nobody was granted it, delete \
+         it there"
+    )]
+    NoToken,
+    /// The data node did not take a larger fence.
+    #[error("{0}")]
+    Fence(String),
+}
+
+impl NotTakenBack {
+    /// What the data node answered in place of a fence.
+    pub(super) fn fence(error: &str) -> NotTakenBack {
+        NotTakenBack::Fence(match error {
+            "" => "ERR the data node did not take a larger fence".into(),
+            error => error.into(),
+        })
+    }
+
+    /// As what it is counted; a request that makes no sense is not.
+    pub(crate) fn result(&self) -> Option<TakenBack> {
+        match self {
+            NotTakenBack::NotHeld => Some(TakenBack::NotHeld),
+            NotTakenBack::NoQuorum(_) | NotTakenBack::Unclear { .. } => Some(TakenBack::NoQuorum),
+            NotTakenBack::NoToken | NotTakenBack::Fence(_) => Some(TakenBack::Failed),
+            NotTakenBack::BadRequest(_) => None,
+        }
+    }
+}
+
+/// Whether the grant that was found is the one that is meant: that with this fence, or whichever has
+/// the lock.
+///
+/// # Errors
+/// If it is not, or cannot be taken back.
+pub(super) fn meant(
+    said: Result<Option<FoundGrant>, NoQuorum>,
+    fence: Option<u64>,
+) -> Result<FoundGrant, NotTakenBack> {
+    let found = said.map_err(NotTakenBack::NoQuorum)?.ok_or(NotTakenBack::NotHeld)?;
+    if found.token.is_empty() {
+        return Err(NotTakenBack::NoToken);
+    }
+    match (fence, found.fences) {
+        (None, _) => Ok(found),
+        (Some(meant), Some((least, most))) if least == most && meant == least => Ok(found),
+        (Some(meant), Some((least, most))) if least < most && (least..=most).contains(&meant) => {
+            Err(NotTakenBack::Unclear { meant, least, most })
+        }
+        _ => Err(NotTakenBack::NotHeld),
+    }
+}
+
+/// The fence that the data node is told: larger than the holder's.
+pub(super) fn larger_fence(found: &FoundGrant) -> u64 {
+    found.fences.map_or_else(now_as_fence, |(_, most)| most + 1).min(LAST_FENCE)
+}
+
+/// The fence that a proxy would propose now.
+fn now_as_fence() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(LAST_FENCE)
+}
+
+/// Takes in what the lock nodes have answered to the release: logs it, and frees a bridged lock's key.
+///
+/// # Errors
+/// If the grant did not have the lock any more, or too few answered.
+pub(super) fn taken_back(
+    shared: &Shared,
+    key: &Key,
+    found: &FoundGrant,
+    said: Result<bool, NoQuorum>,
+    by: &(dyn fmt::Display + Sync),
+) -> Result<(), NotTakenBack> {
+    let fence = found.fences.map_or(0, |(_, most)| most);
+    let lock = shown(shared.name_of(key));
+    match said {
+        Ok(true) => {
+            warn!(lock, fence, %by, "an operator has taken a lock back (LOCKGATE UNLOCK)");
+            if let Some(bridge) = &shared.bridge {
+                bridge.free_soon(key, &found.token);
+            }
+            shared.metrics.taken_back(TakenBack::Ok);
+            Ok(())
+        }
+        Ok(false) => Err(NotTakenBack::NotHeld),
+        Err(error) => {
+            warn!(
+                lock, fence, %by, %error,
+                "an operator has tried to take a lock back (LOCKGATE UNLOCK)"
+            );
+            Err(NotTakenBack::NoQuorum(error))
+        }
+    }
+}
+
+/// Takes a lock back by the proxy's own connection to the data node. `name`: as clients name it;
+/// `fence`: of the grant that is meant.
+///
+/// # Errors
+/// If it was not taken back.
+pub(crate) async fn unlock(
+    shared: &Shared,
+    data: &DataNode,
+    name: &[u8],
+    fence: Option<u64>,
+    by: &(dyn fmt::Display + Sync),
+) -> Result<(), NotTakenBack> {
+    let done = try_unlock(shared, data, name, fence, by).await;
+    if let Some(result) = done.as_ref().err().and_then(NotTakenBack::result) {
+        shared.metrics.taken_back(result);
+    }
+    done
+}
+
+async fn try_unlock(
+    shared: &Shared,
+    data: &DataNode,
+    name: &[u8],
+    fence: Option<u64>,
+    by: &(dyn fmt::Display + Sync),
+) -> Result<(), NotTakenBack> {
+    let config = shared.config.load_full();
+    let key = Key::new(config.locks.prefix.as_bytes(), name);
+    command::check_key(name, &key, &config.locks).map_err(NotTakenBack::BadRequest)?;
+    let found = meant(shared.engine.find(key.clone()).await, fence)?;
+    if shared.is_guard_lock(&key) {
+        let learning = outbid(shared, data, &key, larger_fence(&found));
+        let learned = timeout(LIMIT, learning).await;
+        learned.unwrap_or_else(|_| {
+            Err(NotTakenBack::fence("ERR the data node did not answer in time"))
+        })?;
+    }
+    let said = shared.engine.take_back(key.clone(), &found).await;
+    taken_back(shared, &key, &found, said, by)
+}
+
+/// Tells the data node a larger fence: of a cluster, the node that has the fence's slot.
+async fn outbid(
+    shared: &Shared,
+    data: &DataNode,
+    key: &Key,
+    fence: u64,
+) -> Result<(), NotTakenBack> {
+    let place = shared.guards.as_ref().map(|guards| guards.place).unwrap_or_default();
+    let ttl = shared.config.load().locks.fence_ttl;
+    let mut announcing = redis::cmd("EVAL");
+    announcing.arg(&fences::announcement(place, key, fence, ttl)[..]);
+    let mut last = NotTakenBack::fence("ERR there is no data node now, or none that has the slot");
+    for tenure in data.all() {
+        let asked = async {
+            let mut connection = redis_client::connect(&tenure.url, data.connector()).await?;
+            announcing.query_async::<u64>(&mut connection.redis).await
+        };
+        match asked.await {
+            // Whoever is the data node now has not heard of it.
+            Ok(_) if tenure.has_ended() => {
+                return Err(NotTakenBack::fence("ERR the data node has changed meanwhile"));
+            }
+            Ok(_) => return Ok(()),
+            // Another node has the slot.
+            Err(error) if error.code() == Some("MOVED") => {}
+            Err(error) => {
+                let why = match (error.code(), error.detail()) {
+                    (Some(code), Some(detail)) => format!("{code} {detail}"),
+                    _ => error.to_string(),
+                };
+                last = NotTakenBack::fence(&format!("ERR the data node: {why}"));
+            }
+        }
+    }
+    Err(last)
+}
+
+/// Has a lock node asked for no new locks, or asked again (`resume`), and logs it.
+///
+/// # Errors
+/// The error that the operator is told.
+pub(crate) fn pause_node(
+    shared: &Shared,
+    address: &[u8],
+    how: NodePause,
+    by: &(dyn fmt::Display + Sync),
+) -> Result<(), NodeNotPaused> {
+    let done = match how {
+        NodePause::Pause { force } => shared.engine.pause_node(address, force),
+        NodePause::Resume => shared.engine.resume_node(address),
+    };
+    let node = shown(address);
+    done.map_err(|why| NodeNotPaused { node: node.clone(), why })?;
+    warn!(node, %by, "an operator has paused or resumed a lock node (LOCKGATE NODE)");
+    Ok(())
+}
+
+/// What is to become of a lock node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NodePause {
+    /// It is asked for no new locks. `force`: also where too few others vote.
+    Pause { force: bool },
+    /// It is asked again.
+    Resume,
+}
+
+/// A lock node that was not paused or resumed.
+#[derive(Debug)]
+pub(crate) struct NodeNotPaused {
+    node: String,
+    pub(crate) why: NotPaused,
+}
+
+impl fmt::Display for NodeNotPaused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.why {
+            NotPaused::Unknown => {
+                write!(f, "ERR no lock node has the address '{}' (LOCKGATE NODES)", self.node)
+            }
+            NotPaused::TooFew { voting, quorum } => write!(
+                f,
+                "ERR {voting} other lock nodes vote, and {quorum} are needed; with FORCE it is paused all \
+                 the same"
+            ),
+        }
+    }
+}

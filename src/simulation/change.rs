@@ -1,0 +1,375 @@
+//! The lock nodes are changed while proxies run, by the product's own coordinators.
+//!
+//! Coordinators die half-way, two work at once, some take the change back. Proxies hear of the next nodes
+//! in any order, one of them only when it is done. Nodes of both sets are stopped, cut off and lose
+//! their memory meanwhile.
+
+use std::{
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::time::{Instant, sleep, timeout};
+
+use super::{
+    DRIFT_FACTOR, MAX_TTL, NODE_TIMEOUT, Planted, RunOutcome,
+    checker::{Checker, Happened},
+    client::{Client, full, ms},
+    clock,
+    connection::{SessionUnderTest, shared},
+    network::Network,
+    outcomes,
+    redis::Edit,
+    seeds, simulate_by,
+};
+use crate::{
+    config::{Endpoint, LockNode, LocksConfig, RedisUrl},
+    lock::{ChangeError, Changed, Engine, back_out, change, initialise},
+    net::memory::set_network,
+};
+
+/// The proxies at the beginning; one more is started once the change is done.
+const PROXIES: usize = 3;
+/// The number by which coordinators connect; a second one has the next.
+const COORDINATOR: usize = PROXIES + 1;
+const ENDS: usize = COORDINATOR + 2;
+const CLIENTS: usize = 6;
+/// All simulated nodes.
+const NODES: usize = 6;
+/// The seeds tried.
+const SEEDS: u64 = 16;
+/// The most tries to change the nodes, once all is well.
+const TRIES: usize = 100;
+
+/// The lock nodes before and after the change.
+fn sets(seed: u64) -> (&'static [usize], &'static [usize]) {
+    match seed % 5 {
+        0 => (&[0, 1, 2], &[3, 4, 5]),
+        1 => (&[0, 1, 2], &[0, 1, 3]),
+        2 => (&[0, 1, 2], &[0, 1, 2, 3, 4]),
+        3 => (&[0, 1, 2, 3, 4], &[2, 1, 0]),
+        _ => (&[0], &[1, 2, 0]),
+    }
+}
+
+/// Whether nodes lose their memory one by one, with time between. In the other seeds none does, as a
+/// single lock node must not.
+fn forgets(seed: u64) -> bool {
+    seed % 2 == 1 && seed % 5 != 4
+}
+
+fn nodes_of(which: &[usize], proxy: usize) -> Vec<LockNode> {
+    let url = |index| RedisUrl {
+        endpoint: Endpoint::Tcp { host: format!("simulated-{proxy}-{index}"), port: 1 },
+        ..RedisUrl::local(1)
+    };
+    which.iter().map(|index| url(index).into()).collect()
+}
+
+/// A file that lists both sets.
+fn config(proxy: usize, seed: u64) -> LocksConfig {
+    let (before, next) = sets(seed);
+    LocksConfig {
+        nodes: nodes_of(before, proxy),
+        next_nodes: nodes_of(next, proxy),
+        max_ttl: MAX_TTL,
+        default_ttl: ms(600),
+        node_timeout: NODE_TIMEOUT,
+        node_silence: ms(800),
+        drift_factor: DRIFT_FACTOR,
+        ..LocksConfig::default()
+    }
+}
+
+/// A file from before the change.
+fn config_before(proxy: usize, seed: u64) -> LocksConfig {
+    LocksConfig { next_nodes: Vec::new(), ..config(proxy, seed) }
+}
+
+/// Has `work` done until it is, or until its process dies.
+async fn perhaps_dying<T>(network: &Network, work: impl Future<Output = T>) -> Option<T> {
+    let lives = if network.below(2) == 0 { ms(20 + network.below(600)) } else { ms(60_000) };
+    timeout(lives, work).await.ok()
+}
+
+/// Whether a coordinator says that the next nodes vote.
+fn is_done(said: Option<&Result<Changed, ChangeError>>) -> bool {
+    matches!(said, Some(Ok(_) | Err(ChangeError::Done)))
+}
+
+/// Changes the nodes, with coordinators that die and take it back, until it is done.
+async fn change_nodes(
+    network: Arc<Network>,
+    checker: Arc<Checker>,
+    seed: u64,
+    is_well: Arc<AtomicBool>,
+) {
+    let (one, other) = (config(COORDINATOR, seed), config(COORDINATOR + 1, seed));
+    let mut tries = 0;
+    loop {
+        sleep(ms(network.below(1500))).await;
+        let well = is_well.load(Ordering::Relaxed);
+        tries += usize::from(well);
+        if tries > TRIES {
+            return checker.must(false, "the nodes are not changed though all is well");
+        }
+        let kind = if well { 9 } else { network.below(4) };
+        let done = match kind {
+            0 => {
+                let said = perhaps_dying(&network, back_out(&one)).await;
+                checker.happened(&format!("a coordinator backs out: {said:?}"));
+                matches!(said, Some(Err(ChangeError::Done)))
+            }
+            1 => {
+                let first = perhaps_dying(&network, change(&one, |step| checker.happened(step)));
+                let pause = ms(network.below(60));
+                let second = async {
+                    sleep(pause).await;
+                    perhaps_dying(&network, change(&other, |step| checker.happened(step))).await
+                };
+                let (first, second) = tokio::join!(first, second);
+                checker.happened(&format!("two coordinators: {first:?}, {second:?}"));
+                is_done(first.as_ref()) || is_done(second.as_ref())
+            }
+            _ => {
+                let work = change(&one, |step| checker.happened(step));
+                let said = perhaps_dying(&network, work).await;
+                checker.happened(&format!("a coordinator: {said:?}"));
+                is_done(said.as_ref())
+            }
+        };
+        if done {
+            return;
+        }
+    }
+}
+
+/// Disturbs the nodes.
+async fn fail(network: Arc<Network>, checker: Arc<Checker>, seed: u64) {
+    let mut last = Instant::now();
+    loop {
+        sleep(ms(100 + network.below(1200))).await;
+        if forgets(seed) && last.elapsed() > ms(6000) {
+            last = Instant::now();
+            let index = network.below(NODES as u64) as usize;
+            network.forget(index);
+            checker.happened(&format!("node {index} is restarted, and has forgotten all"));
+        } else {
+            checker.happened(&network.disturb(ENDS));
+        }
+    }
+}
+
+async fn live(seed: u64, planted: Planted) -> RunOutcome {
+    let (before, next) = sets(seed);
+    let delay = ms([1, 3, 10][seed as usize / 5 % 3]);
+    let network = Network::new(seed, NODES, 1.09, delay);
+    network.keep_time(true);
+    network.edit(edits(planted));
+    let data = Network::of_data(seed, delay, 1.0, false, false, false);
+    let (dialled, its_data) = (network.clone(), data.clone());
+    set_network(Some(Box::new(move |host| {
+        let ends: Vec<&str> = host.split('-').skip(1).collect();
+        let number = |at: usize| ends[at].parse::<usize>().unwrap();
+        match ends[0] {
+            "data" => its_data.connect(number(1), 0),
+            _ => dialled.connect(number(0), number(1)),
+        }
+    })));
+    let checker = Arc::new(Checker::new());
+    checker.happened(&format!("from nodes {before:?} to {next:?}"));
+    initialise(&config_before(0, seed)).await.unwrap();
+    let begun = Instant::now();
+    let start = |config: &LocksConfig, proxy| {
+        let engine = Engine::start_alone(config, clock(proxy, begun));
+        engine.follow_next_nodes();
+        engine
+    };
+    let mut engines: Vec<Arc<Engine>> =
+        (0..PROXIES).map(|proxy| start(&config_before(proxy, seed), proxy)).collect();
+    sleep(Duration::from_secs(2)).await;
+    let client = |engine: &Arc<Engine>, proxy: usize, name: usize| {
+        let shared = shared(engine, config(proxy, seed), None, None);
+        let connection = SessionUnderTest::new(shared, data.clone(), name);
+        let (network, checker) = (network.clone(), checker.clone());
+        let (is_clean, adopts, modes, steps, judges) = (true, false, None, false, false);
+        Client {
+            connection,
+            is_clean,
+            network,
+            checker,
+            name,
+            proxy,
+            delay,
+            adopts,
+            modes,
+            steps,
+            judges,
+        }
+    };
+    let [is_over, is_well] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+    let mut clients = Vec::new();
+    for name in 0..CLIENTS {
+        let proxy = name % PROXIES;
+        let client = client(&engines[proxy], proxy, name);
+        clients.push(tokio::spawn(client.run_until(is_over.clone())));
+    }
+    let keeper = client(&engines[0], 0, CLIENTS).keep("kept", is_over.clone());
+    clients.push(tokio::spawn(keeper));
+    // Two proxies are told at any time, the third one when it is done.
+    for (proxy, engine) in engines.iter().enumerate().take(PROXIES - 1) {
+        let (engine, told, checker) = (engine.clone(), config(proxy, seed), checker.clone());
+        let after = ms(network.below(5000));
+        tokio::spawn(async move {
+            sleep(after).await;
+            engine.set_next_nodes(&told.next_nodes);
+            checker.happened(&format!("proxy {proxy} is told"));
+        });
+    }
+    let failing = tokio::spawn(fail(network.clone(), checker.clone(), seed));
+    let changing = change_nodes(network.clone(), checker.clone(), seed, is_well.clone());
+    let mut changing = tokio::spawn(changing);
+    // Disturbed for so long, or until it is done and a while longer.
+    let disturbed = ms(5000 + network.below(25_000));
+    let is_changed = timeout(disturbed, &mut changing).await.is_ok();
+    checker.happened(&format!("changed while disturbed: {is_changed}"));
+    if is_changed {
+        sleep(ms(network.below(4000))).await;
+    }
+    failing.abort();
+    network.heal();
+    data.heal();
+    is_well.store(true, Ordering::Relaxed);
+    if !is_changed {
+        let ended = timeout(Duration::from_secs(1200), changing).await;
+        checker.must(matches!(ended, Ok(Ok(()))), "a coordinator never ends");
+    }
+    // This proxy's votes count nowhere by now.
+    sleep(ms(network.below(3000))).await;
+    engines[PROXIES - 1].set_next_nodes(&config(PROXIES - 1, seed).next_nodes);
+    checker.happened("the last proxy is told");
+    // One that is started with the file of the change finds out.
+    engines.push(start(&config(PROXIES, seed), PROXIES));
+    let late = client(&engines[PROXIES], PROXIES, CLIENTS + 1);
+    clients.push(tokio::spawn(late.run_until(is_over.clone())));
+    // Nodes without a copy have waited by then.
+    sleep(Duration::from_secs(8)).await;
+    is_over.store(true, Ordering::Relaxed);
+    for client in clients {
+        let ended = timeout(Duration::from_secs(120), client).await;
+        checker.must(matches!(ended, Ok(Ok(()))), "a client never ends");
+    }
+    sleep(2 * MAX_TTL).await;
+    for (proxy, engine) in engines.iter().enumerate() {
+        let serving: Vec<String> = engine.serving().iter().map(|node| node.to_string()).collect();
+        let wanted: Vec<String> =
+            nodes_of(next, proxy).iter().map(|node| node.to_string()).collect();
+        checker.must(serving == wanted, &format!("proxy {proxy} asks {serving:?}"));
+        let (key, token) = (full("d"), format!("last.{proxy}"));
+        let granted = engine.acquire(&key, token.as_bytes(), MAX_TTL, None).await;
+        let granted = granted.map(|grant| grant.fence);
+        checker.must(granted.is_ok(), &format!("not to be had when all is well: {granted:?}"));
+        let released = engine.release(&key, token.as_bytes(), None).await;
+        checker.must(released == Ok(true), &format!("not to be given back: {released:?}"));
+    }
+    sleep(ms(900)).await;
+    let locks = network.locks();
+    let left: Vec<_> = next.iter().map(|node| &locks[*node]).collect();
+    checker.must(left.iter().all(|locks| locks.is_empty()), &format!("left behind: {left:?}"));
+    checker.stored(&data.written());
+    let outcome = RunOutcome {
+        faults: checker.faults(),
+        history: checker.history(),
+        digest: checker.digest(),
+        counts: Happened { past: usize::from(is_changed), ..checker.counts() },
+    };
+    drop(engines);
+    outcome
+}
+
+/// Edits of the scripts of a change that plant a fault.
+fn edits(planted: Planted) -> &'static [Edit] {
+    const COPY: &str = "-- Writes a lock, as it is on other nodes";
+    const ACQUIRE: &str = "-- Takes a lock on this node and";
+    match planted {
+        Planted::NotCopied => &[(COPY, "if token ~= '' then", "if false then")],
+        Planted::FencesNotCopied => {
+            &[(COPY, "if largest < tonumber(ARGV[6]) then", "if false then")]
+        }
+        Planted::SealedVotes => &[(
+            ACQUIRE,
+            "if found[2] ~= ARGV[7] and ARGV[7] ~= ''",
+            "if found[2] ~= ARGV[7] and not string.find(found[2] or '', ':joint:', 1, true)",
+        )],
+        _ => &[],
+    }
+}
+
+fn simulate(seed: u64, planted: Planted) -> RunOutcome {
+    simulate_by(seed, planted, live)
+}
+
+#[test]
+fn no_change_of_nodes_breaks_anything() {
+    let seeds = seeds(SEEDS);
+    let tried = seeds.end - seeds.start;
+    let (mut failed, mut ended, mut sum) = (Vec::new(), 0, Happened::default());
+    for (seed, outcome) in outcomes(seeds, simulate) {
+        ended += 1;
+        if tried == 1 {
+            println!("{}", outcome.history);
+        }
+        if !outcome.faults.is_empty() {
+            println!("seed {seed}: {:?}", outcome.faults);
+            failed.push(seed);
+        }
+        sum.grants += outcome.counts.grants;
+        sum.renewals += outcome.counts.renewals;
+        sum.losses += outcome.counts.losses;
+        sum.past += outcome.counts.past;
+    }
+    assert_eq!(ended, tried, "a thread panicked");
+    let Happened { grants, renewals, losses, past, .. } = sum;
+    println!(
+        "{tried} changes, {past} of them while disturbed: {grants} grants, {renewals} renewals, \
+         {losses} losses"
+    );
+    assert!(failed.is_empty(), "LOCKGATE_SEED=n shows the history of these: {failed:?}");
+    assert!(tried == 1 || grants as u64 > 5 * tried, "hardly anything happened");
+    assert!(tried < 10 || past > 0, "no change was done while nodes were disturbed");
+}
+
+#[test]
+fn a_change_tells_the_same_story_each_time() {
+    for seed in [1, 5] {
+        let digests: Vec<u64> = (0..3).map(|_| simulate(seed, Planted::Nothing).digest).collect();
+        assert!(digests.iter().all(|digest| *digest == digests[0]), "seed {seed}: {digests:?}");
+    }
+}
+
+/// Checks that the checker says this of some seed from `first` on.
+fn is_found(planted: Planted, what: &str, first: u64) {
+    let says = |seed: &u64| simulate(*seed, planted).faults.iter().any(|f| f.contains(what));
+    let found = (first..first + 200).find(says);
+    println!("{planted:?}, {what:?}, is found by seed {found:?}");
+    assert!(found.is_some(), "{planted:?} is not found");
+}
+
+#[test]
+fn a_set_that_begins_without_the_locks_is_found() {
+    is_found(Planted::NotCopied, "at once", 28);
+}
+
+#[test]
+fn a_set_that_begins_without_the_fences_is_found() {
+    is_found(Planted::FencesNotCopied, "after", 36);
+}
+
+#[test]
+fn sealed_nodes_that_vote_are_found() {
+    is_found(Planted::SealedVotes, "at once", 32);
+}

@@ -1,0 +1,63 @@
+//! `lockgate nodes`: how far a change of the lock nodes is; has it made, or takes it back.
+
+use anyhow::bail;
+
+use crate::{
+    config::Config,
+    lock::{self, ChangeStatus, NodeOfSet},
+};
+
+/// What is to become of a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NodesStep {
+    /// It is only shown.
+    Show,
+    /// It is made, or brought to its end.
+    Change,
+    /// It is taken back.
+    BackOut,
+}
+
+/// Shows which lock nodes of a configuration vote, and makes or takes back their change.
+///
+/// # Errors
+/// If the configuration has no `locks.next_nodes`, or nodes are missing or not fit.
+pub fn run(config: &Config, step: NodesStep) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let done = runtime.block_on(carry_out(config, step));
+    runtime.shutdown_background();
+    done
+}
+
+async fn carry_out(config: &Config, step: NodesStep) -> anyhow::Result<()> {
+    let locks = &config.locks;
+    match step {
+        NodesStep::Show => {}
+        NodesStep::Change => match lock::change(locks, |step| println!("{step}")).await {
+            Ok(changed) => {
+                println!(
+                    "changed: {} held locks were copied, nobody could lock for {} ms",
+                    changed.held,
+                    changed.sealed.as_millis()
+                );
+                for node in &changed.waiting {
+                    println!("{node} was not there: it waits for the longest TTL before it votes");
+                }
+            }
+            Err(error) => bail!(error),
+        },
+        NodesStep::BackOut => match lock::back_out(locks).await {
+            Ok(()) => println!("taken back: locks.nodes vote"),
+            Err(error) => bail!(error),
+        },
+    }
+    let ChangeStatus { now, nodes, next_nodes } = lock::status(locks).await?;
+    println!("{now}");
+    for (title, nodes) in [("locks.nodes", nodes), ("locks.next_nodes", next_nodes)] {
+        println!("{title}:");
+        for NodeOfSet { address, what } in nodes {
+            println!("  {address}  {what}");
+        }
+    }
+    Ok(())
+}

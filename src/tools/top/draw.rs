@@ -1,0 +1,569 @@
+//! The screen, made of what was merged and what the user has chosen.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use ratatui::{buffer::Buffer, layout::Rect};
+
+use super::{
+    merge::{LockRow, NodeRow, WaiterRow, WatchedProxy},
+    plain::PlainText,
+    report::{ClientReport, Round},
+    table::{self, Sheet, TableColumn, TableRow, Tone},
+    view::View,
+    wanted::LockSort,
+};
+
+/// Everything that there is to be seen.
+#[derive(Clone, Copy)]
+pub(super) struct Board<'a> {
+    pub(super) proxies: &'a [WatchedProxy],
+    pub(super) nodes: &'a [NodeRow],
+    pub(super) locks: &'a [LockRow],
+    pub(super) line: &'a [WaiterRow],
+    pub(super) view: &'a View,
+    pub(super) now: SystemTime,
+    pub(super) every: Duration,
+    pub(super) colours: bool,
+}
+
+/// Lines of locks on a screen that nobody scrolls.
+const LOCKS_ONCE: usize = 50;
+/// Most lines of it.
+const LINES_ONCE: u16 = 1000;
+
+const PROXY_COLUMNS: [TableColumn; 10] = [
+    words("PROXY", 14, 40, 0),
+    words("STATE", 11, 11, 0),
+    words("NAME", 8, 40, 9),
+    words("VERSION", 7, 12, 8),
+    number("UPTIME", 7, 6),
+    number("CLIENTS", 7, 5),
+    number("HELD", 6, 3),
+    number("WAITERS", 7, 1),
+    number("GRANTS/S", 8, 2),
+    number("REFUSED/S", 9, 4),
+];
+const NODE_COLUMNS: [TableColumn; 4] = [
+    words("LOCK NODE", 14, 40, 0),
+    number("VOTES", 5, 0),
+    number("ROUND TRIP", 10, 2),
+    words("STATE", 12, 400, 1),
+];
+const LOCK_COLUMNS: [TableColumn; 8] = [
+    words("  LOCK", 12, 60, 0),
+    words("HOLDER", 14, 22, 3),
+    words("NAME", 8, 24, 4),
+    words("PROXY", 14, 24, 7),
+    number("HELD", 7, 2),
+    number("TTL", 7, 6),
+    number("WAITERS", 7, 1),
+    number("LONGEST", 7, 5),
+];
+/// What is told of hot locks beside that.
+const WAITED_COLUMN: TableColumn = number("WAITED", 7, 3);
+const LINE_COLUMNS: [TableColumn; 5] = [
+    words("CLIENT", 14, 40, 0),
+    words("NAME", 8, 40, 2),
+    words("PROXY", 14, 40, 3),
+    number("WAITED", 7, 0),
+    number("HOLDS", 5, 4),
+];
+
+const HELP: [&str; 16] = [
+    "q, Ctrl-C      ends",
+    "j k ↓ ↑        the next and the last lock; g G: the first and the last of all",
+    "1 w            locks that most clients wait for first",
+    "2 a            locks held for longest first",
+    "3 t            locks first that a client has waited for longest",
+    "4 h            hot locks: waited for longest by all clients together, lately",
+    "/              locks whose names have this word, or match this pattern (KEYS); Esc: all",
+    "Enter          who holds the lock and who waits for it; Enter, Esc: back",
+    "p              nothing is asked until p is pressed again",
+    "",
+    "HELD           locks granted through this proxy; of a lock, for how long",
+    "TTL            until the lock ends if nobody renews it",
+    "LONGEST        how long the first in line has waited",
+    "REFUSED/S      LOCKs and writes refused: busy, too few lock nodes, queue full, guards, adopt",
+    "VOTES          proxies that count on this lock node's votes, of those that were reached",
+    "",
+];
+
+const fn words(title: &'static str, least: u16, most: u16, dispensable: u8) -> TableColumn {
+    TableColumn { title, least, most, dispensable, numbers: false }
+}
+
+const fn number(title: &'static str, width: u16, dispensable: u8) -> TableColumn {
+    TableColumn { title, least: width, most: width, dispensable, numbers: true }
+}
+
+impl Board<'_> {
+    /// Draws the screen.
+    pub(super) fn draw(&self, buffer: &mut Buffer, area: Rect) {
+        let mut sheet = Sheet::new(buffer, area, self.colours);
+        sheet.line(&self.summary(), Tone::Head);
+        if self.view.help {
+            HELP.iter().for_each(|line| sheet.line(line, Tone::Plain));
+        } else if let Some(name) = &self.view.open {
+            self.draw_line(&mut sheet, name);
+        } else {
+            self.draw_all(&mut sheet);
+        }
+        sheet.skip_to_last(1);
+        sheet.line(&self.foot(), Tone::Plain);
+    }
+
+    /// The screen as lines of text, as long as it needs to be.
+    pub(super) fn text(&self, width: u16) -> Vec<String> {
+        let (locks, left_out) = self.locks.split_at(self.locks.len().min(LOCKS_ONCE));
+        // Proxies take two each at most; headings, and lines between, are 10.
+        let lines = 2 * self.proxies.len() + self.nodes.len() + locks.len() + 10;
+        let lines = u16::try_from(lines).unwrap_or(u16::MAX).min(LINES_ONCE);
+        let area = Rect::new(0, 0, width, lines);
+        let mut buffer = Buffer::empty(area);
+        let mut sheet = Sheet::new(&mut buffer, area, false);
+        sheet.line(&self.summary(), Tone::Plain);
+        Board { locks, ..*self }.draw_all(&mut sheet);
+        let mut lines = table::lines(&buffer);
+        while lines.last().is_some_and(String::is_empty) {
+            lines.pop();
+        }
+        if !left_out.is_empty() {
+            lines.push(format!("  … {} more", left_out.len()));
+        }
+        lines
+    }
+
+    fn draw_all(&self, sheet: &mut Sheet<'_>) {
+        if let Some(complaint) = self.complaint() {
+            sheet.line(&complaint, Tone::Warning);
+        }
+        // Locks have what the proxies and nodes leave, and some of it in any case.
+        let gap = usize::from(sheet.room() > 16);
+        let room = sheet.room().saturating_sub(1 + 3 * gap);
+        let mut proxies: Vec<_> = self.proxies.iter().map(|proxy| self.proxy(proxy)).collect();
+        let mut nodes: Vec<_> = self.nodes.iter().map(node).collect();
+        let locks: Vec<_> =
+            self.locks.iter().enumerate().map(|(place, row)| self.lock(place, row)).collect();
+        let wanted = (height(&proxies), height(&nodes));
+        let of_locks = part(height(&locks).max(2), room, wanted.0 + wanted.1);
+        let of_nodes = part(wanted.1, room - of_locks, wanted.0);
+        let of_proxies = room - of_locks - of_nodes;
+        worst_first(&mut nodes, of_nodes);
+        worst_first(&mut proxies, of_proxies);
+        let blank = |sheet: &mut Sheet<'_>| (0..gap).for_each(|_| sheet.line("", Tone::Plain));
+        blank(sheet);
+        sheet.table(&PROXY_COLUMNS, &proxies, of_proxies);
+        blank(sheet);
+        if !nodes.is_empty() {
+            sheet.table(&NODE_COLUMNS, &nodes, of_nodes);
+            blank(sheet);
+        }
+        let room = sheet.room().saturating_sub(1);
+        let mut columns = LOCK_COLUMNS.to_vec();
+        if self.view.sort == LockSort::Hot {
+            columns.push(WAITED_COLUMN);
+        }
+        // The marked one is seen: rows before it go.
+        let shown = room.saturating_sub(2).max(1);
+        let first = (self.view.marked + 1).saturating_sub(shown);
+        sheet.table(&columns, &locks[first.min(locks.len())..], room);
+        if locks.is_empty() {
+            sheet.line(self.no_locks(), Tone::Plain);
+        }
+    }
+
+    fn no_locks(&self) -> &'static str {
+        match self.view {
+            _ if self.nodes.is_empty() => "  not known",
+            View { sort: LockSort::Hot, .. } => "  none was waited for lately",
+            view if view.filter.is_empty() => "  none",
+            _ => "  none that matches",
+        }
+    }
+
+    fn draw_line(&self, sheet: &mut Sheet<'_>, name: &[u8]) {
+        let shown = PlainText::of_bytes(name).to_string();
+        sheet.line("", Tone::Plain);
+        // The one place where a long name is seen whole.
+        let mut rest = format!("Lock {shown}");
+        while !rest.is_empty() && sheet.room() > 8 {
+            let end =
+                rest.char_indices().nth(sheet.width().max(1)).map_or(rest.len(), |(at, _)| at);
+            sheet.line(&rest[..end], Tone::Head);
+            rest.drain(..end);
+        }
+        let lock = self.locks.iter().find(|lock| lock.name.bytes == name);
+        for text in lock.map_or_else(|| vec!["not held, and not waited for".into()], told) {
+            sheet.line(&text, Tone::Plain);
+        }
+        sheet.line("", Tone::Plain);
+        let waiters: u64 = lock.map_or(0, |lock| lock.waiters);
+        let first = self.view.scrolled.min(self.line.len().saturating_sub(1));
+        let rows: Vec<_> = self.line[first..].iter().map(waiter).collect();
+        let room = sheet.room().saturating_sub(2);
+        sheet.table(&LINE_COLUMNS, &rows, room);
+        let missing = waiters.saturating_sub(self.line.len() as u64);
+        if self.line.is_empty() && waiters == 0 {
+            sheet.line("  nobody waits", Tone::Plain);
+        } else if missing > 0 {
+            sheet.line(&format!("  … {missing} more wait, who are not known yet"), Tone::Plain);
+        }
+    }
+
+    fn summary(&self) -> String {
+        let ready = self.rounds().filter(|round| round.status.proxy.ready).count();
+        let voting = self.nodes.iter().filter(|node| node.votes > 0 && node.votes == node.asked);
+        let held: u64 = self.rounds().map(|round| round.status.locks.held).sum();
+        let waiters: u64 = self.rounds().map(|round| round.status.locks.waiters).sum();
+        let paused = if self.view.paused { "PAUSED  " } else { "" };
+        format!(
+            "{paused}{ready} of {} ready  {} of {} lock nodes vote  {held} held  {waiters} wait  {}",
+            count(self.proxies.len(), "proxy", "proxies"),
+            voting.count(),
+            self.nodes.len(),
+            time_of_day(self.now),
+        )
+    }
+
+    fn foot(&self) -> String {
+        let view = self.view;
+        if let Some(filter) = &view.typing {
+            return format!("/{}_   Enter: filter, Esc: as before", PlainText::of(filter));
+        }
+        if view.help {
+            return "any key: back".into();
+        }
+        if view.open.is_some() {
+            return "Enter back  j k scroll  p pause  ? help  q quit".into();
+        }
+        let mut foot = format!("by {}", view.sort.as_str());
+        if !view.filter.is_empty() {
+            foot += &format!(", with {}", PlainText::of(&view.filter));
+        }
+        let pause = if view.paused { "p go on" } else { "p pause" };
+        let every = self.every.as_secs_f64();
+        // What matters less stands behind: it is cut on a narrow screen.
+        let keys = "/ filter  Enter line  1 waiters  2 age  3 wait  4 hot";
+        foot + &format!("  ? help  q quit  {pause}  {keys}  every {every} s")
+    }
+
+    fn rounds(&self) -> impl Iterator<Item = &Round> {
+        self.proxies.iter().filter_map(|proxy| proxy.round.as_ref())
+    }
+
+    /// What a proxy had to say against what it was asked.
+    fn complaint(&self) -> Option<String> {
+        let complains = |proxy: &WatchedProxy| {
+            let complaint = proxy.round.as_ref()?.complaint.as_ref()?;
+            Some(format!("{}: {complaint}", proxy.label))
+        };
+        self.proxies.iter().find_map(complains)
+    }
+
+    fn proxy(&self, proxy: &WatchedProxy) -> TableRow {
+        let label = proxy.label.to_string();
+        let Some(round) = &proxy.round else {
+            let (state, tone, below) = match &proxy.trouble {
+                None => ("asked", Tone::Plain, None),
+                Some((since, reason)) => {
+                    let gone = self.now.duration_since(*since).unwrap_or_default();
+                    let since = format!("since {} ({})", time_of_day(*since), span(gone));
+                    ("unreachable", Tone::Bad, Some(format!("{since}: {reason}")))
+                }
+            };
+            return TableRow {
+                cells: vec![label, state.into()],
+                tone: (1, tone),
+                below,
+                marked: false,
+            };
+        };
+        let status = &round.status;
+        let (state, tone) = match &status.proxy {
+            proxy if proxy.draining => ("draining", Tone::Warning),
+            proxy if !proxy.ready => ("not ready", Tone::Bad),
+            _ if !status.problems.is_empty() => ("ready", Tone::Warning),
+            _ => ("ready", Tone::Good),
+        };
+        let problems: Vec<_> = status.problems.iter().map(PlainText::as_str).collect();
+        let rate = |rate: Option<f64>| rate.map_or("-".into(), rate_text);
+        TableRow {
+            cells: vec![
+                label,
+                state.into(),
+                status.proxy.name.to_string(),
+                status.proxy.version.to_string(),
+                span(Duration::from_millis(status.proxy.uptime_ms)),
+                status.proxy.connections.to_string(),
+                status.locks.held.to_string(),
+                status.locks.waiters.to_string(),
+                rate(proxy.rates.map(|rates| rates.grants)),
+                rate(proxy.rates.map(|rates| rates.refusals)),
+            ],
+            tone: (1, tone),
+            below: (!problems.is_empty()).then(|| problems.join("; ")),
+            marked: false,
+        }
+    }
+
+    fn lock(&self, place: usize, lock: &LockRow) -> TableRow {
+        let marked = place == self.view.marked;
+        let marker = if marked { "> " } else { "  " };
+        let (holder, name) = lock.holder.as_ref().map_or_else(Default::default, client);
+        let proxy = lock.proxy.as_ref().map_or_else(|| "elsewhere".into(), ToString::to_string);
+        let mut cells = vec![
+            format!("{marker}{}", lock.name.shown),
+            holder,
+            name,
+            proxy,
+            optional(lock.held_ms),
+            optional(lock.remaining_ms),
+            lock.waiters.to_string(),
+            if lock.waiters > 0 { millis(lock.longest_wait_ms) } else { "-".into() },
+        ];
+        if self.view.sort == LockSort::Hot {
+            cells.push(millis(lock.waited_ms));
+        }
+        TableRow { cells, marked, ..TableRow::default() }
+    }
+}
+
+/// Lines of a table.
+fn height(rows: &[TableRow]) -> usize {
+    1 + rows.iter().map(TableRow::height).sum::<usize>()
+}
+
+/// What one table gets of `room`: half of it, if it wants so much, and what the others do not want.
+fn part(wanted: usize, room: usize, others: usize) -> usize {
+    wanted.min((room / 2).max(room.saturating_sub(others)))
+}
+
+/// Puts those in trouble first, if not all can be seen.
+fn worst_first(rows: &mut [TableRow], room: usize) {
+    if height(rows) > room {
+        rows.sort_by_key(|row| match row.tone.1 {
+            Tone::Bad => 0,
+            Tone::Warning => 1,
+            _ => 2,
+        });
+    }
+}
+
+fn node(node: &NodeRow) -> TableRow {
+    let (tone, state) = match &node.states[..] {
+        // One that votes may have something wrong besides.
+        [(state, _)] if node.votes == node.asked && state.as_str() == "ok" => {
+            (Tone::Good, state.to_string())
+        }
+        [(state, _)] => {
+            let tone = if node.votes == 0 { Tone::Bad } else { Tone::Warning };
+            (tone, state.to_string())
+        }
+        states => {
+            let seen = states.iter().map(|(state, by)| {
+                let by: Vec<_> = by.iter().map(PlainText::as_str).collect();
+                format!("{}: {state}", by.join(", "))
+            });
+            (Tone::Warning, format!("seen differently: {}", seen.collect::<Vec<_>>().join("; ")))
+        }
+    };
+    let round_trip = node.round_trip_us.map_or("-".into(), |us| {
+        format!("{:.2}ms", Duration::from_micros(us).as_secs_f64() * 1000.0)
+    });
+    let votes = format!("{}/{}", node.votes, node.asked);
+    TableRow {
+        cells: vec![node.address.to_string(), votes, round_trip, state],
+        tone: (3, tone),
+        ..TableRow::default()
+    }
+}
+
+fn waiter(waiter: &WaiterRow) -> TableRow {
+    let cells = vec![
+        waiter.address.to_string(),
+        waiter.name.to_string(),
+        waiter.proxy.to_string(),
+        millis(waiter.waited_ms),
+        waiter.locks.to_string(),
+    ];
+    TableRow { cells, ..TableRow::default() }
+}
+
+/// What is known of a lock, line by line.
+fn told(lock: &LockRow) -> Vec<String> {
+    let waiting = format!(
+        "{} in line, the first for {}",
+        count(usize::try_from(lock.waiters).unwrap_or(usize::MAX), "client", "clients"),
+        millis(lock.longest_wait_ms)
+    );
+    let Some(proxy) = &lock.proxy else {
+        return vec!["held, but through none of these proxies".into(), waiting];
+    };
+    let (address, name) = lock.holder.as_ref().map_or_else(Default::default, client);
+    vec![
+        format!("held by {address} {name} through {proxy}"),
+        format!(
+            "for {}, ends in {} unless renewed, fence {}",
+            optional(lock.held_ms),
+            optional(lock.remaining_ms),
+            lock.fence.map_or("-".into(), |fence| fence.to_string())
+        ),
+        waiting,
+    ]
+}
+
+/// A client's address and name.
+fn client(client: &ClientReport) -> (String, String) {
+    let address = match client.address.as_str() {
+        "" => "unknown".into(),
+        address if client.connected => address.to_owned(),
+        address => format!("{address} (gone)"),
+    };
+    (address, client.name.to_string())
+}
+
+fn count(number: usize, one: &str, more: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { more })
+}
+
+fn optional(time_ms: Option<u64>) -> String {
+    time_ms.map_or("-".into(), millis)
+}
+
+fn millis(time_ms: u64) -> String {
+    span(Duration::from_millis(time_ms))
+}
+
+/// A time in no more than seven characters.
+fn span(time: Duration) -> String {
+    let seconds = time.as_secs();
+    let two = |large: u64, l: char, small: u64, s: char| format!("{large}{l}{small:02}{s}");
+    match seconds {
+        0 => format!("{}ms", time.as_millis()),
+        1..10 => format!("{}.{}s", seconds, time.subsec_millis() / 100),
+        10..60 => format!("{seconds}s"),
+        60..3600 => two(seconds / 60, 'm', seconds % 60, 's'),
+        3600..86400 => two(seconds / 3600, 'h', seconds / 60 % 60, 'm'),
+        86400..8_640_000 => two(seconds / 86400, 'd', seconds / 3600 % 24, 'h'),
+        _ => format!("{}d", (seconds / 86400).min(999_999)),
+    }
+}
+
+fn rate_text(rate: f64) -> String {
+    match rate {
+        0.0 => "0".into(),
+        ..10.0 => format!("{rate:.1}"),
+        ..100_000.0 => format!("{rate:.0}"),
+        _ => format!("{:.0}k", rate / 1000.0),
+    }
+}
+
+/// The time of day, as the log has it.
+fn time_of_day(moment: SystemTime) -> String {
+    let seconds = moment.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() % 86400;
+    format!("{:02}:{:02}:{:02} UTC", seconds / 3600, seconds / 60 % 60, seconds % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tools::top::merge;
+
+    const NOW: SystemTime = UNIX_EPOCH;
+
+    /// Three proxies: with much in it, away, and not heard yet.
+    fn proxies() -> Vec<WatchedProxy> {
+        let mut proxies: Vec<_> = ["here:1", "away:1", "new:1"].map(WatchedProxy::new).into();
+        let nodes: Vec<_> = (0..9)
+            .map(|node| {
+                let state = if node == 8 { "refused" } else { "ok" };
+                serde_json::json!({"address": format!("n{node}:1"), "state": state, "votes": node < 8})
+            })
+            .collect();
+        let status = serde_json::json!({"proxy": {"pid": 1, "uptime_ms": 1, "ready": true}, "nodes": nodes,
+            "problems": ["lock node n8:1: refused"]});
+        let locks: Vec<_> = (0..70)
+            .map(|lock| serde_json::json!({"key": format!("{lock:02}作業"), "waiters": 100 - lock, "held_ms": 1}))
+            .collect();
+        let mut round =
+            Round { status: serde_json::from_value(status).unwrap(), ..Round::default() };
+        round.add(serde_json::from_value(serde_json::json!({ "locks": locks })).unwrap());
+        proxies[0].hear(Ok(round), NOW);
+        proxies[1].hear(Err(PlainText::of("connection refused")), NOW);
+        proxies
+    }
+
+    fn with_board<T>(view: &View, see: impl FnOnce(&Board<'_>) -> T) -> T {
+        let proxies = proxies();
+        let (nodes, locks) = (merge::nodes(&proxies), merge::locks(&proxies, view.sort, None));
+        see(&Board {
+            proxies: &proxies,
+            nodes: &nodes,
+            locks: &locks,
+            line: &[],
+            view,
+            now: NOW + Duration::from_secs(90_061),
+            every: Duration::from_secs(2),
+            colours: true,
+        })
+    }
+
+    fn drawn(view: &View, width: u16, height: u16) -> Vec<String> {
+        let area = Rect::new(0, 0, width, height);
+        let mut buffer = Buffer::empty(area);
+        with_board(view, |board| board.draw(&mut buffer, area));
+        table::lines(&buffer)
+    }
+
+    #[test]
+    fn a_screen_of_any_size_is_drawn() {
+        let open = View { open: Some("05作業\x1b".into()), scrolled: 7, ..View::default() };
+        let hot = View { sort: LockSort::Hot, typing: Some("wörd".into()), ..View::default() };
+        let help = View { help: true, ..View::default() };
+        let far = View { marked: 69, paused: true, ..View::default() };
+        for view in [View::default(), open, hot, help, far] {
+            for (width, height) in (0..30)
+                .flat_map(|size| [(size, 25), (90, size), (size, size), (5 * size, 2 * size)])
+            {
+                assert_eq!(drawn(&view, width, height).len(), usize::from(height));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_in_trouble_and_the_marked_lock_are_seen_where_not_all_is() {
+        let view = View { marked: 60, ..View::default() };
+        let screen = drawn(&view, 100, 16);
+        let sees =
+            |words: &[&str]| screen.iter().any(|line| words.iter().all(|word| line.contains(word)));
+        assert!(sees(&["away:1", "unreachable"]), "{screen:#?}");
+        assert!(sees(&["n8:1", "0/1", "refused"]) && !sees(&["n7:1"]), "{screen:#?}");
+        assert!(sees(&["> 60作業"]) && sees(&["q quit"]), "{screen:#?}");
+    }
+
+    #[test]
+    fn a_screen_of_text_has_all_but_the_last_locks() {
+        let text = with_board(&View::default(), |board| board.text(120));
+        let lines = |word: &str| text.iter().filter(|line| line.contains(word)).count();
+        assert_eq!((lines("ok"), lines("refused"), lines("作業")), (8, 3, LOCKS_ONCE), "{text:#?}");
+        assert_eq!(lines("since 00:00:00 UTC (1d01h): connection refused"), 1, "{text:#?}");
+        assert_eq!(lines("… 20 more"), 1, "{text:#?}");
+    }
+
+    #[test]
+    fn times_are_short() {
+        for (time, text) in [
+            (0, "0ms"),
+            (999, "999ms"),
+            (9_960, "9.9s"),
+            (59_999, "59s"),
+            (61_000, "1m01s"),
+            (7_260_000, "2h01m"),
+            (90_000_000, "1d01h"),
+            (8_640_000_000, "100d"),
+            (u64::MAX, "999999d"),
+        ] {
+            assert_eq!(millis(time), text);
+        }
+    }
+}

@@ -1,0 +1,361 @@
+//! What several proxies told, in one: pure, with the time as an argument.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, HashMap, btree_map::Entry},
+    time::{Duration, SystemTime},
+};
+
+use super::{
+    plain::PlainText,
+    report::{ClientReport, LockReport, NameReport, Round, TotalsReport},
+    wanted::LockSort,
+};
+use crate::glob::{self, Budget};
+
+/// The shortest time between two samples that a rate is made of: that of a shorter one jumps.
+const LEAST_SPAN_MS: u64 = 400;
+/// Steps that comparing all names with the pattern may take.
+const MAX_STEPS: usize = 20_000_000;
+
+/// One proxy, as far as it has been heard of.
+#[derive(Debug)]
+pub(super) struct WatchedProxy {
+    /// What the user calls it.
+    pub(super) label: PlainText,
+    /// What it told last; none if it could not be reached.
+    pub(super) round: Option<Round>,
+    /// Since when it cannot be reached, and why.
+    pub(super) trouble: Option<(SystemTime, PlainText)>,
+    /// The sample that the next rates begin at: process, its uptime in milliseconds, and totals.
+    base: Option<(u32, u64, TotalsReport)>,
+    pub(super) rates: Option<PerSecond>,
+}
+
+/// What is counted, for a second.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct PerSecond {
+    pub(super) grants: f64,
+    pub(super) refusals: f64,
+}
+
+/// A lock node as the proxies see it.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct NodeRow {
+    pub(super) address: PlainText,
+    /// How many proxies count on its votes, and how many have been heard.
+    pub(super) votes: usize,
+    pub(super) asked: usize,
+    /// The longest of the round trips.
+    pub(super) round_trip_us: Option<u64>,
+    /// What the proxies say of it: each state, with the proxies that see it so.
+    pub(super) states: Vec<(PlainText, Vec<PlainText>)>,
+}
+
+/// A lock as all proxies together know it.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct LockRow {
+    pub(super) name: NameReport,
+    pub(super) fence: Option<u64>,
+    pub(super) holder: Option<ClientReport>,
+    /// The proxy that granted it; none if no proxy here did.
+    pub(super) proxy: Option<PlainText>,
+    pub(super) held_ms: Option<u64>,
+    pub(super) remaining_ms: Option<u64>,
+    pub(super) waiters: u64,
+    pub(super) longest_wait_ms: u64,
+    pub(super) waited_ms: u64,
+}
+
+/// A client in line.
+#[derive(Debug, PartialEq)]
+pub(super) struct WaiterRow {
+    pub(super) address: PlainText,
+    pub(super) name: PlainText,
+    pub(super) proxy: PlainText,
+    pub(super) waited_ms: u64,
+    pub(super) locks: u64,
+}
+
+impl WatchedProxy {
+    pub(super) fn new(label: &str) -> WatchedProxy {
+        let label = PlainText::of(label);
+        WatchedProxy { label, round: None, trouble: None, base: None, rates: None }
+    }
+
+    /// Takes what the proxy told, or why it did not.
+    pub(super) fn hear(&mut self, heard: Result<Round, PlainText>, now: SystemTime) {
+        match heard {
+            Ok(round) => {
+                self.measure(&round);
+                (self.round, self.trouble) = (Some(round), None);
+            }
+            Err(reason) => {
+                let since = self.trouble.take().map_or(now, |(since, _)| since);
+                self.trouble = Some((since, reason));
+                (self.round, self.base, self.rates) = (None, None, None);
+            }
+        }
+    }
+
+    fn measure(&mut self, round: &Round) {
+        let proxy = &round.status.proxy;
+        let sample = (proxy.pid, proxy.uptime_ms, round.status.totals);
+        match self.base {
+            Some((pid, uptime, totals)) if pid == proxy.pid && uptime <= proxy.uptime_ms => {
+                let span = proxy.uptime_ms - uptime;
+                if span >= LEAST_SPAN_MS {
+                    self.rates = Some(PerSecond::between(totals, sample.2, span));
+                    self.base = Some(sample);
+                }
+            }
+            // A process that has just begun counts from 0 on.
+            _ => (self.base, self.rates) = (Some(sample), None),
+        }
+    }
+}
+
+impl PerSecond {
+    fn between(before: TotalsReport, now: TotalsReport, span_ms: u64) -> PerSecond {
+        let seconds = Duration::from_millis(span_ms).as_secs_f64();
+        let rate = |before: u64, now: u64| now.saturating_sub(before) as f64 / seconds;
+        PerSecond {
+            grants: rate(before.grants, now.grants),
+            refusals: rate(before.refusals(), now.refusals()),
+        }
+    }
+}
+
+impl LockRow {
+    /// Adds what one proxy knows of the lock.
+    fn add(&mut self, lock: &LockReport, proxy: &PlainText) {
+        // The larger fence is the later grant. The earlier one is only not known to have ended.
+        if lock.held_ms.is_some() && (self.held_ms.is_none() || lock.fence > self.fence) {
+            self.fence = lock.fence;
+            self.held_ms = lock.held_ms;
+            self.remaining_ms = lock.remaining_ms;
+            self.holder.clone_from(&lock.holder);
+            self.proxy = Some(proxy.clone());
+        }
+        self.waiters = self.waiters.saturating_add(lock.waiters);
+        self.waited_ms = self.waited_ms.saturating_add(lock.waited_ms);
+        self.longest_wait_ms = self.longest_wait_ms.max(lock.longest_wait_ms);
+    }
+
+    /// What `sort` compares, and what it does next where that is alike.
+    fn rank(&self, sort: LockSort) -> (u64, u64) {
+        match sort {
+            LockSort::Waiters => (self.waiters, self.longest_wait_ms),
+            LockSort::Age => (self.held_ms.unwrap_or(0), self.waiters),
+            LockSort::Wait => (self.longest_wait_ms, self.waiters),
+            LockSort::Hot => (self.waited_ms, self.waiters),
+        }
+    }
+}
+
+/// The lock nodes, as they stand in the proxies' configurations: one that several name is one.
+pub(super) fn nodes(proxies: &[WatchedProxy]) -> Vec<NodeRow> {
+    let (mut rows, mut places): (Vec<NodeRow>, HashMap<&PlainText, usize>) = Default::default();
+    for (proxy, round) in heard(proxies) {
+        for node in &round.status.nodes {
+            let place = *places.entry(&node.address).or_insert_with(|| {
+                rows.push(NodeRow { address: node.address.clone(), ..NodeRow::default() });
+                rows.len() - 1
+            });
+            let row = &mut rows[place];
+            row.asked += 1;
+            row.votes += usize::from(node.votes);
+            row.round_trip_us = row.round_trip_us.max(node.round_trip_us);
+            match row.states.iter_mut().find(|(state, _)| *state == node.state) {
+                Some((_, by)) => by.push(proxy.label.clone()),
+                None => row.states.push((node.state.clone(), vec![proxy.label.clone()])),
+            }
+        }
+    }
+    rows
+}
+
+/// The locks whose names match, in this order. An age, and what is hot, are those of locks alone that
+/// have them.
+pub(super) fn locks(
+    proxies: &[WatchedProxy],
+    sort: LockSort,
+    pattern: Option<&[u8]>,
+) -> Vec<LockRow> {
+    let mut budget = Budget::of(MAX_STEPS);
+    let mut matches = |name: &[u8]| {
+        let mut within = |pattern| glob::matches_within(pattern, name, &mut budget);
+        pattern.is_none_or(|pattern| within(pattern) == Some(true))
+    };
+    let mut rows: BTreeMap<&[u8], LockRow> = BTreeMap::new();
+    for (proxy, round) in heard(proxies) {
+        for lock in &round.locks {
+            let row = match rows.entry(&lock.name.bytes) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(_) if !matches(&lock.name.bytes) => continue,
+                Entry::Vacant(place) => {
+                    place.insert(LockRow { name: lock.name.clone(), ..LockRow::default() })
+                }
+            };
+            row.add(lock, &proxy.label);
+        }
+    }
+    let mut rows: Vec<LockRow> = rows.into_values().collect();
+    rows.retain(|row| match sort {
+        LockSort::Age => row.held_ms.is_some(),
+        LockSort::Hot => row.waited_ms > 0,
+        LockSort::Waiters | LockSort::Wait => true,
+    });
+    // Stable: those that are alike stay in the order of their names.
+    rows.sort_by_key(|row| Reverse(row.rank(sort)));
+    rows
+}
+
+/// The clients in line for the lock that is open, those first that wait longest.
+pub(super) fn line(proxies: &[WatchedProxy]) -> Vec<WaiterRow> {
+    let mut line = Vec::new();
+    for (proxy, round) in heard(proxies) {
+        line.extend(round.line.iter().map(|client| WaiterRow {
+            address: client.address.clone(),
+            name: client.name.clone(),
+            proxy: proxy.label.clone(),
+            waited_ms: client.waited_ms,
+            locks: client.locks,
+        }));
+    }
+    line.sort_by_key(|client| Reverse(client.waited_ms));
+    line
+}
+
+/// The proxies that could be reached, with what they told.
+fn heard(proxies: &[WatchedProxy]) -> impl Iterator<Item = (&WatchedProxy, &Round)> {
+    proxies.iter().filter_map(|proxy| Some((proxy, proxy.round.as_ref()?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const NOW: SystemTime = SystemTime::UNIX_EPOCH;
+
+    fn round(uptime_ms: u64, grants: u64, nodes: &Value, locks: &Value) -> Round {
+        let status = json!({
+            "proxy": {"pid": 7, "uptime_ms": uptime_ms, "ready": true},
+            "nodes": nodes, "totals": {"grants": grants, "busy": grants / 2},
+        });
+        let status = serde_json::from_value(status).unwrap();
+        let mut round = Round { status, ..Round::default() };
+        round.add(serde_json::from_value(json!({ "locks": locks })).unwrap());
+        round
+    }
+
+    fn watched(label: &str, nodes: &Value, locks: &Value) -> WatchedProxy {
+        let mut proxy = WatchedProxy::new(label);
+        proxy.hear(Ok(round(1000, 0, nodes, locks)), NOW);
+        proxy
+    }
+
+    fn names(rows: &[LockRow]) -> Vec<&str> {
+        rows.iter().map(|row| row.name.shown.as_str()).collect()
+    }
+
+    fn states(row: &NodeRow) -> Vec<(&str, Vec<&str>)> {
+        row.states
+            .iter()
+            .map(|(state, by)| (state.as_str(), by.iter().map(PlainText::as_str).collect()))
+            .collect()
+    }
+
+    #[test]
+    fn a_node_that_proxies_see_differently_is_told_so() {
+        let node = |address: &str, votes: bool, state: &str, us: Option<u64>| json!({"address": address, "votes": votes, "state": state, "round_trip_us": us});
+        let here = json!([node("n1", true, "ok", Some(200)), node("n2", true, "ok", Some(300))]);
+        let there = json!([node("n1", true, "ok", Some(250)), node("n2", false, "refused", None)]);
+        let mut gone = watched("c", &here, &json!([]));
+        gone.hear(Err(PlainText::of("gone")), NOW);
+        let all = [watched("a", &here, &json!([])), watched("b", &there, &json!([])), gone];
+        let rows = nodes(&all);
+        assert_eq!(rows.len(), 2);
+        assert_eq!((rows[0].votes, rows[0].asked, rows[0].round_trip_us), (2, 2, Some(250)));
+        assert_eq!(states(&rows[0]), [("ok", vec!["a", "b"])]);
+        assert_eq!((rows[1].votes, rows[1].asked, rows[1].round_trip_us), (1, 2, Some(300)));
+        assert_eq!(states(&rows[1]), [("ok", vec!["a"]), ("refused", vec!["b"])]);
+    }
+
+    #[test]
+    fn a_lock_that_is_waited_for_elsewhere_is_one_with_its_holder() {
+        let here = json!([{"key": "x", "held_ms": 50, "remaining_ms": 90, "fence": 3, "waiters": 1,
+            "longest_wait_ms": 10, "holder": {"name": "w1", "address": "10.0.0.7:1"}}]);
+        let there = json!([{"key": "x", "waiters": 2, "longest_wait_ms": 30},
+            {"key": "y", "held_ms": 70, "waiters": 2, "longest_wait_ms": 20}]);
+        for order in [[("a", &here), ("b", &there)], [("b", &there), ("a", &here)]] {
+            let proxies = order.map(|(label, locks)| watched(label, &json!([]), locks));
+            let rows = locks(&proxies, LockSort::Waiters, None);
+            assert_eq!(names(&rows), ["x", "y"]);
+            let x = &rows[0];
+            assert_eq!((x.waiters, x.longest_wait_ms, x.held_ms), (3, 30, Some(50)));
+            assert_eq!(x.holder.as_ref().unwrap().name.as_str(), "w1");
+            assert_eq!(x.proxy.as_ref().unwrap().as_str(), "a");
+        }
+    }
+
+    #[test]
+    fn the_later_grant_of_two_is_the_one() {
+        let old = json!([{"key": "x", "held_ms": 900, "fence": 3}]);
+        let new = json!([{"key": "x", "held_ms": 5, "fence": 4}]);
+        for order in [[&old, &new], [&new, &old]] {
+            let proxies = order.map(|locks| watched("p", &json!([]), locks));
+            let rows = locks(&proxies, LockSort::Age, None);
+            assert_eq!((rows.len(), rows[0].fence, rows[0].held_ms), (1, Some(4), Some(5)));
+        }
+    }
+
+    #[test]
+    fn locks_come_in_the_order_that_is_wanted_and_match() {
+        let all = json!([
+            {"key": "job:old", "held_ms": 900, "waiters": 1, "longest_wait_ms": 50},
+            {"key": "job:busy", "held_ms": 10, "waiters": 9, "longest_wait_ms": 5, "waited_ms": 7},
+            {"key": "else", "waiters": 2, "longest_wait_ms": 800, "waited_ms": 90}]);
+        let proxies = [watched("a", &json!([]), &all)];
+        let by = |sort, pattern: Option<&str>| {
+            let rows = locks(&proxies, sort, pattern.map(str::as_bytes));
+            rows.iter().map(|row| row.name.shown.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(by(LockSort::Waiters, None), ["job:busy", "else", "job:old"]);
+        assert_eq!(by(LockSort::Age, None), ["job:old", "job:busy"]);
+        assert_eq!(by(LockSort::Wait, None), ["else", "job:old", "job:busy"]);
+        assert_eq!(by(LockSort::Hot, None), ["else", "job:busy"]);
+        assert_eq!(by(LockSort::Wait, Some("job:*")), ["job:old", "job:busy"]);
+    }
+
+    #[test]
+    fn a_rate_is_what_one_process_counted_between_two_samples() {
+        let mut proxy = watched("a", &json!([]), &json!([]));
+        assert_eq!(proxy.rates, None);
+        let none = json!([]);
+        proxy.hear(Ok(round(3000, 100, &none, &none)), NOW);
+        assert_eq!(proxy.rates, Some(PerSecond { grants: 50.0, refusals: 25.0 }));
+        // A sample that comes at once changes no rate, and the next counts from the one before.
+        proxy.hear(Ok(round(3010, 110, &none, &none)), NOW);
+        assert_eq!(proxy.rates, Some(PerSecond { grants: 50.0, refusals: 25.0 }));
+        proxy.hear(Ok(round(4000, 120, &none, &none)), NOW);
+        assert_eq!(proxy.rates, Some(PerSecond { grants: 20.0, refusals: 10.0 }));
+        // Restarted.
+        proxy.hear(Ok(round(50, 3, &none, &none)), NOW);
+        assert_eq!(proxy.rates, None);
+    }
+
+    #[test]
+    fn a_proxy_is_away_since_it_was_first_missed() {
+        let later = NOW + Duration::from_secs(60);
+        let mut proxy = watched("a", &json!([]), &json!([{"key": "x", "held_ms": 5}]));
+        proxy.hear(Err(PlainText::of("refused")), NOW);
+        proxy.hear(Err(PlainText::of("no answer")), later);
+        assert_eq!(proxy.trouble, Some((NOW, PlainText::of("no answer"))));
+        assert_eq!(locks(std::slice::from_ref(&proxy), LockSort::Age, None), []);
+        proxy.hear(Ok(round(1000, 0, &json!([]), &json!([]))), later);
+        assert_eq!(proxy.trouble, None);
+    }
+}

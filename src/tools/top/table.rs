@@ -1,0 +1,274 @@
+//! Rows of words on a screen of any width: columns that matter less give way, what does not fit is
+//! cut with a mark.
+
+use ratatui::{
+    buffer::Buffer,
+    layout::Rect,
+    style::{Color, Modifier, Style},
+    text::{Line, Span},
+};
+
+/// Columns between two columns.
+const GAP: u16 = 2;
+
+/// How a word is meant. It says so itself; a colour only adds to it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Tone {
+    #[default]
+    Plain,
+    Good,
+    Warning,
+    Bad,
+    /// A heading.
+    Head,
+}
+
+impl Tone {
+    pub(super) fn style(self, colours: bool) -> Style {
+        let colour = |colour| if colours { Style::new().fg(colour) } else { Style::new() };
+        match self {
+            Tone::Plain => Style::new(),
+            Tone::Good => colour(Color::Green),
+            Tone::Warning => colour(Color::Yellow),
+            Tone::Bad => colour(Color::Red),
+            Tone::Head => Style::new().add_modifier(Modifier::BOLD),
+        }
+    }
+}
+
+/// A column of a table.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct TableColumn {
+    pub(super) title: &'static str,
+    /// The width that it does not go below.
+    pub(super) least: u16,
+    /// The width that it does not go beyond.
+    pub(super) most: u16,
+    /// Which columns go first where there is no room: those with the largest.
+    pub(super) dispensable: u8,
+    /// Whether it has numbers, which stand at its right.
+    pub(super) numbers: bool,
+}
+
+/// A row of a table: a cell for each column, and what stands below it in a line of its own.
+#[derive(Debug, Default)]
+pub(super) struct TableRow {
+    pub(super) cells: Vec<String>,
+    /// The cell that says how it is, and how that is meant.
+    pub(super) tone: (usize, Tone),
+    pub(super) below: Option<String>,
+    pub(super) marked: bool,
+}
+
+impl TableRow {
+    /// Lines that it takes.
+    pub(super) fn height(&self) -> usize {
+        1 + usize::from(self.below.is_some())
+    }
+}
+
+/// A screen that is filled line after line.
+pub(super) struct Sheet<'b> {
+    buffer: &'b mut Buffer,
+    area: Rect,
+    next: u16,
+    colours: bool,
+}
+
+impl<'b> Sheet<'b> {
+    pub(super) fn new(buffer: &'b mut Buffer, area: Rect, colours: bool) -> Sheet<'b> {
+        Sheet { buffer, next: area.y, area, colours }
+    }
+
+    pub(super) fn width(&self) -> usize {
+        self.area.width.into()
+    }
+
+    /// Lines that are left.
+    pub(super) fn room(&self) -> usize {
+        self.area.bottom().saturating_sub(self.next).into()
+    }
+
+    /// Leaves all lines but this many empty.
+    pub(super) fn skip_to_last(&mut self, lines: u16) {
+        self.next = self.next.max(self.area.bottom().saturating_sub(lines));
+    }
+
+    /// Writes a line, if there is room.
+    pub(super) fn line(&mut self, text: &str, tone: Tone) {
+        let width = self.width();
+        let style = tone.style(self.colours);
+        self.spans(Line::from(Span::styled(fit(text, width), style)));
+    }
+
+    fn spans(&mut self, line: Line<'_>) {
+        if self.next < self.area.bottom() {
+            self.buffer.set_line(self.area.x, self.next, &line, self.area.width);
+            self.next += 1;
+        }
+    }
+
+    /// Writes a heading and as many of the rows as fit into `room` lines.
+    pub(super) fn table(&mut self, columns: &[TableColumn], rows: &[TableRow], room: usize) {
+        let widths = widths(columns, rows, self.area.width);
+        let heading = widths.iter().map(|(place, width)| {
+            let column = &columns[*place];
+            aligned(column.title, *width, column.numbers)
+        });
+        let heading = heading.collect::<Vec<_>>().join(&" ".repeat(GAP.into()));
+        let room = room.min(self.room());
+        if room == 0 {
+            return;
+        }
+        self.line(&heading, Tone::Head);
+        let mut left = room - 1;
+        for (place, row) in rows.iter().enumerate() {
+            let rest: usize = rows[place..].iter().map(TableRow::height).sum();
+            if rest > left && row.height() >= left {
+                if left > 0 {
+                    self.line(&format!("  … {} more", rows.len() - place), Tone::Plain);
+                }
+                return;
+            }
+            self.row(&widths, columns, row);
+            left -= row.height();
+        }
+    }
+
+    fn row(&mut self, widths: &[(usize, u16)], columns: &[TableColumn], row: &TableRow) {
+        let mut spans = Vec::with_capacity(2 * widths.len());
+        for (place, width) in widths {
+            let cell = row.cells.get(*place).map_or("", String::as_str);
+            let tone = if row.tone.0 == *place { row.tone.1 } else { Tone::Plain };
+            let text = aligned(cell, *width, columns[*place].numbers);
+            spans.push(Span::styled(text, tone.style(self.colours)));
+            spans.push(Span::raw(" ".repeat(GAP.into())));
+        }
+        let line = Line::from(spans);
+        self.spans(if row.marked { line.style(Modifier::REVERSED) } else { line });
+        if let Some(below) = &row.below {
+            self.line(&format!("    {below}"), row.tone.1);
+        }
+    }
+}
+
+/// The columns that there is room for, by their places, and how wide each is.
+fn widths(columns: &[TableColumn], rows: &[TableRow], room: u16) -> Vec<(usize, u16)> {
+    let mut shown: Vec<(usize, u16)> =
+        columns.iter().enumerate().map(|(place, column)| (place, column.least)).collect();
+    // A gap stands behind each column, also behind the last.
+    let room_and_gap = room.saturating_add(GAP);
+    let taken = |shown: &[(usize, u16)]| shown.iter().map(|(_, width)| width + GAP).sum::<u16>();
+    while taken(&shown) > room_and_gap && shown.len() > 1 {
+        let dispensable = |(_, (place, _)): &(usize, &(usize, u16))| columns[*place].dispensable;
+        if let Some((at, _)) = shown.iter().enumerate().max_by_key(dispensable) {
+            shown.remove(at);
+        }
+    }
+    // What is left goes to those that want more.
+    let mut left = room_and_gap.saturating_sub(taken(&shown));
+    for (place, width) in &mut shown {
+        let cells = rows.iter().filter_map(|row| row.cells.get(*place));
+        let widest = cells.map(|cell| text_width(cell)).max().unwrap_or(0);
+        let wanted = u16::try_from(widest).unwrap_or(u16::MAX).min(columns[*place].most);
+        let more = wanted.saturating_sub(*width).min(left);
+        left -= more;
+        *width = (*width + more).min(room);
+    }
+    shown
+}
+
+/// The text in exactly this width.
+fn aligned(text: &str, width: u16, right: bool) -> String {
+    let text = fit(text, width.into());
+    let padding = " ".repeat(usize::from(width).saturating_sub(text_width(&text)));
+    if right { padding + &text } else { text + &padding }
+}
+
+/// The text in no more than this width, with a mark where something is missing.
+pub(super) fn fit(text: &str, width: usize) -> String {
+    if text_width(text) <= width {
+        return text.to_owned();
+    }
+    let mut kept = String::new();
+    let mut taken = 1;
+    for c in text.chars() {
+        taken += text_width(c.encode_utf8(&mut [0; 4]));
+        if taken > width {
+            break;
+        }
+        kept.push(c);
+    }
+    if width > 0 {
+        kept.push('…');
+    }
+    kept
+}
+
+fn text_width(text: &str) -> usize {
+    if text.is_ascii() { text.len() } else { Span::raw(text).width() }
+}
+
+/// What a screen says, line by line.
+pub(super) fn lines(buffer: &Buffer) -> Vec<String> {
+    let area = buffer.area();
+    let line = |y: u16| {
+        let mut line = String::new();
+        let mut x = area.left();
+        while let Some(cell) = buffer.cell((x, y)).filter(|_| x < area.right()) {
+            line += cell.symbol();
+            // A wide character takes the cell behind it too.
+            x += u16::try_from(text_width(cell.symbol())).unwrap_or(1).max(1);
+        }
+        line.trim_end().to_owned()
+    };
+    (area.top()..area.bottom()).map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COLUMNS: [TableColumn; 3] = [
+        TableColumn { title: "KEY", least: 6, most: 40, dispensable: 0, numbers: false },
+        TableColumn { title: "PROXY", least: 5, most: 20, dispensable: 2, numbers: false },
+        TableColumn { title: "WAIT", least: 4, most: 4, dispensable: 1, numbers: true },
+    ];
+
+    fn drawn(width: u16, height: u16, rows: &[TableRow]) -> Vec<String> {
+        let area = Rect::new(0, 0, width, height);
+        let mut buffer = Buffer::empty(area);
+        Sheet::new(&mut buffer, area, false).table(&COLUMNS, rows, height.into());
+        lines(&buffer)
+    }
+
+    fn row(cells: [&str; 3], below: Option<&str>) -> TableRow {
+        let cells = cells.map(str::to_owned).to_vec();
+        TableRow { cells, below: below.map(str::to_owned), ..TableRow::default() }
+    }
+
+    #[test]
+    fn what_matters_less_gives_way_and_what_is_cut_is_marked() {
+        let rows = [row(["job:作業:1", "here", "12"], None)];
+        assert_eq!(drawn(30, 2, &rows), ["KEY         PROXY  WAIT", "job:作業:1  here     12"]);
+        assert_eq!(drawn(20, 2, &rows)[1], "job:作…  here     12");
+        assert_eq!(drawn(18, 2, &rows), ["KEY         WAIT", "job:作業:1    12"]);
+        assert_eq!(drawn(6, 2, &rows), ["KEY", "job:…"]);
+        assert_eq!(drawn(3, 2, &rows), ["KEY", "jo…"]);
+        assert_eq!(drawn(1, 1, &rows), ["…"]);
+    }
+
+    #[test]
+    fn rows_that_do_not_fit_are_counted() {
+        let rows =
+            [row(["a", "", ""], Some("why")), row(["b", "", ""], None), row(["c", "", ""], None)];
+        let first = |height| -> Vec<String> {
+            let lines = drawn(30, height, &rows).into_iter().skip(1);
+            lines.map(|line| line.trim().to_owned()).collect()
+        };
+        assert_eq!(first(5), ["a", "why", "b", "c"]);
+        assert_eq!(first(4), ["a", "why", "… 2 more"]);
+        assert_eq!(first(3), ["… 3 more", ""]);
+        assert_eq!(first(1), [""; 0]);
+    }
+}

@@ -1,0 +1,317 @@
+//! Other lock nodes take the place of those that proxies have, while they run: `locks.next_nodes`,
+//! SIGHUP, `lockgate nodes`.
+
+use std::{
+    fs,
+    process::{Command, Output, Stdio},
+    thread,
+    time::Duration,
+};
+
+use lockgate::tools::redis_server::RedisServer;
+
+use crate::support::{Client, Proxy, Reply, encode, eventually};
+
+fn redis() -> RedisServer {
+    RedisServer::start(&[]).unwrap()
+}
+
+/// Writes into the proxy's file which lock nodes are to come, and has it read that.
+fn list(proxy: &Proxy, next: &[String]) {
+    let text = fs::read_to_string(proxy.config_file()).unwrap();
+    let end = text.find("  next_nodes:").unwrap_or(text.len());
+    fs::write(proxy.config_file(), format!("{}  next_nodes: {next:?}\n", &text[..end])).unwrap();
+    reload(proxy);
+}
+
+fn reload(proxy: &Proxy) {
+    let done = || proxy.metric("lockgate_config_reloads_total", "result=\"ok\"");
+    let before = done();
+    proxy.reload();
+    eventually("it was read again", || done() > before);
+}
+
+/// Runs `lockgate nodes` with the proxy's file.
+fn nodes(proxy: &Proxy, flags: &[&str]) -> Output {
+    let mut tool = Command::new(env!("CARGO_BIN_EXE_lockgate"));
+    tool.arg("nodes").args(flags).arg(proxy.config_file()).output().unwrap()
+}
+
+/// What it prints, where it succeeds.
+fn shown(proxy: &Proxy, flags: &[&str]) -> String {
+    let Output { status, stdout, stderr } = nodes(proxy, flags);
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    assert!(status.success(), "{}{}", text(stdout), text(stderr));
+    text(stdout)
+}
+
+/// What it complains of, where it fails.
+fn refused(proxy: &Proxy, flags: &[&str]) -> String {
+    let Output { status, stderr, .. } = nodes(proxy, flags);
+    assert!(!status.success());
+    String::from_utf8(stderr).unwrap()
+}
+
+/// The addresses of the lock nodes that a proxy asks, if enough of them are up.
+fn asked(proxy: &Proxy) -> Vec<String> {
+    let Reply::Array(all) = proxy.client().cmd(&["LOCKGATE", "NODES"]) else { panic!("no nodes") };
+    let of = |node: &Reply| match node {
+        Reply::Array(fields) => match (&fields[1], &fields[3]) {
+            (Reply::Bulk(address), Reply::Int(1)) => {
+                Some(String::from_utf8(address.clone()).unwrap())
+            }
+            _ => None,
+        },
+        _ => panic!("no node"),
+    };
+    all.iter().filter_map(of).collect()
+}
+
+fn addresses(nodes: &[&RedisServer]) -> Vec<String> {
+    nodes.iter().map(|node| node.addr().to_string()).collect()
+}
+
+/// Takes the lock, as soon as lock nodes can be asked.
+fn lock(client: &mut Client, words: &[&str]) -> i64 {
+    let mut granted = None;
+    eventually("lock nodes can be asked", || {
+        let reply = client.cmd(words);
+        granted = (!reply.error_text().starts_with("NOQUORUM")).then(|| reply.grant().fence);
+        granted.is_some()
+    });
+    granted.unwrap()
+}
+
+fn has(node: &RedisServer, key: &str) -> Reply {
+    Client::connect(node.port()).cmd(&["GET", key])
+}
+
+#[test]
+fn locks_outlive_the_nodes_that_granted_them() {
+    let mut one = Proxy::with().nodes(3).locks("node_timeout: 500ms").start();
+    let other = Proxy::beside(&one).start();
+    eventually("the other proxy is ready", || asked(&other).len() == 3);
+    let (four, five) = (redis(), redis());
+    let (mut session, mut waiter) = (one.client(), other.client());
+    let (mut client, mut elsewhere) = (one.client(), other.client());
+    session.cmd(&["LOCK", "session", "s"]).grant();
+    let fence = client.cmd(&["LOCK", "lease", "l", "PX", "50000"]).grant().fence;
+    client.cmd(&["LOCK", "released", "r", "PX", "50000"]).grant();
+    assert_eq!(elsewhere.cmd(&["UNLOCK", "released", "r"]), Reply::Int(1));
+    waiter.send(&encode(&["LOCK", "session", "w", "PX", "5000", "WAIT", "30000"]));
+    eventually("it waits", || other.waiters() == 1);
+    // What a data node has seen of fences, the clock may be far behind of.
+    let far = "9000000000000000 1111111111111111";
+    for node in 0..3 {
+        one.node_client(node).cmd(&["SET", "lockgate:fence:lock:far", far]);
+    }
+
+    // One node stays, at another place.
+    let next: Vec<String> = vec![four.url(), one.node(1).url(), five.url()];
+    list(&one, &next);
+    list(&other, &next);
+    let text = shown(&one, &[]);
+    assert!(text.starts_with("locks.nodes vote\n"), "{text}");
+    assert!(text.contains(&format!("{}  no marker", four.addr())), "{text}");
+    let text = shown(&one, &["--change"]);
+    assert!(text.contains("changed: 2 held locks were copied"), "{text}");
+    assert!(text.contains("\nlocks.next_nodes vote\n"), "{text}");
+    for node in [&four, &five] {
+        assert_eq!(has(node, "lockgate:fence:lock:far"), Reply::bulk(far));
+    }
+    let stays = one.node(1).addr();
+    let expected = [four.addr(), stays, five.addr()].map(|addr| addr.to_string());
+    for proxy in [&one, &other] {
+        eventually("the next nodes are asked", || asked(proxy) == expected);
+    }
+    one.node(0).kill().unwrap();
+    one.node(2).kill().unwrap();
+
+    for client in [&mut client, &mut elsewhere] {
+        assert_eq!(client.cmd(&["LOCK", "lease", "x", "PX", "1000"]), Reply::NullArray);
+        assert_eq!(client.cmd(&["LOCK", "session", "x", "PX", "1000"]), Reply::NullArray);
+    }
+    client.cmd(&["LOCK", "released", "x", "PX", "50000"]).grant();
+    assert!(client.cmd(&["LOCK", "far", "x", "PX", "1000"]).grant().fence > 9_000_000_000_000_000);
+    let renewed = elsewhere.cmd(&["RENEW", "lease", "l", "PX", "50000"]);
+    assert!(matches!(renewed, Reply::Int(left) if left > 40_000), "{renewed:?}");
+    // The TTL of a session lock is over by then, but for renewals on the next nodes.
+    thread::sleep(Duration::from_secs(11));
+    assert_eq!(session.cmd(&["PING"]), Reply::simple("PONG"));
+    assert_eq!(session.cmd(&["UNLOCK", "session", "s"]), Reply::Int(1));
+    waiter.reply().grant();
+    assert_eq!(client.cmd(&["UNLOCK", "lease", "l"]), Reply::Int(1));
+    assert!(elsewhere.cmd(&["LOCK", "lease", "x", "PX", "1000"]).grant().fence > fence);
+
+    // A proxy that is started with either file finds them too.
+    let mut one = one;
+    one.kill();
+    one.start_again();
+    eventually("the next nodes are asked", || asked(&one) == expected);
+    let text = fs::read_to_string(other.config_file()).unwrap();
+    let at = text.find("  nodes:").unwrap();
+    fs::write(other.config_file(), format!("{}  nodes: {next:?}\n", &text[..at])).unwrap();
+    reload(&other);
+    for key in ["locks.nodes", "locks.next_nodes"] {
+        assert!(other.log().contains(&format!("\"changed\",\"key\":\"{key}\"")), "{}", other.log());
+    }
+    assert!(refused(&other, &[]).contains("has no locks.next_nodes"));
+    assert!(refused(&one, &["--change"]).contains("have been changed already"));
+    assert!(refused(&one, &["--back-out"]).contains("have been changed already"));
+    elsewhere.cmd(&["LOCK", "again", "x", "PX", "1000"]).grant();
+}
+
+#[test]
+fn a_proxy_that_has_not_read_the_file_grants_nothing_more() {
+    let one = Proxy::with().nodes(3).locks("node_timeout: 500ms").start();
+    let late = Proxy::beside(&one).start();
+    eventually("the late proxy is ready", || asked(&late).len() == 3);
+    let next = [redis(), redis(), redis(), redis(), redis()];
+    let urls: Vec<String> = next.iter().map(RedisServer::url).collect();
+    let mut client = late.client();
+    client.cmd(&["LOCK", "held", "h", "PX", "50000"]).grant();
+    list(&one, &urls);
+    shown(&one, &["--change"]);
+    let expected = addresses(&next.each_ref());
+    eventually("the next nodes are asked", || asked(&one) == expected);
+    let reply = client.cmd(&["LOCK", "a", "x", "PX", "1000"]);
+    assert!(reply.error_text().starts_with("NOQUORUM"), "{reply:?}");
+    let reply = client.cmd(&["RENEW", "held", "h", "PX", "50000"]);
+    assert!(reply.error_text().starts_with("NOQUORUM"), "{reply:?}");
+    eventually("it says why", || {
+        late.http("/readyz").contains("other lock nodes are to take its place")
+    });
+    list(&late, &urls);
+    lock(&mut client, &["LOCK", "a", "x", "PX", "1000"]);
+    assert!(matches!(client.cmd(&["RENEW", "held", "h", "PX", "50000"]), Reply::Int(_)));
+    assert_eq!(one.client().cmd(&["UNLOCK", "held", "h"]), Reply::Int(1));
+}
+
+#[test]
+fn nodes_that_were_left_and_have_forgotten_it_vote_for_nobody() {
+    let short = "max_ttl: 2s\n  default_ttl: 2s\n  node_timeout: 200ms";
+    let one = Proxy::with().nodes(3).locks(short).start();
+    let mut late = Proxy::beside(&one).start();
+    eventually("the late proxy is ready", || asked(&late).len() == 3);
+    let next = [redis(), redis(), redis()];
+    list(&one, &next.each_ref().map(|node| node.url()));
+    shown(&one, &["--change"]);
+    let expected = addresses(&next.each_ref());
+    eventually("the next nodes are asked", || asked(&one) == expected);
+    // One of them still tells that they were left.
+    for node in 0..2 {
+        one.node_client(node).cmd(&["FLUSHALL"]);
+    }
+    // Longer than emptied nodes wait.
+    thread::sleep(Duration::from_secs(6));
+    let refused = |late: &Proxy| {
+        let reply = late.client().cmd(&["LOCK", "a", "x", "PX", "1000"]);
+        assert!(reply.error_text().starts_with("NOQUORUM"), "{reply:?}");
+    };
+    refused(&late);
+    late.kill();
+    late.start_again();
+    thread::sleep(Duration::from_secs(6));
+    refused(&late);
+    one.client().cmd(&["LOCK", "a", "x", "PX", "1000"]).grant();
+}
+
+#[test]
+fn a_change_that_was_cut_off_is_taken_back_or_brought_to_its_end() {
+    let mut proxy = Proxy::with().nodes(3).locks("node_timeout: 500ms").start();
+    let next = [redis(), redis(), redis()];
+    let urls: Vec<String> = next.iter().map(RedisServer::url).collect();
+    let mut client = proxy.client();
+    client.cmd(&["LOCK", "held", "h", "PX", "50000"]).grant();
+    // So many that copying takes a while.
+    let fill = "for n = 1, 60000 do redis.call('SET', 'lockgate:fence:lock:' .. n, n .. ' 1111111111111111') end";
+    for node in 0..3 {
+        proxy.node_client(node).cmd(&["EVAL", fill, "0"]);
+    }
+    list(&proxy, &urls);
+    let cut_off = |proxy: &Proxy| {
+        let mut tool = Command::new(env!("CARGO_BIN_EXE_lockgate"))
+            .args(["nodes", "--change"])
+            .arg(proxy.config_file())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        eventually("it is sealed", || shown(proxy, &[]).starts_with("locks.nodes are sealed"));
+        tool.kill().unwrap();
+        tool.wait().unwrap();
+        assert!(
+            shown(proxy, &[]).starts_with("locks.nodes are sealed"),
+            "the copy takes too little time"
+        );
+    };
+
+    cut_off(&proxy);
+    let reply = client.cmd(&["LOCK", "a", "x", "PX", "1000"]);
+    assert!(reply.error_text().starts_with("NOQUORUM"), "{reply:?}");
+    assert!(
+        shown(&proxy, &["--back-out"])
+            .starts_with("taken back: locks.nodes vote\nlocks.nodes vote")
+    );
+    lock(&mut client, &["LOCK", "a", "x", "PX", "50000"]);
+    assert_eq!(client.cmd(&["UNLOCK", "held", "h"]), Reply::Int(1));
+    lock(&mut client, &["LOCK", "held", "newer", "PX", "50000"]);
+
+    // What the first copy has left there does not hide who holds the lock now.
+    cut_off(&proxy);
+    let text = shown(&proxy, &["--change"]);
+    assert!(text.contains("changed: 2 held locks were copied"), "{text}");
+    let expected = addresses(&next.each_ref());
+    eventually("the next nodes are asked", || asked(&proxy) == expected);
+    for node in &next {
+        assert_eq!(has(node, "lock:held"), Reply::bulk("newer"));
+    }
+    for node in 0..3 {
+        proxy.node(node).kill().unwrap();
+    }
+    assert_eq!(client.cmd(&["LOCK", "held", "x", "PX", "1000"]), Reply::NullArray);
+    assert_eq!(client.cmd(&["UNLOCK", "held", "newer"]), Reply::Int(1));
+    client.cmd(&["LOCK", "held", "x", "PX", "1000"]).grant();
+}
+
+#[test]
+fn nothing_is_sealed_where_the_next_nodes_cannot_take_a_copy() {
+    let proxy = Proxy::with().nodes(3).start();
+    let full = || RedisServer::start(&["--maxmemory", "1"]).unwrap();
+    let next = [full(), full(), redis()];
+    let urls: Vec<String> = next.iter().map(RedisServer::url).collect();
+    list(&proxy, &urls);
+    let words = refused(&proxy, &["--change"]);
+    assert!(words.contains("OOM") && words.contains("nothing was changed"), "{words}");
+    assert!(shown(&proxy, &[]).starts_with("locks.nodes vote"));
+    // Another deployment's.
+    let others = Proxy::with().nodes(3).start();
+    list(&proxy, &others.urls());
+    let words = refused(&proxy, &["--change"]);
+    assert!(words.contains("belongs to another deployment"), "{words}");
+    // Too few that answer.
+    let gone = "redis://127.0.0.1:1".to_owned();
+    list(&proxy, &[urls[2].clone(), gone, "redis://127.0.0.1:2".into()]);
+    let words = refused(&proxy, &["--change"]);
+    assert!(words.contains("127.0.0.1:1") && words.contains("nothing was changed"), "{words}");
+    proxy.client().cmd(&["LOCK", "a", "x", "PX", "1000"]).grant();
+    others.client().cmd(&["LOCK", "a", "x", "PX", "1000"]).grant();
+}
+
+#[test]
+fn what_is_released_behind_the_copy_is_released_on_the_next_nodes() {
+    let proxy = Proxy::with().nodes(3).locks("node_timeout: 500ms").start();
+    let next = [redis(), redis(), redis()];
+    list(&proxy, &next.each_ref().map(|node| node.url()));
+    let mut client = proxy.client();
+    client.cmd(&["LOCK", "a", "x", "PX", "50000"]).grant();
+    // It has not heard of the change as it releases the lock where it was granted.
+    proxy.freeze();
+    client.send(&encode(&["UNLOCK", "a", "x"]));
+    shown(&proxy, &["--change"]);
+    assert!(next.iter().all(|node| has(node, "lock:a") == Reply::bulk("x")), "it is copied");
+    proxy.thaw();
+    assert_eq!(client.reply(), Reply::Int(1));
+    eventually("it is released there", || {
+        next.iter().all(|node| has(node, "lock:a") == Reply::NullBulk)
+    });
+}

@@ -1,0 +1,265 @@
+//! The JSON of the admin port: what it tells, that it is bounded, and that it tells no secret.
+
+use serde_json::Value;
+
+use crate::support::{self, Proxy, Reply, eventually};
+
+/// The body of a page, as JSON.
+fn json(proxy: &Proxy, path: &str) -> Value {
+    let page = proxy.http(path);
+    let (head, body) = page.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200"), "{path}: {page}");
+    assert!(head.contains("content-type: application/json"), "{head}");
+    assert!(head.contains("cache-control: no-store"), "{head}");
+    serde_json::from_str(body).unwrap()
+}
+
+/// The names of the locks in a list.
+fn keys(list: &Value) -> Vec<&str> {
+    list.as_array().unwrap().iter().map(|lock| lock["key"].as_str().unwrap()).collect()
+}
+
+#[test]
+fn a_whole_proxy_is_told_in_one_document() {
+    let mut proxy = Proxy::with().nodes(3).start();
+    let (mut holder, mut other) = (proxy.client(), proxy.client());
+    holder.cmd(&["LOCK", "job", "PX", "30000"]).grant();
+    holder.cmd(&["LOCK", "session"]).grant();
+    assert_eq!(other.cmd(&["LOCK", "job", "PX", "1000"]), Reply::NullArray);
+    eventually("the nodes' TIME was asked for", || {
+        let status = json(&proxy, "/api/status");
+        status["nodes"].as_array().unwrap().iter().all(|node| node["round_trip_us"].is_u64())
+    });
+    let status = json(&proxy, "/api/status");
+    let told = &status["proxy"];
+    assert_eq!(told["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(told["pid"], proxy.pid());
+    assert_eq!(told["listen"][0], format!("127.0.0.1:{}", proxy.port()));
+    assert_eq!(
+        (&told["ready"], &told["draining"], &told["connections"], &told["actions"]),
+        (&true.into(), &false.into(), &2.into(), &false.into())
+    );
+    assert_eq!(status["problems"], Value::Array(Vec::new()));
+    assert_eq!(status["data"]["up"], true);
+    assert_eq!(status["quorum"].to_string(), r#"{"needed":2,"nodes":3,"slack":1,"voting":3}"#);
+    let locks = &status["locks"];
+    assert_eq!(
+        (&locks["held"], &locks["session"], &locks["leases"]),
+        (&2.into(), &1.into(), &1.into())
+    );
+    let totals = &status["totals"];
+    assert_eq!(
+        (&totals["grants"], &totals["busy"], &totals["no_quorum"]),
+        (&2.into(), &1.into(), &0.into())
+    );
+    for (place, node) in status["nodes"].as_array().unwrap().iter().enumerate() {
+        assert_eq!(node["seat"], place + 1);
+        assert_eq!((&node["votes"], &node["state"]), (&true.into(), &"ok".into()));
+        assert!(node["clock_ahead_us"].is_i64(), "{node}");
+    }
+    assert!(status["guards"].is_null() && status["adoption"].is_null());
+
+    proxy.node(1).kill().unwrap();
+    eventually("it is seen", || json(&proxy, "/api/status")["quorum"]["voting"] == 2);
+    let status = json(&proxy, "/api/status");
+    let node = &status["nodes"][1];
+    assert_eq!(
+        (&node["up"], &node["votes"], &status["quorum"]["slack"]),
+        (&false.into(), &false.into(), &0.into())
+    );
+    assert!(node["round_trip_us"].is_null() && node["clock_ahead_us"].is_null(), "{node}");
+    // In the words of /readyz.
+    let line = format!(
+        "lock node {}: {}",
+        node["address"].as_str().unwrap(),
+        node["state"].as_str().unwrap()
+    );
+    assert!(proxy.http("/readyz").contains(&format!("{line}\n")), "{line}");
+    assert_eq!(status["problems"], Value::Array(vec![line.into()]));
+    assert_eq!(
+        other.cmd(&["LOCKGATE", "NODE", node["address"].as_str().unwrap(), "PAUSE"]),
+        Reply::ok()
+    );
+    assert_eq!(json(&proxy, "/api/status")["nodes"][1]["paused"], true);
+
+    proxy.node(0).kill().unwrap();
+    eventually("it is not ready", || json(&proxy, "/api/status")["proxy"]["ready"] == false);
+    assert!(other.cmd(&["LOCK", "more", "PX", "1000"]).error().starts_with("NOQUORUM"));
+    let status = json(&proxy, "/api/status");
+    assert_eq!(
+        (&status["quorum"]["slack"], &status["totals"]["no_quorum"]),
+        (&(-1).into(), &1.into())
+    );
+}
+
+#[test]
+fn locks_clients_and_who_waits_are_told_without_tokens() {
+    let proxy = Proxy::with().nodes(3).start();
+    let mut holder = proxy.client();
+    holder.cmd(&["CLIENT", "SETNAME", "worker-7"]);
+    holder.cmd(&["LOCK", "job:1", "secret-token", "PX", "30000"]).grant();
+    let session = holder.cmd(&["LOCK", "job:2"]).grant();
+    holder.cmd(&["LOCK", "other", "PX", "30000"]).grant();
+    let mut waiters: Vec<_> = (0..2).map(|_| proxy.client()).collect();
+    for (number, waiter) in waiters.iter_mut().enumerate() {
+        waiter.cmd(&["CLIENT", "SETNAME", &format!("waiter-{number}")]);
+        waiter.send(&support::encode(&["LOCK", "job:2", "WAIT", "0"]));
+        eventually("it waits", || proxy.waiters() == number + 1);
+    }
+    let all = json(&proxy, "/api/locks");
+    assert_eq!(keys(&all["locks"]), ["job:1", "job:2", "other"]);
+    assert_eq!(keys(&json(&proxy, "/api/locks?match=job:*&by=age")["locks"]), ["job:1", "job:2"]);
+    assert_eq!(keys(&json(&proxy, "/api/locks?by=waiters&count=1")["locks"]), ["job:2"]);
+    assert_eq!(keys(&json(&proxy, "/api/locks?match=nothing*")["locks"]), [""; 0]);
+    let lock = &all["locks"][1];
+    assert_eq!(
+        (&lock["kind"], &lock["fence"], &lock["waiters"]),
+        (&"session".into(), &session.fence.into(), &2.into())
+    );
+    assert_eq!(
+        (&lock["holder"]["name"], &lock["holder"]["connected"]),
+        (&"worker-7".into(), &true.into())
+    );
+    assert!(
+        lock["remaining_ms"].as_u64().is_some_and(|left| (1..=10_000).contains(&left)),
+        "{lock}"
+    );
+
+    let hot = json(&proxy, "/api/hot");
+    let lock = &hot["hot"][0];
+    assert_eq!(
+        (&lock["key"], &lock["waiters"], &lock["fence"]),
+        (&"job:2".into(), &2.into(), &session.fence.into())
+    );
+    assert_eq!(lock["holder"]["name"], "worker-7");
+    let line: Vec<_> =
+        lock["line"].as_array().unwrap().iter().map(|one| &one["client"]["name"]).collect();
+    assert_eq!(line, ["waiter-0", "waiter-1"]);
+
+    let clients = json(&proxy, "/api/clients");
+    let names: Vec<_> =
+        clients["clients"].as_array().unwrap().iter().map(|one| &one["name"]).collect();
+    assert_eq!(names, ["waiter-0", "waiter-1", "worker-7"]);
+    assert_eq!(clients["clients"][0]["waits_for"]["key"], "job:2");
+    assert_eq!(keys(&clients["clients"][2]["keys"]), ["job:1", "job:2", "other"]);
+    assert_eq!(json(&proxy, "/api/clients?count=1")["clients"].as_array().unwrap().len(), 1);
+
+    for path in ["status", "locks", "hot", "clients", "adopted", "history"] {
+        let page = proxy.http(&format!("/api/{path}"));
+        assert!(!page.contains("secret-token") && !page.contains(&session.token), "{page}");
+    }
+}
+
+#[test]
+fn names_of_any_bytes_are_told_in_json() {
+    let proxy = Proxy::start();
+    let mut client = proxy.client();
+    let key = b"a\xff\x00</script>\"\n";
+    let mut command = format!("*4\r\n$4\r\nLOCK\r\n${}\r\n", key.len()).into_bytes();
+    command.extend_from_slice(key);
+    command.extend_from_slice(b"\r\n$2\r\nPX\r\n$5\r\n30000\r\n");
+    client.send(&command);
+    client.reply().grant();
+    let locks = json(&proxy, "/api/locks");
+    let lock = &locks["locks"][0];
+    assert_eq!(lock["key"], "a\u{fffd}\0</script>\"\n");
+    assert_eq!(lock["key_hex"], "61ff003c2f7363726970743e220a");
+    assert_eq!(json(&proxy, "/api/clients")["clients"][0]["keys"][0]["key_hex"], lock["key_hex"]);
+    client.cmd(&["LOCK", "plain", "PX", "30000"]).grant();
+    assert!(json(&proxy, "/api/locks?match=plain")["locks"][0].get("key_hex").is_none());
+    assert_eq!(json(&proxy, "/api/locks?match=a%ff*")["locks"][0]["key_hex"], lock["key_hex"]);
+}
+
+#[test]
+fn a_list_is_bounded_whatever_there_is() {
+    let proxy = Proxy::start();
+    let mut client = proxy.client();
+    for key in 0..1100 {
+        client.cmd(&["LOCK", &format!("k{key}"), "PX", "60000"]).grant();
+    }
+    let many = |query: &str| json(&proxy, query)["locks"].as_array().unwrap().len();
+    assert_eq!((many("/api/locks"), many("/api/locks?count=1000&by=age")), (100, 1000));
+    assert_eq!(json(&proxy, "/api/status")["locks"]["held"], 1100);
+    let long = "x".repeat(257);
+    for query in [
+        "locks?count=1001",
+        "locks?count=0",
+        "locks?by=size",
+        "locks?sort=age",
+        "hot?by=age",
+        "clients?count=-1",
+        &format!("locks?match={long}"),
+    ] {
+        let page = proxy.http(&format!("/api/{query}"));
+        assert!(page.starts_with("HTTP/1.1 400") && page.contains(r#"{"error":""#), "{page}");
+    }
+    // A pattern that would take too long to compare says so, and does not leave locks out.
+    let slow = format!("/api/locks?match=*{}b", "k".repeat(128));
+    for key in 0..50 {
+        let key = format!("{key}{}", "k".repeat(4000));
+        client.cmd(&["LOCK", &key, "PX", "60000"]).grant();
+    }
+    assert!(proxy.http(&slow).contains("would take too long"), "{}", proxy.http(&slow));
+}
+
+#[test]
+fn the_last_minutes_are_kept_and_a_rate_is_for_a_second() {
+    let proxy = Proxy::with().nodes(3).start();
+    let mut client = proxy.client();
+    for key in 0..100 {
+        client.cmd(&["LOCK", &format!("k{key}"), "PX", "60000"]).grant();
+    }
+    eventually("there is a sample", || {
+        json(&proxy, "/api/history")["held"].as_array().unwrap().contains(&100.into())
+    });
+    let history = json(&proxy, "/api/history");
+    assert_eq!(history["every_ms"], 5000);
+    let columns = history.as_object().unwrap();
+    let length = history["at_ms"].as_array().unwrap().len();
+    for (name, column) in
+        columns.iter().filter(|(name, _)| !["every_ms", "nodes"].contains(&name.as_str()))
+    {
+        assert_eq!(column.as_array().unwrap().len(), length, "{name}");
+    }
+    let rates = history["grants_per_s"].as_array().unwrap();
+    // A hundred in one interval or two, whatever its length.
+    let sum: f64 = rates.iter().map(|rate| rate.as_f64().unwrap()).sum();
+    assert!(sum > 1.0 && sum <= 20.0, "{rates:?}");
+    for node in history["nodes"].as_array().unwrap() {
+        let times = node["round_trip_us"].as_array().unwrap();
+        assert!(times.len() == length && times[length - 1].is_u64(), "{node}");
+    }
+}
+
+#[test]
+fn guards_and_adoption_are_told_with_what_they_refused() {
+    let rules = "guards:\n  - keys: 'account:*'\n    lock: 'account:{1}'\n\
+                 adopt:\n  - keys: 'lock:*'\n    lock: 'adopted:{1}'\n    mode: enforce";
+    let proxy = Proxy::with().nodes(3).top(rules).start();
+    let mut client = proxy.client();
+    assert!(client.cmd(&["SET", "account:1", "x"]).error().starts_with("NOTHELD"));
+    client.cmd(&["LOCK", "account:1"]).grant();
+    assert_eq!(client.cmd(&["SET", "account:1", "x"]), Reply::ok());
+    client.cmd(&["CLIENT", "SETNAME", "old-worker"]);
+    assert_eq!(client.cmd(&["SET", "lock:a", "token", "NX", "PX", "30000"]), Reply::ok());
+    assert_eq!(client.cmd(&["DEL", "lock:a"]), Reply::Int(1));
+    let status = json(&proxy, "/api/status");
+    let guards = &status["guards"];
+    assert_eq!((&guards["enforced"], &guards["informed"]), (&true.into(), &true.into()));
+    assert_eq!(guards["rules"][0]["lock"], "account:{1}");
+    assert_eq!((&guards["writes"]["passed"], &guards["writes"]["notheld"]), (&1.into(), &1.into()));
+    assert_eq!(status["totals"]["guard_refusals"], 1);
+    let adoption = &status["adoption"];
+    assert_eq!(
+        (&adoption["rules"][0]["keys"], &adoption["rules"][0]["mode"]),
+        (&"lock:*".into(), &"enforce".into())
+    );
+    assert_eq!(adoption["seen"], 2);
+    let adopted = json(&proxy, "/api/adopted");
+    let unsafe_one = &adopted["adopted"][0];
+    assert_eq!(
+        (&unsafe_one["idiom"], &unsafe_one["client"]),
+        (&"blind_release".into(), &"old-worker".into())
+    );
+    assert_ne!(unsafe_one["unsafe"], "");
+}
