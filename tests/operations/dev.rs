@@ -127,6 +127,10 @@ fn a_master_of_its_cluster_may_be_killed() {
     let ports = dev.port..dev.port + 6;
     let works = |words: &[&str], wanted: fn(&Reply) -> bool| {
         ports.clone().any(|port| {
+            // It listens a moment after its servers have been told of.
+            if TcpStream::connect(("127.0.0.1", port)).is_err() {
+                return false;
+            }
             let mut client = Client::connect(port);
             // A front whose node is down closes.
             client.send(&pipeline(&[words]));
