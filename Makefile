@@ -3,7 +3,7 @@
 CARGO ?= cargo
 
 # Most tests wait for servers longer than they work.
-THREADS ?= $(shell echo $$((3 * $$(nproc))))
+THREADS ?= $(shell echo $$((4 * $$(nproc))))
 
 # Each for a share of the time; the one that runs real servers for three.
 FUZZ := requests replies grammar configuration node_replies differential differential differential

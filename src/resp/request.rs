@@ -131,54 +131,45 @@ impl RequestScanner {
         let (mut bytes, mut left) = match self.phase {
             RequestPhase::Start => return None,
             RequestPhase::Value { bytes, left } => (bytes, left),
-            RequestPhase::Header { left } => (0, left),
+            RequestPhase::Header { left } if self.line_len == 0 => (0, left),
+            RequestPhase::Header { left } => match self.cut_line(buf, pos) {
+                Line::Number { value: value @ 0.., .. } => (value as u64 + 2, left - 1),
+                Line::Incomplete => return Some(NextRequest::End),
+                Line::Number { .. } | Line::Bad => return Some(NextRequest::Broken),
+            },
         };
-        loop {
-            let here = (buf.len() - *pos) as u64;
-            if here < bytes {
-                *pos = buf.len();
-                self.phase = RequestPhase::Value { bytes: bytes - here, left };
-                return Some(NextRequest::End);
+        // All that changes for each argument stays in registers.
+        let mut rest = &buf[*pos..];
+        let (phase, stopped) = loop {
+            if (rest.len() as u64) < bytes {
+                let bytes = bytes - rest.len() as u64;
+                rest = &[];
+                break (RequestPhase::Value { bytes, left }, Some(NextRequest::End));
             }
-            *pos += bytes as usize;
+            rest = &rest[bytes as usize..];
             if left == 0 {
-                self.phase = RequestPhase::Start;
-                return None;
+                break (RequestPhase::Start, None);
             }
-            match self.argument_line(buf, pos) {
-                Line::Number { value, .. } if value >= 0 => bytes = value as u64 + 2,
-                Line::Incomplete => {
-                    self.phase = RequestPhase::Header { left };
-                    return Some(NextRequest::End);
+            match line(rest, b'$') {
+                Line::Number { value: value @ 0.., length } => {
+                    bytes = value as u64 + 2;
+                    rest = &rest[length..];
+                    left -= 1;
                 }
-                Line::Number { .. } | Line::Bad => {
-                    self.phase = RequestPhase::Header { left };
-                    return Some(NextRequest::Broken);
-                }
-            }
-            left -= 1;
-        }
-    }
-
-    /// Reads an argument's length line, which an earlier call may have begun.
-    #[inline]
-    fn argument_line(&mut self, buf: &[u8], pos: &mut usize) -> Line {
-        if self.line_len == 0 {
-            let line = line(&buf[*pos..], b'$');
-            match line {
-                Line::Number { value: 0.., length } => *pos += length,
-                Line::Number { .. } => {}
                 Line::Incomplete => {
-                    let rest = &buf[*pos..];
                     self.line[..rest.len()].copy_from_slice(rest);
                     self.line_len = rest.len();
-                    *pos = buf.len();
+                    rest = &[];
+                    break (RequestPhase::Header { left }, Some(NextRequest::End));
                 }
-                Line::Bad => {}
+                Line::Number { .. } | Line::Bad => {
+                    break (RequestPhase::Header { left }, Some(NextRequest::Broken));
+                }
             }
-            return line;
-        }
-        self.cut_line(buf, pos)
+        };
+        *pos = buf.len() - rest.len();
+        self.phase = phase;
+        stopped
     }
 
     /// Goes on with a line of which at most `HEADER_LIMIT` bytes came before.

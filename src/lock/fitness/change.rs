@@ -15,6 +15,9 @@
 //! 4. *The next set begins*: its nodes get the first marker of their own, where the note still stands.
 //!    Whoever finds step 3 done may do that, again and again.
 //!
+//! Each copy has a seal of its own, written by who copies: what another coordinator is about to decide upon
+//! comes to nothing, and is not written over. A proxy that lists both sets does step 4, too.
+//!
 //! Whatever fails in between can be done again by anybody, or taken back before step 3. A quorum of the set
 //! before is needed up to there, and one of the next set from step 2 on. A node of the next set that
 //! was not there, or has forgotten its copy, is a stranger, and waits as any other.
