@@ -4,6 +4,7 @@ use std::{
     collections::HashMap,
     fmt::Write as _,
     hash::{DefaultHasher, Hash, Hasher},
+    ops::AddAssign,
     sync::{Mutex, MutexGuard},
     time::Duration,
 };
@@ -60,6 +61,28 @@ pub(super) struct Happened {
     pub(super) writes: usize,
     pub(super) fenced: usize,
     pub(super) untold: usize,
+}
+
+impl AddAssign for Happened {
+    fn add_assign(&mut self, other: Happened) {
+        self.grants += other.grants;
+        self.refusals += other.refusals;
+        self.renewals += other.renewals;
+        self.losses += other.losses;
+        self.judged += other.judged;
+        self.clocks += other.clocks;
+        self.forgotten += other.forgotten;
+        self.unreachable += other.unreachable;
+        self.heals += other.heals;
+        self.taken += other.taken;
+        self.prolonged += other.prolonged;
+        self.deleted += other.deleted;
+        self.past += other.past;
+        self.split += other.split;
+        self.writes += other.writes;
+        self.fenced += other.fenced;
+        self.untold += other.untold;
+    }
 }
 
 #[derive(Default)]

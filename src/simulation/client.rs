@@ -125,6 +125,31 @@ pub(super) fn ms(millis: u64) -> Duration {
 }
 
 impl Client {
+    /// One of session locks and leases: no lock libraries, no bridge.
+    pub(super) fn new(
+        connection: SessionUnderTest,
+        network: Arc<Network>,
+        checker: Arc<Checker>,
+        name: usize,
+        proxy: usize,
+        delay: Duration,
+    ) -> Client {
+        let (is_clean, adopts, modes, steps, judges) = (true, false, None, false, false);
+        Client {
+            connection,
+            is_clean,
+            network,
+            checker,
+            name,
+            proxy,
+            delay,
+            adopts,
+            modes,
+            steps,
+            judges,
+        }
+    }
+
     pub(super) fn below(&self, limit: u64) -> u64 {
         self.network.below(limit)
     }
