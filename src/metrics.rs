@@ -5,6 +5,7 @@
 //! counting does. Labels never carry a key, a token or a user.
 
 use std::{
+    collections::BTreeMap,
     io,
     sync::{
         Mutex, PoisonError,
@@ -61,11 +62,53 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// All metrics in Prometheus's text format. The process is measured now.
+    /// All metrics in Prometheus's text format, less those of what is gone. The process is measured now.
     pub(crate) fn render(&self) -> String {
         self.process.collect();
-        self.handle.render()
+        without(self.handle.render(), &gone())
     }
+}
+
+/// How many parts have series with these labels of their own.
+static PARTS: Mutex<BTreeMap<String, usize>> = Mutex::new(BTreeMap::new());
+
+/// A part of the proxy that has series of its own, such as a lock node, for as long as this exists. The
+/// recorder keeps all series until the process ends; an alert on a part that is gone would never resolve.
+pub(crate) struct Part(String);
+
+impl Part {
+    /// The part with these labels, which stand first in each of its series.
+    pub(crate) fn new(labels: &[(&str, String)]) -> Part {
+        let written = |(name, value): &(&str, String)| format!("{name}=\"{value}\"");
+        let labels = labels.iter().map(written).collect::<Vec<_>>().join(",");
+        *PARTS.lock().unwrap_or_else(PoisonError::into_inner).entry(labels.clone()).or_default() +=
+            1;
+        Part(labels)
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        if let Some(parts) = PARTS.lock().unwrap_or_else(PoisonError::into_inner).get_mut(&self.0) {
+            *parts -= 1;
+        }
+    }
+}
+
+/// The labels that no part has any more.
+fn gone() -> Vec<String> {
+    let parts = PARTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let gone = parts.iter().filter(|(_, parts)| **parts == 0);
+    gone.map(|(labels, _)| format!("{{{labels}")).collect()
+}
+
+/// Leaves out the series whose labels begin so.
+fn without(text: String, gone: &[String]) -> String {
+    if gone.is_empty() {
+        return text;
+    }
+    let is_gone = |line: &str| gone.iter().any(|labels| line.contains(labels));
+    text.split_inclusive('\n').filter(|line| !is_gone(line)).collect()
 }
 
 /// A counter that can be read back: [`Counter`] itself only counts up.
@@ -154,6 +197,22 @@ mod tests {
             thread.join().unwrap().unwrap();
         }
         assert!(install().unwrap().render().contains("lockgate_build_info{"));
+    }
+
+    #[test]
+    fn series_of_what_is_gone_are_not_told_until_it_is_back() {
+        let labels = [("node", "1".to_owned()), ("address", "gone:1".to_owned())];
+        let text = || {
+            let line = "up{node=\"1\",address=\"gone:1\"} 0\n";
+            without(format!("# TYPE up gauge\n{line}"), &gone())
+        };
+        let (one, another) = (Part::new(&labels), Part::new(&labels));
+        drop(one);
+        assert_eq!(text().lines().count(), 2);
+        drop(another);
+        assert_eq!(text(), "# TYPE up gauge\n");
+        let _back = Part::new(&labels);
+        assert_eq!(text().lines().count(), 2);
     }
 
     labels! {

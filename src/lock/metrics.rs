@@ -21,7 +21,7 @@ use super::{
 use crate::{
     cluster::trouble::{ClusterFault, ClusterTrouble},
     key::Key,
-    metrics::{Tallied, labels},
+    metrics::{Part, Tallied, labels},
 };
 
 labels! {
@@ -223,6 +223,8 @@ impl Default for LockMetrics {
 /// Handles of one lock node. Label `node` is its number in `locks.nodes` from 1, label `address`
 /// its address without credentials.
 pub(crate) struct NodeMetrics {
+    /// Has its series told.
+    _part: Part,
     /// 1 while connected and answering.
     pub(crate) up: Gauge,
     /// 1 for each [`Fault`] that the node has, at the fault's number.
@@ -296,6 +298,7 @@ impl NodeMetrics {
             counter!("lockgate_clock_jumps_total", &labels)
         };
         NodeMetrics {
+            _part: Part::new(&labels),
             clock_jumped_forward: jumps("forward"),
             clock_stepped_back: jumps("back"),
             up: gauge!("lockgate_node_up", &labels),

@@ -84,6 +84,8 @@ pub(crate) struct HotLock {
     pub(crate) longest: Duration,
     /// Clients that wait now.
     pub(crate) waiters: usize,
+    /// As [`LockStatus::kind`]; empty if no client of this proxy holds the lock or waits for it.
+    pub(crate) kind: &'static str,
     /// The client that holds the lock, if it was granted through this proxy.
     pub(crate) holder: Option<Arc<ClientCard>>,
 }
@@ -140,11 +142,7 @@ impl Oldest {
 impl LockStatus {
     /// What operators are told that the lock is: `session`, `lease`, or `elsewhere`.
     pub(crate) fn kind(&self) -> &'static str {
-        match &self.grant {
-            Some(GrantStatus { session: true, .. }) => "session",
-            Some(_) => "lease",
-            None => "elsewhere",
-        }
+        kind(self.grant.as_ref().map(|grant| grant.session))
     }
 
     /// The number by which the lock is sorted.
@@ -154,6 +152,15 @@ impl LockStatus {
             LockOrder::Age => self.grant.as_ref().map_or(0, |grant| grant.held_for.as_nanos()),
             LockOrder::Wait => self.longest_wait.as_nanos(),
         }
+    }
+}
+
+/// What a lock is called whose grant here is a session lock, or a lease, or which was granted elsewhere.
+fn kind(is_session_lock: Option<bool>) -> &'static str {
+    match is_session_lock {
+        Some(true) => "session",
+        Some(false) => "lease",
+        None => "elsewhere",
     }
 }
 
@@ -309,6 +316,9 @@ pub(super) fn hot(locks: &Locks, most: usize) -> Vec<HotLock> {
     all.truncate(most.min(MOST_TOLD));
     for hot in &mut all {
         let shown = locks.grants.holders.show(&Key::from(&hot.key));
+        let is_known = shown.is_some() || hot.waiters > 0;
+        let session = shown.as_ref().map(|shown| shown.is_session_lock);
+        hot.kind = if is_known { kind(session) } else { "" };
         hot.holder = shown.and_then(|shown| shown.card);
     }
     all
@@ -323,6 +333,7 @@ impl HotLock {
             waits: 0,
             longest: Duration::ZERO,
             waiters: 0,
+            kind: "",
             holder: None,
         }
     }

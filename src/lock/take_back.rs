@@ -13,7 +13,10 @@
 use std::{future::poll_fn, sync::Arc};
 
 use super::{Attach, Claim, LookUp, NoQuorum, Release, keep::lose, locks::Locks};
-use crate::key::{Key, Token};
+use crate::{
+    card::ClientCard,
+    key::{Key, Token},
+};
 
 /// The grant that has a lock.
 #[derive(Debug, Clone)]
@@ -24,6 +27,8 @@ pub(crate) struct FoundGrant {
     pub(crate) claim: Claim,
     /// The two numbers between which its fence lies. `None`: no quorum stores one.
     pub(crate) fences: Option<(u64, u64)>,
+    /// The client that was granted it, if that was through this proxy.
+    pub(crate) holder: Option<Arc<ClientCard>>,
 }
 
 /// Asks the nodes which grant has `key`.
@@ -37,14 +42,17 @@ pub(super) async fn find(locks: Arc<Locks>, key: Key) -> Result<Option<FoundGran
     };
     // What was granted here is known better than the nodes tell it.
     let known = locks.grants.holders.claim(&key, &token);
-    let fences = match known.filter(|(known, _)| *known == claim) {
-        Some((_, fence)) => Some((fence, fence)),
+    let (fences, holder) = match known.filter(|(known, _)| *known == claim) {
+        Some((_, fence)) => {
+            let shown = locks.grants.holders.show(&key);
+            (Some((fence, fence)), shown.and_then(|shown| shown.card))
+        }
         None => {
             let mut attach = Attach::ask(&nodes, key, token.clone());
-            poll_fn(|cx| attach.poll_bounds(cx)).await?
+            (poll_fn(|cx| attach.poll_bounds(cx)).await?, None)
         }
     };
-    Ok(Some(FoundGrant { token, claim, fences }))
+    Ok(Some(FoundGrant { token, claim, fences, holder }))
 }
 
 /// Releases the grant, and tells its keeper if this proxy keeps it.

@@ -184,7 +184,8 @@ impl Trail {
             "audit": event,
             "lock": String::from_utf8_lossy(name),
             "fence": grant.fence,
-            "kind": if grant.is_session_lock { "session" } else { "lease" },
+            // A grant has its keeper a moment later, if it gets one.
+            "kind": held_for.map(|_| if grant.is_session_lock { "session" } else { "lease" }),
             "address": address,
             "name": &*client,
             "proxy": self.proxy.get(),

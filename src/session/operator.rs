@@ -129,7 +129,13 @@ pub(super) fn taken_back(
     let lock = shown(shared.name_of(key));
     match said {
         Ok(true) => {
-            warn!(lock, fence, %by, "an operator has taken a lock back (LOCKGATE UNLOCK)");
+            let holder = found.holder.as_ref();
+            let (address, name) =
+                holder.map(|card| (card.address(), card.name())).unwrap_or_default();
+            warn!(
+                lock, fence, address, %name, %by,
+                "an operator has taken a lock back (LOCKGATE UNLOCK)"
+            );
             if let Some(bridge) = &shared.bridge {
                 bridge.free_soon(key, &found.token);
             }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::who::address_of;
 use crate::support::{Client, Proxy, Reply, encode, eventually};
 
 const ACCOUNTS: &str = "guards:\n  - keys: 'account:*'\n    lock: 'account:{1}'";
@@ -54,6 +55,8 @@ fn a_lease_is_taken_back_by_its_fence_alone_and_a_waiter_has_it() {
     for part in ["job", &first.fence.to_string(), "127.0.0.1:", "user", "default", "night-shift"] {
         assert!(told[0].contains(part), "{part} in {}", told[0]);
     }
+    let holder = format!("\"address\":\"{}\"", address_of(&holder));
+    assert!(told[0].contains(&holder), "{holder} in {}", told[0]);
     assert!(!log.contains(&first.token), "no token is logged");
 }
 

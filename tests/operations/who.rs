@@ -215,6 +215,7 @@ fn locks_come_by_what_is_asked_for() {
     let hot = elements(operator.cmd(&["LOCKGATE", "HOT"]));
     assert_eq!(keys(Reply::Array(hot.clone())).len(), 2);
     assert_eq!(text(&field(&hot[0], "name")), "holder");
+    assert_eq!(field(&hot[0], "kind"), Reply::bulk("session"));
     assert_eq!(holder.cmd(&["UNLOCK", "c:old"]), Reply::Int(1));
     waiters[0].reply().grant();
     thread::sleep(Duration::from_millis(60));
@@ -262,6 +263,13 @@ fn a_lock_of_another_proxy_is_told_as_held_elsewhere() {
     assert_eq!(field(&locks[0], "fence"), Reply::Int(-1));
     assert_eq!(field(&locks[0], "waiters"), Reply::Int(1));
     assert_eq!(elements(operator.cmd(&["LOCKGATE", "LOCKS"])), [], "as ever");
+    let hot = elements(operator.cmd(&["LOCKGATE", "HOT"]));
+    assert_eq!(field(&hot[0], "kind"), Reply::bulk("elsewhere"));
+    assert!(
+        other.http("/api/hot").contains("\"kind\":\"elsewhere\""),
+        "{}",
+        other.http("/api/hot")
+    );
     let lock = operator.cmd(&["LOCKGATE", "LOCK", "job"]);
     assert_eq!(field(&lock, "waiters"), Reply::Int(1));
 

@@ -74,6 +74,8 @@ struct HotPart {
     waits: u64,
     longest_ms: u64,
     waiters: usize,
+    /// As that of a lock; none if nobody here holds it or waits.
+    kind: Option<&'static str>,
     fence: Option<u64>,
     held_ms: Option<u64>,
     holder: Option<ClientPart>,
@@ -197,6 +199,7 @@ pub(super) fn hot(shared: &Shared, most: usize) -> HotList {
             waits: hot.waits,
             longest_ms: millis(hot.longest),
             waiters: hot.waiters,
+            kind: Some(hot.kind).filter(|kind| !kind.is_empty()),
             fence: grant.as_ref().map(|grant| grant.fence),
             held_ms: grant.as_ref().map(|grant| millis(grant.held_for)),
             holder: hot.holder.as_ref().map(ClientPart::of),

@@ -20,7 +20,7 @@ const ADOPTED_FIELDS: [&str; 12] = [
     "because", "mode",
 ];
 
-const HELP: [&str; 48] = [
+const HELP: [&str; 49] = [
     "LOCKGATE <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
     "INFO",
     "    Tell of this proxy: version, uptime, lock nodes, locks and waiters, and adopt rules that",
@@ -47,7 +47,8 @@ const HELP: [&str; 48] = [
     "HOT [<count>]",
     "    List the locks for which clients of this proxy have waited longest, all waits together,",
     "    10 unless told. All numbers are halved every ten minutes. excess-ms is the part of",
-    "    waited-ms that may have been for other locks.",
+    "    waited-ms that may have been for other locks. kind is elsewhere if clients here wait for what",
+    "    another proxy has granted, and empty if nobody here holds the lock or waits.",
     "ADOPTED",
     "    List the lock idioms of existing libraries that were seen on keys of adopt rules, the",
     "    unsafe first, with what would become of each if its lock were taken on the lock nodes,",

@@ -116,7 +116,7 @@ impl Desk {
         let hot = self.shared.engine.hot(most);
         encode::array(out, hot.len());
         for lock in hot {
-            encode::map(out, 8, self.conn.state.resp3);
+            encode::map(out, 9, self.conn.state.resp3);
             field(out, "key", self.plain(&lock.key));
             duration(out, "waited-ms", lock.waited);
             duration(out, "excess-ms", lock.excess);
@@ -124,6 +124,7 @@ impl Desk {
             duration(out, "longest-ms", lock.longest);
             numeric(out, "waiters", i64::try_from(lock.waiters).unwrap_or(i64::MAX));
             tell_client(out, lock.holder.as_ref());
+            field(out, "kind", lock.kind.as_bytes());
         }
     }
 
