@@ -55,7 +55,7 @@ async fn carry_out(config: &Config, step: NodesStep) -> anyhow::Result<()> {
     println!("{now}");
     for (title, nodes) in [("locks.nodes", nodes), ("locks.next_nodes", next_nodes)] {
         println!("{title}:");
-        for NodeOfSet { address, what } in nodes {
+        for NodeOfSet { address, what, .. } in nodes {
             println!("  {address}  {what}");
         }
     }

@@ -52,6 +52,14 @@ fn refused(proxy: &Proxy, flags: &[&str]) -> String {
     String::from_utf8(stderr).unwrap()
 }
 
+/// Runs `lockgate doctor` with the proxy's file. Returns whether all is fit, and the report.
+fn doctor(proxy: &Proxy) -> (bool, String) {
+    let mut tool = Command::new(env!("CARGO_BIN_EXE_lockgate"));
+    let Output { status, stdout, .. } =
+        tool.arg("doctor").arg(proxy.config_file()).output().unwrap();
+    (status.success(), String::from_utf8(stdout).unwrap())
+}
+
 /// The addresses of the lock nodes that a proxy asks, if enough of them are up.
 fn asked(proxy: &Proxy) -> Vec<String> {
     let Reply::Array(all) = proxy.client().cmd(&["LOCKGATE", "NODES"]) else { panic!("no nodes") };
@@ -314,4 +322,44 @@ fn what_is_released_behind_the_copy_is_released_on_the_next_nodes() {
     eventually("it is released there", || {
         next.iter().all(|node| has(node, "lock:a") == Reply::NullBulk)
     });
+}
+
+#[test]
+fn doctor_knows_that_nodes_were_left_for_others() {
+    let mut proxy = Proxy::with().nodes(3).start();
+    let (four, five) = (redis(), redis());
+    let stays = proxy.urls().swap_remove(0);
+    list(&proxy, &[four.url(), stays, five.url()]);
+    shown(&proxy, &["--change"]);
+    let expected = [four.addr(), proxy.node(0).addr(), five.addr()].map(|addr| addr.to_string());
+    eventually("the next nodes are asked", || asked(&proxy) == expected);
+    let left = [1, 2].map(|node| proxy.node(node).addr().to_string());
+    let check = |proxy: &Proxy, what: &str| {
+        let (is_fit, report) = doctor(proxy);
+        assert!(is_fit && !report.contains("DEL "), "{report}");
+        assert!(report.contains("fit: of 3 lock nodes 1 may fail; to look at: 2 (-)"), "{report}");
+        for address in &left {
+            let lines: Vec<&str> =
+                report.lines().skip_while(|line| !line.contains(address)).take(3).collect();
+            assert!(lines[1].contains(what), "{report}");
+            assert!(lines[2].contains("Write locks.next_nodes as locks.nodes"), "{report}");
+        }
+        // One that stays has nothing wrong with it.
+        assert_eq!(report.lines().count(), 1 + 2 * 3 + 3 + 1, "{report}");
+    };
+    check(&proxy, " - locks.next_nodes have taken its place");
+    // A file that does not list them.
+    let text = fs::read_to_string(proxy.config_file()).unwrap();
+    let end = text.find("  next_nodes:").unwrap();
+    fs::write(proxy.config_file(), &text[..end]).unwrap();
+    let (is_fit, report) = doctor(&proxy);
+    assert!(!is_fit && !report.contains("DEL "), "{report}");
+    assert!(report.contains("!! other lock nodes have taken its place"), "{report}");
+    assert!(report.contains("locks.nodes are to be those of the last change"), "{report}");
+    fs::write(proxy.config_file(), &text).unwrap();
+    // Nobody needs them any more.
+    for node in [1, 2] {
+        proxy.node(node).kill().unwrap();
+    }
+    check(&proxy, " - locks.next_nodes have taken its place, and it does not answer");
 }

@@ -128,6 +128,8 @@ pub struct NodeOfSet {
     pub address: String,
     /// What it has.
     pub what: String,
+    /// What lies on it that keeps it from becoming a lock node.
+    pub foreign: Option<String>,
 }
 
 /// How far a change is.
@@ -351,16 +353,19 @@ pub async fn status(config: &LocksConfig) -> Result<ChangeStatus, ChangeError> {
     let (from, to) = (NodeSet::new(config).await, NodeSet::new(&next).await);
     let (of_from, of_to) = tokio::join!(from.look(), to.look());
     let now = set_now((&from, &of_from), (&to, &of_to), None);
-    Ok(ChangeStatus { now, nodes: told(&from, &of_from), next_nodes: told(&to, &of_to) })
+    let ours = of_from.survey.ours.as_deref();
+    let (nodes, next_nodes) = (told(&from, &of_from, ours), told(&to, &of_to, ours));
+    Ok(ChangeStatus { now, nodes, next_nodes })
 }
 
-fn told(set: &NodeSet, looked: &LookedAt) -> Vec<NodeOfSet> {
+/// What each node has. `ours`: the deployment of `locks.nodes`, if it is known.
+fn told(set: &NodeSet, looked: &LookedAt, ours: Option<&str>) -> Vec<NodeOfSet> {
     let of = |(seat, way): (usize, &Way)| {
-        let what = match &looked.all[seat] {
-            Err(error) => format!("{error}"),
-            Ok(answered) => words(&answered.look),
+        let (what, foreign) = match &looked.all[seat] {
+            Err(error) => (error.to_string(), None),
+            Ok(answered) => (words(&answered.look), foreign(&answered.look, ours)),
         };
-        NodeOfSet { address: way.address.to_string(), what }
+        NodeOfSet { address: way.address.to_string(), what, foreign }
     };
     set.ways.iter().enumerate().map(of).collect()
 }
@@ -558,8 +563,13 @@ fn misfit(look: &SelfReport, ours: &Deployment) -> Option<String> {
     if look.run_id.is_none() {
         return Some("does not tell its run_id: allow its user INFO".into());
     }
+    foreign(look, Some(&ours.id))
+}
+
+/// What lies on a node that keeps it from becoming one of the deployment `ours`.
+fn foreign(look: &SelfReport, ours: Option<&str>) -> Option<String> {
     match &look.marker {
-        MarkerFound::Marker(marker) if marker.deployment.id != ours.id => {
+        MarkerFound::Marker(marker) if ours.is_some_and(|ours| marker.deployment.id != ours) => {
             let id = &marker.deployment.id;
             Some(format!(
                 "belongs to another deployment, {id}: if that is not used any more, DEL lockgate:deployment there"

@@ -128,6 +128,11 @@ async fn refusal(
     Ok(probed.err().filter(is_refusal).map(|error| error.to_string()))
 }
 
+/// Asks a lock node whether it takes writes, as proxies do. Returns in what words it refuses them.
+pub(crate) async fn refusal_of_writes(connection: &mut MultiplexedConnection) -> Option<String> {
+    refusal(connection, Station::Plain).await.ok().flatten()
+}
+
 /// The findings of an inspection.
 pub(in crate::lock) struct Inspected {
     pub(in crate::lock) faults: Vec<Fault>,
