@@ -3,7 +3,7 @@
 
 use std::{
     fs,
-    process::{Command, Output, Stdio},
+    process::{Child, Command, Output, Stdio},
     thread,
     time::Duration,
 };
@@ -50,6 +50,19 @@ fn refused(proxy: &Proxy, flags: &[&str]) -> String {
     let Output { status, stderr, .. } = nodes(proxy, flags);
     assert!(!status.success());
     String::from_utf8(stderr).unwrap()
+}
+
+/// Starts to change the nodes with the proxy's file.
+fn start_changing(proxy: &Proxy) -> Child {
+    let mut tool = Command::new(env!("CARGO_BIN_EXE_lockgate"));
+    tool.args(["nodes", "--change"]).arg(proxy.config_file());
+    tool.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// What it has printed when it ends.
+fn said(tool: Child) -> String {
+    let Output { stdout, stderr, .. } = tool.wait_with_output().unwrap();
+    String::from_utf8([stdout, stderr].concat()).unwrap()
 }
 
 /// Runs `lockgate doctor` with the proxy's file. Returns whether all is fit, and the report.
@@ -226,7 +239,7 @@ fn nodes_that_were_left_and_have_forgotten_it_vote_for_nobody() {
 
 #[test]
 fn a_change_that_was_cut_off_is_taken_back_or_brought_to_its_end() {
-    let mut proxy = Proxy::with().nodes(3).locks("node_timeout: 500ms").start();
+    let mut proxy = Proxy::with().nodes(3).locks("node_timeout: 500ms\n  default_ttl: 5s").start();
     let next = [redis(), redis(), redis()];
     let urls: Vec<String> = next.iter().map(RedisServer::url).collect();
     let mut client = proxy.client();
@@ -238,22 +251,24 @@ fn a_change_that_was_cut_off_is_taken_back_or_brought_to_its_end() {
     }
     list(&proxy, &urls);
     let cut_off = |proxy: &Proxy| {
-        let mut tool = Command::new(env!("CARGO_BIN_EXE_lockgate"))
-            .args(["nodes", "--change"])
-            .arg(proxy.config_file())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
+        let mut tool = start_changing(proxy);
         eventually("it is sealed", || shown(proxy, &[]).starts_with("locks.nodes are sealed"));
         tool.kill().unwrap();
-        tool.wait().unwrap();
         assert!(
             shown(proxy, &[]).starts_with("locks.nodes are sealed"),
             "the copy takes too little time"
         );
+        said(tool)
     };
 
-    cut_off(&proxy);
+    let text = cut_off(&proxy);
+    let told = text.split("seals locks.nodes").next().unwrap();
+    assert!(told.contains("about 60000 fences and locks"), "{text}");
+    assert!(told.contains("locks.default_ttl (5s) is not well above that"), "{text}");
+    // Nothing is to be deleted there.
+    let (_, report) = doctor(&proxy);
+    assert!(report.contains("!! its set is sealed"), "{report}");
+    assert!(!report.contains("DEL ") && report.contains("lockgate nodes"), "{report}");
     let reply = client.cmd(&["LOCK", "a", "x", "PX", "1000"]);
     assert!(reply.error_text().starts_with("NOQUORUM"), "{reply:?}");
     assert!(
@@ -362,4 +377,89 @@ fn doctor_knows_that_nodes_were_left_for_others() {
         proxy.node(node).kill().unwrap();
     }
     check(&proxy, " - locks.next_nodes have taken its place, and it does not answer");
+}
+
+#[test]
+fn what_is_wrong_with_a_node_is_told_before_and_behind_the_change() {
+    let proxy = Proxy::with().nodes(3).locks("node_timeout: 200ms").start();
+    let full = RedisServer::start(&["--maxmemory", "1"]).unwrap();
+    let next = [redis(), redis(), redis(), redis(), full];
+    list(&proxy, &next.each_ref().map(RedisServer::url));
+    next[3].freeze().unwrap();
+    let text = shown(&proxy, &["--change"]);
+    let (before, behind) = text.split_once("seals locks.nodes").unwrap();
+    for (node, why) in [(3, "no answer"), (4, "OOM")] {
+        let address = next[node].addr();
+        let line = |text: &str| {
+            let mut lines = text.lines();
+            lines.any(|line| line.contains(&address.to_string()) && line.contains(why))
+        };
+        assert!(line(before), "{text}");
+        assert!(line(behind), "{text}");
+    }
+    assert!(before.contains("nobody waits for it"), "{text}");
+    assert!(!behind.contains("was not there"), "{text}");
+    next[3].thaw().unwrap();
+}
+
+#[test]
+fn nodes_that_are_listed_later_are_not_said_to_vote() {
+    let proxy = Proxy::with().nodes(3).start();
+    let next = [redis(), redis(), redis(), redis()];
+    let urls = next.each_ref().map(RedisServer::url);
+    list(&proxy, &urls[..3]);
+    let text = shown(&proxy, &["--change"]);
+    assert!(text.contains("\nlocks.next_nodes vote\n"), "{text}");
+    let expected = addresses(&[&next[0], &next[1], &next[2]]);
+    eventually("the next nodes are asked", || asked(&proxy) == expected);
+    let edit = |next: &[String]| {
+        let text = fs::read_to_string(proxy.config_file()).unwrap();
+        let end = text.find("  next_nodes:").unwrap();
+        fs::write(proxy.config_file(), format!("{}  next_nodes: {next:?}\n", &text[..end]))
+            .unwrap();
+    };
+    edit(&[urls[0].clone(), urls[1].clone(), urls[3].clone()]);
+    let text = shown(&proxy, &[]);
+    let expected = format!("locks.next_nodes vote, without {}\n", next[3].addr());
+    assert!(text.starts_with(&expected), "{text}");
+    // None of these does.
+    let others = [redis(), redis(), redis()];
+    for list in [&urls[..1], &others.each_ref().map(RedisServer::url)[..]] {
+        edit(list);
+        let text = shown(&proxy, &[]);
+        assert!(
+            text.starts_with("it is decided that other nodes than locks.next_nodes vote"),
+            "{text}"
+        );
+    }
+    edit(&urls[..3]);
+    next[2].freeze().unwrap();
+    let text = shown(&proxy, &[]);
+    next[2].thaw().unwrap();
+    let expected = format!("locks.next_nodes vote, without {}\n", next[2].addr());
+    assert!(text.starts_with(&expected), "{text}");
+}
+
+#[test]
+fn of_two_at_once_each_says_what_has_become_of_it() {
+    let proxy = Proxy::with().nodes(3).locks("node_timeout: 500ms").start();
+    let next = [redis(), redis(), redis()];
+    let mut lists = [proxy.urls(), next.iter().map(RedisServer::url).collect::<Vec<String>>()];
+    proxy.client().cmd(&["LOCK", "held", "h", "PX", "50000"]).grant();
+    for _ in 0..4 {
+        let text = fs::read_to_string(proxy.config_file()).unwrap();
+        let at = text.find("  nodes:").unwrap();
+        let nodes = format!("  nodes: {:?}\n  next_nodes: {:?}\n", lists[0], lists[1]);
+        fs::write(proxy.config_file(), format!("{}{nodes}", &text[..at])).unwrap();
+        reload(&proxy);
+        let both = [start_changing(&proxy), start_changing(&proxy)].map(said);
+        for t in &both {
+            eprintln!("{t}======");
+        }
+        assert!(both.iter().any(|text| text.contains("\nlocks.next_nodes vote\n")), "{both:?}");
+        for text in &both {
+            assert!(!text.contains("changed: 0 held locks"), "{both:?}");
+        }
+        lists.reverse();
+    }
 }

@@ -9,7 +9,7 @@ use std::{
 use bb8_redis::redis::{self, ErrorKind, RedisError};
 use sha1_smol::Sha1;
 use smallvec::SmallVec;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::{marker::MARKER, round::Way};
 use crate::{
@@ -55,6 +55,10 @@ impl CopyNote {
 /// A connection by which locks are read or written.
 pub(super) struct Copier {
     pub(super) seat: usize,
+    /// The number of the node's database.
+    db: u32,
+    /// How long the node took to answer when it was tried.
+    pub(super) took: Duration,
     connection: Connection,
 }
 
@@ -63,7 +67,8 @@ impl Copier {
     pub(super) async fn connect(way: &Way) -> Result<Copier, RedisError> {
         let there = way.address.now()?;
         let connection = within(redis_client::connect(&there.url, &way.connector)).await?;
-        let mut copier = Copier { seat: way.seat.seat, connection };
+        let (seat, db, took) = (way.seat.seat, there.url.db, Duration::ZERO);
+        let mut copier = Copier { seat, db, took, connection };
         let mut load = redis::pipe();
         load.cmd("SCRIPT").arg("LOAD").arg(TELL).ignore();
         load.cmd("SCRIPT").arg("LOAD").arg(COPY).ignore();
@@ -73,15 +78,28 @@ impl Copier {
 
     /// Tries whether the node lets its keys be listed.
     pub(super) async fn try_to_read(&mut self) -> Result<(), RedisError> {
-        let mut scan = redis::cmd("SCAN");
+        let (mut scan, begun) = (redis::cmd("SCAN"), Instant::now());
         let scanned = scan.arg(0).arg("COUNT").arg(1).query_async(&mut self.connection.redis);
-        within::<redis::Value>(scanned).await.map(drop)
+        within::<redis::Value>(scanned).await?;
+        self.took = begun.elapsed();
+        Ok(())
+    }
+
+    /// How many keys the node has in its database, as far as it tells.
+    pub(super) async fn keys(&mut self) -> u64 {
+        let (mut info, db) = (redis::cmd("INFO"), format!("db{}:keys=", self.db));
+        let asked = info.arg("keyspace").query_async(&mut self.connection.redis);
+        let told: String = within(asked).await.unwrap_or_default();
+        let keys = told.lines().find_map(|line| line.strip_prefix(&db)?.split(',').next());
+        keys.and_then(|keys| keys.parse().ok()).unwrap_or_default()
     }
 
     /// Tries whether the node takes writes.
     pub(super) async fn try_to_write(&mut self) -> Result<(), RedisError> {
-        let redis = &mut self.connection.redis;
-        within(redis::cmd("SET").arg(COPIED).arg("tried").query_async(redis)).await
+        let (redis, begun) = (&mut self.connection.redis, Instant::now());
+        within::<()>(redis::cmd("SET").arg(COPIED).arg("tried").query_async(redis)).await?;
+        self.took = begun.elapsed();
+        Ok(())
     }
 
     /// Reads all locks of the node, as long as its marker is `told`.
