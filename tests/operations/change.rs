@@ -10,7 +10,7 @@ use std::{
 
 use lockgate::tools::redis_server::RedisServer;
 
-use crate::support::{Client, Proxy, Reply, encode, eventually};
+use crate::support::{Client, Proxy, Reply, encode, eventually, relay::Relay};
 
 fn redis() -> RedisServer {
     RedisServer::start(&[]).unwrap()
@@ -21,6 +21,15 @@ fn list(proxy: &Proxy, next: &[String]) {
     let text = fs::read_to_string(proxy.config_file()).unwrap();
     let end = text.find("  next_nodes:").unwrap_or(text.len());
     fs::write(proxy.config_file(), format!("{}  next_nodes: {next:?}\n", &text[..end])).unwrap();
+    reload(proxy);
+}
+
+/// Writes both lists into the proxy's file, and has it read that.
+fn list_both(proxy: &Proxy, nodes: &[String], next: &[String]) {
+    let text = fs::read_to_string(proxy.config_file()).unwrap();
+    let at = text.find("  nodes:").unwrap();
+    let lists = format!("  nodes: {nodes:?}\n  next_nodes: {next:?}\n");
+    fs::write(proxy.config_file(), format!("{}{lists}", &text[..at])).unwrap();
     reload(proxy);
 }
 
@@ -75,10 +84,15 @@ fn doctor(proxy: &Proxy) -> (bool, String) {
 
 /// The addresses of the lock nodes that a proxy asks, if enough of them are up.
 fn asked(proxy: &Proxy) -> Vec<String> {
+    asked_if(proxy, |up| *up == Reply::Int(1))
+}
+
+/// The addresses of those lock nodes of a proxy of which this is so, by whether they are up.
+fn asked_if(proxy: &Proxy, is_meant: impl Fn(&Reply) -> bool) -> Vec<String> {
     let Reply::Array(all) = proxy.client().cmd(&["LOCKGATE", "NODES"]) else { panic!("no nodes") };
     let of = |node: &Reply| match node {
-        Reply::Array(fields) => match (&fields[1], &fields[3]) {
-            (Reply::Bulk(address), Reply::Int(1)) => {
+        Reply::Array(fields) => match &fields[1] {
+            Reply::Bulk(address) if is_meant(&fields[3]) => {
                 Some(String::from_utf8(address.clone()).unwrap())
             }
             _ => None,
@@ -384,7 +398,11 @@ fn what_is_wrong_with_a_node_is_told_before_and_behind_the_change() {
     let proxy = Proxy::with().nodes(3).locks("node_timeout: 200ms").start();
     let full = RedisServer::start(&["--maxmemory", "1"]).unwrap();
     let next = [redis(), redis(), redis(), redis(), full];
-    list(&proxy, &next.each_ref().map(RedisServer::url));
+    let mut urls = next.each_ref().map(RedisServer::url);
+    let slow = Relay::to(next[2].port());
+    slow.delay_replies(Duration::from_millis(300));
+    urls[2] = format!("redis://127.0.0.1:{}", slow.port());
+    list(&proxy, &urls);
     next[3].freeze().unwrap();
     let text = shown(&proxy, &["--change"]);
     let (before, behind) = text.split_once("seals locks.nodes").unwrap();
@@ -398,6 +416,9 @@ fn what_is_wrong_with_a_node_is_told_before_and_behind_the_change() {
         assert!(line(behind), "{text}");
     }
     assert!(before.contains("nobody waits for it"), "{text}");
+    let late = before.lines().find(|line| line.contains("more than locks.node_timeout (200ms)"));
+    assert!(late.unwrap().contains(&format!("127.0.0.1:{} takes", slow.port())), "{text}");
+    assert_eq!(before.matches("warning: ").count(), 3, "{text}");
     assert!(!behind.contains("was not there"), "{text}");
     next[3].thaw().unwrap();
 }
@@ -444,22 +465,26 @@ fn nodes_that_are_listed_later_are_not_said_to_vote() {
 fn of_two_at_once_each_says_what_has_become_of_it() {
     let proxy = Proxy::with().nodes(3).locks("node_timeout: 500ms").start();
     let next = [redis(), redis(), redis()];
-    let mut lists = [proxy.urls(), next.iter().map(RedisServer::url).collect::<Vec<String>>()];
+    let (before, next) = (proxy.urls(), next.each_ref().map(RedisServer::url).to_vec());
+    let turned: Vec<String> = next.iter().rev().cloned().collect();
     proxy.client().cmd(&["LOCK", "held", "h", "PX", "50000"]).grant();
-    for _ in 0..4 {
-        let text = fs::read_to_string(proxy.config_file()).unwrap();
-        let at = text.find("  nodes:").unwrap();
-        let nodes = format!("  nodes: {:?}\n  next_nodes: {:?}\n", lists[0], lists[1]);
-        fs::write(proxy.config_file(), format!("{}{nodes}", &text[..at])).unwrap();
-        reload(&proxy);
+    let lists = [&before, &next, &turned, &next, &turned, &before];
+    for pair in lists.windows(2) {
+        list_both(&proxy, pair[0], pair[1]);
         let both = [start_changing(&proxy), start_changing(&proxy)].map(said);
-        for t in &both {
-            eprintln!("{t}======");
-        }
-        assert!(both.iter().any(|text| text.contains("\nlocks.next_nodes vote\n")), "{both:?}");
+        let is_done = both.iter().any(|text| text.contains("changed: 1 held locks"));
+        assert!(is_done, "{both:?}\n{}", shown(&proxy, &[]));
         for text in &both {
             assert!(!text.contains("changed: 0 held locks"), "{both:?}");
+            // Who has sealed them has a part in it.
+            let is_told = text.contains("\nchanged: ") || !text.contains("seals locks.nodes");
+            assert!(is_told, "{both:?}");
         }
-        lists.reverse();
+        let expected: Vec<&str> =
+            pair[1].iter().map(|url| url.trim_start_matches("redis://")).collect();
+        // The other one may have kept a node from being copied to: that one waits.
+        eventually("the next nodes are asked", || asked_if(&proxy, |_| true) == expected);
     }
+    lock(&mut proxy.client(), &["LOCK", "other", "x", "PX", "1000"]);
+    assert_eq!(proxy.client().cmd(&["LOCK", "held", "x", "PX", "1000"]), Reply::NullArray);
 }

@@ -20,7 +20,8 @@
 //! was not there, or has forgotten its copy, is a stranger, and waits as any other.
 //!
 //! Who was slow does no harm: each write of a copy compares a note that the next copy, and the beginning
-//! of the set, take away. A node's own locks that are not among the copied ones are taken away from it: they
+//! of the set, take away. A copy is begun where the note is still the one from before its locks were read: so
+//! it takes none away that was decided upon, as the set before was sealed for this one after that. A node's own locks that are not among the copied ones are taken away from it: they
 //! are from when it was a lock node last, or from a change that was taken back.
 //!
 //! A proxy has one set at a time ([`SetPair`] says which), and begins no deployment by itself while its
@@ -883,6 +884,14 @@ async fn copy(
     let fence_ttl = from.config.fence_ttl;
     let note = Arc::new(CopyNote::new(&joint.id, seal));
 
+    // Before the locks are read under this seal: what is noted later may be another's copy, and decided upon.
+    let writers = connect(to, &fit, &mut troubles).await;
+    let writers = each(writers, to, &mut troubles, |mut writer| async move {
+        let done = writer.remember_note().await;
+        (writer, done)
+    })
+    .await;
+
     let mut found = FoundLocks::default();
     let mut read = Vec::new();
     for mut reader in connect(from, &sealed, &mut troubles).await {
@@ -899,7 +908,6 @@ async fn copy(
     let held: Vec<&LockCopy> = copies.iter().filter(|lock| !lock.token.is_empty()).collect();
     let keys: Arc<BTreeSet<Vec<u8>>> = Arc::new(held.iter().map(|lock| lock.key.clone()).collect());
 
-    let writers = connect(to, &fit, &mut troubles).await;
     let writers = each(writers, to, &mut troubles, |mut writer| {
         let marker = of_to.looks[writer.seat].as_ref().and_then(SelfReport::marker);
         let is_sealed = marker.is_some_and(|marker| marker.deployment == *joint);

@@ -11,7 +11,7 @@ use sha1_smol::Sha1;
 use smallvec::SmallVec;
 use tokio::time::{Instant, timeout};
 
-use super::{marker::MARKER, round::Way};
+use super::{inspect::PROBE, marker::MARKER, round::Way};
 use crate::{
     lock::{
         jitter,
@@ -59,6 +59,8 @@ pub(super) struct Copier {
     db: u32,
     /// How long the node took to answer when it was tried.
     pub(super) took: Duration,
+    /// What the node noted about a copy before locks were read for another one; empty: nothing.
+    noted: String,
     connection: Connection,
 }
 
@@ -67,8 +69,8 @@ impl Copier {
     pub(super) async fn connect(way: &Way) -> Result<Copier, RedisError> {
         let there = way.address.now()?;
         let connection = within(redis_client::connect(&there.url, &way.connector)).await?;
-        let (seat, db, took) = (way.seat.seat, there.url.db, Duration::ZERO);
-        let mut copier = Copier { seat, db, took, connection };
+        let (seat, db, took, noted) = (way.seat.seat, there.url.db, Duration::ZERO, String::new());
+        let mut copier = Copier { seat, db, took, noted, connection };
         let mut load = redis::pipe();
         load.cmd("SCRIPT").arg("LOAD").arg(TELL).ignore();
         load.cmd("SCRIPT").arg("LOAD").arg(COPY).ignore();
@@ -96,8 +98,10 @@ impl Copier {
 
     /// Tries whether the node takes writes.
     pub(super) async fn try_to_write(&mut self) -> Result<(), RedisError> {
-        let (redis, begun) = (&mut self.connection.redis, Instant::now());
-        within::<()>(redis::cmd("SET").arg(COPIED).arg("tried").query_async(redis)).await?;
+        // There is no such key, so this writes nothing: another coordinator's copy may be there by now.
+        let (mut probe, begun) = (redis::cmd("SET"), Instant::now());
+        probe.arg(PROBE).arg("").arg("XX").arg("PX").arg(1);
+        within::<redis::Value>(probe.query_async(&mut self.connection.redis)).await?;
         self.took = begun.elapsed();
         Ok(())
     }
@@ -155,12 +159,20 @@ impl Copier {
         Ok(next)
     }
 
-    /// Notes that a copy is begun, if the node's marker still is `told` (empty: none). From then on nobody
-    /// else's writes of a copy are carried out.
+    /// Remembers what the node notes about a copy.
+    pub(super) async fn remember_note(&mut self) -> Result<(), RedisError> {
+        self.noted = self.note().await?.unwrap_or_default();
+        Ok(())
+    }
+
+    /// Notes that a copy is begun, if the node's marker still is `told` (empty: none), and its note the one
+    /// that is remembered. From then on nobody else's writes of a copy are carried out.
     pub(super) async fn begin(&mut self, note: &CopyNote, told: &str) -> Result<(), RedisError> {
-        let compare = "if (redis.call('GET', KEYS[2]) or '') ~= ARGV[1] then return 0 end \
+        let compare = "if (redis.call('GET', KEYS[2]) or '') ~= ARGV[1] \
+                       or (redis.call('GET', KEYS[1]) or '') ~= ARGV[3] then return 0 end \
                        redis.call('SET', KEYS[1], ARGV[2]) return 1";
-        self.note_if(compare, told, &note.begun).await
+        let noted = std::mem::take(&mut self.noted);
+        self.note_if(compare, &[told, &note.begun, &noted]).await
     }
 
     /// Writes locks, as long as the node's marker is `told` (empty: none) and nobody else has begun a copy.
@@ -194,14 +206,14 @@ impl Copier {
         // What has forgotten the copy has forgotten the note.
         let compare = "if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end \
                        redis.call('SET', KEYS[1], ARGV[2]) return 1";
-        self.note_if(compare, &note.begun, &note.whole).await
+        self.note_if(compare, &[&note.begun, &note.whole]).await
     }
 
-    async fn note_if(&mut self, script: &str, seen: &str, next: &str) -> Result<(), RedisError> {
+    async fn note_if(&mut self, script: &str, words: &[&str]) -> Result<(), RedisError> {
         let mut load = redis::pipe();
         load.cmd("SCRIPT").arg("LOAD").arg(script).ignore();
         let call = load.cmd("EVALSHA").arg(Sha1::from(script).digest().to_string());
-        call.arg(2).arg(COPIED).arg(MARKER).arg(seen).arg(next);
+        call.arg(2).arg(COPIED).arg(MARKER).arg(words);
         match within(load.query_async::<(i64,)>(&mut self.connection.redis)).await? {
             (1,) => Ok(()),
             _ => Err(failed("it has forgotten what was copied, or was changed meanwhile")),

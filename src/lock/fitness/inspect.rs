@@ -26,7 +26,7 @@ use crate::{
 /// Connections to one node for inspections.
 const MAX_CONNECTIONS: u32 = 2;
 /// The key of no value, by which a node is asked whether it takes writes.
-const PROBE: &[u8] = b"lockgate:probe";
+pub(super) const PROBE: &[u8] = b"lockgate:probe";
 /// The codes of errors by which a node refuses any write. Others say nothing of that: the user may lack a
 /// permission.
 const REFUSALS: [&str; 4] = ["MISCONF", "OOM", "NOREPLICAS", "READONLY"];
