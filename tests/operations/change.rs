@@ -488,3 +488,29 @@ fn of_two_at_once_each_says_what_has_become_of_it() {
     lock(&mut proxy.client(), &["LOCK", "other", "x", "PX", "1000"]);
     assert_eq!(proxy.client().cmd(&["LOCK", "held", "x", "PX", "1000"]), Reply::NullArray);
 }
+
+#[test]
+fn a_proxy_whose_list_was_edited_asks_nobody_else() {
+    let short = "max_ttl: 2s\n  default_ttl: 2s\n  node_timeout: 200ms";
+    let one = Proxy::with().nodes(3).locks(short).start();
+    let mut late = Proxy::beside(&one).start();
+    eventually("the late proxy is ready", || asked(&late).len() == 3);
+    let next = [redis(), redis(), redis()];
+    list(&one, &next.each_ref().map(RedisServer::url));
+    shown(&one, &["--change"]);
+    lock(&mut one.client(), &["LOCK", "a", "x", "PX", "1000"]);
+    late.kill();
+    let others = [redis(), redis(), redis()];
+    for count in [1, 3] {
+        let text = fs::read_to_string(late.config_file()).unwrap();
+        let end = text.find("  next_nodes:").unwrap_or(text.len());
+        let urls: Vec<String> = others[..count].iter().map(RedisServer::url).collect();
+        fs::write(late.config_file(), format!("{}  next_nodes: {urls:?}\n", &text[..end])).unwrap();
+        late.start_again();
+        // Longer than new nodes wait.
+        thread::sleep(Duration::from_secs(6));
+        let reply = late.client().cmd(&["LOCK", "a", "y", "PX", "1000"]);
+        assert!(reply.error_text().starts_with("NOQUORUM"), "{count}: {reply:?}");
+        late.kill();
+    }
+}

@@ -138,8 +138,8 @@ impl fmt::Display for SetNow {
             }
             SetNow::NextNodes => "locks.next_nodes vote",
             SetNow::Others => {
-                "it is decided that other nodes than locks.next_nodes vote, or these have lost their memory \
-                 since: locks.next_nodes are to be those of the change"
+                "it is decided that other nodes than locks.next_nodes vote, or too few of these have kept their \
+                 memory since: list those of the change, or those that vote now as locks.nodes"
             }
             SetNow::Unknown => "too few nodes answer to tell which set votes",
         })
@@ -334,8 +334,14 @@ impl SetPair {
         if now == SetNow::Decided
             && let Some((first, seal)) = decided(&of_from, &of_to)
         {
+            let are_those = are_of(&self.to, &of_to, &first, false);
             // Who has decided it may have died.
             begin(&self.to, of_to, &first, (seal, of_from.survey.longest)).await;
+            // A list that was edited since may have nodes that know of nothing: they would begin a
+            // deployment of their own, beside the one that votes.
+            if !are_those {
+                return SetNow::Others;
+            }
         }
         now
     }
@@ -428,7 +434,8 @@ pub async fn status(config: &LocksConfig) -> Result<ChangeStatus, ChangeError> {
         let (of_from, of_to) = tokio::join!(from.look(), to.look());
         let now = set_now((&from, &of_from), (&to, &of_to), None);
         let others = now == SetNow::Decided
-            && decided(&of_from, &of_to).is_some_and(|(first, _)| !may_be(&to, &of_to, &first));
+            && decided(&of_from, &of_to)
+                .is_some_and(|(first, _)| !are_of(&to, &of_to, &first, true));
         let now = if others { SetNow::Others } else { now };
         let without = match now {
             SetNow::Nodes => missing(&from, &of_from),
@@ -447,11 +454,12 @@ pub async fn status(config: &LocksConfig) -> Result<ChangeStatus, ChangeError> {
     }
 }
 
-/// Whether these may be the nodes that were decided upon: whoever does not answer may be.
-fn may_be(to: &NodeSet, of_to: &LookedAt, first: &Deployment) -> bool {
-    let is_named = |seat: &usize| {
-        let look = of_to.looks[*seat].as_ref();
-        look.is_none_or(|look| look.identity().is_some_and(|who| first.names(*seat, &who)))
+/// Whether a quorum of these are nodes that were decided upon. `if_silent`: whether one that does not
+/// answer counts as such.
+fn are_of(to: &NodeSet, of_to: &LookedAt, first: &Deployment, if_silent: bool) -> bool {
+    let is_named = |seat: &usize| match &of_to.looks[*seat] {
+        Some(look) => look.identity().is_some_and(|who| first.names(*seat, &who)),
+        None => if_silent,
     };
     to.is_quorum(&(0..to.ways.len()).filter(is_named).collect::<Vec<usize>>())
 }
