@@ -165,14 +165,15 @@ impl Config {
             ));
         } else if let [node] = nodes.as_slice() {
             let left_out = if self.locks.nodes_left_out { " is left out, so that it" } else { "" };
-            notes.push(format!(
-                "locks.nodes{left_out} is {node} alone. One lock node: when it fails or is restarted, \
-                 locks stop; fine for trying"
-            ));
+            notes.push(alone(node, &format!("locks.nodes{left_out}")));
+        }
+        if let [node] = self.locks.next_nodes.as_slice() {
+            notes.push(alone(node, "locks.next_nodes"));
         }
         let data = self.data.fixed();
-        for node in nodes.iter().filter(|node| data.is_some_and(|data| is_shared(node, data))) {
-            notes.push(SHARED_WITH_DATA.replace("{}", &node.to_string()));
+        for (key, nodes) in self.locks.lists() {
+            let shared = nodes.iter().filter(|node| data.is_some_and(|data| is_shared(node, data)));
+            notes.extend(shared.map(|node| shared_with_data(node, key)));
         }
         notes.extend(nodes.iter().enumerate().filter_map(|(index, node)| match node {
             LockNode::Fixed(_) | LockNode::Cluster(_) => None,
@@ -185,10 +186,20 @@ impl Config {
     }
 }
 
-/// Warns that a lock node, `{}`, is the data node too.
-pub(crate) const SHARED_WITH_DATA: &str = "{} (locks.nodes) is the data node too: whoever may write \
-     there can take locks past the votes, FLUSHALL forgets them, and both fail together; fine for \
-     trying";
+/// Warns that a lock node is the only one of its list.
+fn alone(node: &LockNode, list: &str) -> String {
+    format!(
+        "{list} is {node} alone. One lock node: when it fails or is restarted, locks stop; fine for trying"
+    )
+}
+
+/// Warns that a lock node of this list is the data node too.
+pub(crate) fn shared_with_data(node: &LockNode, list: &str) -> String {
+    format!(
+        "{node} (locks.{list}) is the data node too: whoever may write there can take locks past the \
+         votes, FLUSHALL forgets them, and both fail together; fine for trying"
+    )
+}
 
 /// Notes what is wrong with each value, and with those that contradict each other.
 pub(super) fn all(reader: &mut Reader<'_>, top: &Section<'_>, config: &Config) {
@@ -229,7 +240,7 @@ fn addresses(reader: &mut Reader<'_>, top: &Section<'_>, config: &Config) {
 
 fn nodes(reader: &mut Reader<'_>, top: &Section<'_>, section: &Section<'_>, config: &Config) {
     let locks = &config.locks;
-    for (key, nodes) in [("nodes", &locks.nodes), ("next_nodes", &locks.next_nodes)] {
+    for (key, nodes) in locks.lists() {
         // There are none to come.
         let is_there = key == "nodes" || !nodes.is_empty();
         if is_there && reader.sound(section, &[key]) {
@@ -250,17 +261,19 @@ fn nodes(reader: &mut Reader<'_>, top: &Section<'_>, section: &Section<'_>, conf
                     and with quarantine: of others the proofs may be lost; stop all proxies for that";
         reader.problem(&section.path("next_nodes"), what);
     }
-    if config.send_proxy_protocol
-        && reader.sound(top, &["data", "send_proxy_protocol"])
-        && reader.sound(section, &["nodes"])
-        && let Some(data) = config.data.fixed()
-        && let Some(node) = locks.nodes.iter().find(|node| is_shared(node, data))
-    {
-        let what = format!(
-            "{node} is the data node too, which is sent a PROXY header (send_proxy_protocol); lock \
-             nodes are sent none: give the address of the Redis itself"
-        );
-        reader.problem(&section.path("nodes"), what);
+    for (key, nodes) in locks.lists() {
+        if config.send_proxy_protocol
+            && reader.sound(top, &["data", "send_proxy_protocol"])
+            && reader.sound(section, &[key])
+            && let Some(data) = config.data.fixed()
+            && let Some(node) = nodes.iter().find(|node| is_shared(node, data))
+        {
+            let what = format!(
+                "{node} is the data node too, which is sent a PROXY header (send_proxy_protocol); lock \
+                 nodes are sent none: give the address of the Redis itself"
+            );
+            reader.problem(&section.path(key), what);
+        }
     }
 }
 

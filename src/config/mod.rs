@@ -44,7 +44,7 @@ pub use admin::{AdminConfig, AdminToken};
 pub use adopt::{AdoptConfig, AdoptMode, AdoptRule};
 pub use adopt_options::{AdoptOptions, BlindPolicy, LongTtlPolicy, NoTtlPolicy, UnknownPolicy};
 pub use adopt_scripts::{AdoptScript, ScriptOp, ScriptUnit};
-pub(crate) use check::SHARED_WITH_DATA;
+pub(crate) use check::shared_with_data;
 pub use data::{Announce, ClusterConfig, DataConfig, SentinelMaster};
 pub use error::{ConfigErrors, Problem};
 pub use guards::{Flush, GuardRule, GuardsConfig, Policy, WaitAt};

@@ -187,6 +187,11 @@ impl LocksConfig {
         self.nodes.len() + self.next_nodes.len()
     }
 
+    /// Both lists of lock nodes, each with its key.
+    pub(crate) fn lists(&self) -> [(&'static str, &[LockNode]); 2] {
+        [("nodes", &self.nodes), ("next_nodes", &self.next_nodes)]
+    }
+
     /// The configuration once `next_nodes` have taken the place of `nodes`. Returns `None` if there are none.
     pub(crate) fn next(&self) -> Option<LocksConfig> {
         let nodes = Some(self.next_nodes.clone()).filter(|nodes| !nodes.is_empty())?;

@@ -73,7 +73,7 @@ pub use fitness::{
     init::{InitError, initialise},
 };
 pub(crate) use fitness::{
-    inspect::faults_of,
+    inspect::{faults_of, refusal_of_writes},
     marker::{LONGEST, MARKER, OLD_MARKER, SEATS, text_of},
     refusal::diagnose,
 };

@@ -174,14 +174,15 @@ async fn follow(locks: Weak<Locks>, moving: Arc<Moving>) -> Option<()> {
                     LOOK_EVERY
                 }
                 SetNow::Sealed => LOOK_SOON,
+                // Who asked these would vote beside the others.
+                SetNow::Others => LOOK_EVERY,
                 SetNow::Unknown => LOOK_EVERY / 4,
             };
-            if now == SetNow::Sealed && last_told.is_none_or(|at| at.elapsed() >= TOLD_EVERY) {
+            if matches!(now, SetNow::Sealed | SetNow::Others)
+                && last_told.is_none_or(|at| at.elapsed() >= TOLD_EVERY)
+            {
                 last_told = Some(Instant::now());
-                warn!(
-                    "the lock nodes are being changed: no lock is granted or renewed until that is done \
-                     or taken back (lockgate nodes)"
-                );
+                warn!("no lock is granted or renewed: {now}");
             }
             tokio::select! {
                 biased;

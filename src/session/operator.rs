@@ -267,16 +267,16 @@ pub(crate) struct NodeNotPaused {
     pub(crate) why: NotPaused,
 }
 
-impl fmt::Display for NodeNotPaused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl NodeNotPaused {
+    /// The error that is told. `forced`: what the operator asks with that it be paused all the same.
+    pub(crate) fn told(&self, forced: &str) -> String {
         match self.why {
             NotPaused::Unknown => {
-                write!(f, "ERR no lock node has the address '{}' (LOCKGATE NODES)", self.node)
+                format!("ERR no lock node has the address '{}' (LOCKGATE NODES)", self.node)
             }
-            NotPaused::TooFew { voting, quorum } => write!(
-                f,
-                "ERR {voting} other lock nodes vote, and {quorum} are needed; with FORCE it is paused all \
-                 the same"
+            NotPaused::TooFew { voting, quorum } => format!(
+                "ERR {voting} other lock nodes vote, and {quorum} are needed; with {forced} it is paused \
+                 all the same"
             ),
         }
     }

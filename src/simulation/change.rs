@@ -299,6 +299,38 @@ fn simulate(seed: u64, planted: Planted) -> RunOutcome {
     simulate_by(seed, planted, live)
 }
 
+/// Changes the nodes while one of each set stands still.
+async fn beside_silent_nodes(seed: u64, _: Planted) -> RunOutcome {
+    let network = Network::new(seed, NODES, 1.0, ms(1));
+    network.heal();
+    let dialled = network.clone();
+    set_network(Some(Box::new(move |host| {
+        let index = host.rsplit('-').next().unwrap().parse().unwrap();
+        dialled.connect(COORDINATOR, index)
+    })));
+    let (checker, config) = (Checker::new(), config(COORDINATOR, 0));
+    initialise(&config).await.unwrap();
+    for index in [2, 5] {
+        network.stop(index, ms(600_000));
+    }
+    let changed = change(&config, |step| checker.happened(step)).await;
+    let is_quick = |changed: &Changed| changed.sealed < Duration::from_secs(1);
+    let what = format!("each step has waited for a silent node: {changed:?}");
+    checker.must(changed.is_ok_and(|changed| is_quick(&changed)), &what);
+    RunOutcome {
+        faults: checker.faults(),
+        history: checker.history(),
+        digest: checker.digest(),
+        counts: checker.counts(),
+    }
+}
+
+#[test]
+fn nobody_waits_for_a_silent_node_while_no_set_votes() {
+    let outcome = simulate_by(0, Planted::Nothing, beside_silent_nodes);
+    assert!(outcome.faults.is_empty(), "{:?}\n{}", outcome.faults, outcome.history);
+}
+
 #[test]
 fn no_change_of_nodes_breaks_anything() {
     let seeds = seeds(SEEDS);
@@ -327,15 +359,15 @@ fn is_found(planted: Planted, what: &str, first: u64) {
 
 #[test]
 fn a_set_that_begins_without_the_locks_is_found() {
-    is_found(Planted::NotCopied, "at once", 28);
+    is_found(Planted::NotCopied, "at once", 32);
 }
 
 #[test]
 fn a_set_that_begins_without_the_fences_is_found() {
-    is_found(Planted::FencesNotCopied, "after", 36);
+    is_found(Planted::FencesNotCopied, "after", 222);
 }
 
 #[test]
 fn sealed_nodes_that_vote_are_found() {
-    is_found(Planted::SealedVotes, "at once", 32);
+    is_found(Planted::SealedVotes, "at once", 50);
 }

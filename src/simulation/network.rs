@@ -180,6 +180,11 @@ impl Network {
         self.lock().nodes[0].cut_until.insert(proxy, until);
     }
 
+    /// Stops a node for `time`; it goes on as if nothing had happened.
+    pub(super) fn stop(&self, index: usize, time: Duration) {
+        self.lock().nodes[index].stopped_until = Instant::now() + time;
+    }
+
     /// Has a node answer with errors for `time`.
     pub(super) fn ail(&self, index: usize, illness: Illness, time: Duration) {
         self.lock().ail(index, illness, time);

@@ -35,13 +35,18 @@ async fn carry_out(config: &Config, step: NodesStep) -> anyhow::Result<()> {
         NodesStep::Show => {}
         NodesStep::Change => match lock::change(locks, |step| println!("{step}")).await {
             Ok(changed) => {
+                let copied = match changed.held {
+                    Some(held) => format!("{held} held locks were copied"),
+                    None => "another coordinator has copied the locks".into(),
+                };
                 println!(
-                    "changed: {} held locks were copied, nobody could lock for {} ms",
-                    changed.held,
+                    "changed: {copied}, nobody could lock for {} ms",
                     changed.sealed.as_millis()
                 );
-                for node in &changed.waiting {
-                    println!("{node} was not there: it waits for the longest TTL before it votes");
+                for (node, why) in &changed.waiting {
+                    println!(
+                        "{node} has no copy, and waits for the longest TTL before it votes: {why}"
+                    );
                 }
             }
             Err(error) => bail!(error),
@@ -51,11 +56,14 @@ async fn carry_out(config: &Config, step: NodesStep) -> anyhow::Result<()> {
             Err(error) => bail!(error),
         },
     }
-    let ChangeStatus { now, nodes, next_nodes } = lock::status(locks).await?;
-    println!("{now}");
+    let ChangeStatus { now, without, nodes, next_nodes } = lock::status(locks).await?;
+    match without.is_empty() {
+        true => println!("{now}"),
+        false => println!("{now}, without {}", without.join(", ")),
+    }
     for (title, nodes) in [("locks.nodes", nodes), ("locks.next_nodes", next_nodes)] {
         println!("{title}:");
-        for NodeOfSet { address, what } in nodes {
+        for NodeOfSet { address, what, .. } in nodes {
             println!("  {address}  {what}");
         }
     }

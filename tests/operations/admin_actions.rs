@@ -142,6 +142,11 @@ fn a_lock_node_is_paused_and_resumed() {
         status == 409 && told["error"].as_str().unwrap().contains("1 other lock nodes vote"),
         "{told}"
     );
+    let words = told["error"].as_str().unwrap();
+    assert!(
+        words.contains("with \"force\": true it is paused") && !words.contains("FORCE"),
+        "{told}"
+    );
     let forced = format!(r#"{{"address": "{second}", "force": true}}"#);
     assert_eq!(post(&proxy, "/api/nodes/pause", &forced).0, 200);
     assert!(proxy.client().cmd(&["LOCK", "job"]).error().starts_with("NOQUORUM"));
@@ -225,15 +230,19 @@ fn requests_that_make_no_sense_are_refused_and_harm_nobody() {
     proxy.client().cmd(&["LOCK", "job", "PX", "60000"]).grant();
     let deep = "[".repeat(60_000);
     for (body, error) in [
-        ("", "EOF while parsing"),
-        ("{", "EOF while parsing"),
-        ("null", "invalid type"),
-        (&deep, "at line 1 column 1"),
+        ("", "the body is not JSON: EOF while parsing"),
+        ("{", "the body is not JSON: EOF while parsing"),
+        ("{\"key\": job}", "the body is not JSON: expected value at line 1 column 9"),
+        ("null", "the body is to be one JSON object: {\"key\": text"),
+        (&deep, "the body is to be one JSON object"),
+        (r#"["job", null, null, true]"#, "the body is to be one JSON object"),
         (r#"{"any": true}"#, "give the lock's 'key'"),
         (r#"{"key": "job"}"#, "give the 'fence'"),
         (r#"{"key": "job", "fence": 1, "any": true}"#, "give the 'fence'"),
-        (r#"{"key": "job", "fence": -1}"#, "invalid value"),
-        (r#"{"key": "job", "fence": "1"}"#, "invalid type"),
+        (r#"{"key": "job", "fence": -1}"#, "\"fence\": number of 0 or more"),
+        (r#"{"key": "job", "fence": "1"}"#, "a value is of another kind"),
+        (r#"{"key": "job", "any": 1}"#, "\"any\": true or false"),
+        (r#"{"key": "job", "key": "jobs", "any": true}"#, "duplicate field `key`"),
         (r#"{"key": "job", "key_hex": "00", "any": true}"#, "give the lock's 'key'"),
         (r#"{"key_hex": "0g", "any": true}"#, "is not hexadecimal"),
         (r#"{"key": "", "any": true}"#, "the key is empty"),
@@ -244,9 +253,15 @@ fn requests_that_make_no_sense_are_refused_and_harm_nobody() {
         let text = told["error"].as_str().unwrap_or_else(|| panic!("{status} {told}"));
         let body = &body[..body.len().min(100)];
         assert!(status == 400 && text.contains(error), "{body}: {status} {text}");
+        for word in ["struct", "Body", "u64", "option"] {
+            assert!(!text.contains(word), "{body}: {text}");
+        }
     }
     for path in ["/api/nodes/pause", "/api/nodes/resume"] {
-        assert_eq!(post(&proxy, path, "{}").0, 400);
+        let (status, told) = post(&proxy, path, "{}");
+        let expected = "missing field `address`; the body is to be one JSON object: \
+                        {\"address\": text, \"force\": true or false}";
+        assert_eq!((status, &told["error"]), (400, &expected.into()));
     }
     let long = format!(r#"{{"key": "{}", "any": true}}"#, "x".repeat(5000));
     let (status, told) = post(&proxy, "/api/locks/unlock", &long);
@@ -286,6 +301,10 @@ fn requests_that_make_no_sense_are_refused_and_harm_nobody() {
         ("HEAD", "/api/locks", "200"),
         ("GET", "/api/locks?", "200"),
         ("GET", "/api/locks?count=%zz", "400"),
+        ("GET", "/api/locks?match=%zz", "400"),
+        ("GET", "/api/locks?match=a%2", "400"),
+        ("GET", "/api/locks?count=1&match=a&count=2", "400"),
+        ("GET", "/api/clients?count=1&count=1", "400"),
     ] {
         let request = format!(
             "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n"

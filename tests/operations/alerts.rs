@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockgate::tools::redis_server::free_port;
+use lockgate::{lock::Fault, tools::redis_server::free_port};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_yaml::Value;
 
@@ -275,6 +275,21 @@ fn traffic(proxy: &Proxy) {
     assert_eq!(holder.cmd(&["UNLOCK", "account:1"]), Reply::Int(1));
     assert_eq!(holder.cmd(&["SET", "mutex:1", "me", "NX", "PX", "5000"]), Reply::ok());
     assert_eq!(holder.cmd(&["DEL", "mutex:1"]), Reply::Int(1));
+}
+
+#[test]
+fn each_fault_of_a_lock_node_has_a_row_in_the_runbook() {
+    let rules = rules("config/alerts.yml");
+    let unfit = rules.iter().find(|rule| word(&rule["alert"]) == "LockgateNodeUnfit").unwrap();
+    // These have alerts of their own.
+    let others = word(&unfit["expr"]).split("fault!~\"").nth(1).unwrap().split('"').next().unwrap();
+    let runbook = text("docs/operations.md");
+    let section = runbook.split("### LockgateNodeUnfit\n").nth(1).unwrap();
+    let section = section.split("\n### ").next().unwrap();
+    for fault in Fault::ALL.map(Fault::as_str) {
+        let is_there = section.contains(&format!("\n| `{fault}` | "));
+        assert_ne!(is_there, others.split('|').any(|other| other == fault), "{fault}");
+    }
 }
 
 #[test]

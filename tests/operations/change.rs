@@ -3,14 +3,14 @@
 
 use std::{
     fs,
-    process::{Command, Output, Stdio},
+    process::{Child, Command, Output, Stdio},
     thread,
     time::Duration,
 };
 
 use lockgate::tools::redis_server::RedisServer;
 
-use crate::support::{Client, Proxy, Reply, encode, eventually};
+use crate::support::{Client, Proxy, Reply, encode, eventually, relay::Relay};
 
 fn redis() -> RedisServer {
     RedisServer::start(&[]).unwrap()
@@ -21,6 +21,15 @@ fn list(proxy: &Proxy, next: &[String]) {
     let text = fs::read_to_string(proxy.config_file()).unwrap();
     let end = text.find("  next_nodes:").unwrap_or(text.len());
     fs::write(proxy.config_file(), format!("{}  next_nodes: {next:?}\n", &text[..end])).unwrap();
+    reload(proxy);
+}
+
+/// Writes both lists into the proxy's file, and has it read that.
+fn list_both(proxy: &Proxy, nodes: &[String], next: &[String]) {
+    let text = fs::read_to_string(proxy.config_file()).unwrap();
+    let at = text.find("  nodes:").unwrap();
+    let lists = format!("  nodes: {nodes:?}\n  next_nodes: {next:?}\n");
+    fs::write(proxy.config_file(), format!("{}{lists}", &text[..at])).unwrap();
     reload(proxy);
 }
 
@@ -52,12 +61,38 @@ fn refused(proxy: &Proxy, flags: &[&str]) -> String {
     String::from_utf8(stderr).unwrap()
 }
 
+/// Starts to change the nodes with the proxy's file.
+fn start_changing(proxy: &Proxy) -> Child {
+    let mut tool = Command::new(env!("CARGO_BIN_EXE_lockgate"));
+    tool.args(["nodes", "--change"]).arg(proxy.config_file());
+    tool.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// What it has printed when it ends.
+fn said(tool: Child) -> String {
+    let Output { stdout, stderr, .. } = tool.wait_with_output().unwrap();
+    String::from_utf8([stdout, stderr].concat()).unwrap()
+}
+
+/// Runs `lockgate doctor` with the proxy's file. Returns whether all is fit, and the report.
+fn doctor(proxy: &Proxy) -> (bool, String) {
+    let mut tool = Command::new(env!("CARGO_BIN_EXE_lockgate"));
+    let Output { status, stdout, .. } =
+        tool.arg("doctor").arg(proxy.config_file()).output().unwrap();
+    (status.success(), String::from_utf8(stdout).unwrap())
+}
+
 /// The addresses of the lock nodes that a proxy asks, if enough of them are up.
 fn asked(proxy: &Proxy) -> Vec<String> {
+    asked_if(proxy, |up| *up == Reply::Int(1))
+}
+
+/// The addresses of those lock nodes of a proxy of which this is so, by whether they are up.
+fn asked_if(proxy: &Proxy, is_meant: impl Fn(&Reply) -> bool) -> Vec<String> {
     let Reply::Array(all) = proxy.client().cmd(&["LOCKGATE", "NODES"]) else { panic!("no nodes") };
     let of = |node: &Reply| match node {
-        Reply::Array(fields) => match (&fields[1], &fields[3]) {
-            (Reply::Bulk(address), Reply::Int(1)) => {
+        Reply::Array(fields) => match &fields[1] {
+            Reply::Bulk(address) if is_meant(&fields[3]) => {
                 Some(String::from_utf8(address.clone()).unwrap())
             }
             _ => None,
@@ -233,7 +268,7 @@ fn nodes_that_were_left_and_have_forgotten_it_vote_for_nobody() {
 
 #[test]
 fn a_change_that_was_cut_off_is_taken_back_or_brought_to_its_end() {
-    let mut proxy = Proxy::with().nodes(3).locks("node_timeout: 500ms").start();
+    let mut proxy = Proxy::with().nodes(3).locks("node_timeout: 500ms\n  default_ttl: 5s").start();
     let next = [redis(), redis(), redis()];
     let urls: Vec<String> = next.iter().map(RedisServer::url).collect();
     let mut client = proxy.client();
@@ -245,22 +280,24 @@ fn a_change_that_was_cut_off_is_taken_back_or_brought_to_its_end() {
     }
     list(&proxy, &urls);
     let cut_off = |proxy: &Proxy| {
-        let mut tool = Command::new(env!("CARGO_BIN_EXE_lockgate"))
-            .args(["nodes", "--change"])
-            .arg(proxy.config_file())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
+        let mut tool = start_changing(proxy);
         eventually("it is sealed", || shown(proxy, &[]).starts_with("locks.nodes are sealed"));
         tool.kill().unwrap();
-        tool.wait().unwrap();
         assert!(
             shown(proxy, &[]).starts_with("locks.nodes are sealed"),
             "the copy takes too little time"
         );
+        said(tool)
     };
 
-    cut_off(&proxy);
+    let text = cut_off(&proxy);
+    let told = text.split("seals locks.nodes").next().unwrap();
+    assert!(told.contains("about 60000 fences and locks"), "{text}");
+    assert!(told.contains("locks.default_ttl (5s) is not well above that"), "{text}");
+    // Nothing is to be deleted there.
+    let (_, report) = doctor(&proxy);
+    assert!(report.contains("!! its set is sealed"), "{report}");
+    assert!(!report.contains("DEL ") && report.contains("lockgate nodes"), "{report}");
     let reply = client.cmd(&["LOCK", "a", "x", "PX", "1000"]);
     assert!(reply.error_text().starts_with("NOQUORUM"), "{reply:?}");
     assert!(
@@ -329,4 +366,166 @@ fn what_is_released_behind_the_copy_is_released_on_the_next_nodes() {
     eventually("it is released there", || {
         next.iter().all(|node| has(node, "lock:a") == Reply::NullBulk)
     });
+}
+
+#[test]
+fn doctor_knows_that_nodes_were_left_for_others() {
+    let mut proxy = Proxy::with().nodes(3).start();
+    let (four, five) = (redis(), redis());
+    let stays = proxy.urls().swap_remove(0);
+    list(&proxy, &[four.url(), stays, five.url()]);
+    shown(&proxy, &["--change"]);
+    let expected = [four.addr(), proxy.node(0).addr(), five.addr()].map(|addr| addr.to_string());
+    eventually("the next nodes are asked", || asked(&proxy) == expected);
+    let left = [1, 2].map(|node| proxy.node(node).addr().to_string());
+    let check = |proxy: &Proxy, what: &str| {
+        let (is_fit, report) = doctor(proxy);
+        assert!(is_fit && !report.contains("DEL "), "{report}");
+        assert!(report.contains("fit: of 3 lock nodes 1 may fail; to look at: 2 (-)"), "{report}");
+        for address in &left {
+            let lines: Vec<&str> =
+                report.lines().skip_while(|line| !line.contains(address)).take(3).collect();
+            assert!(lines[1].contains(what), "{report}");
+            assert!(lines[2].contains("Write locks.next_nodes as locks.nodes"), "{report}");
+        }
+        // One that stays has nothing wrong with it.
+        assert_eq!(report.lines().count(), 1 + 2 * 3 + 3 + 1, "{report}");
+    };
+    check(&proxy, " - locks.next_nodes have taken its place");
+    // A file that does not list them.
+    let text = fs::read_to_string(proxy.config_file()).unwrap();
+    let end = text.find("  next_nodes:").unwrap();
+    fs::write(proxy.config_file(), &text[..end]).unwrap();
+    let (is_fit, report) = doctor(&proxy);
+    assert!(!is_fit && !report.contains("DEL "), "{report}");
+    assert!(report.contains("!! other lock nodes have taken its place"), "{report}");
+    assert!(report.contains("locks.nodes are to be those of the last change"), "{report}");
+    fs::write(proxy.config_file(), &text).unwrap();
+    // Nobody needs them any more.
+    for node in [1, 2] {
+        proxy.node(node).kill().unwrap();
+    }
+    check(&proxy, " - locks.next_nodes have taken its place, and it does not answer");
+}
+
+#[test]
+fn what_is_wrong_with_a_node_is_told_before_and_behind_the_change() {
+    let proxy = Proxy::with().nodes(3).locks("node_timeout: 200ms").start();
+    let full = RedisServer::start(&["--maxmemory", "1"]).unwrap();
+    let next = [redis(), redis(), redis(), redis(), full];
+    let mut urls = next.each_ref().map(RedisServer::url);
+    let slow = Relay::to(next[2].port());
+    slow.delay_replies(Duration::from_millis(300));
+    urls[2] = format!("redis://127.0.0.1:{}", slow.port());
+    list(&proxy, &urls);
+    next[3].freeze().unwrap();
+    let text = shown(&proxy, &["--change"]);
+    let (before, behind) = text.split_once("seals locks.nodes").unwrap();
+    for (node, why) in [(3, "no answer"), (4, "OOM")] {
+        let address = next[node].addr();
+        let line = |text: &str| {
+            let mut lines = text.lines();
+            lines.any(|line| line.contains(&address.to_string()) && line.contains(why))
+        };
+        assert!(line(before), "{text}");
+        assert!(line(behind), "{text}");
+    }
+    assert!(before.contains("nobody waits for it"), "{text}");
+    let late = before.lines().find(|line| line.contains("more than locks.node_timeout (200ms)"));
+    assert!(late.unwrap().contains(&format!("127.0.0.1:{} takes", slow.port())), "{text}");
+    assert_eq!(before.matches("warning: ").count(), 3, "{text}");
+    assert!(!behind.contains("was not there"), "{text}");
+    next[3].thaw().unwrap();
+}
+
+#[test]
+fn nodes_that_are_listed_later_are_not_said_to_vote() {
+    let proxy = Proxy::with().nodes(3).start();
+    let next = [redis(), redis(), redis(), redis()];
+    let urls = next.each_ref().map(RedisServer::url);
+    list(&proxy, &urls[..3]);
+    let text = shown(&proxy, &["--change"]);
+    assert!(text.contains("\nlocks.next_nodes vote\n"), "{text}");
+    let expected = addresses(&[&next[0], &next[1], &next[2]]);
+    eventually("the next nodes are asked", || asked(&proxy) == expected);
+    let edit = |next: &[String]| {
+        let text = fs::read_to_string(proxy.config_file()).unwrap();
+        let end = text.find("  next_nodes:").unwrap();
+        fs::write(proxy.config_file(), format!("{}  next_nodes: {next:?}\n", &text[..end]))
+            .unwrap();
+    };
+    edit(&[urls[0].clone(), urls[1].clone(), urls[3].clone()]);
+    let text = shown(&proxy, &[]);
+    let expected = format!("locks.next_nodes vote, without {}\n", next[3].addr());
+    assert!(text.starts_with(&expected), "{text}");
+    // None of these does.
+    let others = [redis(), redis(), redis()];
+    for list in [&urls[..1], &others.each_ref().map(RedisServer::url)[..]] {
+        edit(list);
+        let text = shown(&proxy, &[]);
+        assert!(
+            text.starts_with("it is decided that other nodes than locks.next_nodes vote"),
+            "{text}"
+        );
+    }
+    edit(&urls[..3]);
+    next[2].freeze().unwrap();
+    let text = shown(&proxy, &[]);
+    next[2].thaw().unwrap();
+    let expected = format!("locks.next_nodes vote, without {}\n", next[2].addr());
+    assert!(text.starts_with(&expected), "{text}");
+}
+
+#[test]
+fn of_two_at_once_each_says_what_has_become_of_it() {
+    let proxy = Proxy::with().nodes(3).locks("node_timeout: 500ms").start();
+    let next = [redis(), redis(), redis()];
+    let (before, next) = (proxy.urls(), next.each_ref().map(RedisServer::url).to_vec());
+    let turned: Vec<String> = next.iter().rev().cloned().collect();
+    proxy.client().cmd(&["LOCK", "held", "h", "PX", "50000"]).grant();
+    let lists = [&before, &next, &turned, &next, &turned, &before];
+    for pair in lists.windows(2) {
+        list_both(&proxy, pair[0], pair[1]);
+        let both = [start_changing(&proxy), start_changing(&proxy)].map(said);
+        let is_done = both.iter().any(|text| text.contains("changed: 1 held locks"));
+        assert!(is_done, "{both:?}\n{}", shown(&proxy, &[]));
+        for text in &both {
+            assert!(!text.contains("changed: 0 held locks"), "{both:?}");
+            // Who has sealed them has a part in it.
+            let is_told = text.contains("\nchanged: ") || !text.contains("seals locks.nodes");
+            assert!(is_told, "{both:?}");
+        }
+        let expected: Vec<&str> =
+            pair[1].iter().map(|url| url.trim_start_matches("redis://")).collect();
+        // The other one may have kept a node from being copied to: that one waits.
+        eventually("the next nodes are asked", || asked_if(&proxy, |_| true) == expected);
+    }
+    lock(&mut proxy.client(), &["LOCK", "other", "x", "PX", "1000"]);
+    assert_eq!(proxy.client().cmd(&["LOCK", "held", "x", "PX", "1000"]), Reply::NullArray);
+}
+
+#[test]
+fn a_proxy_whose_list_was_edited_asks_nobody_else() {
+    let short = "max_ttl: 2s\n  default_ttl: 2s\n  node_timeout: 200ms";
+    let one = Proxy::with().nodes(3).locks(short).start();
+    let mut late = Proxy::beside(&one).start();
+    eventually("the late proxy is ready", || asked(&late).len() == 3);
+    let next = [redis(), redis(), redis()];
+    list(&one, &next.each_ref().map(RedisServer::url));
+    shown(&one, &["--change"]);
+    lock(&mut one.client(), &["LOCK", "a", "x", "PX", "1000"]);
+    late.kill();
+    let others = [redis(), redis(), redis()];
+    for count in [1, 3] {
+        let text = fs::read_to_string(late.config_file()).unwrap();
+        let end = text.find("  next_nodes:").unwrap_or(text.len());
+        let urls: Vec<String> = others[..count].iter().map(RedisServer::url).collect();
+        fs::write(late.config_file(), format!("{}  next_nodes: {urls:?}\n", &text[..end])).unwrap();
+        late.start_again();
+        // Longer than new nodes wait.
+        thread::sleep(Duration::from_secs(6));
+        let reply = late.client().cmd(&["LOCK", "a", "y", "PX", "1000"]);
+        assert!(reply.error_text().starts_with("NOQUORUM"), "{count}: {reply:?}");
+        late.kill();
+    }
 }

@@ -55,6 +55,21 @@ fn one_lock_node_or_one_that_is_the_data_node_is_noted() {
     let shared = notes(&format!("data: redis://10.0.0.2\nlocks: {{nodes: {nodes}}}\n"));
     assert!(shared[0].contains("10.0.0.2:6379/1 (locks.nodes) is the data node too"), "{shared:?}");
     assert_eq!(shared.len(), 1, "{shared:?}");
+    // Those that are to come.
+    let next = "next_nodes: ['redis://10.0.0.5', 'redis://10.0.0.4', 'redis://10.0.0.3']";
+    let both = format!("data: redis://10.0.0.4\nlocks: {{nodes: {nodes}, {next}}}\n");
+    let coming = notes(&both);
+    assert!(
+        coming[0].contains("10.0.0.4:6379 (locks.next_nodes) is the data node too"),
+        "{coming:?}"
+    );
+    assert_eq!(coming.len(), 1, "{coming:?}");
+    let alone = notes(&format!("locks: {{nodes: {nodes}, next_nodes: 'redis://10.0.0.1'}}\n"));
+    assert!(alone[0].contains("locks.next_nodes is 10.0.0.1:6379 alone"), "{alone:?}");
+    assert_eq!(alone.len(), 1, "{alone:?}");
+    let (status, _, error) = check(&format!("send_proxy_protocol: yes\n{both}"));
+    let problem = "f.yaml:3: locks.next_nodes: 10.0.0.4:6379 is the data node too, which is sent a PROXY header";
+    assert!(status == Some(1) && error.contains(problem), "{error}");
     // A proxy that starts says the same in its log.
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let dir = tempfile::tempdir().unwrap();

@@ -30,6 +30,14 @@ fn start(arguments: &[&str]) -> RedisServer {
     RedisServer::start(arguments).unwrap()
 }
 
+/// The lines about the server of this part.
+fn of_part(report: &str, part: &str) -> String {
+    let mut lines = report.lines().skip_while(|line| !line.starts_with(&format!("{part}  ")));
+    let first = lines.next().unwrap_or_else(|| panic!("{part} is not in {report}"));
+    let rest = lines.take_while(|line| line.starts_with(' '));
+    [first].into_iter().chain(rest).collect::<Vec<&str>>().join("\n")
+}
+
 /// The lines about the server at `url`.
 fn about<'a>(report: &'a str, url: &str) -> Vec<&'a str> {
     let address = url.trim_start_matches("redis://").split('@').next_back().unwrap();
@@ -180,6 +188,76 @@ fn one_lock_node_that_is_the_data_node_by_another_name_is_told() {
     assert!(report.ends_with("\nfit: of 1 lock nodes 0 may fail; to look at: 2 (-)\n"), "{report}");
     let (_, report, _) = doctor(&both.url(), &[other.url()], "");
     assert!(!report.contains("is the data node too"), "{report}");
+}
+
+#[test]
+fn nodes_to_come_are_examined_too() {
+    let (data, nodes) = (start(&[]), [start(&[]), start(&[]), start(&[])]);
+    let urls = nodes.each_ref().map(RedisServer::url);
+    init(&urls);
+    let evicting = start(&["--maxmemory", "50mb", "--maxmemory-policy", "allkeys-lru"]);
+    let replica = start(&["--replicaof", "127.0.0.1 1"]);
+    let (locked, full) = (start(&["--requirepass", "secret"]), start(&["--maxmemory", "1"]));
+    let (others, fit) = (start(&[]), start(&[]));
+    init(&[others.url()]);
+    let twin = format!("redis://localhost:{}", fit.port());
+    let gone = format!("redis://127.0.0.1:{}", free_port().unwrap());
+    let next = [
+        evicting.url(),
+        replica.url(),
+        locked.url(),
+        full.url(),
+        others.url(),
+        fit.url(),
+        twin,
+        data.url(),
+        gone,
+    ];
+    let of = |next: &[String]| format!("  next_nodes: [{}]\n", next.join(", "));
+    let (status, report, _) = doctor(&data.url(), &urls, &of(&next));
+    assert_eq!(status, Some(1), "{report}");
+    for (number, what, advice) in [
+        (1, " - its maxmemory-policy", "CONFIG SET maxmemory-policy noeviction"),
+        (2, "!! it is a replica", "masters only"),
+        (3, "!! ", "user and password"),
+        (4, "!! it refuses writes: \"OOM\"", "raise maxmemory"),
+        (5, "!! it belongs to another deployment", "DEL lockgate:deployment there"),
+        (7, "!! it is the same instance", "a Redis of its own"),
+        (8, " (locks.next_nodes) is the data node too", "a Redis of their own"),
+        (9, "!! ", "Is it running"),
+    ] {
+        let lines = of_part(&report, &format!("next lock node {number}"));
+        assert!(lines.contains(what) && lines.contains(advice), "{number}: {report}");
+    }
+    assert_eq!(of_part(&report, "next lock node 6").lines().count(), 1, "{report}");
+    assert_eq!(of_part(&report, "lock node 1").lines().count(), 1, "{report}");
+    assert!(report.contains("\nnot fit: 6 of 13 servers (!!)"), "{report}");
+
+    // What votes now may stay, and new nodes are nothing to look at.
+    let (status, report, _) = doctor(&data.url(), &urls, &of(&[fit.url()]));
+    assert_eq!(status, Some(0), "{report}");
+    let alone = of_part(&report, "next lock node 1");
+    assert!(alone.contains("it is the only lock node") && alone.contains("locks.next_nodes"));
+    let third = start(&[]);
+    let (status, report, _) =
+        doctor(&data.url(), &urls, &of(&[fit.url(), urls[1].clone(), third.url()]));
+    assert_eq!(status, Some(0), "{report}");
+    assert!(report.ends_with("\nfit: of 3 lock nodes 1 may fail\n"), "{report}");
+}
+
+#[test]
+fn a_lock_node_that_takes_no_writes_is_told() {
+    let (data, nodes) = (start(&[]), [start(&[]), start(&[]), start(&[])]);
+    let urls = nodes.each_ref().map(RedisServer::url);
+    init(&urls);
+    let mut full = Client::connect(nodes[1].port());
+    assert_eq!(full.cmd(&["CONFIG", "SET", "maxmemory", "1"]), Reply::ok());
+    let (status, report, _) = doctor(&data.url(), &urls, "");
+    assert_eq!(status, Some(1), "{report}");
+    let lines = of_part(&report, "lock node 2");
+    assert!(lines.contains("!! it refuses writes: \"OOM\": command not allowed"), "{report}");
+    assert!(lines.contains("raise maxmemory"), "{report}");
+    assert_eq!(of_part(&report, "lock node 1").lines().count(), 1, "{report}");
 }
 
 #[test]

@@ -23,14 +23,23 @@
 //! was not there, or has forgotten its copy, is a stranger, and waits as any other.
 //!
 //! Who was slow does no harm: each write of a copy compares a note that the next copy, and the beginning
-//! of the set, take away. A node's own locks that are not among the copied ones are taken away from it: they
+//! of the set, take away. A copy is begun where the note is still the one from before its locks were read: so
+//! it takes none away that was decided upon, as the set before was sealed for this one after that. A node's own locks that are not among the copied ones are taken away from it: they
 //! are from when it was a lock node last, or from a change that was taken back.
 //!
 //! A proxy has one set at a time ([`SetPair`] says which), and begins no deployment by itself while its
 //! file lists two. A set's number stands in its markers, so that a node of both sets never has one text
 //! for both.
 
-use std::{collections::BTreeSet, fmt, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use bb8_redis::redis::RedisError;
 use thiserror::Error;
@@ -41,7 +50,7 @@ use tokio::{
 
 use super::{
     copy::{COPIED, Copier, CopyNote, FoundLocks, LockCopy},
-    look::{ConnectError, MarkerFound, SelfReport},
+    look::{CONNECT_LIMIT, ConnectError, MarkerFound, SelfReport},
     marker::{Deployment, NextSet, Phase, Seat},
     round::{self, Answered, Way},
     seats::{Accepted, Plan, Survey},
@@ -57,6 +66,15 @@ use crate::{
 
 /// How long each step of a change is tried, round after round.
 const LIMIT: Duration = Duration::from_secs(5);
+/// How often nodes are looked at where some do not vote.
+const LOOKS: usize = 3;
+/// More keys than these take so long to copy that it is told before.
+const MANY_KEYS: u64 = 50_000;
+/// How long it takes to read a key on one node, or to write it there, about: a release build took 4.3 s for
+/// 100,000 from three to three, on two cores.
+const PER_KEY: Duration = Duration::from_nanos(7_200);
+/// So many times that is to be within the TTL of session locks, which nobody renews meanwhile.
+const WELL_ABOVE: u32 = 3;
 /// The pause before a round is tried again.
 const AGAIN: Duration = Duration::from_millis(100);
 /// How long Sentinels may take to name the masters.
@@ -88,7 +106,8 @@ pub enum ChangeError {
     Decided,
     /// The next set has begun.
     #[error(
-        "the lock nodes have been changed already: they can only be changed back, by another change"
+        "the lock nodes have been changed already. Another change, be it back, needs those that vote as \
+         locks.nodes, and those to come as locks.next_nodes"
     )]
     Done,
 }
@@ -104,6 +123,8 @@ pub enum SetNow {
     Decided,
     /// `locks.next_nodes`.
     NextNodes,
+    /// It is decided that others than `locks.next_nodes` do.
+    Others,
     /// Too few nodes answer to tell.
     Unknown,
 }
@@ -119,6 +140,10 @@ impl fmt::Display for SetNow {
                 "it is decided that locks.next_nodes vote, and they have not begun: run lockgate nodes --change"
             }
             SetNow::NextNodes => "locks.next_nodes vote",
+            SetNow::Others => {
+                "it is decided that other nodes than locks.next_nodes vote, or too few of these have kept their \
+                 memory since: list those of the change, or those that vote now as locks.nodes"
+            }
             SetNow::Unknown => "too few nodes answer to tell which set votes",
         })
     }
@@ -131,6 +156,8 @@ pub struct NodeOfSet {
     pub address: String,
     /// What it has.
     pub what: String,
+    /// What lies on it that keeps it from becoming a lock node.
+    pub foreign: Option<String>,
 }
 
 /// How far a change is.
@@ -138,6 +165,8 @@ pub struct NodeOfSet {
 pub struct ChangeStatus {
     /// Which set votes.
     pub now: SetNow,
+    /// The nodes of that set that do not, or do not answer.
+    pub without: Vec<String>,
     /// `locks.nodes`.
     pub nodes: Vec<NodeOfSet>,
     /// `locks.next_nodes`.
@@ -147,12 +176,12 @@ pub struct ChangeStatus {
 /// The outcome of a change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Changed {
-    /// How many locks that may be held were copied.
-    pub held: usize,
-    /// For how long nobody could be granted a lock.
+    /// How many locks that may be held were copied. `None`: another coordinator has copied them.
+    pub held: Option<usize>,
+    /// For how long nobody could be granted a lock, as far as this coordinator knows.
     pub sealed: Duration,
-    /// Nodes of the next set without a copy: they wait before they vote.
-    pub waiting: Vec<String>,
+    /// Nodes of the next set without a copy, each with the reason: they wait before they vote.
+    pub waiting: Vec<(String, String)>,
 }
 
 /// One of the two sets, as it was just looked at.
@@ -160,6 +189,33 @@ struct NodeSet {
     config: LocksConfig,
     voters: Voters,
     ways: Vec<Way>,
+    /// For each seat, whether nobody there answered when the set was looked at last, and the others were
+    /// enough.
+    silent: Vec<AtomicBool>,
+}
+
+/// A node that cannot be used, or not in full.
+struct Trouble {
+    address: String,
+    why: String,
+}
+
+impl Trouble {
+    fn of(set: &NodeSet, seat: usize, why: &impl fmt::Display) -> Trouble {
+        Trouble { address: set.ways[seat].address.to_string(), why: why.to_string() }
+    }
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "lock node {}: {}", self.address, self.why)
+    }
+}
+
+/// All of them in one text.
+fn joined(troubles: &[Trouble]) -> String {
+    let all: Vec<String> = troubles.iter().map(ToString::to_string).collect();
+    all.join("; ")
 }
 
 /// The answers of a set's nodes.
@@ -182,12 +238,26 @@ impl NodeSet {
         for way in &ways {
             way.address.found(until.saturating_duration_since(Instant::now())).await;
         }
-        NodeSet { config: config.clone(), voters, ways }
+        let silent = ways.iter().map(|_| AtomicBool::new(false)).collect();
+        NodeSet { config: config.clone(), voters, ways, silent }
     }
 
+    /// Looks at all nodes. One that has not answered the look before is not waited for long, unless a
+    /// quorum lacked it: nobody votes meanwhile.
     async fn look(&self) -> LookedAt {
-        let all = round::ask_all(&self.ways, |_| false).await;
+        let was_silent = |seat: usize| self.silent[seat].load(Ordering::Relaxed);
+        let patience = |seat| match was_silent(seat) {
+            // It is connected to, and asked.
+            true => (self.config.node_timeout * 2).min(CONNECT_LIMIT),
+            false => CONNECT_LIMIT,
+        };
+        let all = round::ask_for(&self.ways, patience, |_| false).await;
         let looks = round::looks(&all);
+        let there: Vec<usize> = (0..looks.len()).filter(|seat| looks[*seat].is_some()).collect();
+        let are_enough = self.is_quorum(&there);
+        for (seat, silent) in self.silent.iter().enumerate() {
+            silent.store(are_enough && looks[seat].is_none(), Ordering::Relaxed);
+        }
         let survey = Survey::of_any_phase(&self.voters, &looks, &self.config.prefix);
         LookedAt { all, looks, survey }
     }
@@ -267,8 +337,14 @@ impl SetPair {
         if now == SetNow::Decided
             && let Some((first, seal)) = decided(&of_from, &of_to)
         {
+            let are_those = are_of(&self.to, &of_to, &first, false);
             // Who has decided it may have died.
             begin(&self.to, of_to, &first, (seal, of_from.survey.longest)).await;
+            // A list that was edited since may have nodes that know of nothing: they would begin a
+            // deployment of their own, beside the one that votes.
+            if !are_those {
+                return SetNow::Others;
+            }
         }
         now
     }
@@ -318,7 +394,11 @@ fn set_now(
     known: Option<u64>,
 ) -> SetNow {
     if let Some((first, _)) = decided(of_from, of_to) {
-        return if has_begun(of_to, &first) { SetNow::NextNodes } else { SetNow::Decided };
+        return match has_begun(of_to, &first) {
+            true => SetNow::NextNodes,
+            false if first.shape != to.voters.shape() => SetNow::Others,
+            false => SetNow::Decided,
+        };
     }
     let agreed = of_from.survey.committed.as_ref().map(|accepted| &accepted.deployment);
     let theirs = of_to.survey.committed.as_ref().map(|accepted| &accepted.deployment);
@@ -352,18 +432,60 @@ fn set_now(
 pub async fn status(config: &LocksConfig) -> Result<ChangeStatus, ChangeError> {
     let next = sets(config)?;
     let (from, to) = (NodeSet::new(config).await, NodeSet::new(&next).await);
-    let (of_from, of_to) = tokio::join!(from.look(), to.look());
-    let now = set_now((&from, &of_from), (&to, &of_to), None);
-    Ok(ChangeStatus { now, nodes: told(&from, &of_from), next_nodes: told(&to, &of_to) })
+    let mut looks = 0;
+    loop {
+        let (of_from, of_to) = tokio::join!(from.look(), to.look());
+        let now = set_now((&from, &of_from), (&to, &of_to), None);
+        let others = now == SetNow::Decided
+            && decided(&of_from, &of_to)
+                .is_some_and(|(first, _)| !are_of(&to, &of_to, &first, true));
+        let now = if others { SetNow::Others } else { now };
+        let without = match now {
+            SetNow::Nodes => missing(&from, &of_from),
+            SetNow::NextNodes => missing(&to, &of_to),
+            _ => Vec::new(),
+        };
+        // Who has just begun, or was restarted, is told by the proxies.
+        looks += 1;
+        if !without.is_empty() && looks < LOOKS {
+            sleep(AGAIN).await;
+            continue;
+        }
+        let ours = of_from.survey.ours.as_deref();
+        let (nodes, next_nodes) = (told(&from, &of_from, ours), told(&to, &of_to, ours));
+        return Ok(ChangeStatus { now, without, nodes, next_nodes });
+    }
 }
 
-fn told(set: &NodeSet, looked: &LookedAt) -> Vec<NodeOfSet> {
+/// Whether a quorum of these are nodes that were decided upon. `if_silent`: whether one that does not
+/// answer counts as such.
+fn are_of(to: &NodeSet, of_to: &LookedAt, first: &Deployment, if_silent: bool) -> bool {
+    let is_named = |seat: &usize| match &of_to.looks[*seat] {
+        Some(look) => look.identity().is_some_and(|who| first.names(*seat, &who)),
+        None => if_silent,
+    };
+    to.is_quorum(&(0..to.ways.len()).filter(is_named).collect::<Vec<usize>>())
+}
+
+/// The nodes of the set that votes which do not vote, or do not answer.
+fn missing(set: &NodeSet, looked: &LookedAt) -> Vec<String> {
+    let agreed = looked.survey.committed.as_ref().map(|accepted| accepted.deployment.set);
+    let votes = |seat: usize| {
+        let marker = looked.looks[seat].as_ref().and_then(SelfReport::marker);
+        looked.survey.intact[seat] && marker.map(|marker| marker.deployment.set) == agreed
+    };
+    let missing = (0..set.ways.len()).filter(|seat| !votes(*seat));
+    missing.map(|seat| set.ways[seat].address.to_string()).collect()
+}
+
+/// What each node has. `ours`: the deployment of `locks.nodes`, if it is known.
+fn told(set: &NodeSet, looked: &LookedAt, ours: Option<&str>) -> Vec<NodeOfSet> {
     let of = |(seat, way): (usize, &Way)| {
-        let what = match &looked.all[seat] {
-            Err(error) => format!("{error}"),
-            Ok(answered) => words(&answered.look),
+        let (what, foreign) = match &looked.all[seat] {
+            Err(error) => (error.to_string(), None),
+            Ok(answered) => (words(&answered.look), foreign(&answered.look, ours)),
         };
-        NodeOfSet { address: way.address.to_string(), what }
+        NodeOfSet { address: way.address.to_string(), what, foreign }
     };
     set.ways.iter().enumerate().map(of).collect()
 }
@@ -399,9 +521,13 @@ pub async fn change(
     let next = sets(config)?;
     let (from, to) = (NodeSet::new(config).await, NodeSet::new(&next).await);
     let mut deadline = Instant::now() + LIMIT;
-    let (mut sealed_at, mut held, mut trouble) = (None, 0, String::new());
+    let (mut sealed_at, mut trouble) = (None, String::new());
     // The seal under which this coordinator may copy.
     let mut own_seal = None;
+    // The seal under which it has copied, and how many held locks.
+    let mut copied = None;
+    // Why nodes of the next set have no copy.
+    let (mut without, mut has_told) = (BTreeMap::new(), false);
     loop {
         let half_way = |why: String| match sealed_at {
             None => ChangeError::Unfit(why),
@@ -416,6 +542,14 @@ pub async fn change(
             });
         }
         let (of_from, of_to) = tokio::join!(from.look(), to.look());
+        for lost in silent(&to, &of_to) {
+            without.entry(lost.address).or_insert(lost.why);
+        }
+        let done = |first: &Deployment, seal: Option<u64>, since: Instant| {
+            let own = copied.filter(|(own, _)| seal.is_none_or(|seal| *own == seal));
+            let held = own.map(|(_, held)| held);
+            Changed { held, sealed: since.elapsed(), waiting: without_copy(&to, first, &without) }
+        };
         if let Some((first, seal)) = decided(&of_from, &of_to) {
             let is_begun = has_begun(&of_to, &first);
             if is_begun && sealed_at.is_none() {
@@ -424,18 +558,20 @@ pub async fn change(
             let since = *sealed_at.get_or_insert_with(Instant::now);
             let longest = of_from.survey.longest;
             if is_begun || begin(&to, of_to, &first, (seal, longest)).await {
-                let waiting = without_copy(&to, &first);
-                return Ok(Changed { held, sealed: since.elapsed(), waiting });
+                return Ok(done(&first, Some(seal), since));
             }
-            trouble =
-                "too few of locks.next_nodes have kept what was copied: they wait as if they had \
-                       been restarted"
-                    .into();
+            trouble = "too few of locks.next_nodes have kept what was copied: they wait as if they had been \
+                       restarted; or it is decided that other nodes vote"
+                .into();
             sleep(AGAIN).await;
             continue;
         }
         if set_now((&from, &of_from), (&to, &of_to), None) == SetNow::NextNodes {
-            return Err(ChangeError::Done);
+            // Where all nodes are of both sets, none tells any more that one was left.
+            return match (&of_to.survey.committed, sealed_at) {
+                (Some(now), Some(since)) => Ok(done(&now.deployment, None, since)),
+                _ => Err(ChangeError::Done),
+            };
         }
         let Some(newest) = of_from.survey.newest.clone() else {
             return Err(half_way("no node of locks.nodes has a marker that fits".into()));
@@ -453,7 +589,11 @@ pub async fn change(
         let Accepted { deployment, .. } = newest;
         if deployment.stands() {
             fit(&to, &of_to, &deployment)?;
-            try_out(&from, &of_from, &to, &of_to, &deployment).await?;
+            let tried = try_out(&from, &of_from, &to, &of_to, &deployment).await?;
+            if !has_told {
+                warn(&tried, (&from, &of_from), (&to, &of_to), &mut tell);
+                has_told = true;
+            }
             tell("seals locks.nodes: no lock is granted or renewed from now on");
         }
         sealed_at.get_or_insert_with(Instant::now);
@@ -472,8 +612,9 @@ pub async fn change(
         };
         tell("copies the locks to locks.next_nodes");
         match copy((&from, &of_from), (&to, &of_to), &deployment, seal).await {
-            Ok((count, seats)) => {
-                held = count;
+            Ok(Copied { held, seats, troubles }) => {
+                copied = Some((seal, held));
+                without.extend(troubles.into_iter().map(|lost| (lost.address, lost.why)));
                 deadline = Instant::now() + LIMIT;
                 let successor = successor(&to, &of_to, &seats, &deployment);
                 tell("leaves locks.nodes for locks.next_nodes");
@@ -505,6 +646,7 @@ pub async fn back_out(config: &LocksConfig) -> Result<(), ChangeError> {
         match set_now((&from, &of_from), (&to, &of_to), None) {
             SetNow::NextNodes => return Err(ChangeError::Done),
             SetNow::Decided => return Err(ChangeError::Decided),
+            SetNow::Others => return Err(ChangeError::Decided),
             SetNow::Nodes | SetNow::Sealed | SetNow::Unknown => {}
         }
         let Some(newest) = of_from.survey.newest.clone() else { break };
@@ -547,10 +689,26 @@ fn successor(to: &NodeSet, of_to: &LookedAt, copied: &[usize], joint: &Deploymen
     NextSet { shape: to.voters.shape(), seats }
 }
 
-/// The nodes that have no copy.
-fn without_copy(to: &NodeSet, first: &Deployment) -> Vec<String> {
+/// The nodes that have no copy, each with the reason, where that is known.
+fn without_copy(
+    to: &NodeSet,
+    first: &Deployment,
+    why: &BTreeMap<String, String>,
+) -> Vec<(String, String)> {
     let blank = (0..to.ways.len()).filter(|seat| first.is_blank(*seat));
-    blank.map(|seat| to.ways[seat].address.to_string()).collect()
+    let reason = |address: String| match why.get(&address).cloned() {
+        Some(why) => (address, why),
+        None => (address, "another coordinator has not copied to it".into()),
+    };
+    blank.map(|seat| reason(to.ways[seat].address.to_string())).collect()
+}
+
+/// The nodes that do not answer.
+fn silent(set: &NodeSet, looked: &LookedAt) -> Vec<Trouble> {
+    let of = |(seat, asked): (usize, &Result<Answered, ConnectError>)| {
+        Some(Trouble::of(set, seat, asked.as_ref().err()?))
+    };
+    looked.all.iter().enumerate().filter_map(of).collect()
 }
 
 /// Whether a node may be copied to: why not.
@@ -561,8 +719,13 @@ fn misfit(look: &SelfReport, ours: &Deployment) -> Option<String> {
     if look.run_id.is_none() {
         return Some("does not tell its run_id: allow its user INFO".into());
     }
+    foreign(look, Some(&ours.id))
+}
+
+/// What lies on a node that keeps it from becoming one of the deployment `ours`.
+fn foreign(look: &SelfReport, ours: Option<&str>) -> Option<String> {
     match &look.marker {
-        MarkerFound::Marker(marker) if marker.deployment.id != ours.id => {
+        MarkerFound::Marker(marker) if ours.is_some_and(|ours| marker.deployment.id != ours) => {
             let id = &marker.deployment.id;
             Some(format!(
                 "belongs to another deployment, {id}: if that is not used any more, DEL lockgate:deployment there"
@@ -576,17 +739,10 @@ fn misfit(look: &SelfReport, ours: &Deployment) -> Option<String> {
 /// Whether the next set can begin, before anything is written.
 fn fit(to: &NodeSet, of_to: &LookedAt, ours: &Deployment) -> Result<(), ChangeError> {
     let mut there = Vec::new();
-    let mut troubles = Vec::new();
     let mut seen: Vec<&str> = Vec::new();
     for (seat, asked) in of_to.all.iter().enumerate() {
         let address = &to.ways[seat].address;
-        let look = match asked {
-            Err(error) => {
-                troubles.push(format!("lock node {address}: {error}"));
-                continue;
-            }
-            Ok(answered) => &answered.look,
-        };
+        let Ok(Answered { look, .. }) = asked else { continue };
         let run_id = look.run_id.as_deref().unwrap_or_default();
         if let Some(why) = misfit(look, ours) {
             return Err(ChangeError::Unfit(format!("lock node {address} {why}")));
@@ -600,8 +756,18 @@ fn fit(to: &NodeSet, of_to: &LookedAt, ours: &Deployment) -> Result<(), ChangeEr
     }
     match to.is_quorum(&there) {
         true => Ok(()),
-        false => Err(ChangeError::Unfit(troubles.join("; "))),
+        false => Err(ChangeError::Unfit(joined(&silent(to, of_to)))),
     }
+}
+
+/// What came out when nodes were tried.
+struct Tried {
+    /// Nodes that cannot be read or written.
+    troubles: Vec<Trouble>,
+    /// Nodes that can, but took longer than `locks.node_timeout`.
+    slow: Vec<(String, Duration)>,
+    /// The most keys on any node.
+    keys: u64,
 }
 
 /// Tries whether locks can be read and written, before anything is sealed.
@@ -611,14 +777,14 @@ async fn try_out(
     to: &NodeSet,
     of_to: &LookedAt,
     ours: &Deployment,
-) -> Result<(), ChangeError> {
+) -> Result<Tried, ChangeError> {
     let intact = (0..from.ways.len()).filter(|seat| of_from.survey.intact[*seat]);
     let is_fit =
         |seat: &usize| of_to.looks[*seat].as_ref().is_some_and(|look| misfit(look, ours).is_none());
     let fit = (0..to.ways.len()).filter(is_fit);
     let mut troubles = Vec::new();
     let readers = connect(from, &intact.collect::<Vec<_>>(), &mut troubles).await;
-    let readers = each(readers, from, &mut troubles, |mut reader| async move {
+    let mut readers = each(readers, from, &mut troubles, |mut reader| async move {
         let done = reader.try_to_read().await;
         (reader, done)
     })
@@ -629,20 +795,85 @@ async fn try_out(
         (writer, done)
     })
     .await;
-    match from.is_quorum(&seats_of(&readers)) && to.is_quorum(&seats_of(&writers)) {
-        true => Ok(()),
-        false => Err(ChangeError::Unfit(troubles.join("; "))),
+    if !from.is_quorum(&seats_of(&readers)) || !to.is_quorum(&seats_of(&writers)) {
+        troubles.extend(silent(from, of_from));
+        troubles.extend(silent(to, of_to));
+        return Err(ChangeError::Unfit(joined(&troubles)));
+    }
+    let mut slow = BTreeMap::new();
+    for (set, all) in [(from, &readers), (to, &writers)] {
+        for one in all.iter().filter(|one| one.took > set.config.node_timeout) {
+            slow.insert(set.ways[one.seat].address.to_string(), one.took);
+        }
+    }
+    let mut keys = 0;
+    for reader in &mut readers {
+        keys = keys.max(reader.keys().await);
+    }
+    Ok(Tried { troubles, slow: slow.into_iter().collect(), keys })
+}
+
+/// Tells what makes the time long in which nobody votes, and which nodes will have no part in the change.
+fn warn(
+    tried: &Tried,
+    (from, of_from): (&NodeSet, &LookedAt),
+    (to, of_to): (&NodeSet, &LookedAt),
+    tell: &mut impl FnMut(&str),
+) {
+    let mut lost: BTreeMap<String, &str> = BTreeMap::new();
+    let (before, next) = (silent(from, of_from), silent(to, of_to));
+    for Trouble { address, why } in before.iter().chain(&next).chain(&tried.troubles) {
+        lost.insert(address.clone(), why);
+    }
+    for (address, why) in lost {
+        tell(&format!(
+            "warning: lock node {address} has no part in it, and nobody waits for it: {why}"
+        ));
+    }
+    for (address, took) in &tried.slow {
+        let (took, limit) = (took.as_millis(), from.config.node_timeout);
+        tell(&format!(
+            "warning: lock node {address} takes {took} ms to answer, more than locks.node_timeout ({limit:?}): \
+             nobody votes while it is waited for"
+        ));
+    }
+    let nodes = u32::try_from(from.ways.len() + to.ways.len()).unwrap_or(u32::MAX);
+    let keys = u32::try_from(tried.keys).unwrap_or(u32::MAX);
+    let long = PER_KEY.saturating_mul(nodes).saturating_mul(keys);
+    let ttl = from.config.default_ttl;
+    let is_risky = long.saturating_mul(WELL_ABOVE) > ttl;
+    if tried.keys > MANY_KEYS || is_risky {
+        let about = if tried.keys < 10_000 { tried.keys } else { (tried.keys + 500) / 1000 * 1000 };
+        let seconds = long.as_secs_f64();
+        tell(&format!(
+            "about {about} fences and locks are to be copied: nobody votes for about {seconds:.1} s"
+        ));
+    }
+    if is_risky {
+        tell(&format!(
+            "warning: locks.default_ttl ({ttl:?}) is not well above that, and no lock is renewed meanwhile: \
+             session locks may be lost"
+        ));
     }
 }
 
-/// Copies the locks. Returns how many may be held, and the seats whose copies are whole: those of a
-/// quorum.
+/// What came of copying.
+struct Copied {
+    /// How many locks may be held.
+    held: usize,
+    /// The seats whose copies are whole: those of a quorum.
+    seats: Vec<usize>,
+    /// Nodes that were not read or not written.
+    troubles: Vec<Trouble>,
+}
+
+/// Copies the locks.
 async fn copy(
     (from, of_from): (&NodeSet, &LookedAt),
     (to, of_to): (&NodeSet, &LookedAt),
     joint: &Deployment,
     seal: u64,
-) -> Result<(usize, Vec<usize>), String> {
+) -> Result<Copied, String> {
     let marker_of = |looked: &LookedAt, seat: usize| {
         let marker = looked.looks[seat].as_ref().and_then(SelfReport::marker);
         marker.map(|marker| marker.deployment.clone())
@@ -664,23 +895,30 @@ async fn copy(
     let fence_ttl = from.config.fence_ttl;
     let note = Arc::new(CopyNote::new(&joint.id, seal));
 
+    // Before the locks are read under this seal: what is noted later may be another's copy, and decided upon.
+    let writers = connect(to, &fit, &mut troubles).await;
+    let writers = each(writers, to, &mut troubles, |mut writer| async move {
+        let done = writer.remember_note().await;
+        (writer, done)
+    })
+    .await;
+
     let mut found = FoundLocks::default();
     let mut read = Vec::new();
     for mut reader in connect(from, &sealed, &mut troubles).await {
         match reader.read_all(&joint.told(reader.seat), &prefix, &mut found).await {
             Ok(()) => read.push(reader),
             // It counts as not read; what it has told stays.
-            Err(error) => troubles.push(failed(from, reader.seat, &error)),
+            Err(error) => troubles.push(Trouble::of(from, reader.seat, &error)),
         }
     }
     if !from.is_quorum(&seats_of(&read)) {
-        return Err(format!("too few of locks.nodes could be read: {}", troubles.join("; ")));
+        return Err(format!("too few of locks.nodes could be read: {}", joined(&troubles)));
     }
     let copies: Arc<[LockCopy]> = found.copies(read.len(), from.ways.len()).into();
     let held: Vec<&LockCopy> = copies.iter().filter(|lock| !lock.token.is_empty()).collect();
     let keys: Arc<BTreeSet<Vec<u8>>> = Arc::new(held.iter().map(|lock| lock.key.clone()).collect());
 
-    let writers = connect(to, &fit, &mut troubles).await;
     let writers = each(writers, to, &mut troubles, |mut writer| {
         let marker = of_to.looks[writer.seat].as_ref().and_then(SelfReport::marker);
         let is_sealed = marker.is_some_and(|marker| marker.deployment == *joint);
@@ -711,7 +949,7 @@ async fn copy(
         let told = joint.told(reader.seat);
         match reader.read_these(&told, &prefix, &keys, &mut again).await {
             Ok(()) => read_again += 1,
-            Err(error) => troubles.push(failed(from, reader.seat, &error)),
+            Err(error) => troubles.push(Trouble::of(from, reader.seat, &error)),
         }
     }
     let free = again.free(read_again, from.ways.len());
@@ -733,10 +971,10 @@ async fn copy(
         }
     })
     .await;
-    let whole = seats_of(&writers);
-    match to.is_quorum(&whole) {
-        true => Ok((count, whole)),
-        false => Err(format!("too few of locks.next_nodes took a copy: {}", troubles.join("; "))),
+    let seats = seats_of(&writers);
+    match to.is_quorum(&seats) {
+        true => Ok(Copied { held: count, seats, troubles }),
+        false => Err(format!("too few of locks.next_nodes took a copy: {}", joined(&troubles))),
     }
 }
 
@@ -745,7 +983,7 @@ fn seats_of(all: &[Copier]) -> Vec<usize> {
 }
 
 /// Connects to the nodes on these seats, at once.
-async fn connect(set: &NodeSet, seats: &[usize], troubles: &mut Vec<String>) -> Vec<Copier> {
+async fn connect(set: &NodeSet, seats: &[usize], troubles: &mut Vec<Trouble>) -> Vec<Copier> {
     let mut connecting = JoinSet::new();
     for seat in seats.iter().copied() {
         let way = set.ways[seat].clone();
@@ -755,7 +993,7 @@ async fn connect(set: &NodeSet, seats: &[usize], troubles: &mut Vec<String>) -> 
     while let Some(Ok((seat, connected))) = connecting.join_next().await {
         match connected {
             Ok(copier) => all.push(copier),
-            Err(error) => troubles.push(failed(set, seat, &error)),
+            Err(error) => troubles.push(Trouble::of(set, seat, &error)),
         }
     }
     all
@@ -765,7 +1003,7 @@ async fn connect(set: &NodeSet, seats: &[usize], troubles: &mut Vec<String>) -> 
 async fn each<D>(
     all: Vec<Copier>,
     set: &NodeSet,
-    troubles: &mut Vec<String>,
+    troubles: &mut Vec<Trouble>,
     what: impl Fn(Copier) -> D,
 ) -> Vec<Copier>
 where
@@ -776,14 +1014,10 @@ where
     while let Some(Ok((copier, done))) = doing.join_next().await {
         match done {
             Ok(()) => well.push(copier),
-            Err(error) => troubles.push(failed(set, copier.seat, &error)),
+            Err(error) => troubles.push(Trouble::of(set, copier.seat, &error)),
         }
     }
     well
-}
-
-fn failed(set: &NodeSet, seat: usize, error: &RedisError) -> String {
-    format!("{}: {error}", set.ways[seat].address)
 }
 
 /// Writes the next set's first marker where the copy is whole still. Returns whether a quorum has it.

@@ -9,9 +9,9 @@ use std::{
 use bb8_redis::redis::{self, ErrorKind, RedisError};
 use sha1_smol::Sha1;
 use smallvec::SmallVec;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
-use super::{marker::MARKER, round::Way};
+use super::{inspect::PROBE, marker::MARKER, round::Way};
 use crate::{
     lock::{
         jitter,
@@ -55,6 +55,12 @@ impl CopyNote {
 /// A connection by which locks are read or written.
 pub(super) struct Copier {
     pub(super) seat: usize,
+    /// The number of the node's database.
+    db: u32,
+    /// How long the node took to answer when it was tried.
+    pub(super) took: Duration,
+    /// What the node noted about a copy before locks were read for another one; empty: nothing.
+    noted: String,
     connection: Connection,
 }
 
@@ -63,7 +69,8 @@ impl Copier {
     pub(super) async fn connect(way: &Way) -> Result<Copier, RedisError> {
         let there = way.address.now()?;
         let connection = within(redis_client::connect(&there.url, &way.connector)).await?;
-        let mut copier = Copier { seat: way.seat.seat, connection };
+        let (seat, db, took, noted) = (way.seat.seat, there.url.db, Duration::ZERO, String::new());
+        let mut copier = Copier { seat, db, took, noted, connection };
         let mut load = redis::pipe();
         load.cmd("SCRIPT").arg("LOAD").arg(TELL).ignore();
         load.cmd("SCRIPT").arg("LOAD").arg(COPY).ignore();
@@ -73,15 +80,30 @@ impl Copier {
 
     /// Tries whether the node lets its keys be listed.
     pub(super) async fn try_to_read(&mut self) -> Result<(), RedisError> {
-        let mut scan = redis::cmd("SCAN");
+        let (mut scan, begun) = (redis::cmd("SCAN"), Instant::now());
         let scanned = scan.arg(0).arg("COUNT").arg(1).query_async(&mut self.connection.redis);
-        within::<redis::Value>(scanned).await.map(drop)
+        within::<redis::Value>(scanned).await?;
+        self.took = begun.elapsed();
+        Ok(())
+    }
+
+    /// How many keys the node has in its database, as far as it tells.
+    pub(super) async fn keys(&mut self) -> u64 {
+        let (mut info, db) = (redis::cmd("INFO"), format!("db{}:keys=", self.db));
+        let asked = info.arg("keyspace").query_async(&mut self.connection.redis);
+        let told: String = within(asked).await.unwrap_or_default();
+        let keys = told.lines().find_map(|line| line.strip_prefix(&db)?.split(',').next());
+        keys.and_then(|keys| keys.parse().ok()).unwrap_or_default()
     }
 
     /// Tries whether the node takes writes.
     pub(super) async fn try_to_write(&mut self) -> Result<(), RedisError> {
-        let redis = &mut self.connection.redis;
-        within(redis::cmd("SET").arg(COPIED).arg("tried").query_async(redis)).await
+        // There is no such key, so this writes nothing: another coordinator's copy may be there by now.
+        let (mut probe, begun) = (redis::cmd("SET"), Instant::now());
+        probe.arg(PROBE).arg("").arg("XX").arg("PX").arg(1);
+        within::<redis::Value>(probe.query_async(&mut self.connection.redis)).await?;
+        self.took = begun.elapsed();
+        Ok(())
     }
 
     /// Reads all locks of the node, as long as its marker is `told`.
@@ -137,12 +159,20 @@ impl Copier {
         Ok(next)
     }
 
-    /// Notes that a copy is begun, if the node's marker still is `told` (empty: none). From then on nobody
-    /// else's writes of a copy are carried out.
+    /// Remembers what the node notes about a copy.
+    pub(super) async fn remember_note(&mut self) -> Result<(), RedisError> {
+        self.noted = self.note().await?.unwrap_or_default();
+        Ok(())
+    }
+
+    /// Notes that a copy is begun, if the node's marker still is `told` (empty: none), and its note the one
+    /// that is remembered. From then on nobody else's writes of a copy are carried out.
     pub(super) async fn begin(&mut self, note: &CopyNote, told: &str) -> Result<(), RedisError> {
-        let compare = "if (redis.call('GET', KEYS[2]) or '') ~= ARGV[1] then return 0 end \
+        let compare = "if (redis.call('GET', KEYS[2]) or '') ~= ARGV[1] \
+                       or (redis.call('GET', KEYS[1]) or '') ~= ARGV[3] then return 0 end \
                        redis.call('SET', KEYS[1], ARGV[2]) return 1";
-        self.note_if(compare, told, &note.begun).await
+        let noted = std::mem::take(&mut self.noted);
+        self.note_if(compare, &[told, &note.begun, &noted]).await
     }
 
     /// Writes locks, as long as the node's marker is `told` (empty: none) and nobody else has begun a copy.
@@ -176,14 +206,14 @@ impl Copier {
         // What has forgotten the copy has forgotten the note.
         let compare = "if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end \
                        redis.call('SET', KEYS[1], ARGV[2]) return 1";
-        self.note_if(compare, &note.begun, &note.whole).await
+        self.note_if(compare, &[&note.begun, &note.whole]).await
     }
 
-    async fn note_if(&mut self, script: &str, seen: &str, next: &str) -> Result<(), RedisError> {
+    async fn note_if(&mut self, script: &str, words: &[&str]) -> Result<(), RedisError> {
         let mut load = redis::pipe();
         load.cmd("SCRIPT").arg("LOAD").arg(script).ignore();
         let call = load.cmd("EVALSHA").arg(Sha1::from(script).digest().to_string());
-        call.arg(2).arg(COPIED).arg(MARKER).arg(seen).arg(next);
+        call.arg(2).arg(COPIED).arg(MARKER).arg(words);
         match within(load.query_async::<(i64,)>(&mut self.connection.redis)).await? {
             (1,) => Ok(()),
             _ => Err(failed("it has forgotten what was copied, or was changed meanwhile")),

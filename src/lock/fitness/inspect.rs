@@ -26,7 +26,7 @@ use crate::{
 /// Connections to one node for inspections.
 const MAX_CONNECTIONS: u32 = 2;
 /// The key of no value, by which a node is asked whether it takes writes.
-const PROBE: &[u8] = b"lockgate:probe";
+pub(super) const PROBE: &[u8] = b"lockgate:probe";
 /// The codes of errors by which a node refuses any write. Others say nothing of that: the user may lack a
 /// permission.
 const REFUSALS: [&str; 4] = ["MISCONF", "OOM", "NOREPLICAS", "READONLY"];
@@ -126,6 +126,11 @@ async fn refusal(
     let probed = timeout(LIMIT, probing).await.map_err(|_| InspectError::Silent)?;
     let is_refusal = |error: &RedisError| error.code().is_some_and(|code| REFUSALS.contains(&code));
     Ok(probed.err().filter(is_refusal).map(|error| error.to_string()))
+}
+
+/// Asks a lock node whether it takes writes, as proxies do. Returns in what words it refuses them.
+pub(crate) async fn refusal_of_writes(connection: &mut MultiplexedConnection) -> Option<String> {
+    refusal(connection, Station::Plain).await.ok().flatten()
 }
 
 /// The findings of an inspection.

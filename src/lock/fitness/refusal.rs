@@ -3,7 +3,7 @@
 use super::{
     fault::Fault,
     look::{MarkerFound, SelfReport},
-    marker::{MARKER, Marker, OLD_MARKER},
+    marker::{MARKER, Marker, OLD_MARKER, Phase},
     seats::fits,
 };
 use crate::{
@@ -71,11 +71,20 @@ pub(super) fn refusal(
         return Some((Fault::Disagrees, why));
     }
     if !is_ours {
+        let else_do = match theirs.set {
+            0 => format!(
+                "for another deployment use another database (redis://host:port/1), or where this one is \
+                 not used any more, DEL {keys}"
+            ),
+            // It votes, most likely.
+            _ => "the lock nodes were changed for others while proxies ran: locks.nodes are to be those \
+                  of the last change"
+                .into(),
+        };
         let why = format!(
             "its marker has it as node {} of {} with prefix '{}', this proxy as node {} of {} \
              with prefix '{}': all proxies need the same locks.nodes, in the same order, and \
-             locks.prefix; for another deployment use another database (redis://host:port/1), \
-             or where this one is not used any more, DEL {keys}",
+             locks.prefix; {else_do}",
             marker.seat + 1,
             theirs.seats.len(),
             theirs.prefix,
@@ -119,6 +128,19 @@ pub(crate) fn diagnose(
         ..SelfReport::default()
     };
     let who = look.identity()?;
+    let phase = look.marker().map(|marker| &marker.deployment.phase);
+    let given_up = match phase {
+        None | Some(Phase::Stands) => None,
+        Some(Phase::Joint(_)) => Some(
+            "its set is sealed, and no node of it votes: other lock nodes are to take its place",
+        ),
+        Some(Phase::Left(..)) => {
+            Some("other lock nodes have taken its place: it never votes again")
+        }
+    };
+    if let Some(why) = given_up {
+        return Some((Fault::Changing, why.into()));
+    }
     let voters = Voters::new(config);
     let index = voters.first(index);
     let place = Place { index, voters: &voters, prefix: &config.prefix };

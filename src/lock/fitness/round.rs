@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Duration};
 use redis_protocol::resp2::types::OwnedFrame;
 use tokio::{
     task::JoinSet,
-    time::{Instant, timeout_at},
+    time::{Instant, timeout, timeout_at},
 };
 
 use super::{
@@ -89,9 +89,22 @@ pub(super) async fn ask_all(
     ways: &[Way],
     enough: impl Fn(&[Option<SelfReport>]) -> bool,
 ) -> Vec<Result<Answered, ConnectError>> {
+    ask_for(ways, |_| LIMIT, enough).await
+}
+
+/// As [`ask_all`]; the node on each seat is waited for so long.
+pub(super) async fn ask_for(
+    ways: &[Way],
+    patience: impl Fn(usize) -> Duration,
+    enough: impl Fn(&[Option<SelfReport>]) -> bool,
+) -> Vec<Result<Answered, ConnectError>> {
     let mut asking = JoinSet::new();
     for (seat, way) in ways.iter().cloned().enumerate() {
-        asking.spawn(async move { (seat, way.ask().await) });
+        let patience = patience(seat);
+        asking.spawn(async move {
+            let asked = timeout(patience, way.ask()).await;
+            (seat, asked.unwrap_or(Err(ConnectError::Silent)))
+        });
     }
     let mut all: Vec<Result<Answered, ConnectError>> =
         ways.iter().map(|_| Err(ConnectError::Silent)).collect();

@@ -36,6 +36,12 @@ const BODY_LIMIT: Duration = Duration::from_secs(5);
 /// How long who has sent a wrong token waits for the answer.
 const WRONG_TOKEN: Duration = Duration::from_secs(1);
 
+/// What a pause is asked for with, though too few lock nodes vote besides.
+const FORCED: &str = r#""force": true"#;
+
+/// How those errors about a body begin that name a field, and nothing else.
+const OF_FIELDS: [&str; 3] = ["missing field", "unknown field", "duplicate field"];
+
 /// An answer in JSON that is not 200, with its reason for people.
 pub(super) type NotActed = (StatusCode, String);
 
@@ -46,6 +52,20 @@ pub(super) struct Actions {
     /// None: nobody may do anything.
     token: Option<AdminToken>,
     metrics: ActionMetrics,
+}
+
+/// What a request says that something is to be done with.
+trait ActionBody: DeserializeOwned {
+    /// How it is written, for people.
+    const WRITTEN: &'static str;
+}
+
+impl ActionBody for UnlockBody {
+    const WRITTEN: &'static str = r#"{"key": text, or "key_hex": hexadecimal text, "fence": number of 0 or more, or "any": true or false}"#;
+}
+
+impl ActionBody for NodeBody {
+    const WRITTEN: &'static str = r#"{"address": text, "force": true or false}"#;
 }
 
 /// The body of `/api/locks/unlock`.
@@ -230,7 +250,7 @@ impl Actions {
                 NotPaused::Unknown => StatusCode::NOT_FOUND,
                 NotPaused::TooFew { .. } => StatusCode::CONFLICT,
             };
-            (status, plain(&error))
+            (status, plain(&error.told(FORCED)))
         })?;
         let paused = matches!(how, NodePause::Pause { .. });
         Ok(format!(r#"{{"paused":{paused}}}"#))
@@ -245,8 +265,28 @@ fn is_from_here(headers: &HeaderMap) -> bool {
     headers.get(HOST).is_some_and(|here| there.is_some_and(|it| it == here.as_bytes()))
 }
 
-fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, NotActed> {
-    serde_json::from_slice(body).map_err(|error| (StatusCode::BAD_REQUEST, error.to_string()))
+/// Reads a body.
+///
+/// # Errors
+/// What is wrong with it, for people: they know nothing of types here.
+fn read<T: ActionBody>(body: &[u8]) -> Result<T, NotActed> {
+    let written = format!("the body is to be one JSON object: {}", T::WRITTEN);
+    // A list of the values would be read as well.
+    let is_object = body.trim_ascii_start().first() == Some(&b'{');
+    let why = match serde_json::from_slice(body) {
+        Ok(body) if is_object => return Ok(body),
+        Err(error) if !error.is_data() => format!("the body is not JSON: {error}"),
+        Err(error) if is_object => {
+            let text = error.to_string();
+            let what = text
+                .split(" at line")
+                .next()
+                .filter(|what| OF_FIELDS.iter().any(|kind| what.starts_with(kind)));
+            format!("{}; {written}", what.unwrap_or("a value is of another kind"))
+        }
+        _ => written,
+    };
+    Err((StatusCode::BAD_REQUEST, why))
 }
 
 /// An error without the word that begins it for clients that speak Redis.

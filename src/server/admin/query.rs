@@ -1,11 +1,18 @@
 //! What stands behind the `?` of a request for a list.
 
+use std::fmt;
+
 use percent_encoding::percent_decode;
 
 use crate::lock::{LockOrder, LocksWanted, MOST_TOLD};
 
 /// The longest pattern, in bytes, as that of LOCKGATE LOCKS. Each lock's key is compared with it.
 const MAX_PATTERN: usize = 256;
+/// More parameters than any list has.
+const MOST_PAIRS: usize = 8;
+
+/// A name, and a value.
+type Parameter = (Vec<u8>, Vec<u8>);
 
 /// Reads `by`, `match` and `count`.
 ///
@@ -13,7 +20,7 @@ const MAX_PATTERN: usize = 256;
 /// What is wrong, for people.
 pub(super) fn locks(query: &str) -> Result<LocksWanted, String> {
     let mut wanted = LocksWanted::default();
-    for (name, value) in pairs(query) {
+    for (name, value) in pairs(query)? {
         match &*name {
             b"by" => wanted.by = Some(order(&value)?),
             b"match" if value.len() > MAX_PATTERN => {
@@ -33,7 +40,7 @@ pub(super) fn locks(query: &str) -> Result<LocksWanted, String> {
 /// What is wrong, for people.
 pub(super) fn count(query: &str, default: usize) -> Result<usize, String> {
     let mut count = default;
-    for (name, value) in pairs(query) {
+    for (name, value) in pairs(query)? {
         match &*name {
             b"count" => count = number(&value)?,
             _ => return Err(unknown(&name)),
@@ -43,12 +50,36 @@ pub(super) fn count(query: &str, default: usize) -> Result<usize, String> {
 }
 
 /// The names and values of a query, without `%` and `+`.
-fn pairs(query: &str) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
-    query.split('&').filter(|pair| !pair.is_empty()).map(|pair| {
+///
+/// # Errors
+/// If one cannot be read, or a name is there twice.
+fn pairs(query: &str) -> Result<Vec<Parameter>, String> {
+    let mut pairs: Vec<Parameter> = Vec::new();
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let plain = |text: &str| percent_decode(text.replace('+', " ").as_bytes()).collect();
-        (plain(name), plain(value))
-    })
+        let (name, value) = (plain(name)?, plain(value)?);
+        if pairs.iter().any(|(before, _)| *before == name) {
+            return Err(format!("the parameter '{}' is there twice", named(&name)));
+        }
+        // Nothing is kept of what is not known.
+        if pairs.len() == MOST_PAIRS {
+            return Err(unknown(&name));
+        }
+        pairs.push((name, value));
+    }
+    Ok(pairs)
+}
+
+/// The bytes that are meant.
+fn plain(text: &str) -> Result<Vec<u8>, String> {
+    let is_digit = |at: Option<&u8>| at.is_some_and(u8::is_ascii_hexdigit);
+    let bytes = text.as_bytes();
+    let is_sound = |at: usize| is_digit(bytes.get(at + 1)) && is_digit(bytes.get(at + 2));
+    let mut escapes = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'%');
+    match escapes.all(|(at, _)| is_sound(at)) {
+        true => Ok(percent_decode(text.replace('+', " ").as_bytes()).collect()),
+        false => Err("behind a % stand two hexadecimal digits; a % itself is %25".into()),
+    }
 }
 
 fn order(value: &[u8]) -> Result<LockOrder, String> {
@@ -67,8 +98,12 @@ fn number(value: &[u8]) -> Result<usize, String> {
 }
 
 fn unknown(name: &[u8]) -> String {
-    let name = name[..name.len().min(64)].escape_ascii();
-    format!("there is no parameter '{name}' here")
+    format!("there is no parameter '{}' here", named(name))
+}
+
+/// A name of a parameter, as it is told.
+fn named(name: &[u8]) -> impl fmt::Display + '_ {
+    name[..name.len().min(64)].escape_ascii()
 }
 
 #[cfg(test)]
@@ -85,10 +120,26 @@ mod tests {
         assert_eq!(locks("match=a+b%2B%ff*&count=7&by=wait"), Ok(wanted));
         assert_eq!(locks(""), Ok(LocksWanted::default()));
         assert_eq!((count("", 10), count("count=1000", 10)), (Ok(10), Ok(1000)));
-        for wrong in ["by=size", "count=0", "count=1001", "count=x", "token=1", "by"] {
+        for wrong in [
+            "by=size",
+            "count=0",
+            "count=1001",
+            "count=x",
+            "token=1",
+            "by",
+            "match=%zz",
+            "match=%2",
+        ] {
             assert!(locks(wrong).is_err(), "{wrong}");
         }
         assert!(locks(&format!("match={}", "x".repeat(MAX_PATTERN + 1))).is_err());
+        let twice = Err("the parameter 'count' is there twice".to_owned());
+        assert_eq!(
+            (count("count=1&%63ount=2", 1), count("count=1&count=1", 1)),
+            (twice.clone(), twice)
+        );
+        let many: String = (0..=MOST_PAIRS).map(|name| format!("{name}&")).collect();
+        assert_eq!(count(&many, 1), Err(unknown(MOST_PAIRS.to_string().as_bytes())));
         assert_eq!(count("by=age", 1), Err("there is no parameter 'by' here".into()));
     }
 }

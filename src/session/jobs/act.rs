@@ -236,7 +236,7 @@ fn of_node(
 ) -> Progress {
     match operator::pause_node(&desk.shared, address, how, operator) {
         Ok(()) => answer_ok(ours),
-        Err(error) => ours.refuse(&error.to_string(), Outcome::BadRequest, desk),
+        Err(error) => ours.refuse(&error.told("FORCE"), Outcome::BadRequest, desk),
     }
 }
 

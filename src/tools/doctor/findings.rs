@@ -2,11 +2,14 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use super::{patient::Patient, report::Finding};
+use super::{
+    patient::{NodeList, Patient},
+    report::Finding,
+};
 use crate::{
     adopt::fleet::{ModeConflict, ProxyModes},
     bridge::{self, CommandFailure},
-    config::{AdoptRule, Config, DataConfig, LockNode, LocksConfig, Policy, SHARED_WITH_DATA},
+    config::{AdoptRule, Config, DataConfig, Policy, shared_with_data},
     data::Tenure,
     lock::{self, Fault},
 };
@@ -106,15 +109,17 @@ pub(super) fn idle(patient: &Patient, name: &str) -> Option<Finding> {
 
 /// Findings about a lock node that is the only one, or is the data node too.
 pub(super) fn alone_or_shared(
-    config: &Config,
-    node: &LockNode,
+    list: &NodeList<'_>,
+    index: usize,
     patient: &Patient,
     (tenure, data): (Option<&Tenure>, &Result<Patient, String>),
 ) -> Vec<Finding> {
+    let (key, node) = (list.key, &list.locks.nodes[index]);
     let mut findings = Vec::new();
-    if config.locks.nodes.len() == 1 {
+    if list.patients.len() == 1 {
         let what = "it is the only lock node: when it fails or is restarted, locks stop";
-        findings.push(Finding::minor(what, "Fine for trying. Else name 3, 5 or 7 in locks.nodes."));
+        let advice = format!("Fine for trying. Else name 3, 5 or 7 in locks.{key}.");
+        findings.push(Finding::minor(what, advice));
     }
     let run_id = patient.field("run_id");
     let is_there =
@@ -122,10 +127,18 @@ pub(super) fn alone_or_shared(
     let is_data = tenure.is_some_and(is_there)
         || !run_id.is_empty() && data.as_ref().is_ok_and(|data| data.field("run_id") == run_id);
     if is_data {
-        let what = SHARED_WITH_DATA.replace("{}", &node.to_string());
+        let what = shared_with_data(node, key);
         findings.push(Finding::minor(what, "Else give locks a Redis of their own."));
     }
     findings
+}
+
+/// Finding about a lock node whose place another one has taken.
+pub(super) fn was_left(patient: &Result<Patient, String>) -> Finding {
+    let silent = if patient.is_err() { ", and it does not answer" } else { "" };
+    let advice = "Write locks.next_nodes as locks.nodes into all files, without next_nodes; then this one is \
+                  not needed any more.";
+    Finding::minor(format!("locks.next_nodes have taken its place{silent}"), advice)
 }
 
 /// Finding about replicas and Sentinels: they change the replication id by which a lock node is
@@ -261,12 +274,8 @@ pub(super) fn renamed(patient: &Patient) -> Option<Finding> {
 }
 
 /// Findings about one lock node.
-pub(super) fn diagnose(
-    index: usize,
-    patient: &Patient,
-    nodes: &[Result<Patient, String>],
-    locks: &LocksConfig,
-) -> Vec<Finding> {
+pub(super) fn diagnose(index: usize, patient: &Patient, list: &NodeList<'_>) -> Vec<Finding> {
+    let (locks, nodes) = (list.locks, list.patients);
     let mut findings = Vec::new();
     let run_id = patient.field("run_id");
     let same = |node: &Result<Patient, String>| {
@@ -275,29 +284,20 @@ pub(super) fn diagnose(
     for fault in lock::faults_of(|name| patient.field(name)) {
         findings.push(of_fault(fault));
     }
+    if let Some(words) = &patient.refusal {
+        let what = format!("it refuses writes: {words}");
+        findings.push(Finding { what, ..of_fault(Fault::Refuses) });
+    }
     if run_id.is_empty() && locks.quarantine {
         findings.push(of_fault(Fault::Unidentified));
     }
     if !locks.allow_shared_instance && nodes[..index].iter().any(same) {
         findings.push(of_fault(Fault::SharedInstance));
     }
-    let identity = (run_id, patient.field("master_replid"), patient.election);
-    let markers = patient.markers.each_ref().map(Option::as_deref);
-    let is_bare = |node: &Result<Patient, String>| {
-        node.as_ref().is_ok_and(|node| node.markers.iter().all(Option::is_none))
-    };
-    if locks.quarantine
-        && let Some((fault, what)) = lock::diagnose(locks, index, identity, markers)
-    {
-        let finding = match fault {
-            Fault::Quarantined if nodes.iter().all(is_bare) => Finding::minor(
-                "no lock node has a marker, so all of them wait as if they had been restarted",
-                "If the deployment is new: lockgate init with this file.",
-            ),
-            _ => of_marker(fault, what),
-        };
-        findings.push(Finding { waits: fault == Fault::Quarantined, ..finding });
-    }
+    findings.extend(match list.to_come {
+        Some(known) => known.get(index).and_then(|node| node.foreign.as_deref()).map(foreign),
+        None => marked(index, patient, list),
+    });
     if locks.nodes[index].fixed().is_some() {
         findings.extend(replication(patient));
     }
@@ -327,8 +327,35 @@ pub(super) fn diagnose(
     findings
 }
 
+/// Finding about the marker of a lock node of a list that votes.
+fn marked(index: usize, patient: &Patient, list: &NodeList<'_>) -> Option<Finding> {
+    let identity = (patient.field("run_id"), patient.field("master_replid"), patient.election);
+    let markers = patient.markers.each_ref().map(Option::as_deref);
+    let is_bare = |node: &Result<Patient, String>| {
+        node.as_ref().is_ok_and(|node| node.markers.iter().all(Option::is_none))
+    };
+    let locks = Some(list.locks).filter(|locks| locks.quarantine)?;
+    let (fault, what) = lock::diagnose(locks, index, identity, markers)?;
+    let finding = match fault {
+        Fault::Quarantined if list.patients.iter().all(is_bare) => Finding::minor(
+            "no lock node has a marker, so all of them wait as if they had been restarted",
+            "If the deployment is new: lockgate init with this file.",
+        ),
+        _ => of_marker(fault, what),
+    };
+    Some(Finding { waits: fault == Fault::Quarantined, ..finding })
+}
+
+/// Finding about a node to come on which something lies already.
+fn foreign(what: &str) -> Finding {
+    Finding::grave(format!("it {what}"), "Until then lockgate nodes --change changes nothing.")
+}
+
 /// Finding about the marker of a lock node.
 pub(super) fn of_marker(fault: Fault, what: String) -> Finding {
+    if fault == Fault::Changing {
+        return Finding { what, ..of_fault(fault) };
+    }
     if fault != Fault::Quarantined {
         return Finding::grave(what, "All proxies need the same locks.nodes and locks.prefix.");
     }
@@ -339,7 +366,9 @@ pub(super) fn of_marker(fault: Fault, what: String) -> Finding {
 
 pub(super) fn of_fault(fault: Fault) -> Finding {
     let advice = match fault {
-        Fault::Changing => "see how far that is: lockgate nodes FILE",
+        Fault::Changing => {
+            "lockgate nodes FILE says how far that is, with those other nodes as locks.next_nodes in the file."
+        }
         Fault::SharedInstance => {
             "Give each entry of locks.nodes a Redis of its own, on a machine of its own."
         }

@@ -18,9 +18,9 @@ use tokio::time::timeout;
 use self::{
     findings::{
         alone_or_shared, apart, diagnose, idle, not_found, of_fault, of_marker, one_of_many,
-        renamed, replicas, unbridged, unreachable,
+        renamed, replicas, unbridged, unreachable, was_left,
     },
-    patient::{LIMIT, Patient, examine, summary},
+    patient::{LIMIT, NodeList, Patient, examine, summary},
     report::{Examined, Finding, Report},
 };
 use crate::{
@@ -36,7 +36,7 @@ use crate::{
         SentinelMaster,
     },
     data::{self, DataNode, Tenure},
-    lock::{self, Fault, ShardsOnce},
+    lock::{self, Fault, SetNow, ShardsOnce},
     net::{Connector, redis_client},
     sentinel,
     server::Exposure,
@@ -65,12 +65,14 @@ pub fn run(config: &Config, as_json: bool) -> anyhow::Result<()> {
 }
 
 async fn examine_all(config: &Config) -> Report {
-    let nodes = &config.locks.nodes;
+    let locks = &config.locks;
     let data_node = DataNode::start(config);
-    let to_nodes = lock::connector_to_nodes(&config.locks);
-    let asking: Vec<_> = nodes
+    let to_nodes = lock::connector_to_nodes(locks);
+    let asking: Vec<_> = locks
+        .nodes
         .iter()
-        .map(|node| (node.clone(), to_nodes.clone(), config.locks.tls.clone()))
+        .chain(&locks.next_nodes)
+        .map(|node| (node.clone(), to_nodes.clone(), locks.tls.clone()))
         .map(|(node, way, tls)| {
             tokio::spawn(async move {
                 let there = lock::locate(&node, &tls, MODES).await?;
@@ -80,74 +82,95 @@ async fn examine_all(config: &Config) -> Report {
         })
         .collect();
     let found = data_node.found(LIMIT).await;
-    let mut patients = vec![match &found {
+    let data = match &found {
         Some(tenure) => examine(&tenure.url, data_node.connector(), false).await,
         None => Err(data_node.problem().unwrap_or_default()),
-    }];
+    };
+    let mut patients = Vec::new();
     for asked in asking {
         patients.push(asked.await.unwrap_or_else(|error| Err(error.to_string())));
     }
     let exposure = exposure(config, &data_node).await;
     let unbridged = bridging(config, &data_node).await;
     let known = replicas_known(config).await;
-    let (data, nodes) = (&patients[0], &patients[1..]);
     let name = |tenure: &Arc<Tenure>| tenure.url.to_string();
-    let first = found.as_ref().map_or_else(|| data_node.to_string(), name);
-    let urls = std::iter::once(first).chain(config.locks.nodes.iter().map(ToString::to_string));
+    let url = found.as_ref().map_or_else(|| data_node.to_string(), name);
     let mut all = cluster(config, &data_node).await;
     all.extend(sentinels(config).await);
-    let mut waiting = 0;
-    for (place, (url, patient)) in urls.zip(&patients).enumerate() {
-        let name = if place == 0 { "data node".into() } else { format!("lock node {place}") };
-        if let Some(LockNode::Cluster(of)) = place.checked_sub(1).map(|at| &config.locks.nodes[at])
-        {
-            let shards = shards(of, config, &to_nodes, &name).await;
-            waiting += usize::from(shards[1..].iter().all(Examined::waits) && shards.len() > 1);
-            all.extend(shards);
-            continue;
+    let findings = match &data {
+        Err(error) if error.contains("no permissions") => {
+            // What clients are served with is their own user's.
+            let advice = "doctor cannot examine it; for that the user in data needs INFO and PING.";
+            let mut findings = vec![Finding::minor(error, advice)];
+            findings.extend_from_slice(&unbridged);
+            findings
         }
-        let findings = match (place, patient) {
-            (0, Err(error)) if error.contains("no permissions") => {
-                // What clients are served with is their own user's.
-                let advice =
-                    "doctor cannot examine it; for that the user in data needs INFO and PING.";
-                let mut findings = vec![Finding::minor(error, advice)];
-                findings.extend_from_slice(&unbridged);
-                findings
+        Err(error) if found.is_none() => vec![not_found(error, config)],
+        Err(error) => vec![unreachable(error)],
+        Ok(patient) => {
+            let mut findings: Vec<Finding> = exposure.iter().cloned().collect();
+            findings.extend(idle(patient, "data node"));
+            findings.extend(renamed(patient));
+            findings.extend(one_of_many(config, patient));
+            if config.data.cluster().is_none() {
+                findings.extend(replicas(config, patient, known));
             }
-            (0, Err(error)) if found.is_none() => vec![not_found(error, config)],
-            (_, Err(error)) => vec![unreachable(error)],
-            (0, Ok(patient)) => {
-                let mut findings: Vec<Finding> = exposure.iter().cloned().collect();
-                findings.extend(idle(patient, "data node"));
-                findings.extend(renamed(patient));
-                findings.extend(one_of_many(config, patient));
-                if config.data.cluster().is_none() {
-                    findings.extend(replicas(config, patient, known));
+            findings.extend_from_slice(&unbridged);
+            findings
+        }
+    };
+    all.push(Examined::server("data node", url, summary(&data), findings));
+
+    let next = locks.next();
+    let change = match next.is_some() {
+        true => lock::status(locks).await.ok(),
+        false => None,
+    };
+    let were_left = change.as_ref().is_some_and(|change| change.now == SetNow::NextNodes);
+    let (nodes, coming) = patients.split_at(locks.nodes.len());
+    let now = NodeList { key: "nodes", locks, patients: nodes, to_come: None };
+    let to_come = change.as_ref().filter(|_| !were_left).map(|change| &change.next_nodes[..]);
+    let later = next.as_ref().map(|locks| {
+        let to_come = (!were_left).then_some(to_come.unwrap_or_default());
+        NodeList { key: "next_nodes", locks, patients: coming, to_come }
+    });
+    let voting = later.as_ref().filter(|_| were_left).unwrap_or(&now);
+    let mut waiting = 0;
+    for list in [Some(&now), later.as_ref()].into_iter().flatten() {
+        let (votes, is_next) = (std::ptr::eq(list, voting), !std::ptr::eq(list, &now));
+        let others = if is_next { &locks.nodes } else { &locks.next_nodes };
+        for (index, (node, patient)) in list.locks.nodes.iter().zip(list.patients).enumerate() {
+            // One of both lists is examined as what it is now.
+            if !votes && others.contains(node) {
+                continue;
+            }
+            let part = if is_next { "next lock node" } else { "lock node" };
+            let part = format!("{part} {}", index + 1);
+            if let LockNode::Cluster(of) = node {
+                let shards = shards(of, config, &to_nodes, &part).await;
+                waiting += usize::from(shards[1..].iter().all(Examined::waits) && shards.len() > 1);
+                all.extend(shards);
+                continue;
+            }
+            let findings = match patient {
+                _ if were_left && !is_next => vec![was_left(patient)],
+                Err(error) => vec![unreachable(error)],
+                Ok(patient) => {
+                    let mut findings = diagnose(index, patient, list);
+                    waiting += usize::from(findings.iter().any(|finding| finding.waits));
+                    let data = (found.as_deref(), &data);
+                    findings.extend(alone_or_shared(list, index, patient, data));
+                    findings
                 }
-                findings.extend_from_slice(&unbridged);
-                findings
-            }
-            (_, Ok(patient)) => {
-                let mut findings = diagnose(place - 1, patient, nodes, &config.locks);
-                waiting += usize::from(findings.iter().any(|finding| finding.waits));
-                let data = (found.as_deref(), data);
-                findings.extend(alone_or_shared(
-                    config,
-                    &config.locks.nodes[place - 1],
-                    patient,
-                    data,
-                ));
-                findings
-            }
-        };
-        all.push(Examined::server(name, url, summary(patient), findings));
+            };
+            all.push(Examined::server(part, node.to_string(), summary(patient), findings));
+        }
     }
-    let apart = apart(config, data, nodes);
+    let apart = apart(config, &data, voting.patients);
     if !apart.is_empty() {
         all.push(Examined::other("adopt", "", apart));
     }
-    Report { all, nodes: nodes.len(), waiting }
+    Report { all, nodes: voting.patients.len(), waiting }
 }
 
 /// Asks, as a starting proxy does, whether clients from elsewhere may come.

@@ -10,8 +10,8 @@ use tokio::time::timeout;
 
 use crate::{
     adopt::fleet::{MODES, ProxyModes},
-    config::RedisUrl,
-    lock,
+    config::{LocksConfig, RedisUrl},
+    lock::{self, NodeOfSet},
     net::{Connector, redis_client},
 };
 
@@ -29,6 +29,8 @@ pub(super) struct Patient {
     pub(super) election: Option<u64>,
     /// The modes of adopt rules in the proxies that use this lock node.
     pub(super) modes: Vec<ProxyModes>,
+    /// In what words a lock node refuses writes.
+    pub(super) refusal: Option<String>,
     /// Median and longest of the round trips.
     pub(super) round_trip: (Duration, Duration),
     /// Idle seconds after which the server closes a client's connection; 0: never.
@@ -57,6 +59,17 @@ impl Patient {
             (_, None) => "persistence unknown",
         }
     }
+}
+
+/// A list of lock nodes, as they have answered.
+pub(super) struct NodeList<'a> {
+    /// Its key in the file, in `locks`.
+    pub(super) key: &'static str,
+    /// The configuration in which these are the lock nodes.
+    pub(super) locks: &'a LocksConfig,
+    pub(super) patients: &'a [Result<Patient, String>],
+    /// If these are to take the place of others: what is known of each for that.
+    pub(super) to_come: Option<&'a [NodeOfSet]>,
 }
 
 pub(super) fn summary(patient: &Result<Patient, String>) -> String {
@@ -155,6 +168,10 @@ async fn question(
     let [first, longest, seats, old] = lying;
     let marker = lock::text_of(first.as_deref(), longest.as_deref(), seats.as_deref());
     let markers = [marker, old];
+    let refusal = match votes {
+        true => lock::refusal_of_writes(connection).await,
+        false => None,
+    };
     let round_trip = (round_trips[ROUND_TRIPS / 2], round_trips[ROUND_TRIPS - 1]);
     let modes = match votes {
         true => redis::cmd("GET").arg(MODES).query_async::<Option<String>>(connection).await,
@@ -163,7 +180,7 @@ async fn question(
     // A user need not have this key.
     let modes = ProxyModes::read_all(&modes.ok().flatten().unwrap_or_default());
     let election = None;
-    Ok(Patient { info, markers, election, modes, round_trip, timeout, sentinels, clock })
+    Ok(Patient { info, markers, election, modes, refusal, round_trip, timeout, sentinels, clock })
 }
 
 /// The time of day on this machine, in ms since 1970.
