@@ -336,7 +336,11 @@ fn check_token<Word: AsRef<[u8]>>(
     let (command, key) = (name(own).to_ascii_uppercase(), shown(key));
     let not = |right: String| Err(BadRequest::NotAToken(shown(token), right));
     match own {
-        _ if token.is_empty() => not("leave it out, and the proxy makes one".to_owned()),
+        Own::Lock if token.is_empty() => not("leave it out, and the proxy makes one".to_owned()),
+        Own::Unlock | Own::Renew if token.is_empty() => {
+            not("leave it out for the one that this connection was granted".to_owned())
+        }
+        _ if token.is_empty() => not("name the one that LOCK answered".to_owned()),
         // `LOCK k PX 9 NX`: the odd word stands behind the options, not before them.
         Own::Lock | Own::Renew if is_no_token(token) && rest.len() > 1 => Err(misplaced(own, rest)),
         Own::Lock | Own::Renew if matches!(option_of(own, token), Some(Choice::Wait)) => {

@@ -189,7 +189,11 @@ fn what_was_not_meant_for_a_token_is_none() {
     let error = "ERR '' is no token; leave it out, and the proxy makes one";
     assert_eq!(empty(Own::Lock, &[b"k", b""]), error);
     assert_eq!(empty(Own::Lock, &[b"k", b"", b"PX", b"100"]), error);
+    let error = "ERR '' is no token; leave it out for the one that this connection was granted";
     assert_eq!(empty(Own::Unlock, &[b"k", b""]), error);
+    assert_eq!(empty(Own::Renew, &[b"k", b"", b"PX", b"100"]), error);
+    let error = "ERR '' is no token; name the one that LOCK answered";
+    assert_eq!(empty(Own::Attach, &[b"k", b""]), error);
     assert_eq!(empty(Own::Lock, &[b"", b"PX", b"100"]), "ERR the key is empty");
     assert_eq!(empty(Own::Unlock, &[b""]), "ERR the key is empty");
 }

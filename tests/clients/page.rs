@@ -22,11 +22,13 @@ const PAGES: [&str; 4] = [
     include_str!("../../docs/clients/shell.md"),
 ];
 /// The pages of the commands: a row of their tables has what was sent, and the error.
-const COMMANDS: [&str; 5] = [
+const COMMANDS: [&str; 7] = [
     include_str!("../../docs/commands/index.md"),
     include_str!("../../docs/commands/lock.md"),
     include_str!("../../docs/commands/unlock.md"),
     include_str!("../../docs/commands/renew.md"),
+    include_str!("../../docs/commands/lock-attach.md"),
+    include_str!("../../docs/commands/lock-detach.md"),
     include_str!("../../docs/commands/lockgate.md"),
 ];
 /// How often each program adds one.

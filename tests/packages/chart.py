@@ -262,6 +262,17 @@ assert groups == ours[0] + ours[1], "the rules are not those of config/"
 board = json.loads(made["ConfigMap", "lockgate-board"]["data"]["lockgate.json"])
 assert board == json.loads((ROOT / "config/grafana/lockgate.json").read_text()), "the board is not that of config/"
 
+print("== runbooks at an address of one's own")
+base = "https://git.example.org/lockgate/blob/main/"
+nodes = {"nodes": ["redis://a"]}
+made = install({"config": {"data": data, "locks": nodes}, "rules": {"enabled": True, "runbookBase": base}})
+there = made["PrometheusRule", "lockgate"]["spec"]["groups"]
+links = [rule["annotations"] for group in there for rule in group["rules"] if "alert" in rule]
+assert links and all(one["runbook_url"].startswith(base + "docs/operations.md#") for one in links), links
+for one in links:
+    one["runbook_url"] = one["runbook_url"].removeprefix(base)
+assert there == groups, "more than the addresses has changed"
+
 print("== what is wrong is said")
 refused({}, "config.data")
 refused({"config": {"data": data}, "nodes": {"enabled": True, "count": 4}}, "nodes.count")
