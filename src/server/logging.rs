@@ -59,6 +59,14 @@ fn asked() -> Option<String> {
     std::env::var(FILTER_VARIABLE).ok().filter(|asked| !asked.is_empty())
 }
 
+/// Makes sure that the environment asks for levels, if it asks for something.
+///
+/// # Errors
+/// If it names what is no level.
+pub fn check() -> anyhow::Result<()> {
+    filter(asked().as_deref(), "info").map(drop)
+}
+
 /// Makes the filter of the environment, or else of `level`.
 fn filter(asked: Option<&str>, level: &str) -> anyhow::Result<EnvFilter> {
     match asked.filter(|asked| !asked.is_empty()) {

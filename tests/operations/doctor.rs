@@ -315,6 +315,37 @@ fn a_listener_for_which_the_proxy_would_not_start_is_told() {
 }
 
 #[test]
+fn what_keeps_a_proxy_from_starting_here_is_told() {
+    let (data, node) = (start(&[]), start(&[]));
+    let urls = [node.url()];
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let within = format!("upgrade_socket: {}/lockgate.sock", file.path().display());
+    for (settings, words) in [
+        (
+            "listen: 203.0.113.7:6390\nallow_open: true",
+            "cannot listen on 203.0.113.7:6390 (listen)",
+        ),
+        ("admin: 203.0.113.7:9", "cannot listen on 203.0.113.7:9 (admin)"),
+        (
+            "upgrade_socket: /nowhere/lockgate.sock",
+            "cannot make upgrade_socket /nowhere/lockgate.sock",
+        ),
+        (&within, "is no directory"),
+    ] {
+        let (status, report, _) = doctor(&format!("{}\n{settings}", data.url()), &urls, "");
+        assert!(status == Some(1) && report.contains(words), "{settings}: {report}");
+        assert!(report.contains("Lockgate does not start here"), "{report}");
+    }
+    let mut doctor = Command::new(env!("CARGO_BIN_EXE_lockgate"));
+    let settings = format!("data: {}\nlocks:\n  nodes: [{}]\n", data.url(), node.url());
+    std::fs::write(file.path(), settings).unwrap();
+    let output =
+        doctor.arg("doctor").arg(file.path()).env("LOCKGATE_LOG", "loud").output().unwrap();
+    let report = String::from_utf8(output.stdout).unwrap();
+    assert!(!output.status.success() && report.contains("'loud' is no level"), "{report}");
+}
+
+#[test]
 fn what_the_data_node_does_to_clients_is_told() {
     let nodes = [start(&[])];
     let urls: Vec<String> = nodes.iter().map(RedisServer::url).collect();

@@ -3,9 +3,11 @@
 //!
 //! - `patient`: asks one server.
 //! - `findings`: what is wrong with it.
+//! - `here`: what is wrong with this machine.
 //! - `report`: tells that.
 
 mod findings;
+mod here;
 mod patient;
 mod report;
 
@@ -97,6 +99,7 @@ async fn examine_all(config: &Config) -> Report {
     let url = found.as_ref().map_or_else(|| data_node.to_string(), name);
     let mut all = cluster(config, &data_node).await;
     all.extend(sentinels(config).await);
+    all.extend(here::lockgate(config));
     let findings = match &data {
         Err(error) if error.contains("no permissions") => {
             // What clients are served with is their own user's.
