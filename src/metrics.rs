@@ -69,36 +69,40 @@ impl Recorder {
     }
 }
 
-/// How many parts have series with these labels of their own.
-static PARTS: Mutex<BTreeMap<String, usize>> = Mutex::new(BTreeMap::new());
+/// How many owners have series with these labels of their own.
+static OWNERS: Mutex<BTreeMap<String, usize>> = Mutex::new(BTreeMap::new());
 
 /// A part of the proxy that has series of its own, such as a lock node, for as long as this exists. The
 /// recorder keeps all series until the process ends; an alert on a part that is gone would never resolve.
-pub(crate) struct Part(String);
+pub(crate) struct SeriesOwner(String);
 
-impl Part {
+impl SeriesOwner {
     /// The part with these labels, which stand first in each of its series.
-    pub(crate) fn new(labels: &[(&str, String)]) -> Part {
+    pub(crate) fn new(labels: &[(&str, String)]) -> SeriesOwner {
         let written = |(name, value): &(&str, String)| format!("{name}=\"{value}\"");
         let labels = labels.iter().map(written).collect::<Vec<_>>().join(",");
-        *PARTS.lock().unwrap_or_else(PoisonError::into_inner).entry(labels.clone()).or_default() +=
-            1;
-        Part(labels)
+        *OWNERS
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .entry(labels.clone())
+            .or_default() += 1;
+        SeriesOwner(labels)
     }
 }
 
-impl Drop for Part {
+impl Drop for SeriesOwner {
     fn drop(&mut self) {
-        if let Some(parts) = PARTS.lock().unwrap_or_else(PoisonError::into_inner).get_mut(&self.0) {
-            *parts -= 1;
+        if let Some(owners) = OWNERS.lock().unwrap_or_else(PoisonError::into_inner).get_mut(&self.0)
+        {
+            *owners -= 1;
         }
     }
 }
 
 /// The labels that no part has any more.
 fn gone() -> Vec<String> {
-    let parts = PARTS.lock().unwrap_or_else(PoisonError::into_inner);
-    let gone = parts.iter().filter(|(_, parts)| **parts == 0);
+    let owners = OWNERS.lock().unwrap_or_else(PoisonError::into_inner);
+    let gone = owners.iter().filter(|(_, owners)| **owners == 0);
     gone.map(|(labels, _)| format!("{{{labels}")).collect()
 }
 
@@ -206,12 +210,12 @@ mod tests {
             let line = "up{node=\"1\",address=\"gone:1\"} 0\n";
             without(format!("# TYPE up gauge\n{line}"), &gone())
         };
-        let (one, another) = (Part::new(&labels), Part::new(&labels));
+        let (one, another) = (SeriesOwner::new(&labels), SeriesOwner::new(&labels));
         drop(one);
         assert_eq!(text().lines().count(), 2);
         drop(another);
         assert_eq!(text(), "# TYPE up gauge\n");
-        let _back = Part::new(&labels);
+        let _back = SeriesOwner::new(&labels);
         assert_eq!(text().lines().count(), 2);
     }
 

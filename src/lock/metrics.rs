@@ -21,7 +21,7 @@ use super::{
 use crate::{
     cluster::trouble::{ClusterFault, ClusterTrouble},
     key::Key,
-    metrics::{Part, Tallied, labels},
+    metrics::{SeriesOwner, Tallied, labels},
 };
 
 labels! {
@@ -224,7 +224,7 @@ impl Default for LockMetrics {
 /// its address without credentials.
 pub(crate) struct NodeMetrics {
     /// Has its series told.
-    _part: Part,
+    _owner: SeriesOwner,
     /// 1 while connected and answering.
     pub(crate) up: Gauge,
     /// 1 for each [`Fault`] that the node has, at the fault's number.
@@ -298,7 +298,7 @@ impl NodeMetrics {
             counter!("lockgate_clock_jumps_total", &labels)
         };
         NodeMetrics {
-            _part: Part::new(&labels),
+            _owner: SeriesOwner::new(&labels),
             clock_jumped_forward: jumps("forward"),
             clock_stepped_back: jumps("back"),
             up: gauge!("lockgate_node_up", &labels),
