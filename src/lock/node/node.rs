@@ -121,7 +121,8 @@ struct NodeState {
     refused: VecDeque<(Arc<Operation>, Instant)>,
     /// `run_id` and CLIENT ID of the connection before.
     before: Option<(String, i64)>,
-    /// Operations to be sent once the node is admitted anew, and since when they are held back.
+    /// Operations to be sent once the node is admitted anew, and since when they are held back. While a
+    /// connection is ending: what came when it took no more.
     held_back: Option<(Instant, Vec<Arc<Operation>>)>,
 }
 
@@ -222,6 +223,13 @@ impl Node {
             return operation.vote(self.voter, Vote::Missing(Absence::Busy));
         }
         if !link.send(Queued::Operation(operation.clone())) {
+            // The connection is about to end, which tells what becomes of this.
+            let (_, held_back) =
+                state.held_back.get_or_insert_with(|| (Instant::now(), Vec::new()));
+            if held_back.len() < self.queue_limit {
+                held_back.push(operation.clone());
+                return;
+            }
             self.clean_up_unsent(&mut state, operation);
             drop(state);
             operation.vote(self.voter, Vote::Missing(Absence::Down));
@@ -659,7 +667,10 @@ impl Node {
         for operation in &leftover.sent {
             self.clean_up_sent(&mut state, operation);
         }
-        state.held_back = Some((Instant::now(), leftover.unsent));
+        let mut unsent = leftover.unsent;
+        // These came when the connection took no more.
+        unsent.extend(state.held_back.take().into_iter().flat_map(|(_, later)| later));
+        state.held_back = Some((Instant::now(), unsent));
         let unsent = match leftover.reason.is_brief() {
             true => Vec::new(),
             false => self.give_up_held_back(&mut state),
@@ -850,5 +861,65 @@ async fn ask_again(node: Weak<Node>) {
     sleep(ASK_AGAIN).await;
     if let Some(node) = node.upgrade() {
         node.release_refused();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+    use crate::{
+        config::Config,
+        lock::{
+            address::connector_to_nodes,
+            node::link::{Closed, JobQueue, LinkShared, Sender},
+        },
+    };
+
+    fn a_node() -> Node {
+        let text = "data: redis://127.0.0.1:1\nlocks: {nodes: [redis://127.0.0.1:2]}\n";
+        let config = Config::parse(text, "f", &|_| None).unwrap().locks;
+        let (addresses, connector) = (NodeAddress::all(&config), connector_to_nodes(&config));
+        let admissions = Arc::new(Admissions::new(&config, &addresses, &connector));
+        let clocks = Arc::new(Clocks::new(&config));
+        Node::new(addresses[0].clone(), connector, 0, &config, admissions, clocks)
+    }
+
+    fn a_link() -> Link {
+        let shared = LinkShared {
+            queue: Mutex::new(JobQueue::default()),
+            pending: AtomicUsize::new(0),
+            closed: AtomicBool::new(false),
+            ending: AtomicBool::new(false),
+            ended: tokio::sync::Notify::new(),
+        };
+        Link { sender: Arc::new(Sender(Arc::new(shared))), client_id: None, run_id: None }
+    }
+
+    fn a_release() -> Arc<Operation> {
+        let (key, token) = (Key::new(b"lock:", b"k"), Token::from("t"));
+        Arc::new(Operation::new(Kind::Release, key, token, Duration::from_secs(1), Vec::new(), 1))
+    }
+
+    fn held_back(node: &Node) -> usize {
+        node.state.lock().held_back.as_ref().map_or(0, |(_, held_back)| held_back.len())
+    }
+
+    #[test]
+    fn what_comes_while_a_connection_ends_waits_for_the_next_one() {
+        let (node, link) = (a_node(), a_link());
+        node.state.lock().link = Some(link.clone());
+        link.end();
+        node.submit(&a_release());
+        assert_eq!(held_back(&node), 1);
+        let leftover =
+            Leftover { sent: Vec::new(), unsent: vec![a_release()], reason: Closed::Anew };
+        node.connection_ended(leftover);
+        assert_eq!(held_back(&node), 2);
+        // A node that is gone is not waited for.
+        let leftover = Leftover { sent: Vec::new(), unsent: Vec::new(), reason: Closed::Replica };
+        node.connection_ended(leftover);
+        assert_eq!(held_back(&node), 0);
     }
 }
