@@ -4,14 +4,13 @@
 //!   `look` a node's report on itself, `seats` the outcome of all reports, `round` writes a marker
 //!   on a quorum, `init` writes the first markers, `refusal` says which markers keep a node out for
 //!   good.
-//! - `change`: other lock nodes take the place of these, while proxies run; `copy` brings the locks there.
+//! - `change`: other lock nodes take the place of these, while proxies run.
 //! - `standing`: the part of that which a connection obeys.
 //! - `clocks`: nodes' clocks, which must not jump.
 //! - `fault`: the faults of nodes; `inspect` looks for them now and then, `pace` finds slow nodes.
 
 pub(super) mod change;
 pub(super) mod clocks;
-mod copy;
 pub(super) mod deployment;
 pub(super) mod fault;
 pub(super) mod init;

@@ -1,0 +1,308 @@
+//! Who has the next set of lock nodes take the place of the one before, or takes that back.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use tokio::time::{Instant, sleep};
+
+use super::{
+    super::{
+        look::SelfReport,
+        marker::{Deployment, NextSet, Phase, Seat},
+        seats::Accepted,
+    },
+    begin::begin,
+    copying::{Copied, copy},
+    error::ChangeError,
+    sets::{AGAIN, LookedAt, NodeSet, sets, silent},
+    trial::{fit, try_out, warn},
+    which::{SetNow, decided, has_begun, set_now},
+};
+use crate::{config::LocksConfig, lock::jitter};
+
+/// How long each step of a change is tried, round after round.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// The outcome of a change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Changed {
+    /// How many locks that may be held were copied. `None`: another coordinator has copied them.
+    pub held: Option<usize>,
+    /// For how long nobody could be granted a lock, as far as this coordinator knows.
+    pub sealed: Duration,
+    /// Nodes of the next set without a copy, each with the reason: they wait before they vote.
+    pub waiting: Vec<(String, String)>,
+}
+
+/// Has `locks.next_nodes` of a configuration take the place of `locks.nodes`. May be repeated whatever
+/// became of it before. Tells its steps.
+///
+/// # Errors
+/// If nodes are missing or not fit. Unless the error says so, nothing has changed.
+pub async fn change(
+    config: &LocksConfig,
+    mut tell: impl FnMut(&str),
+) -> Result<Changed, ChangeError> {
+    let next = sets(config)?;
+    let (from, to) = (NodeSet::new(config).await, NodeSet::new(&next).await);
+    let mut coordinator = Coordinator::new(from, to);
+    while Instant::now() < coordinator.deadline {
+        match coordinator.step(&mut tell).await? {
+            Step::Done(changed) => return Ok(changed),
+            Step::Next => {}
+            Step::Again(trouble) => {
+                coordinator.trouble = trouble;
+                sleep(AGAIN).await;
+            }
+        }
+    }
+    // Nobody is to wait for who mends it.
+    let is_taken_back = back_out(config).await.is_ok();
+    Err(match coordinator.sealed_at {
+        Some(_) if is_taken_back => ChangeError::TakenBack(coordinator.trouble),
+        Some(_) => ChangeError::HalfWay(coordinator.trouble),
+        None => ChangeError::Unfit(coordinator.trouble),
+    })
+}
+
+/// What came of one look at both sets, and of what was done then.
+enum Step {
+    /// The next set votes.
+    Done(Changed),
+    /// Something was written: look what the nodes have now.
+    Next,
+    /// Nothing came of it, for this reason.
+    Again(String),
+}
+
+/// Who has the next set take the place of the one before. It decides by what the nodes have, so that others
+/// may do the same at the same time; it remembers only what it has done itself.
+struct Coordinator {
+    from: NodeSet,
+    to: NodeSet,
+    /// Until when it is tried; later once a copy is whole.
+    deadline: Instant,
+    /// Why the last step has come to nothing.
+    trouble: String,
+    /// Since when nobody can be granted a lock, as far as this coordinator knows.
+    sealed_at: Option<Instant>,
+    /// The seal that it has written last, under which it may copy once.
+    own_seal: Option<u64>,
+    /// The seal under which it has copied, and how many locks that may be held.
+    copied: Option<(u64, usize)>,
+    /// Nodes of the next set that have no copy of its making, with the reason.
+    without: BTreeMap<String, String>,
+    has_warned: bool,
+}
+
+impl Coordinator {
+    fn new(from: NodeSet, to: NodeSet) -> Coordinator {
+        Coordinator {
+            from,
+            to,
+            deadline: Instant::now() + LIMIT,
+            trouble: String::new(),
+            sealed_at: None,
+            own_seal: None,
+            copied: None,
+            without: BTreeMap::new(),
+            has_warned: false,
+        }
+    }
+
+    /// Looks at all nodes, and does what is to be done next.
+    async fn step(&mut self, tell: &mut impl FnMut(&str)) -> Result<Step, ChangeError> {
+        let (of_from, of_to) = tokio::join!(self.from.look(), self.to.look());
+        for lost in silent(&self.to, &of_to) {
+            self.without.entry(lost.address).or_insert(lost.why);
+        }
+        if let Some((first, seal)) = decided(&of_from, &of_to) {
+            return self.begin_next(&first, seal, of_from.survey.longest, of_to).await;
+        }
+        if set_now((&self.from, &of_from), (&self.to, &of_to), None) == SetNow::NextNodes {
+            // Where all nodes are of both sets, none tells any more that one was left.
+            return match (&of_to.survey.committed, self.sealed_at) {
+                (Some(now), Some(since)) => {
+                    Ok(Step::Done(self.changed(&now.deployment, None, since)))
+                }
+                _ => Err(ChangeError::Done),
+            };
+        }
+        let Some(newest) = of_from.survey.newest.clone() else {
+            let why = "no node of locks.nodes has a marker that fits".into();
+            return Err(match self.sealed_at {
+                None => ChangeError::Unfit(why),
+                Some(_) => ChangeError::HalfWay(why),
+            });
+        };
+        if !of_from.survey.is_covered(&self.from.voters) {
+            let why = "too few of locks.nodes are there and have kept their memory";
+            return Ok(Step::Again(why.into()));
+        }
+        if of_from.survey.committed.as_ref() != Some(&newest) {
+            // What was begun is brought to its end.
+            self.from.agree(of_from, newest.deployment).await;
+            return Ok(Step::Next);
+        }
+        let Accepted { deployment, .. } = newest;
+        if deployment.stands() {
+            self.try_out(&of_from, &of_to, &deployment, tell).await?;
+            tell("seals locks.nodes: no lock is granted or renewed from now on");
+        }
+        self.sealed_at.get_or_insert_with(Instant::now);
+        // A copy takes the one before away, upon which another coordinator may decide just now, or
+        // this one has not known whether it has: each has a seal of its own. What is decided under a seal
+        // comes to nothing once there is another.
+        match self.own_seal.take() {
+            Some(seal) if deployment.phase == Phase::Joint(seal) => {
+                self.copy_and_leave((&of_from, &of_to), &deployment, seal, tell).await
+            }
+            _ => self.seal(of_from, &deployment).await,
+        }
+    }
+
+    /// Has the next set begin, as it is decided.
+    async fn begin_next(
+        &mut self,
+        first: &Deployment,
+        seal: u64,
+        longest: Duration,
+        of_to: LookedAt,
+    ) -> Result<Step, ChangeError> {
+        let is_begun = has_begun(&of_to, first);
+        if is_begun && self.sealed_at.is_none() {
+            return Err(ChangeError::Done);
+        }
+        let since = *self.sealed_at.get_or_insert_with(Instant::now);
+        if is_begun || begin(&self.to, of_to, first, (seal, longest)).await {
+            return Ok(Step::Done(self.changed(first, Some(seal), since)));
+        }
+        let why = "too few of locks.next_nodes have kept what was copied: they wait as if they had been \
+                   restarted; or it is decided that other nodes vote";
+        Ok(Step::Again(why.into()))
+    }
+
+    /// Tries, before anything is sealed, whether locks can be copied.
+    async fn try_out(
+        &mut self,
+        of_from: &LookedAt,
+        of_to: &LookedAt,
+        ours: &Deployment,
+        tell: &mut impl FnMut(&str),
+    ) -> Result<(), ChangeError> {
+        fit(&self.to, of_to, ours)?;
+        let tried = try_out(&self.from, of_from, &self.to, of_to, ours).await?;
+        if !self.has_warned {
+            warn(&tried, (&self.from, of_from), (&self.to, of_to), tell);
+            self.has_warned = true;
+        }
+        Ok(())
+    }
+
+    /// Seals the set before, under a seal of its own.
+    async fn seal(&mut self, of_from: LookedAt, now: &Deployment) -> Result<Step, ChangeError> {
+        let seal = jitter::number();
+        self.own_seal = Some(seal);
+        Ok(match self.from.agree(of_from, following(now, Phase::Joint(seal))).await {
+            true => Step::Next,
+            false => Step::Again("not enough of locks.nodes agreed".into()),
+        })
+    }
+
+    /// Copies all locks under its seal, and leaves the set before if that seal is still there.
+    async fn copy_and_leave(
+        &mut self,
+        (of_from, of_to): (&LookedAt, &LookedAt),
+        joint: &Deployment,
+        seal: u64,
+        tell: &mut impl FnMut(&str),
+    ) -> Result<Step, ChangeError> {
+        tell("copies the locks to locks.next_nodes");
+        let copied = copy((&self.from, of_from), (&self.to, of_to), joint, seal).await;
+        let Copied { held, seats, troubles } = match copied {
+            Ok(copied) => copied,
+            Err(why) => return Ok(Step::Again(why)),
+        };
+        self.copied = Some((seal, held));
+        self.without.extend(troubles.into_iter().map(|lost| (lost.address, lost.why)));
+        self.deadline = Instant::now() + LIMIT;
+        tell("leaves locks.nodes for locks.next_nodes");
+        let successor = successor(&self.to, of_to, &seats, joint);
+        let left = following(joint, Phase::Left(seal, Box::new(successor)));
+        // The marker must be the one under which was copied.
+        let looked = self.from.look().await;
+        if looked.survey.committed.as_ref().map(|it| &it.deployment) == Some(joint) {
+            self.from.agree(looked, left).await;
+        }
+        Ok(Step::Next)
+    }
+
+    /// The outcome, once the set that begins with `first` votes. `seal`: of the copies that it has, if known.
+    fn changed(&self, first: &Deployment, seal: Option<u64>, since: Instant) -> Changed {
+        let own = self.copied.filter(|(own, _)| seal.is_none_or(|seal| *own == seal));
+        let waiting = without_copy(&self.to, first, &self.without);
+        Changed { held: own.map(|(_, held)| held), sealed: since.elapsed(), waiting }
+    }
+}
+
+/// Takes a change back that was begun and not decided.
+///
+/// # Errors
+/// If it was decided, or too few nodes are there.
+pub async fn back_out(config: &LocksConfig) -> Result<(), ChangeError> {
+    let next = sets(config)?;
+    let (from, to) = (NodeSet::new(config).await, NodeSet::new(&next).await);
+    let deadline = Instant::now() + LIMIT;
+    while Instant::now() < deadline {
+        let (of_from, of_to) = tokio::join!(from.look(), to.look());
+        match set_now((&from, &of_from), (&to, &of_to), None) {
+            SetNow::NextNodes => return Err(ChangeError::Done),
+            SetNow::Decided => return Err(ChangeError::Decided),
+            SetNow::Others => return Err(ChangeError::Decided),
+            SetNow::Nodes | SetNow::Sealed | SetNow::Unknown => {}
+        }
+        let Some(newest) = of_from.survey.newest.clone() else { break };
+        let is_committed = of_from.survey.committed.as_ref() == Some(&newest);
+        let stands = newest.deployment.stands();
+        if is_committed && stands {
+            return Ok(());
+        }
+        let next = match is_committed {
+            true => following(&newest.deployment, Phase::Stands),
+            false => newest.deployment,
+        };
+        from.agree(of_from, next).await;
+        sleep(AGAIN).await;
+    }
+    Err(ChangeError::HalfWay("too few of locks.nodes are there and have kept their memory".into()))
+}
+
+/// The next epoch of a set, in another phase.
+fn following(deployment: &Deployment, phase: Phase) -> Deployment {
+    Deployment { epoch: deployment.epoch + 1, phase, ..deployment.clone() }
+}
+
+/// The seats of the next set: those have copies.
+fn successor(to: &NodeSet, of_to: &LookedAt, copied: &[usize], joint: &Deployment) -> NextSet {
+    // Sealed, left, begun.
+    let epoch = joint.epoch + 2;
+    let seat = |(seat, look): (usize, &Option<SelfReport>)| {
+        let who = look.as_ref().and_then(SelfReport::identity);
+        who.filter(|_| copied.contains(&seat)).map_or(Seat::Blank(epoch), Seat::Filled)
+    };
+    let seats = of_to.looks.iter().enumerate().map(seat).collect();
+    NextSet { shape: to.voters.shape(), seats }
+}
+
+/// The nodes that have no copy, each with the reason, where that is known.
+fn without_copy(
+    to: &NodeSet,
+    first: &Deployment,
+    why: &BTreeMap<String, String>,
+) -> Vec<(String, String)> {
+    let blank = (0..to.ways.len()).filter(|seat| first.is_blank(*seat));
+    let reason = |address: String| match why.get(&address).cloned() {
+        Some(why) => (address, why),
+        None => (address, "another coordinator has not copied to it".into()),
+    };
+    blank.map(|seat| reason(to.ways[seat].address.to_string())).collect()
+}

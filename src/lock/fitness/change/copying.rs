@@ -1,0 +1,181 @@
+//! Copies all locks of a sealed set of lock nodes to the next set, under one seal.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use bb8_redis::redis::RedisError;
+use tokio::task::JoinSet;
+
+use super::{
+    super::{look::SelfReport, marker::Deployment},
+    copier::{Copier, CopyNote},
+    found::{FoundLocks, LockCopy},
+    misfit::misfit,
+    sets::{LookedAt, NodeSet, Trouble, joined},
+};
+
+/// What came of copying.
+pub(super) struct Copied {
+    /// How many locks may be held.
+    pub(super) held: usize,
+    /// The seats whose copies are whole: those of a quorum.
+    pub(super) seats: Vec<usize>,
+    /// Nodes that were not read or not written.
+    pub(super) troubles: Vec<Trouble>,
+}
+
+/// Copies the locks.
+pub(super) async fn copy(
+    (from, of_from): (&NodeSet, &LookedAt),
+    (to, of_to): (&NodeSet, &LookedAt),
+    joint: &Deployment,
+    seal: u64,
+) -> Result<Copied, String> {
+    let marker_of = |looked: &LookedAt, seat: usize| {
+        let marker = looked.looks[seat].as_ref().and_then(SelfReport::marker);
+        marker.map(|marker| marker.deployment.clone())
+    };
+    // A node that waits may lack locks: it counts as not read.
+    let is_sealed = |seat: &usize| {
+        of_from.survey.intact[*seat] && marker_of(of_from, *seat).as_ref() == Some(joint)
+    };
+    let sealed: Vec<usize> = (0..from.ways.len()).filter(is_sealed).collect();
+    // A node of both sets that is not sealed still votes in the one before.
+    let is_fit = |seat: &usize| {
+        of_to.looks[*seat].as_ref().is_some_and(|look| misfit(look, joint).is_none())
+            && marker_of(of_to, *seat)
+                .is_none_or(|theirs| theirs == *joint || theirs.set < joint.set)
+    };
+    let fit: Vec<usize> = (0..to.ways.len()).filter(is_fit).collect();
+    let mut troubles = Vec::new();
+    let prefix: Arc<str> = from.config.prefix.as_str().into();
+    let fence_ttl = from.config.fence_ttl;
+    let note = Arc::new(CopyNote::new(&joint.id, seal));
+
+    // Before the locks are read under this seal: what is noted later may be another's copy, and decided upon.
+    let writers = connect(to, &fit, &mut troubles).await;
+    let writers = each(writers, to, &mut troubles, |mut writer| async move {
+        let done = writer.remember_note().await;
+        (writer, done)
+    })
+    .await;
+
+    let mut found = FoundLocks::default();
+    let mut read = Vec::new();
+    for mut reader in connect(from, &sealed, &mut troubles).await {
+        match reader.read_all(&joint.told(reader.seat), &prefix, &mut found).await {
+            Ok(()) => read.push(reader),
+            // It counts as not read; what it has told stays.
+            Err(error) => troubles.push(Trouble::of(from, reader.seat, &error)),
+        }
+    }
+    if !from.is_quorum(&seats_of(&read)) {
+        return Err(format!("too few of locks.nodes could be read: {}", joined(&troubles)));
+    }
+    let copies: Arc<[LockCopy]> = found.copies(read.len(), from.ways.len()).into();
+    let held: Vec<&LockCopy> = copies.iter().filter(|lock| !lock.token.is_empty()).collect();
+    let keys: Arc<BTreeSet<Vec<u8>>> = Arc::new(held.iter().map(|lock| lock.key.clone()).collect());
+
+    let writers = each(writers, to, &mut troubles, |mut writer| {
+        let marker = of_to.looks[writer.seat].as_ref().and_then(SelfReport::marker);
+        let is_sealed = marker.is_some_and(|marker| marker.deployment == *joint);
+        let told = marker.map(|marker| marker.deployment.told(marker.seat)).unwrap_or_default();
+        let (copies, note, keys, prefix) =
+            (copies.clone(), note.clone(), keys.clone(), prefix.clone());
+        async move {
+            let done = async {
+                writer.begin(&note, &told).await?;
+                // What it decides upon in the set before must not be missing there, should that stand again.
+                if !is_sealed {
+                    let mut own = FoundLocks::default();
+                    writer.read_all(&told, &prefix, &mut own).await?;
+                    writer.write((&note, &told), &own.others(&keys), fence_ttl).await?;
+                }
+                writer.write((&note, &told), &copies, fence_ttl).await
+            };
+            let done = done.await;
+            (writer, done)
+        }
+    })
+    .await;
+
+    // Releases go through, and may have come behind the reading.
+    let keys: Vec<Vec<u8>> = keys.iter().cloned().collect();
+    let (mut again, mut read_again) = (FoundLocks::default(), 0);
+    for reader in &mut read {
+        let told = joint.told(reader.seat);
+        match reader.read_these(&told, &prefix, &keys, &mut again).await {
+            Ok(()) => read_again += 1,
+            Err(error) => troubles.push(Trouble::of(from, reader.seat, &error)),
+        }
+    }
+    let free = again.free(read_again, from.ways.len());
+    let ended = held.iter().filter(|lock| free.contains(&lock.key));
+    let ended: Arc<[LockCopy]> =
+        ended.map(|lock| LockCopy { left: 0, ..(**lock).clone() }).collect();
+    let count = held.len() - ended.len();
+    let writers = each(writers, to, &mut troubles, |mut writer| {
+        let marker = of_to.looks[writer.seat].as_ref().and_then(SelfReport::marker);
+        let told = marker.map(|marker| marker.deployment.told(marker.seat)).unwrap_or_default();
+        let (ended, note) = (ended.clone(), note.clone());
+        async move {
+            let done = async {
+                writer.write((&note, &told), &ended, fence_ttl).await?;
+                writer.end(&note).await
+            };
+            let done = done.await;
+            (writer, done)
+        }
+    })
+    .await;
+    let seats = seats_of(&writers);
+    match to.is_quorum(&seats) {
+        true => Ok(Copied { held: count, seats, troubles }),
+        false => Err(format!("too few of locks.next_nodes took a copy: {}", joined(&troubles))),
+    }
+}
+
+pub(super) fn seats_of(all: &[Copier]) -> Vec<usize> {
+    all.iter().map(|one| one.seat).collect()
+}
+
+/// Connects to the nodes on these seats, at once.
+pub(super) async fn connect(
+    set: &NodeSet,
+    seats: &[usize],
+    troubles: &mut Vec<Trouble>,
+) -> Vec<Copier> {
+    let mut connecting = JoinSet::new();
+    for seat in seats.iter().copied() {
+        let way = set.ways[seat].clone();
+        connecting.spawn(async move { (seat, Copier::connect(&way).await) });
+    }
+    let mut all = Vec::new();
+    while let Some(Ok((seat, connected))) = connecting.join_next().await {
+        match connected {
+            Ok(copier) => all.push(copier),
+            Err(error) => troubles.push(Trouble::of(set, seat, &error)),
+        }
+    }
+    all
+}
+
+/// Has each connection do something, all at once. Returns those that have.
+pub(super) async fn each<D>(
+    all: Vec<Copier>,
+    set: &NodeSet,
+    troubles: &mut Vec<Trouble>,
+    what: impl Fn(Copier) -> D,
+) -> Vec<Copier>
+where
+    D: Future<Output = (Copier, Result<(), RedisError>)> + Send + 'static,
+{
+    let mut doing: JoinSet<_> = all.into_iter().map(what).collect();
+    let mut well = Vec::new();
+    while let Some(Ok((copier, done))) = doing.join_next().await {
+        match done {
+            Ok(()) => well.push(copier),
+            Err(error) => troubles.push(Trouble::of(set, copier.seat, &error)),
+        }
+    }
+    well
+}

@@ -1,0 +1,117 @@
+//! How far a change of the lock nodes is, for operators. Changes nothing.
+
+use tokio::time::sleep;
+
+use super::{
+    super::{
+        look::{MarkerFound, SelfReport},
+        marker::{Deployment, Phase},
+        round::Way,
+    },
+    error::ChangeError,
+    misfit::foreign,
+    sets::{AGAIN, LookedAt, NodeSet, sets},
+    which::{SetNow, are_of, decided, set_now},
+};
+use crate::config::LocksConfig;
+
+/// How often nodes are looked at where some do not vote.
+const LOOKS: usize = 3;
+
+/// One node, as `lockgate nodes` tells of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeOfSet {
+    /// Its address, without credentials.
+    pub address: String,
+    /// What it has.
+    pub what: String,
+    /// What lies on it that keeps it from becoming a lock node.
+    pub foreign: Option<String>,
+}
+
+/// How far a change is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChangeStatus {
+    /// Which set votes.
+    pub now: SetNow,
+    /// The nodes of that set that do not, or do not answer.
+    pub without: Vec<String>,
+    /// `locks.nodes`.
+    pub nodes: Vec<NodeOfSet>,
+    /// `locks.next_nodes`.
+    pub next_nodes: Vec<NodeOfSet>,
+}
+
+/// How far the change of the lock nodes is that a file asks for. Changes nothing.
+///
+/// # Errors
+/// If the file asks for none.
+pub async fn status(config: &LocksConfig) -> Result<ChangeStatus, ChangeError> {
+    let next = sets(config)?;
+    let (from, to) = (NodeSet::new(config).await, NodeSet::new(&next).await);
+    let mut looks = 0;
+    loop {
+        let (of_from, of_to) = tokio::join!(from.look(), to.look());
+        let now = set_now((&from, &of_from), (&to, &of_to), None);
+        let others = now == SetNow::Decided
+            && decided(&of_from, &of_to)
+                .is_some_and(|(first, _)| !are_of(&to, &of_to, &first, true));
+        let now = if others { SetNow::Others } else { now };
+        let without = match now {
+            SetNow::Nodes => missing(&from, &of_from),
+            SetNow::NextNodes => missing(&to, &of_to),
+            _ => Vec::new(),
+        };
+        // Who has just begun, or was restarted, is told by the proxies.
+        looks += 1;
+        if !without.is_empty() && looks < LOOKS {
+            sleep(AGAIN).await;
+            continue;
+        }
+        let ours = of_from.survey.ours.as_deref();
+        let (nodes, next_nodes) = (told(&from, &of_from, ours), told(&to, &of_to, ours));
+        return Ok(ChangeStatus { now, without, nodes, next_nodes });
+    }
+}
+
+/// The nodes of the set that votes which do not vote, or do not answer.
+fn missing(set: &NodeSet, looked: &LookedAt) -> Vec<String> {
+    let agreed = looked.survey.committed.as_ref().map(|accepted| accepted.deployment.set);
+    let votes = |seat: usize| {
+        let marker = looked.looks[seat].as_ref().and_then(SelfReport::marker);
+        looked.survey.intact[seat] && marker.map(|marker| marker.deployment.set) == agreed
+    };
+    let missing = (0..set.ways.len()).filter(|seat| !votes(*seat));
+    missing.map(|seat| set.ways[seat].address.to_string()).collect()
+}
+
+/// What each node has. `ours`: the deployment of `locks.nodes`, if it is known.
+fn told(set: &NodeSet, looked: &LookedAt, ours: Option<&str>) -> Vec<NodeOfSet> {
+    let of = |(seat, way): (usize, &Way)| {
+        let (what, foreign) = match &looked.all[seat] {
+            Err(error) => (error.to_string(), None),
+            Ok(answered) => (words(&answered.look), foreign(&answered.look, ours)),
+        };
+        NodeOfSet { address: way.address.to_string(), what, foreign }
+    };
+    set.ways.iter().enumerate().map(of).collect()
+}
+
+/// What a node has, in words.
+fn words(look: &SelfReport) -> String {
+    let marker = match &look.marker {
+        MarkerFound::Nothing => return "no marker".into(),
+        MarkerFound::Other => return "something else than a marker".into(),
+        MarkerFound::Marker(marker) => marker,
+    };
+    let Deployment { id, epoch, set, phase, shape, .. } = &marker.deployment;
+    let phase = match phase {
+        Phase::Stands => "votes",
+        Phase::Joint(_) => "is sealed",
+        Phase::Left(..) => "is left",
+    };
+    let is_named = look.identity().is_some_and(|who| marker.deployment.names(marker.seat, &who));
+    let forgotten = if is_named { "" } else { ", waits" };
+    let seat = marker.seat + 1;
+    format!("node {seat} of {shape} of set {set}, which {phase}{forgotten}; epoch {epoch} of {id}")
+}

@@ -1,0 +1,176 @@
+//! Which of two sets of lock nodes votes, as far as their nodes tell.
+
+use std::fmt;
+
+use super::{
+    super::{
+        look::SelfReport,
+        marker::{Deployment, NextSet, Phase},
+    },
+    begin::begin,
+    sets::{LookedAt, NodeSet, sets},
+};
+use crate::config::LocksConfig;
+
+/// Which set of lock nodes votes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SetNow {
+    /// `locks.nodes`.
+    Nodes,
+    /// None: `locks.nodes` are sealed.
+    Sealed,
+    /// None: it is decided that `locks.next_nodes` do, and they have not begun.
+    Decided,
+    /// `locks.next_nodes`.
+    NextNodes,
+    /// It is decided that others than `locks.next_nodes` do.
+    Others,
+    /// Too few nodes answer to tell.
+    Unknown,
+}
+
+impl fmt::Display for SetNow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            SetNow::Nodes => "locks.nodes vote",
+            SetNow::Sealed => {
+                "locks.nodes are sealed, and nobody votes: run lockgate nodes --change, or --back-out"
+            }
+            SetNow::Decided => {
+                "it is decided that locks.next_nodes vote, and they have not begun: run lockgate nodes --change"
+            }
+            SetNow::NextNodes => "locks.next_nodes vote",
+            SetNow::Others => {
+                "it is decided that other nodes than locks.next_nodes vote, or too few of these have kept their \
+                 memory since: list those of the change, or those that vote now as locks.nodes"
+            }
+            SetNow::Unknown => "too few nodes answer to tell which set votes",
+        })
+    }
+}
+
+/// Two sets of nodes of which one votes.
+pub(in crate::lock) struct SetPair {
+    from: NodeSet,
+    to: NodeSet,
+}
+
+impl SetPair {
+    /// The sets of a configuration. Returns `None` if it has one alone.
+    pub(in crate::lock) async fn new(config: &LocksConfig) -> Option<SetPair> {
+        let next = sets(config).ok()?;
+        Some(SetPair { from: NodeSet::new(config).await, to: NodeSet::new(&next).await })
+    }
+
+    /// Finds out which set votes. `known`: the number of the set that the asker knows to be
+    /// `locks.nodes`, if it does.
+    pub(in crate::lock) async fn find(&self, known: Option<u64>) -> SetNow {
+        let (of_from, of_to) = tokio::join!(self.from.look(), self.to.look());
+        let now = set_now((&self.from, &of_from), (&self.to, &of_to), known);
+        if now == SetNow::Decided
+            && let Some((first, seal)) = decided(&of_from, &of_to)
+        {
+            let are_those = are_of(&self.to, &of_to, &first, false);
+            // Who has decided it may have died.
+            begin(&self.to, of_to, &first, (seal, of_from.survey.longest)).await;
+            // A list that was edited since may have nodes that know of nothing: they would begin a
+            // deployment of their own, beside the one that votes.
+            if !are_those {
+                return SetNow::Others;
+            }
+        }
+        now
+    }
+}
+
+/// The agreement of the next set that was decided upon. Returns `None` if none was, as far as these
+/// nodes tell.
+pub(super) fn decided(of_from: &LookedAt, of_to: &LookedAt) -> Option<(Deployment, u64)> {
+    let agreed = of_from.survey.committed.as_ref().map(|accepted| &accepted.deployment);
+    if let Some(left) = agreed
+        && let Phase::Left(seal, successor) = &left.phase
+    {
+        return Some((first_of(left, successor), *seal));
+    }
+    // Nothing of the next set is written before it is decided upon.
+    let deployments = |looked: &LookedAt| -> Vec<Deployment> {
+        let markers = looked.looks.iter().flatten().filter_map(SelfReport::marker);
+        markers.map(|marker| marker.deployment.clone()).collect()
+    };
+    let before = deployments(of_from);
+    let seal_before = |next: &Deployment| {
+        let is_before = |it: &&Deployment| it.id == next.id && it.set + 1 == next.set;
+        let last = before.iter().filter(is_before).max_by_key(|it| it.epoch)?;
+        match last.phase {
+            Phase::Stands => None,
+            Phase::Joint(seal) | Phase::Left(seal, _) => Some(seal),
+        }
+    };
+    let all = [deployments(of_to), before.clone()].concat();
+    let begun = all.into_iter().filter(Deployment::stands);
+    let begun = begun.filter_map(|next| seal_before(&next).map(|seal| (next, seal)));
+    begun.max_by_key(|(next, _)| next.epoch)
+}
+
+/// Whether a quorum of the next set has begun.
+pub(super) fn has_begun(of_to: &LookedAt, first: &Deployment) -> bool {
+    of_to
+        .survey
+        .committed
+        .as_ref()
+        .is_some_and(|it| it.deployment.set == first.set && it.deployment.epoch >= first.epoch)
+}
+
+pub(super) fn set_now(
+    (from, of_from): (&NodeSet, &LookedAt),
+    (to, of_to): (&NodeSet, &LookedAt),
+    known: Option<u64>,
+) -> SetNow {
+    if let Some((first, _)) = decided(of_from, of_to) {
+        return match has_begun(of_to, &first) {
+            true => SetNow::NextNodes,
+            false if first.shape != to.voters.shape() => SetNow::Others,
+            false => SetNow::Decided,
+        };
+    }
+    let agreed = of_from.survey.committed.as_ref().map(|accepted| &accepted.deployment);
+    let theirs = of_to.survey.committed.as_ref().map(|accepted| &accepted.deployment);
+    let theirs = theirs.filter(|theirs| theirs.stands() && theirs.set > 0);
+    match agreed {
+        // Nodes before that were left, and have forgotten it, were given seats anew.
+        Some(agreed)
+            if theirs.is_some_and(|theirs| theirs.id == agreed.id && theirs.set > agreed.set) =>
+        {
+            SetNow::NextNodes
+        }
+        // Nodes of both sets: it is the one whose nodes it names.
+        Some(agreed)
+            if theirs == Some(agreed)
+                && (known.is_some_and(|known| known < agreed.set)
+                    || to.matches(agreed, &of_to.looks) > from.matches(agreed, &of_from.looks)) =>
+        {
+            SetNow::NextNodes
+        }
+        Some(Deployment { phase: Phase::Stands, .. }) => SetNow::Nodes,
+        Some(_) => SetNow::Sealed,
+        None if theirs.is_some() => SetNow::NextNodes,
+        None => SetNow::Unknown,
+    }
+}
+
+/// Whether a quorum of these are nodes that were decided upon. `if_silent`: whether one that does not
+/// answer counts as such.
+pub(super) fn are_of(to: &NodeSet, of_to: &LookedAt, first: &Deployment, if_silent: bool) -> bool {
+    let is_named = |seat: &usize| match &of_to.looks[*seat] {
+        Some(look) => look.identity().is_some_and(|who| first.names(*seat, &who)),
+        None => if_silent,
+    };
+    to.is_quorum(&(0..to.ways.len()).filter(is_named).collect::<Vec<usize>>())
+}
+
+/// The first agreement of the set that follows one that was left.
+pub(super) fn first_of(left: &Deployment, successor: &NextSet) -> Deployment {
+    let NextSet { shape, seats } = successor.clone();
+    let (epoch, set) = (left.epoch + 1, left.set + 1);
+    Deployment { epoch, set, shape, seats, phase: Phase::Stands, ..left.clone() }
+}
