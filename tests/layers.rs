@@ -1,5 +1,6 @@
 //! Checks which folder of `src/` may name which, which of them have no circle of files, that no two
-//! types share a name, and that everything cited by comments and pages exists.
+//! types share a name, that everything cited by comments and pages exists, and that pages have every
+//! error that clients may be told.
 //!
 //! A folder that is not in the table, or a name that its row does not allow, fails with the line
 //! that names it, in tests too.
@@ -14,8 +15,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use proc_macro2::{Span, TokenTree};
-use syn::{Attribute, File, Item, UseTree, spanned::Spanned, visit::Visit};
+use proc_macro2::{Span, TokenStream, TokenTree};
+use syn::{Attribute, File, Item, Lit, UseTree, spanned::Spanned, visit::Visit};
 
 /// Rooms of `src/`, each with the rooms that it may name. A room comes after those that it names.
 const ROOMS: &[(&str, &[&str])] = &[
@@ -429,4 +430,134 @@ fn the_site_has_every_page() {
         .filter(|page| !page.ends_with("SUMMARY.md") && !listed.contains(page))
         .collect();
     assert!(missing.is_empty(), "{missing:?}");
+}
+
+/// First words of errors: Lockgate's own, and Redis's where it is answered in its place.
+const CODES: &[&str] = &[
+    "ASK",
+    "CLUSTERDOWN",
+    "CROSSSLOT",
+    "DEADLOCK",
+    "DENIED",
+    "ERR",
+    "EXECABORT",
+    "FENCED",
+    "LOCKLOST",
+    "MISCONF",
+    "MOVED",
+    "NOAUTH",
+    "NOPERM",
+    "NOQUORUM",
+    "NOREPLICAS",
+    "NOSCRIPT",
+    "NOTHELD",
+    "NOTOKEN",
+    "OOM",
+    "QUEUEFULL",
+    "READONLY",
+    "TRYAGAIN",
+    "UNREPLICATED",
+    "WRONGTYPE",
+];
+
+/// Redis's errors that are looked for in what it answers. Clients are told them by Redis alone.
+const HEARD: &[&str] =
+    &["DISCARD without MULTI", "EXECABORT Transaction discarded because of: READONLY"];
+
+/// Texts of one file outside of its tests and comments, each with where it stands.
+#[derive(Default)]
+struct Texts(Vec<(String, Span)>);
+
+impl Texts {
+    fn take(&mut self, literal: &Lit) {
+        let text = match literal {
+            Lit::Str(text) => text.value(),
+            Lit::ByteStr(bytes) => String::from_utf8_lossy(&bytes.value()).into_owned(),
+            _ => return,
+        };
+        self.0.push((text, literal.span()));
+    }
+
+    fn take_all(&mut self, tokens: TokenStream) {
+        for token in tokens {
+            match token {
+                TokenTree::Group(group) => self.take_all(group.stream()),
+                TokenTree::Literal(literal) => self.take(&Lit::new(literal)),
+                TokenTree::Ident(_) | TokenTree::Punct(_) => {}
+            }
+        }
+    }
+}
+
+impl<'ast> Visit<'ast> for Texts {
+    fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
+        if !is_for_tests(&item.attrs) {
+            syn::visit::visit_item_mod(self, item);
+        }
+    }
+
+    fn visit_attribute(&mut self, attribute: &'ast Attribute) {
+        if let syn::Meta::List(list) = &attribute.meta
+            && list.path.is_ident("error")
+        {
+            self.take_all(list.tokens.clone());
+        }
+    }
+
+    fn visit_macro(&mut self, item: &'ast syn::Macro) {
+        self.take_all(item.tokens.clone());
+    }
+
+    fn visit_lit(&mut self, literal: &'ast Lit) {
+        self.take(literal);
+    }
+}
+
+/// The words of an error that a page must have: the longest piece between the names and numbers in
+/// it, up to a comma or a semicolon. Returns `None` for a text that is no error.
+fn phrase(text: &str) -> Option<&str> {
+    let text = text.trim_start_matches('-').trim_end();
+    let (code, rest) = text.split_once(' ').filter(|(code, _)| CODES.contains(code))?;
+    // The admin address leaves this word out, so pages may.
+    let text = if code == "ERR" { rest } else { text };
+    let pieces = text.split('{').enumerate().map(|(at, piece)| match at {
+        0 => piece,
+        _ => piece.split_once('}').unwrap_or_default().1,
+    });
+    let longest = pieces.max_by_key(|piece| piece.len())?;
+    Some(longest.split([',', ';']).next()?.trim_matches([' ', ':', '(', '\'']))
+}
+
+#[test]
+fn pages_have_every_error_that_clients_are_told() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let docs = root.join("docs");
+    let texts = pages(root).into_iter().filter(|page| page.starts_with(&docs));
+    let texts: Vec<String> = texts.map(|page| fs::read_to_string(page).unwrap()).collect();
+    // Lines are joined, and the bars of tables as a reader sees them.
+    let told = texts.join(" ").replace("\\|", "|");
+    let told = told.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut sources = BTreeMap::new();
+    files(&root.join("src"), &mut sources);
+    let is_no_product = ["/simulation/", "/tools/", "/session/pair/", "tests.rs"];
+    sources.retain(|path, _| !is_no_product.iter().any(|part| path.contains(part)));
+    let (mut faults, mut heard, mut found) = (Vec::new(), Vec::new(), 0);
+    for (path, text) in &sources {
+        let mut texts = Texts::default();
+        texts.visit_file(&syn::parse_file(text).unwrap());
+        for (text, span) in &texts.0 {
+            let Some(phrase) = phrase(text) else { continue };
+            found += 1;
+            if HEARD.contains(&phrase) {
+                heard.push(phrase.to_owned());
+            } else if !told.contains(phrase) {
+                faults.push(format!("{path}:{}: {phrase}", span.start().line));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "on no page of docs/:\n{}", faults.join("\n"));
+    assert!(found > 100, "they are not found: {found}");
+    let not_heard: Vec<_> =
+        HEARD.iter().filter(|text| !heard.iter().any(|it| it == *text)).collect();
+    assert!(not_heard.is_empty(), "in no source: {not_heard:?}");
 }

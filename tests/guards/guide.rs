@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{Client, Proxy, Reply, eventually, pipeline, relay::Relay};
+use crate::support::{Client, Proxy, Reply, eventually, pipeline, relay::Relay, shape};
 
 const GUIDE: &str = include_str!("../../docs/guards.md");
 
@@ -42,17 +42,6 @@ fn the_configuration_has_no_mistake() {
     let check = Command::new(env!("CARGO_BIN_EXE_lockgate")).arg("check").arg(&file).output();
     let check = check.expect("lockgate check");
     assert!(check.status.success(), "{}", String::from_utf8_lossy(&check.stderr));
-}
-
-/// A line without the parts that differ each time: tokens, fences, validities.
-fn shape(line: &str) -> String {
-    let known = |word: &str| match word {
-        _ if word.len() == 32 && word.bytes().all(|b| b.is_ascii_hexdigit()) => "TOKEN".into(),
-        _ if word.len() > 3 && word.bytes().all(|b| b.is_ascii_digit()) => "NUMBER".into(),
-        _ => word.to_owned(),
-    };
-    let words = line.trim().split(' ').map(|word| word.split('"').map(known).collect::<Vec<_>>());
-    words.map(|parts| parts.join("\"")).collect::<Vec<_>>().join(" ")
 }
 
 /// The next line that is not empty.

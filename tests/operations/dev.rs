@@ -8,9 +8,11 @@ use std::{
     thread,
 };
 
-use crate::support::{Client, Reply, cluster::answer, eventually, pipeline};
+use crate::support::{Client, Reply, cluster::answer, eventually, pipeline, shape};
 use lockgate::tools::redis_server::free_port;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+
+const README: &str = include_str!("../../README.md");
 
 struct Dev {
     child: Child,
@@ -84,6 +86,56 @@ fn end(signal: Signal) -> Option<i32> {
     let status = dev.child.wait().unwrap();
     eventually("its servers are gone", || !dev.servers.iter().any(|pid| runs(*pid)));
     status.code()
+}
+
+/// Each command of README's "Try it", with the lines that it is to print.
+fn try_it() -> Vec<(&'static str, Vec<&'static str>)> {
+    let (_, section) = README.split_once("\n## Try it\n").unwrap();
+    let (section, _) = section.split_once("\n## ").unwrap();
+    let mut steps: Vec<(&str, Vec<&str>)> = Vec::new();
+    for line in section.lines().filter_map(|line| line.strip_prefix("    ")) {
+        match (line.strip_prefix("$ redis-cli -p 6380 "), steps.last_mut()) {
+            (Some(words), _) => steps.push((words, Vec::new())),
+            // Behind two blanks it is said what the line means.
+            (None, Some((_, shown))) => shown.push(line.split("  ").next().unwrap()),
+            (None, None) => {}
+        }
+    }
+    steps
+}
+
+#[test]
+fn what_readme_has_one_try_is_answered_as_it_shows() {
+    let dev = start();
+    let mut client = Client::connect(dev.port);
+    eventually("a quorum is there", || {
+        matches!(client.cmd(&["LOCK", "other", "PX", "30000"]), Reply::Array(_))
+    });
+    // README's token, and the one that was granted here.
+    let mut tokens: Option<(String, String)> = None;
+    let steps = try_it();
+    assert!(steps.len() >= 3, "they are not found: {steps:?}");
+    for (words, shown) in &steps {
+        let words = tokens
+            .iter()
+            .fold((*words).to_owned(), |words, (readmes, ours)| words.replace(readmes, ours));
+        let cli = Command::new("timeout")
+            .args(["60", "redis-cli", "--no-raw", "-p", &dev.port.to_string()])
+            .args(words.split(' '))
+            .output()
+            .unwrap();
+        let printed = String::from_utf8(cli.stdout).unwrap();
+        let shapes = |lines: &[&str]| lines.iter().map(|line| shape(line)).collect::<Vec<_>>();
+        let seen: Vec<&str> = printed.lines().collect();
+        assert_eq!(shapes(&seen), shapes(shown), "after {words}");
+        for (shown, seen) in shown.iter().zip(seen) {
+            if shape(seen).contains("TOKEN") {
+                let token = |line: &str| line.split('"').nth(1).unwrap().to_owned();
+                tokens = Some((token(shown), token(seen)));
+            }
+        }
+    }
+    assert!(tokens.is_some(), "no token is shown");
 }
 
 #[test]

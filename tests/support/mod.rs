@@ -40,6 +40,17 @@ pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
+/// A line of redis-cli without the parts that differ each time: tokens, fences, validities.
+pub fn shape(line: &str) -> String {
+    let known = |word: &str| match word {
+        _ if word.len() == 32 && word.bytes().all(|b| b.is_ascii_hexdigit()) => "TOKEN".into(),
+        _ if word.len() > 3 && word.bytes().all(|b| b.is_ascii_digit()) => "NUMBER".into(),
+        _ => word.to_owned(),
+    };
+    let words = line.trim().split(' ').map(|word| word.split('"').map(known).collect::<Vec<_>>());
+    words.map(|parts| parts.join("\"")).collect::<Vec<_>>().join(" ")
+}
+
 /// Sends SIGSTOP, and waits until every thread of the process has obeyed.
 pub fn freeze(child: &Child) {
     kill_process(Pid::from_child(child), Signal::STOP).expect("signal");
