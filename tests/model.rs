@@ -1146,6 +1146,9 @@ fn locks_outlive_a_change_of_nodes() {
     change_holds("a change while a node waits", setup);
     let base = change::Setup { renewals: 0, take_overs: 1, away_of_b: Some(2), ..changed() };
     change_holds("a change and another keeper", change::Setup { away: Some(1), ..base.clone() });
+    let (asks_all, properties): (bool, &[_]) = (true, &[ONE_HOLDS, ONE_DECISION, FENCES_ONWARD]);
+    let setup = change::Setup { asks_all, properties, ..base.clone() };
+    change_holds("a change and another keeper, all are asked", setup);
     let setup = change::Setup { knows: [false, true], away: Some(2), ..base };
     change_holds("a change of which one proxy never hears", setup);
     let base = change::Setup { properties: GRANTS_ON, away: Some(2), ..changed() };
@@ -1232,6 +1235,9 @@ fn what_is_copied_must_be_what_a_sealed_quorum_has() {
     change_breaks("what is noted is free", Fault::EndedIsFree, ONE_COUNTS_ON, setup);
     let setup = change::Setup { start: Start::Rest, held_by: 1, away: Some(2), ..changed() };
     change_breaks("one of two is copied", Fault::CopyOneOfTwo, ONE_COUNTS_ON, setup);
+    let base = change::Setup { renewals: 0, take_overs: 1, away_of_b: Some(2), ..changed() };
+    let setup = change::Setup { asks_all: true, ..base };
+    change_breaks("one token by two claims is free", Fault::CopyByClaim, ONE_COUNTS_ON, setup);
     let (asks_all, reads_all) = (true, true);
     let setup = change::Setup { asks_all, reads_all, away_of_b: None, ..released() };
     change_breaks("anything is copied", Fault::CopyAnything, RELEASED, setup);

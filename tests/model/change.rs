@@ -103,6 +103,8 @@ pub(crate) enum Fault {
     CopyAnything,
     /// Of two grants that may be held, one is copied.
     CopyOneOfTwo,
+    /// What no single claim can have on a quorum is free, though one token has it there.
+    CopyByClaim,
     /// What any node notes as ended is not copied.
     EndedIsFree,
     /// A copy brings back what the node notes as ended.
@@ -536,7 +538,19 @@ impl Change {
             locks.iter().copied().filter(|lock| has(lock.claim) + unread >= needed).collect();
         let ended = read.iter().fold(0, |all, read| all | read.ended);
         let Some(newest) = may_be_held.iter().map(|lock| lock.claim).max() else {
-            return Some((None, fence));
+            // One token may have it by several claims, as somebody is becoming its keeper: nobody else gets it.
+            let has_token = |of: &Lock| {
+                let same = |lock: &&Lock| {
+                    lock.claim != NOBODY
+                        && of.claim != NOBODY
+                        && token(lock.claim) == token(of.claim)
+                };
+                locks.iter().filter(same).count()
+            };
+            let is_held = locks.iter().any(|lock| has_token(lock) + unread >= needed);
+            let left = locks.iter().map(|lock| lock.left).max().unwrap_or_default();
+            let lock = Lock { claim: NOBODY, left };
+            return Some(((is_held && !self.has(Fault::CopyByClaim)).then_some(lock), fence));
         };
         let is_one = may_be_held.iter().all(|lock| lock.claim == newest);
         let left = may_be_held.iter().map(|lock| lock.left).max().unwrap_or_default();

@@ -102,7 +102,7 @@ impl FoundLocks {
         others.map(away).collect()
     }
 
-    /// The locks of which no grant can be on a quorum, if `read` of `nodes` nodes were read.
+    /// The locks that no token can have on a quorum, if `read` of `nodes` nodes were read.
     pub(super) fn free(&self, read: usize, nodes: usize) -> BTreeSet<Vec<u8>> {
         // The others may be a quorum by themselves.
         if nodes.saturating_sub(read) >= quorum(nodes) {
@@ -119,7 +119,7 @@ impl FoundLocks {
 }
 
 impl FoundLock {
-    /// The lock as it is to be written: held, if any grant may be on a quorum.
+    /// The lock as it is to be written: held, if any grant may be on a quorum, or one token of several grants.
     fn copy(&self, key: &[u8], read: usize, nodes: usize) -> LockCopy {
         let (key, largest) = (key.to_vec(), self.largest);
         let unread = nodes.saturating_sub(read);
@@ -134,9 +134,16 @@ impl FoundLock {
                 grants.push(one);
             }
         }
+        // What keeps others out is the key, whatever claim stands beside it: who is becoming the keeper of a
+        // lock may have written a claim of its own on some nodes, and be refused.
+        let has_token = |token: &[u8]| self.on.iter().filter(|on| on.token == token).count();
+        #[cfg_attr(not(feature = "planted"), expect(unused_mut, reason = "a fault changes it"))]
+        let mut may_be_held =
+            self.on.iter().any(|on| has_token(&on.token) + unread >= quorum(nodes));
         #[cfg(feature = "planted")]
         if std::env::var("LOCKGATE_PLANT").is_ok_and(|fault| fault == "no copy") {
             grants.clear();
+            may_be_held = false;
         }
         let longest = |on: &[&OnNode]| match on.iter().any(|on| on.left < 0) {
             true => -1,
@@ -144,7 +151,7 @@ impl FoundLock {
             false => on.iter().map(|on| on.left).max().unwrap_or_default().max(1),
         };
         match grants[..] {
-            [] => {
+            [] if !may_be_held => {
                 let (token, claim) = (Vec::new(), self.claim.clone());
                 LockCopy { key, token, left: -1, fence: largest, largest, claim }
             }
@@ -156,7 +163,7 @@ impl FoundLock {
                     (one.token.clone(), one.claim.clone(), longest(&of(one)));
                 LockCopy { key, token, left, fence, largest, claim }
             }
-            // Nobody can tell who has it, or whether it was released: nobody gets it before its time.
+            // Nobody can tell which grant it is, or whether it was released: nobody gets it before its time.
             _ => {
                 let token = format!("lockgate:unknown:{:016x}", jitter::number()).into_bytes();
                 let left = longest(&self.on.iter().collect::<SmallVec<[&OnNode; 3]>>());
@@ -218,6 +225,12 @@ mod tests {
         assert_eq!((two.left, two.largest), (900, 6));
         // One token, two grants: which of them stands is not known.
         assert!(is_placeholder(&copied(&[(0, "t", 7, "5 c", ""), (1, "t", 9, "6 d", "")], 2, 3)));
+        // One token by a claim on each node: its holder was told of one of them.
+        let taking_over =
+            [(0, "t", 700, "6 d", ""), (1, "t", 900, "5 c", ""), (2, "", -2, "5 c", "")];
+        assert!(is_placeholder(&copied(&taking_over, 3, 3)));
+        let three = [(0, "t", 7, "6 d", ""), (1, "t", 9, "5 c", ""), (2, "t", 8, "4 b", "")];
+        assert!(is_placeholder(&copied(&three, 3, 3)));
         // Its release was answered by a node, and may have come to nothing elsewhere.
         let ended = [(0, "t", 700, "5 c", ""), (1, "t", 700, "5 c", ""), (2, "", -2, "5 c", " c")];
         assert!(is_placeholder(&copied(&ended, 3, 3)));
@@ -235,6 +248,13 @@ mod tests {
         found.add(0, b"lock:a".to_vec(), told).unwrap();
         assert_eq!(found.free(1, 3), BTreeSet::new(), "the other two may have it");
         assert_eq!(found.free(2, 3), BTreeSet::from([b"lock:a".to_vec()]));
+        // Nor is what one token has by several claims.
+        for (seat, claim) in [(0, "5 c"), (1, "6 d")] {
+            let (token, left, ended) = (b"t".to_vec(), b"900".to_vec(), Vec::new());
+            let told = ToldLock { token, left, fence: claim.into(), ended };
+            found.add(seat, b"lock:b".to_vec(), told).unwrap();
+        }
+        assert_eq!(found.free(3, 3), BTreeSet::from([b"lock:a".to_vec()]));
     }
 
     #[test]
