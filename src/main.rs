@@ -3,12 +3,13 @@
 use std::{
     path::{Path, PathBuf},
     process::ExitCode,
+    time::Duration,
 };
 
 use anyhow::{Context, bail};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use lockgate::{
-    config::{Config, ConfigErrors},
+    config::{self, Config, ConfigErrors},
     server::{self, Control, Listeners, logging},
     tools::{
         dev, doctor, init, manual,
@@ -97,6 +98,11 @@ enum Command {
         /// until it is done. All proxies must have read the file before.
         #[arg(long, conflicts_with = "back_out")]
         change: bool,
+        /// For how long nobody may be granted a lock at most, as 30s or 500ms: longer copying is
+        /// not begun, or is taken back. Half of locks.default_ttl without it; with more, session
+        /// locks may be lost.
+        #[arg(long, value_name = "TIME", requires = "change", value_parser = duration)]
+        at_most: Option<Duration>,
         /// Takes a change back that has not come to its end.
         #[arg(long)]
         back_out: bool,
@@ -143,9 +149,9 @@ fn main() -> ExitCode {
             source.load().and_then(|config| doctor::run(&config, json))
         }
         Some(Command::Init { if_new, source }) => init::run(source.path().as_deref(), if_new),
-        Some(Command::Nodes { change, back_out, source }) => {
+        Some(Command::Nodes { change, at_most, back_out, source }) => {
             let step = match (change, back_out) {
-                (true, _) => NodesStep::Change,
+                (true, _) => NodesStep::Change { at_most },
                 (_, true) => NodesStep::BackOut,
                 _ => NodesStep::Show,
             };
@@ -168,6 +174,11 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// A time as the configuration has it.
+fn duration(text: &str) -> Result<Duration, String> {
+    config::duration(text).ok_or_else(|| "a time is written as 500ms, 30s or 2m".into())
 }
 
 fn check(file: Option<&Path>) -> anyhow::Result<()> {

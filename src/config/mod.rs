@@ -54,7 +54,7 @@ pub use reader::Environment;
 pub use settings::{Config, LocksConfig, LogConfig, MetricsConfig};
 pub use template::Template;
 pub use tls::{AuthClients, ClientTls, ServerTls, TlsProblem};
-pub(crate) use units::duration;
+pub use units::duration;
 pub use url::{Endpoint, RedisUrl};
 
 use reader::Reader;

@@ -23,7 +23,7 @@ const MEMORY: [(&str, u64); 7] = [
 ];
 
 /// Reads `50ms`, `10s`, `7d`. Returns `None` if `text` is no duration, or has no unit.
-pub(crate) fn duration(text: &str) -> Option<Duration> {
+pub fn duration(text: &str) -> Option<Duration> {
     let (number, unit) = parts(text)?;
     let (_, micros) = TIME.iter().find(|(name, _)| *name == unit)?;
     Some(Duration::from_micros(number.checked_mul(*micros)?))

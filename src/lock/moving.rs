@@ -164,7 +164,7 @@ async fn follow(locks: Weak<Locks>, moving: Arc<Moving>) -> Option<()> {
         while !changes.has_changed().ok()? {
             let now = pair.find(admissions.set()).await;
             let pause = match now {
-                SetNow::NextNodes | SetNow::Decided => {
+                SetNow::NextNodes => {
                     drop(nodes);
                     move_on(&locks.upgrade()?, &moving).await;
                     break;
@@ -173,12 +173,12 @@ async fn follow(locks: Weak<Locks>, moving: Arc<Moving>) -> Option<()> {
                     admissions.may_write(true, false);
                     LOOK_EVERY
                 }
-                SetNow::Sealed => LOOK_SOON,
+                SetNow::Sealed | SetNow::Decided => LOOK_SOON,
                 // Who asked these would vote beside the others.
                 SetNow::Others => LOOK_EVERY,
                 SetNow::Unknown => LOOK_EVERY / 4,
             };
-            if matches!(now, SetNow::Sealed | SetNow::Others)
+            if matches!(now, SetNow::Sealed | SetNow::Decided | SetNow::Others)
                 && last_told.is_none_or(|at| at.elapsed() >= TOLD_EVERY)
             {
                 last_told = Some(Instant::now());
@@ -187,7 +187,7 @@ async fn follow(locks: Weak<Locks>, moving: Arc<Moving>) -> Option<()> {
             tokio::select! {
                 biased;
                 () = sleep(pause) => {}
-                () = admissions.given_up.notified(), if now != SetNow::Sealed => {}
+                () = admissions.given_up.notified(), if !matches!(now, SetNow::Sealed | SetNow::Decided) => {}
                 changed = changes.changed() => {
                     changed.ok()?;
                     changes.mark_changed();

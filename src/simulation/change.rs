@@ -125,18 +125,20 @@ async fn change_nodes(
                 matches!(said, Some(Err(ChangeError::Done)))
             }
             1 => {
-                let first = perhaps_dying(&network, change(&one, |step| checker.happened(step)));
+                let first =
+                    perhaps_dying(&network, change(&one, None, |step| checker.happened(step)));
                 let pause = ms(network.below(60));
                 let second = async {
                     sleep(pause).await;
-                    perhaps_dying(&network, change(&other, |step| checker.happened(step))).await
+                    perhaps_dying(&network, change(&other, None, |step| checker.happened(step)))
+                        .await
                 };
                 let (first, second) = tokio::join!(first, second);
                 checker.happened(&format!("two coordinators: {first:?}, {second:?}"));
                 is_done(first.as_ref()) || is_done(second.as_ref())
             }
             _ => {
-                let work = change(&one, |step| checker.happened(step));
+                let work = change(&one, None, |step| checker.happened(step));
                 let said = perhaps_dying(&network, work).await;
                 checker.happened(&format!("a coordinator: {said:?}"));
                 is_done(said.as_ref())
@@ -313,7 +315,7 @@ async fn beside_silent_nodes(seed: u64, _: Planted) -> RunOutcome {
     for index in [2, 5] {
         network.stop(index, ms(600_000));
     }
-    let changed = change(&config, |step| checker.happened(step)).await;
+    let changed = change(&config, None, |step| checker.happened(step)).await;
     let is_quick = |changed: &Changed| changed.sealed < Duration::from_secs(1);
     let what = format!("each step has waited for a silent node: {changed:?}");
     checker.must(changed.is_ok_and(|changed| is_quick(&changed)), &what);

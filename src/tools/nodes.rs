@@ -1,5 +1,7 @@
 //! `lockgate nodes`: how far a change of the lock nodes is; has it made, or takes it back.
 
+use std::time::Duration;
+
 use anyhow::bail;
 
 use crate::{
@@ -13,7 +15,10 @@ pub enum NodesStep {
     /// It is only shown.
     Show,
     /// It is made, or brought to its end.
-    Change,
+    Change {
+        /// How long nobody may vote at most; half of `locks.default_ttl` if it is not told.
+        at_most: Option<Duration>,
+    },
     /// It is taken back.
     BackOut,
 }
@@ -33,7 +38,11 @@ async fn carry_out(config: &Config, step: NodesStep) -> anyhow::Result<()> {
     let locks = &config.locks;
     match step {
         NodesStep::Show => {}
-        NodesStep::Change => match lock::change(locks, |step| println!("{step}")).await {
+        NodesStep::Change { at_most } => match lock::change(locks, at_most, |step| {
+            println!("{step}");
+        })
+        .await
+        {
             Ok(changed) => {
                 let copied = match changed.held {
                     Some(held) => format!("{held} held locks were copied"),
@@ -45,7 +54,7 @@ async fn carry_out(config: &Config, step: NodesStep) -> anyhow::Result<()> {
                 );
                 for (node, why) in &changed.waiting {
                     println!(
-                        "{node} has no copy, and waits for the longest TTL before it votes: {why}"
+                        "{node} has not begun with the others, and waits for the longest TTL before it votes: {why}"
                     );
                 }
             }
@@ -56,10 +65,16 @@ async fn carry_out(config: &Config, step: NodesStep) -> anyhow::Result<()> {
             Err(error) => bail!(error),
         },
     }
-    let ChangeStatus { now, without, nodes, next_nodes } = lock::status(locks).await?;
+    let ChangeStatus { now, without, behind, nodes, next_nodes } = lock::status(locks).await?;
     match without.is_empty() {
         true => println!("{now}"),
         false => println!("{now}, without {}", without.join(", ")),
+    }
+    for node in behind {
+        println!(
+            "warning: {node} has not heard that it was left. Restart and empty none of the nodes that were \
+             left before lockgate nodes --change has told it"
+        );
     }
     for (title, nodes) in [("locks.nodes", nodes), ("locks.next_nodes", next_nodes)] {
         println!("{title}:");

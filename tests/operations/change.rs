@@ -64,7 +64,7 @@ fn refused(proxy: &Proxy, flags: &[&str]) -> String {
 /// Starts to change the nodes with the proxy's file.
 fn start_changing(proxy: &Proxy) -> Child {
     let mut tool = Command::new(env!("CARGO_BIN_EXE_lockgate"));
-    tool.args(["nodes", "--change"]).arg(proxy.config_file());
+    tool.args(["nodes", "--change", "--at-most", "60s"]).arg(proxy.config_file());
     tool.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
@@ -290,6 +290,9 @@ fn a_change_that_was_cut_off_is_taken_back_or_brought_to_its_end() {
         said(tool)
     };
 
+    let text = refused(&proxy, &["--change"]);
+    assert!(text.contains("that may be 2.5 s: allow more by --at-most"), "{text}");
+    assert!(text.contains("nothing was changed"), "{text}");
     let text = cut_off(&proxy);
     let told = text.split("seals locks.nodes").next().unwrap();
     assert!(told.contains("about 60000 fences and locks"), "{text}");
@@ -310,7 +313,7 @@ fn a_change_that_was_cut_off_is_taken_back_or_brought_to_its_end() {
 
     // What the first copy has left there does not hide who holds the lock now.
     cut_off(&proxy);
-    let text = shown(&proxy, &["--change"]);
+    let text = shown(&proxy, &["--change", "--at-most", "60s"]);
     assert!(text.contains("changed: 2 held locks were copied"), "{text}");
     let expected = addresses(&next.each_ref());
     eventually("the next nodes are asked", || asked(&proxy) == expected);
@@ -528,4 +531,54 @@ fn a_proxy_whose_list_was_edited_asks_nobody_else() {
         assert!(reply.error_text().starts_with("NOQUORUM"), "{count}: {reply:?}");
         late.kill();
     }
+}
+
+#[test]
+fn a_next_node_that_refuses_writes_behind_its_copy_does_not_keep_the_others_from_voting() {
+    let proxy = Proxy::with().nodes(3).locks("node_timeout: 500ms").start();
+    let next = [redis(), redis(), redis()];
+    let relay = Relay::to(next[0].port());
+    let first = format!("redis://127.0.0.1:{}", relay.port());
+    list(&proxy, &[first, next[1].url(), next[2].url()]);
+    let mut client = proxy.client();
+    client.cmd(&["LOCK", "held", "h", "PX", "50000"]).grant();
+    // Nothing is decided before all that can have a whole copy do.
+    relay.hold_request("whole ");
+    let tool = start_changing(&proxy);
+    relay.wait_until_held();
+    let copied = || match has(&next[2], "lockgate:copied") {
+        Reply::Bulk(note) => note.starts_with(b"whole "),
+        _ => false,
+    };
+    eventually("the last one has its copy", copied);
+    let mut last = Client::connect(next[2].port());
+    last.cmd(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    relay.release();
+    let text = said(tool);
+    assert!(text.contains("changed: 1 held locks were copied"), "{text}");
+    let address = next[2].addr();
+    assert!(text.contains(&format!("{address} has not begun with the others")), "{text}");
+    assert!(text.contains("NOREPLICAS"), "{text}");
+    eventually("the others are asked", || asked(&proxy).len() == 2);
+    assert_eq!(client.cmd(&["UNLOCK", "held", "h"]), Reply::Int(1));
+    lock(&mut client, &["LOCK", "held", "x", "PX", "1000"]);
+    last.cmd(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
+}
+
+#[test]
+fn a_node_that_has_not_heard_that_it_was_left_is_named_and_told() {
+    let mut proxy = Proxy::with().nodes(3).locks("node_timeout: 500ms").start();
+    let next = [redis(), redis(), redis()];
+    list(&proxy, &next.each_ref().map(|node| node.url()));
+    proxy.client().cmd(&["LOCK", "a", "x", "PX", "1000"]).grant();
+    proxy.node(2).freeze().unwrap();
+    shown(&proxy, &["--change"]);
+    proxy.node(2).thaw().unwrap();
+    let text = shown(&proxy, &[]);
+    let address = proxy.node(2).addr();
+    assert!(text.contains(&format!("warning: {address} has not heard that it was left")), "{text}");
+    assert!(refused(&proxy, &["--change"]).contains("have been changed already"));
+    let text = shown(&proxy, &[]);
+    assert!(text.starts_with("locks.next_nodes vote\n"), "{text}");
+    assert!(!text.contains("has not heard"), "{text}");
 }

@@ -97,6 +97,26 @@ pub(super) fn has_joined(deployment: &Deployment, seat: usize, look: &SelfReport
         })
 }
 
+/// Whether a node on `seat` is one of before the lock nodes were changed, and another has had the seat since.
+/// A proxy whose list is from before must not put that one off it. A node of both sets that has missed the
+/// change is none such: its seat is blank, or has its name.
+fn was_replaced(deployment: &Deployment, seat: usize, look: &SelfReport) -> bool {
+    fn sits(seat: Option<&Seat>) -> Option<&Identity> {
+        match seat? {
+            Seat::Filled(who) | Seat::Waiting(who, _) => Some(who),
+            Seat::Blank(_) => None,
+        }
+    }
+    let (Some(marker), Some(now)) = (look.marker(), sits(deployment.seats.get(seat))) else {
+        return false;
+    };
+    let theirs = &marker.deployment;
+    theirs.id == deployment.id
+        && theirs.set < deployment.set
+        && look.identity().as_ref() != Some(now)
+        && sits(theirs.seats.get(marker.seat)) != Some(now)
+}
+
 impl Survey {
     /// Surveys the looks at all nodes, in the order of the configuration. `None`: the node did not
     /// answer. `known` is the deployment's id, if this proxy knows it.
@@ -306,6 +326,9 @@ impl Survey {
                 is_left = true;
             }
             let Some(who) = who(seat).filter(|_| !self.intact[seat]) else { continue };
+            if looks[seat].as_ref().is_some_and(|look| was_replaced(base, seat, look)) {
+                continue;
+            }
             let has_joined = looks[seat].as_ref().is_some_and(|look| has_joined(base, seat, look));
             match waiting[seat] {
                 Waiting::Unknown | Waiting::Nobody => {}
@@ -444,6 +467,26 @@ mod tests {
         let plan = plan(&looks, &over).unwrap();
         assert_eq!(plan.next, deployment(3, filled(&["a", "b", "x"])));
         assert_eq!(plan.admitted, [2]);
+    }
+
+    #[test]
+    fn a_node_of_before_a_change_takes_no_seat_from_the_one_that_replaced_it() {
+        let before = deployment(4, filled(&["a", "b", "c"]));
+        let changed = |seats| Deployment { set: 1, ..deployment(7, seats) };
+        let looks = |now: &Deployment, third| {
+            let both = ["a", "b"].iter().enumerate();
+            let mut looks: Vec<_> =
+                both.map(|(seat, name)| look(name, seat, Some(("1", now)))).collect();
+            looks.push(look(third, 2, Some(("1", &before))));
+            looks
+        };
+        let now = changed(filled(&["a", "b", "d"]));
+        assert_eq!(plan(&looks(&now, "c"), &NONE), None);
+        // A node of both sets that has missed the change, and one that was restarted since.
+        let blank = changed([filled(&["a", "b"]), vec![Seat::Blank(7)]].concat());
+        assert_eq!(plan(&looks(&blank, "c"), &NONE).unwrap().joining, [2]);
+        let now = changed(filled(&["a", "b", "c"]));
+        assert_eq!(plan(&looks(&now, "x"), &NONE).unwrap().joining, [2]);
     }
 
     #[test]

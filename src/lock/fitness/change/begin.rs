@@ -1,43 +1,59 @@
 //! The beginning of the set of lock nodes that was decided upon. Anybody may do that, again and again.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use super::{
     super::{marker::Deployment, round, seats::Plan},
     copier::{COPIED, Copier, CopyNote},
-    sets::{LookedAt, NodeSet},
+    sets::{LookedAt, NodeSet, Trouble, joined, silent},
 };
 
-/// Writes the next set's first marker where the copy is whole still. Returns whether a quorum has it.
+/// Writes the next set's first marker where the copy is whole still. Returns what keeps other nodes that
+/// have a seat in it from it, once a quorum has it.
+///
+/// # Errors
+/// What keeps its nodes from it, if it is not known that a quorum has that marker.
 pub(super) async fn begin(
     to: &NodeSet,
     mut of_to: LookedAt,
     first: &Deployment,
     (seal, longest): (u64, Duration),
-) -> bool {
+) -> Result<Vec<Trouble>, String> {
     let whole = CopyNote::whole(&first.id, seal);
     let (mut acceptors, mut admitted) = (Vec::new(), Vec::new());
+    let mut troubles = silent(to, &of_to);
     for (seat, look) in of_to.looks.iter().enumerate() {
         let Some(look) = look else { continue };
+        let mut fails = |why: &dyn fmt::Display| troubles.push(Trouble::of(to, seat, &why));
         if !look.identity().is_some_and(|who| first.names(seat, &who)) {
+            fails(&"is not one that was copied to, or was restarted since");
             continue;
         }
         if look.marker().is_some_and(|marker| marker.deployment == *first) {
             acceptors.push(seat);
             continue;
         }
-        let Ok(mut copier) = Copier::connect(&to.ways[seat]).await else { continue };
-        if matches!(copier.note().await, Ok(Some(note)) if note == whole) {
-            acceptors.push(seat);
-            admitted.push(seat);
+        // One that refuses writes by now would have nobody begin.
+        let tried = async {
+            let mut copier = Copier::connect(&to.ways[seat]).await?;
+            copier.try_to_write().await?;
+            copier.note().await
+        };
+        match tried.await {
+            Ok(note) if note.as_ref() == Some(&whole) => {
+                acceptors.push(seat);
+                admitted.push(seat);
+            }
+            Ok(_) => fails(&"has lost its copy"),
+            Err(error) => fails(&error),
         }
     }
     let is_begun = of_to.survey.committed.as_ref().is_some_and(|it| it.deployment == *first);
     if is_begun && admitted.is_empty() {
-        return true;
+        return Ok(troubles);
     }
     if !to.is_quorum(&acceptors) {
-        return false;
+        return Err(joined(&troubles));
     }
     // The note that admits them is that of the copy.
     for seat in &admitted {
@@ -49,5 +65,10 @@ pub(super) async fn begin(
     let plan = Plan { next: first.clone(), acceptors, blank, admitted, joining };
     let is_quorum = |seats: &[usize]| to.is_quorum(seats);
     let promised = of_to.survey.promised.clone();
-    round::carry_out_by(COPIED, of_to.all, &plan, &promised, longest, is_quorum).await.is_some()
+    let done = round::carry_out_by(COPIED, of_to.all, &plan, &promised, longest, is_quorum).await;
+    match done {
+        Some(_) => Ok(troubles),
+        None if troubles.is_empty() => Err("they did not agree in time".into()),
+        None => Err(joined(&troubles)),
+    }
 }

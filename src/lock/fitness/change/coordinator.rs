@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::{
     super::{
@@ -13,7 +13,7 @@ use super::{
     begin::begin,
     copying::{Copied, copy},
     error::ChangeError,
-    sets::{AGAIN, LookedAt, NodeSet, sets, silent},
+    sets::{AGAIN, LookedAt, NodeSet, Trouble, sets, silent},
     trial::{fit, try_out, warn},
     which::{SetNow, decided, has_begun, set_now},
 };
@@ -21,6 +21,8 @@ use crate::{config::LocksConfig, lock::jitter};
 
 /// How long each step of a change is tried, round after round.
 const LIMIT: Duration = Duration::from_secs(5);
+/// How long copying may take at least: a busy machine pauses for longer than a short TTL allows for.
+const LEAST: Duration = Duration::from_secs(2);
 
 /// The outcome of a change.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,22 +31,26 @@ pub struct Changed {
     pub held: Option<usize>,
     /// For how long nobody could be granted a lock, as far as this coordinator knows.
     pub sealed: Duration,
-    /// Nodes of the next set without a copy, each with the reason: they wait before they vote.
+    /// Nodes of the next set that have not begun with the others, each with the reason: they wait before they
+    /// vote.
     pub waiting: Vec<(String, String)>,
 }
 
 /// Has `locks.next_nodes` of a configuration take the place of `locks.nodes`. May be repeated whatever
-/// became of it before. Tells its steps.
+/// became of it before. Tells its steps. `at_most`: how long nobody may be granted a lock; half of
+/// `locks.default_ttl` if it is not told, within which each session lock is renewed in time.
 ///
 /// # Errors
 /// If nodes are missing or not fit. Unless the error says so, nothing has changed.
 pub async fn change(
     config: &LocksConfig,
+    at_most: Option<Duration>,
     mut tell: impl FnMut(&str),
 ) -> Result<Changed, ChangeError> {
     let next = sets(config)?;
     let (from, to) = (NodeSet::new(config).await, NodeSet::new(&next).await);
-    let mut coordinator = Coordinator::new(from, to);
+    let at_most = at_most.unwrap_or_else(|| (config.default_ttl / 2).max(LEAST));
+    let mut coordinator = Coordinator::new(from, to, at_most);
     while Instant::now() < coordinator.deadline {
         match coordinator.step(&mut tell).await? {
             Step::Done(changed) => return Ok(changed),
@@ -79,6 +85,8 @@ enum Step {
 struct Coordinator {
     from: NodeSet,
     to: NodeSet,
+    /// How long copying may take, as nobody is granted a lock meanwhile.
+    at_most: Duration,
     /// Until when it is tried; later once a copy is whole.
     deadline: Instant,
     /// Why the last step has come to nothing.
@@ -95,10 +103,11 @@ struct Coordinator {
 }
 
 impl Coordinator {
-    fn new(from: NodeSet, to: NodeSet) -> Coordinator {
+    fn new(from: NodeSet, to: NodeSet, at_most: Duration) -> Coordinator {
         Coordinator {
             from,
             to,
+            at_most,
             deadline: Instant::now() + LIMIT,
             trouble: String::new(),
             sealed_at: None,
@@ -170,15 +179,45 @@ impl Coordinator {
     ) -> Result<Step, ChangeError> {
         let is_begun = has_begun(&of_to, first);
         if is_begun && self.sealed_at.is_none() {
+            self.leave_the_others(first).await;
             return Err(ChangeError::Done);
         }
         let since = *self.sealed_at.get_or_insert_with(Instant::now);
-        if is_begun || begin(&self.to, of_to, first, (seal, longest)).await {
-            return Ok(Step::Done(self.changed(first, Some(seal), since)));
+        let mut late = Vec::new();
+        if !is_begun {
+            match begin(&self.to, of_to, first, (seal, longest)).await {
+                Ok(troubles) => late = troubles,
+                Err(why) => {
+                    let why = format!("too few of locks.next_nodes can begin: {why}");
+                    return Ok(Step::Again(why));
+                }
+            }
         }
-        let why = "too few of locks.next_nodes have kept what was copied: they wait as if they had been \
-                   restarted; or it is decided that other nodes vote";
-        Ok(Step::Again(why.into()))
+        self.leave_the_others(first).await;
+        let mut changed = self.changed(first, Some(seal), since);
+        let is_new =
+            |late: &Trouble| !changed.waiting.iter().any(|(address, _)| *address == late.address);
+        late.retain(is_new);
+        changed.waiting.extend(late.into_iter().map(|late| (late.address, late.why)));
+        Ok(Step::Done(changed))
+    }
+
+    /// Has nodes of the set before know that it was left that have missed it, as far as they answer. A quorum
+    /// of such nodes and of emptied ones would vote, for a proxy that knows that set alone.
+    async fn leave_the_others(&self, first: &Deployment) {
+        let looked = self.from.look().await;
+        let Some(left) = looked.survey.committed.as_ref().map(|it| it.deployment.clone()) else {
+            return;
+        };
+        let has_missed_it = |(seat, look): (usize, &Option<SelfReport>)| {
+            let marker = look.as_ref().and_then(SelfReport::marker);
+            looked.survey.intact[seat]
+                && marker.is_some_and(|marker| marker.deployment.epoch < left.epoch)
+        };
+        let is_left = matches!(left.phase, Phase::Left(..)) && left.set < first.set;
+        if is_left && looked.looks.iter().enumerate().any(has_missed_it) {
+            self.from.agree(looked, left).await;
+        }
     }
 
     /// Tries, before anything is sealed, whether locks can be copied.
@@ -191,6 +230,15 @@ impl Coordinator {
     ) -> Result<(), ChangeError> {
         fit(&self.to, of_to, ours)?;
         let tried = try_out(&self.from, of_from, &self.to, of_to, ours).await?;
+        let long = tried.copying((&self.from, &self.to));
+        if long > self.at_most {
+            let (long, at_most) = (long.as_secs_f64(), self.at_most.as_secs_f64());
+            return Err(ChangeError::Unfit(format!(
+                "to copy all fences and locks takes about {long:.1} s, and nobody votes meanwhile; that may be \
+                 {at_most:.1} s: allow more by --at-most, behind which session locks may be lost, or change \
+                 the nodes when fewer locks are in use"
+            )));
+        }
         if !self.has_warned {
             warn(&tried, (&self.from, of_from), (&self.to, of_to), tell);
             self.has_warned = true;
@@ -217,10 +265,15 @@ impl Coordinator {
         tell: &mut impl FnMut(&str),
     ) -> Result<Step, ChangeError> {
         tell("copies the locks to locks.next_nodes");
-        let copied = copy((&self.from, of_from), (&self.to, of_to), joint, seal).await;
-        let Copied { held, seats, troubles } = match copied {
-            Ok(copied) => copied,
-            Err(why) => return Ok(Step::Again(why)),
+        let copying = copy((&self.from, of_from), (&self.to, of_to), joint, seal);
+        let Copied { held, seats, troubles } = match timeout(self.at_most, copying).await {
+            Ok(Ok(copied)) => copied,
+            Ok(Err(why)) => return Ok(Step::Again(why)),
+            Err(_) => {
+                self.deadline = Instant::now();
+                let why = format!("the locks could not be copied within {:?}", self.at_most);
+                return Ok(Step::Again(why));
+            }
         };
         self.copied = Some((seal, held));
         self.without.extend(troubles.into_iter().map(|lost| (lost.address, lost.why)));

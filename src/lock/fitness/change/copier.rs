@@ -21,7 +21,7 @@ pub(super) const COPIED: &[u8] = b"lockgate:copied";
 /// The longest time of one exchange.
 const LIMIT: Duration = Duration::from_secs(2);
 /// Locks in one exchange.
-const AT_ONCE: usize = 250;
+pub(super) const AT_ONCE: usize = 250;
 
 const TELL: &str = include_str!("../../scripts/tell.lua");
 const COPY: &str = include_str!("../../scripts/copy.lua");

@@ -59,15 +59,15 @@ pub(super) async fn copy(
     })
     .await;
 
-    let mut found = FoundLocks::default();
-    let mut read = Vec::new();
-    for mut reader in connect(from, &sealed, &mut troubles).await {
-        match reader.read_all(&joint.told(reader.seat), &prefix, &mut found).await {
-            Ok(()) => read.push(reader),
-            // It counts as not read; what it has told stays.
-            Err(error) => troubles.push(Trouble::of(from, reader.seat, &error)),
+    let readers = connect(from, &sealed, &mut troubles).await;
+    let (read, found) = read_at_once(readers, from, &mut troubles, |mut reader, mut found| {
+        let (told, prefix) = (joint.told(reader.seat), prefix.clone());
+        async move {
+            let done = reader.read_all(&told, &prefix, &mut found).await;
+            (reader, found, done)
         }
-    }
+    })
+    .await;
     if !from.is_quorum(&seats_of(&read)) {
         return Err(format!("too few of locks.nodes could be read: {}", joined(&troubles)));
     }
@@ -99,16 +99,16 @@ pub(super) async fn copy(
     .await;
 
     // Releases go through, and may have come behind the reading.
-    let keys: Vec<Vec<u8>> = keys.iter().cloned().collect();
-    let (mut again, mut read_again) = (FoundLocks::default(), 0);
-    for reader in &mut read {
-        let told = joint.told(reader.seat);
-        match reader.read_these(&told, &prefix, &keys, &mut again).await {
-            Ok(()) => read_again += 1,
-            Err(error) => troubles.push(Trouble::of(from, reader.seat, &error)),
+    let keys: Arc<[Vec<u8>]> = keys.iter().cloned().collect();
+    let (read_again, again) = read_at_once(read, from, &mut troubles, |mut reader, mut found| {
+        let (told, prefix, keys) = (joint.told(reader.seat), prefix.clone(), keys.clone());
+        async move {
+            let done = reader.read_these(&told, &prefix, &keys, &mut found).await;
+            (reader, found, done)
         }
-    }
-    let free = again.free(read_again, from.ways.len());
+    })
+    .await;
+    let free = again.free(read_again.len(), from.ways.len());
     let ended = held.iter().filter(|lock| free.contains(&lock.key));
     let ended: Arc<[LockCopy]> =
         ended.map(|lock| LockCopy { left: 0, ..(**lock).clone() }).collect();
@@ -157,6 +157,30 @@ pub(super) async fn connect(
         }
     }
     all
+}
+
+/// Has each connection read something, all at once. Returns those that have, and what was read. A node that
+/// failed half-way counts as not read; what it has told stays.
+async fn read_at_once<D>(
+    readers: Vec<Copier>,
+    set: &NodeSet,
+    troubles: &mut Vec<Trouble>,
+    what: impl Fn(Copier, FoundLocks) -> D,
+) -> (Vec<Copier>, FoundLocks)
+where
+    D: Future<Output = (Copier, FoundLocks, Result<(), RedisError>)> + Send + 'static,
+{
+    let mut reading: JoinSet<_> =
+        readers.into_iter().map(|reader| what(reader, FoundLocks::default())).collect();
+    let (mut read, mut found) = (Vec::new(), FoundLocks::default());
+    while let Some(Ok((reader, own, done))) = reading.join_next().await {
+        found.merge(own);
+        match done {
+            Ok(()) => read.push(reader),
+            Err(error) => troubles.push(Trouble::of(set, reader.seat, &error)),
+        }
+    }
+    (read, found)
 }
 
 /// Has each connection do something, all at once. Returns those that have.

@@ -88,6 +88,20 @@ impl FoundLocks {
         Some(())
     }
 
+    /// Takes in what another connection has read.
+    pub(super) fn merge(&mut self, other: FoundLocks) {
+        for (key, theirs) in other.0 {
+            let lock = self.0.entry(key).or_default();
+            if theirs.largest >= lock.largest {
+                (lock.largest, lock.claim) = (theirs.largest, theirs.claim);
+            }
+            lock.ended.extend(theirs.ended);
+            let seats: SmallVec<[usize; 3]> = theirs.on.iter().map(|on| on.seat).collect();
+            lock.on.retain(|on| !seats.contains(&on.seat));
+            lock.on.extend(theirs.on);
+        }
+    }
+
     /// The locks that a node has, to be taken away from it unless they are among `held`. What has no fence
     /// beside it was never a lock of ours, and stays.
     pub(super) fn others(self, held: &BTreeSet<Vec<u8>>) -> Vec<LockCopy> {

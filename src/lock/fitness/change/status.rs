@@ -36,6 +36,8 @@ pub struct ChangeStatus {
     pub now: SetNow,
     /// The nodes of that set that do not, or do not answer.
     pub without: Vec<String>,
+    /// Nodes that were left and do not know it.
+    pub behind: Vec<String>,
     /// `locks.nodes`.
     pub nodes: Vec<NodeOfSet>,
     /// `locks.next_nodes`.
@@ -68,9 +70,13 @@ pub async fn status(config: &LocksConfig) -> Result<ChangeStatus, ChangeError> {
             sleep(AGAIN).await;
             continue;
         }
+        let behind = match now {
+            SetNow::NextNodes => behind(&from, &of_from, &of_to),
+            _ => Vec::new(),
+        };
         let ours = of_from.survey.ours.as_deref();
         let (nodes, next_nodes) = (told(&from, &of_from, ours), told(&to, &of_to, ours));
-        return Ok(ChangeStatus { now, without, nodes, next_nodes });
+        return Ok(ChangeStatus { now, without, behind, nodes, next_nodes });
     }
 }
 
@@ -83,6 +89,22 @@ fn missing(set: &NodeSet, looked: &LookedAt) -> Vec<String> {
     };
     let missing = (0..set.ways.len()).filter(|seat| !votes(*seat));
     missing.map(|seat| set.ways[seat].address.to_string()).collect()
+}
+
+/// The nodes of the set before whose markers would vote still, once the next one has begun.
+fn behind(from: &NodeSet, of_from: &LookedAt, of_to: &LookedAt) -> Vec<String> {
+    let Some(now) = of_to.survey.committed.as_ref().map(|accepted| &accepted.deployment) else {
+        return Vec::new();
+    };
+    let votes_still = |seat: &usize| {
+        let marker = of_from.looks[*seat].as_ref().and_then(SelfReport::marker);
+        marker.is_some_and(|marker| {
+            let theirs = &marker.deployment;
+            theirs.id == now.id && theirs.set < now.set && theirs.stands()
+        })
+    };
+    let seats = (0..from.ways.len()).filter(votes_still);
+    seats.map(|seat| from.ways[seat].address.to_string()).collect()
 }
 
 /// What each node has. `ours`: the deployment of `locks.nodes`, if it is known.

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use super::{
     super::{marker::Deployment, round::Answered},
+    copier::AT_ONCE,
     copying::{connect, each, seats_of},
     error::ChangeError,
     misfit::misfit,
@@ -49,8 +50,22 @@ pub(super) struct Tried {
     troubles: Vec<Trouble>,
     /// Nodes that can, but took longer than `locks.node_timeout`.
     slow: Vec<(String, Duration)>,
+    /// The longest that a node took to answer.
+    took: Duration,
     /// The most keys on any node.
     keys: u64,
+}
+
+impl Tried {
+    /// How long it takes to copy all keys, about.
+    pub(super) fn copying(&self, (from, to): (&NodeSet, &NodeSet)) -> Duration {
+        let nodes = u32::try_from(from.ways.len() + to.ways.len()).unwrap_or(u32::MAX);
+        let keys = u32::try_from(self.keys).unwrap_or(u32::MAX);
+        let exchanges = u32::try_from(self.keys / AT_ONCE as u64).unwrap_or(u32::MAX);
+        // Each part is read in one exchange, and written in another.
+        let ways = self.took.saturating_mul(2).saturating_mul(exchanges);
+        PER_KEY.saturating_mul(nodes).saturating_mul(keys).saturating_add(ways)
+    }
 }
 
 /// Tries whether locks can be read and written, before anything is sealed.
@@ -89,11 +104,12 @@ pub(super) async fn try_out(
             slow.insert(set.ways[one.seat].address.to_string(), one.took);
         }
     }
+    let took = readers.iter().chain(&writers).map(|one| one.took).max().unwrap_or_default();
     let mut keys = 0;
     for reader in &mut readers {
         keys = keys.max(reader.keys().await);
     }
-    Ok(Tried { troubles, slow: slow.into_iter().collect(), keys })
+    Ok(Tried { troubles, slow: slow.into_iter().collect(), took, keys })
 }
 
 /// Tells what makes the time long in which nobody votes, and which nodes will have no part in the change.
@@ -120,9 +136,7 @@ pub(super) fn warn(
              nobody votes while it is waited for"
         ));
     }
-    let nodes = u32::try_from(from.ways.len() + to.ways.len()).unwrap_or(u32::MAX);
-    let keys = u32::try_from(tried.keys).unwrap_or(u32::MAX);
-    let long = PER_KEY.saturating_mul(nodes).saturating_mul(keys);
+    let long = tried.copying((from, to));
     let ttl = from.config.default_ttl;
     let is_risky = long.saturating_mul(WELL_ABOVE) > ttl;
     if tried.keys > MANY_KEYS || is_risky {

@@ -72,12 +72,14 @@ impl SetPair {
         {
             let are_those = are_of(&self.to, &of_to, &first, false);
             // Who has decided it may have died.
-            begin(&self.to, of_to, &first, (seal, of_from.survey.longest)).await;
+            let begun = begin(&self.to, of_to, &first, (seal, of_from.survey.longest)).await;
             // A list that was edited since may have nodes that know of nothing: they would begin a
             // deployment of their own, beside the one that votes.
-            if !are_those {
-                return SetNow::Others;
-            }
+            return match (are_those, begun) {
+                (false, _) => SetNow::Others,
+                (true, Ok(_)) => SetNow::NextNodes,
+                (true, Err(_)) => SetNow::Decided,
+            };
         }
         now
     }
