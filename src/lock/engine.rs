@@ -58,6 +58,12 @@ impl Engine {
         self.locks.grants.holders.claim(key, token)
     }
 
+    /// All that the engine shares with what is under way.
+    #[cfg(test)]
+    pub(super) fn locks(&self) -> &Arc<Locks> {
+        &self.locks
+    }
+
     /// Starts connecting to all nodes. Must be called inside a tokio runtime.
     pub fn start(config: &LocksConfig) -> Arc<Engine> {
         Engine::start_on(config, &Handle::current())
@@ -322,9 +328,10 @@ impl Engine {
         self.locks.queues.line(key)
     }
 
-    /// The clients of this proxy that hold locks or wait, those first that wait longest.
-    pub(crate) fn clients(&self) -> Vec<ClientStatus> {
-        overview::clients(&self.locks)
+    /// The clients of this proxy that hold locks or wait, those first that wait longest, at most
+    /// `most`.
+    pub(crate) fn clients(&self, most: usize) -> Vec<ClientStatus> {
+        overview::clients(&self.locks, most)
     }
 
     /// The locks that clients of this proxy wait for longest, at most `most`.
@@ -386,7 +393,6 @@ impl Engine {
             counts.session_locks += usize::from(shown.is_session_lock);
             counts.adopted += usize::from(shown.adopted.is_some());
             counts.oldest_hold = counts.oldest_hold.max(shown.held_for);
-            true
         });
         counts
     }

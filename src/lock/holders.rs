@@ -348,17 +348,23 @@ impl Holders {
         watches
     }
 
-    /// Shows every lock that is held now, until `visit` returns false.
-    pub(super) fn visit(&self, visit: &mut dyn FnMut(&[u8], Shown) -> bool) {
+    /// Shows every lock that is held now.
+    pub(super) fn visit(&self, visit: &mut dyn FnMut(&Key, Shown)) {
         let now = Instant::now();
         for shard in &self.0 {
             let map = shard.lock();
             for (key, holder) in map.by_key.iter().filter(|(_, holder)| holder.until > now) {
-                if !visit(key, holder.shown(now)) {
-                    return;
-                }
+                visit(key, holder.shown(now));
             }
         }
+    }
+
+    /// The locks in one of the [`SHARDS`] parts of the map that are held now, and for how long they are.
+    pub(super) fn held(&self, shard: usize) -> Vec<(Key, Duration)> {
+        let now = Instant::now();
+        let map = self.0[shard].lock();
+        let held = map.by_key.iter().filter(|(_, holder)| holder.until > now);
+        held.map(|(key, holder)| (key.clone(), now - holder.since)).collect()
     }
 
     /// One lock, if it is held now.
@@ -435,8 +441,7 @@ mod tests {
         holders.granted(&Key::from("k"), holder(token, Claim::new(), 1, 1));
         holders.visit(&mut |key, _| {
             seen += 1;
-            assert_eq!(key, b"k");
-            true
+            assert_eq!(&**key, b"k");
         });
         assert_eq!(seen, 1);
     }

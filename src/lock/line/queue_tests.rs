@@ -23,7 +23,7 @@ fn line_up(ticket: u64) -> LineUp {
 }
 
 fn join(queues: &Queues, ticket: u64) {
-    queues.join(b"k", line_up(ticket), ticket).unwrap();
+    queues.join(&Key::from("k"), line_up(ticket), ticket).unwrap();
 }
 
 /// The waiter's turn: `ask` with the cause, `take`, or `wait`.
@@ -83,9 +83,9 @@ async fn a_queue_is_bounded_and_whoever_leaves_makes_room() {
     for ticket in 1..=3 {
         join(&queues, ticket);
     }
-    let full = queues.join(b"k", line_up(4), 4);
+    let full = queues.join(&Key::from("k"), line_up(4), 4);
     assert_eq!(full, Err(NotGranted::QueueFull { limit: 3 }));
-    queues.join(b"other", line_up(4), 4).unwrap();
+    queues.join(&Key::from("other"), line_up(4), 4).unwrap();
     queues.leave(b"k", 2, Departure::Gone);
     join(&queues, 5);
     queues.leave(b"k", 9, Departure::Gone);
