@@ -34,7 +34,7 @@ pub(super) enum GrantEnd {
     Released,
     /// An operator took it back through this proxy.
     TakenBack,
-    /// The session lock was lost.
+    /// The session lock was lost, or the lease may have been, as the clocks of a quorum of nodes had jumped.
     Lost,
     /// Nobody gave it back through this proxy in time.
     RanOut,
