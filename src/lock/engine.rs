@@ -478,16 +478,22 @@ struct QuorumWatch {
 impl QuorumWatch {
     fn look(&mut self, grants: &Grants) {
         let (nodes, needed) = (grants.nodes().status(), grants.nodes().quorum());
-        let up = nodes.iter().filter(|node| node.up).count();
-        let is_there = up >= needed;
+        let voting = nodes.iter().filter(|node| node.votes()).count();
+        let is_there = voting >= needed;
         if is_there && let Some(since) = self.lost_at.take() {
-            grants.trail.quorum_back(up, needed, since.elapsed());
+            grants.trail.quorum_back(voting, needed, since.elapsed());
         } else if !is_there && self.was_there && self.lost_at.is_none() {
             self.lost_at = Some(Instant::now());
-            let missing = nodes.iter().filter(|node| !node.up).map(|node| {
-                format!("{} ({})", node.address, node.reason.as_deref().unwrap_or("down"))
+            let missing = nodes.iter().filter(|node| !node.votes()).map(|node| {
+                let why = match &node.reason {
+                    _ if node.refuses() => "refuses writes",
+                    _ if node.too_slow => "too slow",
+                    Some(reason) => reason,
+                    None => "down",
+                };
+                format!("{} ({why})", node.address)
             });
-            grants.trail.quorum_lost(up, needed, &missing.collect::<Vec<_>>().join(", "));
+            grants.trail.quorum_lost(voting, needed, &missing.collect::<Vec<_>>().join(", "));
         }
         self.was_there |= is_there;
     }

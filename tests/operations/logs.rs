@@ -55,7 +55,7 @@ fn the_end_of_the_quorum_and_its_return_have_one_line_each() {
     assert_eq!(lines(&proxy, &["the quorum is"]), Vec::<String>::new());
     proxy.node(1).freeze().unwrap();
     eventually("its end is told", || !lines(&proxy, &["the quorum is lost"]).is_empty());
-    let line = &lines(&proxy, &["the quorum is lost", "\"up\":1", "\"needed\":2"])[0];
+    let line = &lines(&proxy, &["the quorum is lost", "\"voting\":1", "\"needed\":2"])[0];
     for node in 0..2 {
         let port = proxy.node(node).port();
         assert!(line.contains(&format!("127.0.0.1:{port} (")), "{line}");
