@@ -228,8 +228,11 @@ impl Queues {
 
     /// Has everybody in line wait until then, whether a lock becomes free or not; `None`: no longer.
     pub(in crate::lock) fn pause(&self, until: Option<Instant>) {
-        *self.pause.lock() = until;
+        let mut pause = self.pause.lock();
+        *pause = until;
+        // Under the mutex: whoever finds an earlier pause over must not take this one away.
         self.is_paused.store(until.is_some(), Ordering::Release);
+        drop(pause);
         // Each head looks again whether it may ask.
         let mut queues = self.queues.lock();
         let heads = queues.values_mut().filter_map(|queue| queue.seats.front_mut()?.waker.take());
@@ -243,7 +246,8 @@ impl Queues {
         if !self.is_paused.load(Ordering::Acquire) {
             return None;
         }
-        let until = (*self.pause.lock()).filter(|until| *until > Instant::now());
+        let pause = self.pause.lock();
+        let until = (*pause).filter(|until| *until > Instant::now());
         if until.is_none() {
             self.is_paused.store(false, Ordering::Release);
         }

@@ -5,6 +5,8 @@ use super::*;
 const TTL: Duration = Duration::from_secs(10);
 const HELD: NotGranted =
     NotGranted::Held { remaining: Some(Duration::from_secs(10)), contested: false };
+/// Rounds in which two threads meet.
+const ROUNDS: usize = 1_000_000;
 const CLASHED: NotGranted = NotGranted::Held { remaining: None, contested: true };
 
 /// Queues over five nodes, for at most three waiters and two hand-overs in a row.
@@ -272,4 +274,27 @@ async fn who_was_told_in_vain_listens_again_only_for_the_next_waiter() {
     assert_eq!(queues.wishes(0).take(), HashMap::from([(b"k".to_vec(), true)]));
     tokio::time::advance(POLLING.1).await;
     assert_eq!(turn(&queues, 2), "ask Retry", "nobody would tell yet");
+}
+
+#[test]
+fn a_pause_that_begins_while_an_earlier_one_is_found_over_is_not_lost() {
+    let queues = queues();
+    let (over, later) = (Instant::now(), Instant::now() + Duration::from_secs(600));
+    let is_done = AtomicBool::new(false);
+    let lost = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_done.load(Ordering::Relaxed) {
+                queues.paused_until();
+            }
+        });
+        // A loss needs the other thread to be interrupted at one place.
+        let lost = (0..ROUNDS).find(|_| {
+            queues.pause(Some(over));
+            queues.pause(Some(later));
+            (0..4).any(|_| queues.paused_until().is_none())
+        });
+        is_done.store(true, Ordering::Relaxed);
+        lost
+    });
+    assert_eq!(lost, None);
 }
