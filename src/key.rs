@@ -2,6 +2,7 @@
 //! client's bytes, and shared from there.
 
 use std::{
+    cmp::Ordering,
     collections::HashMap,
     fmt,
     hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState},
@@ -52,6 +53,19 @@ impl<T: AsRef<[u8]> + ?Sized> From<&T> for Key {
         let mut hasher = HASHES.build_hasher();
         hasher.write(bytes);
         Key { hash: hasher.finish(), bytes: bytes.into() }
+    }
+}
+
+/// By their bytes, as operators are told of them.
+impl Ord for Key {
+    fn cmp(&self, other: &Key) -> Ordering {
+        self.bytes.cmp(&other.bytes)
+    }
+}
+
+impl PartialOrd for Key {
+    fn partial_cmp(&self, other: &Key) -> Option<Ordering> {
+        Some(self.cmp(other))
     }
 }
 

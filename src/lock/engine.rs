@@ -58,6 +58,12 @@ impl Engine {
         self.locks.grants.holders.claim(key, token)
     }
 
+    /// All that the engine shares with what is under way.
+    #[cfg(test)]
+    pub(super) fn locks(&self) -> &Arc<Locks> {
+        &self.locks
+    }
+
     /// Starts connecting to all nodes. Must be called inside a tokio runtime.
     pub fn start(config: &LocksConfig) -> Arc<Engine> {
         Engine::start_on(config, &Handle::current())
@@ -322,9 +328,10 @@ impl Engine {
         self.locks.queues.line(key)
     }
 
-    /// The clients of this proxy that hold locks or wait, those first that wait longest.
-    pub(crate) fn clients(&self) -> Vec<ClientStatus> {
-        overview::clients(&self.locks)
+    /// The clients of this proxy that hold locks or wait, those first that wait longest, at most
+    /// `most`.
+    pub(crate) fn clients(&self, most: usize) -> Vec<ClientStatus> {
+        overview::clients(&self.locks, most)
     }
 
     /// The locks that clients of this proxy wait for longest, at most `most`.
@@ -386,7 +393,6 @@ impl Engine {
             counts.session_locks += usize::from(shown.is_session_lock);
             counts.adopted += usize::from(shown.adopted.is_some());
             counts.oldest_hold = counts.oldest_hold.max(shown.held_for);
-            true
         });
         counts
     }
@@ -472,16 +478,22 @@ struct QuorumWatch {
 impl QuorumWatch {
     fn look(&mut self, grants: &Grants) {
         let (nodes, needed) = (grants.nodes().status(), grants.nodes().quorum());
-        let up = nodes.iter().filter(|node| node.up).count();
-        let is_there = up >= needed;
+        let voting = nodes.iter().filter(|node| node.votes()).count();
+        let is_there = voting >= needed;
         if is_there && let Some(since) = self.lost_at.take() {
-            grants.trail.quorum_back(up, needed, since.elapsed());
+            grants.trail.quorum_back(voting, needed, since.elapsed());
         } else if !is_there && self.was_there && self.lost_at.is_none() {
             self.lost_at = Some(Instant::now());
-            let missing = nodes.iter().filter(|node| !node.up).map(|node| {
-                format!("{} ({})", node.address, node.reason.as_deref().unwrap_or("down"))
+            let missing = nodes.iter().filter(|node| !node.votes()).map(|node| {
+                let why = match &node.reason {
+                    _ if node.refuses() => "refuses writes",
+                    _ if node.too_slow => "too slow",
+                    Some(reason) => reason,
+                    None => "down",
+                };
+                format!("{} ({why})", node.address)
             });
-            grants.trail.quorum_lost(up, needed, &missing.collect::<Vec<_>>().join(", "));
+            grants.trail.quorum_lost(voting, needed, &missing.collect::<Vec<_>>().join(", "));
         }
         self.was_there |= is_there;
     }

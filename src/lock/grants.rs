@@ -7,7 +7,7 @@ use arc_swap::{ArcSwap, Guard};
 
 use super::{
     Claim,
-    holders::{Holder, Holders},
+    holders::{EndedGrants, Holder, Holders},
     keep::schedule::Schedule,
     metrics::LockMetrics,
     node::nodes::Nodes,
@@ -70,7 +70,10 @@ impl Grants {
     pub(super) fn granted(&self, key: &Key, holder: Holder) {
         let claim = holder.claim();
         let told = self.trail.is_whole().then(|| holder.told(Instant::now()));
-        let before = self.holders.granted(key, holder);
+        let (before, over) = self.holders.granted(key, holder);
+        if !over.is_empty() {
+            self.ended(over, GrantEnd::RanOut);
+        }
         if let Some(before) = &before {
             if let Some(watch) = before.watch() {
                 self.schedule.replace(watch);
@@ -99,10 +102,14 @@ impl Grants {
     pub(super) fn forget_run_out(&self, shards: Range<usize>) {
         let now = Instant::now();
         for shard in shards {
-            for (key, ended) in self.holders.run_out(shard, now) {
-                self.trail.ended(&key, &ended, GrantEnd::RanOut);
-            }
+            self.ended(self.holders.run_out(shard, now), GrantEnd::RanOut);
         }
+    }
+
+    /// Tells of grants that have ended and are forgotten.
+    #[cold]
+    pub(super) fn ended(&self, grants: EndedGrants, how: GrantEnd) {
+        grants.iter().for_each(|(key, grant)| self.trail.ended(key, grant, how));
     }
 
     /// Puts a lock back on the nodes that have not confirmed it, once all have answered: a quorum of

@@ -60,6 +60,9 @@ pub(super) struct Lease {
     pub(super) claim: Claim,
 }
 
+/// Grants that have ended, each with its lock's key.
+pub(super) type EndedGrants = Vec<(Key, GrantTold)>;
+
 /// What is told of a grant that has been made, or has ended.
 #[derive(Default)]
 pub(super) struct GrantTold {
@@ -90,6 +93,15 @@ pub(super) struct Shown {
     pub(super) card: Option<Arc<ClientCard>>,
 }
 
+impl Map {
+    /// Forgets the holders whose TTL has run out and whom nobody keeps.
+    #[cold]
+    fn remove_over(&mut self, now: Instant) -> EndedGrants {
+        let over = self.by_key.extract_if(|_, holder| holder.is_over(now));
+        over.map(|(key, holder)| (key, holder.told(now))).collect()
+    }
+}
+
 impl Holder {
     /// The holder of a grant made at `since`, whose TTL ends at `until`.
     pub(super) fn new(
@@ -116,6 +128,11 @@ impl Holder {
     /// The grant's claim.
     pub(super) fn claim(&self) -> Claim {
         self.claim
+    }
+
+    /// Whether the lock's TTL has run out, and nobody keeps it.
+    fn is_over(&self, now: Instant) -> bool {
+        self.has_run_out(now) && self.watch.as_ref().is_none_or(|watch| !watch.is_kept())
     }
 
     /// Whether the lock's TTL has run out.
@@ -162,8 +179,9 @@ pub(super) enum Owner {
 
 impl Holders {
     /// Notes a grant. A grant with the same claim keeps its start. Returns the holder before: the
-    /// newer grant is another's to keep.
-    pub(super) fn granted(&self, key: &Key, new: Holder) -> Option<Holder> {
+    /// newer grant is another's to keep. Returns too what [`Holders::run_out`] would have, where that made
+    /// room.
+    pub(super) fn granted(&self, key: &Key, new: Holder) -> (Option<Holder>, EndedGrants) {
         let mut map = self.lock(key);
         if let Some(holder) = map.by_key.get_mut(key) {
             debug_assert!(
@@ -176,14 +194,16 @@ impl Holders {
             } else {
                 (new.since, new.until, new.adopted)
             };
-            return Some(std::mem::replace(holder, Holder { since, until, adopted, ..new }));
+            let before = std::mem::replace(holder, Holder { since, until, adopted, ..new });
+            return (Some(before), Vec::new());
         }
+        let mut over = Vec::new();
         if map.by_key.len() >= SWEEP.max(2 * map.swept) {
-            map.by_key.retain(|_, holder| holder.until > new.since);
+            over = map.remove_over(Instant::now());
             map.swept = map.by_key.len();
         }
         map.by_key.insert(key.clone(), new);
-        None
+        (None, over)
     }
 
     pub(super) fn renewed(&self, key: &Key, claim: Claim, until: Instant) {
@@ -295,13 +315,8 @@ impl Holders {
 
     /// Forgets the holders in one of the [`SHARDS`] parts of the map whose TTL has run out and whom
     /// nobody keeps.
-    pub(super) fn run_out(&self, shard: usize, now: Instant) -> Vec<(Key, GrantTold)> {
-        let is_over = |holder: &Holder| {
-            holder.has_run_out(now) && holder.watch.as_ref().is_none_or(|watch| !watch.is_kept())
-        };
-        let mut map = self.0[shard % SHARDS].lock();
-        let over = map.by_key.extract_if(|_, holder| is_over(holder));
-        over.map(|(key, holder)| (key, holder.told(now))).collect()
+    pub(super) fn run_out(&self, shard: usize, now: Instant) -> EndedGrants {
+        self.0[shard % SHARDS].lock().remove_over(now)
     }
 
     /// Whether this grant has the lock, as far as this proxy knows.
@@ -337,28 +352,35 @@ impl Holders {
         (holder.until > now).then(|| act(holder.fence, holder.until - now))
     }
 
-    /// Forgets all leases, and returns the keepers of all session locks.
-    pub(super) fn forget(&self) -> Vec<Arc<Watch>> {
-        let mut watches = Vec::new();
+    /// Forgets all leases, and returns them, and the keepers of all session locks.
+    pub(super) fn forget(&self, now: Instant) -> (Vec<Arc<Watch>>, EndedGrants) {
+        let (mut watches, mut leases) = (Vec::new(), Vec::new());
         for shard in &self.0 {
             let mut map = shard.lock();
-            map.by_key.retain(|_, holder| holder.watch.is_some());
+            let ended = map.by_key.extract_if(|_, holder| holder.watch.is_none());
+            leases.extend(ended.map(|(key, holder)| (key, holder.told(now))));
             watches.extend(map.by_key.values().filter_map(|holder| holder.watch.clone()));
         }
-        watches
+        (watches, leases)
     }
 
-    /// Shows every lock that is held now, until `visit` returns false.
-    pub(super) fn visit(&self, visit: &mut dyn FnMut(&[u8], Shown) -> bool) {
+    /// Shows every lock that is held now.
+    pub(super) fn visit(&self, visit: &mut dyn FnMut(&Key, Shown)) {
         let now = Instant::now();
         for shard in &self.0 {
             let map = shard.lock();
             for (key, holder) in map.by_key.iter().filter(|(_, holder)| holder.until > now) {
-                if !visit(key, holder.shown(now)) {
-                    return;
-                }
+                visit(key, holder.shown(now));
             }
         }
+    }
+
+    /// The locks in one of the [`SHARDS`] parts of the map that are held now, and for how long they are.
+    pub(super) fn held(&self, shard: usize) -> Vec<(Key, Duration)> {
+        let now = Instant::now();
+        let map = self.0[shard].lock();
+        let held = map.by_key.iter().filter(|(_, holder)| holder.until > now);
+        held.map(|(key, holder)| (key.clone(), now - holder.since)).collect()
     }
 
     /// One lock, if it is held now.
@@ -375,7 +397,10 @@ impl Holders {
 
 #[cfg(test)]
 mod tests {
+    use std::task::Waker;
+
     use super::*;
+    use crate::lock::keep::{losses::Losses, watch::Times};
 
     fn after(secs: u64) -> Instant {
         Instant::now() + Duration::from_secs(secs)
@@ -435,9 +460,40 @@ mod tests {
         holders.granted(&Key::from("k"), holder(token, Claim::new(), 1, 1));
         holders.visit(&mut |key, _| {
             seen += 1;
-            assert_eq!(key, b"k");
-            true
+            assert_eq!(&**key, b"k");
         });
         assert_eq!(seen, 1);
+    }
+    #[tokio::test(start_paused = true)]
+    async fn every_grant_that_runs_out_is_told_once_and_a_lock_that_is_kept_is_not() {
+        let holders = Holders::default();
+        let (token, kept, claim) = (&Token::from("t"), &Key::from("kept"), Claim::new());
+        let times = Times {
+            ttl: Duration::from_secs(1),
+            valid_until: after(1),
+            due: None,
+            fence_until: after(1),
+            votes: None,
+        };
+        let losses = Arc::new(Losses::new(Waker::noop().clone(), ClientCard::new(None)));
+        let watch = Arc::new(Watch::new(1, (kept, token, claim), None, times, &losses));
+        holders.granted(kept, holder(token, claim, 1, 1));
+        holders.watch(kept, claim, watch.clone());
+        let mut ended = Vec::new();
+        for n in 0..10_000_u64 {
+            let key = Key::from(&n.to_string());
+            ended.extend(holders.granted(&key, holder(token, Claim::new(), n, 1)).1);
+            tokio::time::advance(Duration::from_micros(500)).await;
+        }
+        assert!(ended.len() > 5000, "{} were removed as others came", ended.len());
+        tokio::time::advance(Duration::from_secs(1)).await;
+        let now = Instant::now();
+        (0..SHARDS).for_each(|shard| ended.extend(holders.run_out(shard, now)));
+        let mut fences: Vec<u64> = ended.iter().map(|(_, told)| told.fence).collect();
+        fences.sort_unstable();
+        assert_eq!(fences, (0..10_000).collect::<Vec<_>>());
+        assert!(holders.watched(kept, token).is_some(), "its keeper has not given it up");
+        watch.lose();
+        assert_eq!((0..SHARDS).map(|shard| holders.run_out(shard, now).len()).sum::<usize>(), 1);
     }
 }

@@ -3,16 +3,16 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BinaryHeap, HashMap, hash_map::Entry},
+    collections::{BinaryHeap, HashMap},
     sync::Arc,
     time::Duration,
 };
 
-use super::{line::queue::WaiterStatus, locks::Locks};
+use super::{holders::SHARDS, locks::Locks};
 use crate::{
     card::ClientCard,
     glob::{self, Budget},
-    key::Key,
+    key::{Key, KeyMap},
 };
 
 /// Most locks, clients or waiters that are told at once.
@@ -29,9 +29,11 @@ const MAX_STEPS: usize = 10_000_000;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockStatus {
     /// The lock's key on the nodes.
-    pub key: Vec<u8>,
-    /// The grant; none if the lock is only waited for here, as another proxy's client has it.
+    pub key: Key,
+    /// The grant; none if the lock is only waited for here.
     pub grant: Option<GrantStatus>,
+    /// Whether the lock nodes have named a holder that was granted the lock through another proxy.
+    pub is_elsewhere: bool,
     /// Clients of this proxy that wait for the lock.
     pub waiters: usize,
     /// Time for which the first of them has waited.
@@ -63,18 +65,18 @@ pub(crate) struct ClientStatus {
     /// How many locks it holds.
     pub(crate) held: usize,
     /// The keys of some of them, on the nodes.
-    pub(crate) keys: Vec<Vec<u8>>,
+    pub(crate) keys: Vec<Key>,
     /// Time for which it has held the oldest of them.
     pub(crate) longest_hold: Duration,
     /// The lock that it waits for, and for how long it has.
-    pub(crate) waits_for: Option<(Vec<u8>, Duration)>,
+    pub(crate) waits_for: Option<(Key, Duration)>,
 }
 
 /// A lock that is waited for, or was.
 #[derive(Debug)]
 pub(crate) struct HotLock {
     /// The lock's key on the nodes.
-    pub(crate) key: Vec<u8>,
+    pub(crate) key: Key,
     /// How long clients of this proxy waited for it, all together, and wait now.
     pub(crate) waited: Duration,
     /// The part of `waited` that may have been for other locks.
@@ -84,6 +86,8 @@ pub(crate) struct HotLock {
     pub(crate) longest: Duration,
     /// Clients that wait now.
     pub(crate) waiters: usize,
+    /// Whether the lock nodes have named a holder to those that wait.
+    is_held: bool,
     /// As [`LockStatus::kind`]; empty if no client of this proxy holds the lock or waits for it.
     pub(crate) kind: &'static str,
     /// The client that holds the lock, if it was granted through this proxy.
@@ -116,7 +120,7 @@ pub struct LocksWanted {
 struct Oldest {
     most: usize,
     /// The one that is held for the shortest time is at hand.
-    found: BinaryHeap<Reverse<(Duration, Vec<u8>)>>,
+    found: BinaryHeap<Reverse<(Duration, Key)>>,
 }
 
 impl Oldest {
@@ -124,25 +128,25 @@ impl Oldest {
         Oldest { most, found: BinaryHeap::new() }
     }
 
-    fn note(&mut self, key: &[u8], held_for: Duration) {
+    fn note(&mut self, key: Key, held_for: Duration) {
         if self.found.len() >= self.most {
             if self.found.peek().is_none_or(|Reverse((least, _))| *least >= held_for) {
                 return;
             }
             self.found.pop();
         }
-        self.found.push(Reverse((held_for, key.to_vec())));
+        self.found.push(Reverse((held_for, key)));
     }
 
-    fn keys(self) -> impl Iterator<Item = Vec<u8>> {
+    fn keys(self) -> impl Iterator<Item = Key> {
         self.found.into_iter().map(|Reverse((_, key))| key)
     }
 }
 
 impl LockStatus {
-    /// What operators are told that the lock is: `session`, `lease`, or `elsewhere`.
+    /// What operators are told that the lock is: `session`, `lease`, `elsewhere`, or `unknown`.
     pub(crate) fn kind(&self) -> &'static str {
-        kind(self.grant.as_ref().map(|grant| grant.session))
+        kind(self.grant.as_ref().map(|grant| grant.session), self.is_elsewhere)
     }
 
     /// The number by which the lock is sorted.
@@ -155,20 +159,37 @@ impl LockStatus {
     }
 }
 
-/// What a lock is called whose grant here is a session lock, or a lease, or which was granted elsewhere.
-fn kind(is_session_lock: Option<bool>) -> &'static str {
+/// What a lock is called whose grant here is a session lock, or a lease, or which was granted elsewhere, or
+/// of which clients here wait for nobody knows what.
+fn kind(is_session_lock: Option<bool>, is_elsewhere: bool) -> &'static str {
     match is_session_lock {
         Some(true) => "session",
         Some(false) => "lease",
-        None => "elsewhere",
+        None if is_elsewhere => "elsewhere",
+        None => "unknown",
+    }
+}
+
+/// What is left of the bytes of keys that are told at once.
+struct KeyRoom(usize);
+
+impl KeyRoom {
+    fn new() -> KeyRoom {
+        KeyRoom(MAX_KEY_BYTES)
+    }
+
+    /// Takes room for a key, if there is any left. The last key may need more.
+    fn take(&mut self, key: &[u8]) -> bool {
+        let had_room = self.0 > 0;
+        self.0 = self.0.saturating_sub(key.len());
+        had_room
     }
 }
 
 /// One lock. Returns `None` if no client of this proxy holds it now, or waits for it.
 pub(super) fn lock(locks: &Locks, key: &Key) -> Option<LockStatus> {
     let shown = locks.grants.holders.show(key);
-    let line = locks.queues.line(key);
-    let longest_wait = line.first().map_or(Duration::ZERO, |first| first.waited);
+    let line = locks.queues.line_of(key);
     let grant = shown.map(|shown| GrantStatus {
         fence: shown.fence,
         session: shown.is_session_lock,
@@ -177,8 +198,10 @@ pub(super) fn lock(locks: &Locks, key: &Key) -> Option<LockStatus> {
         remaining: shown.remaining,
         holder: shown.card,
     });
-    let is_known = grant.is_some() || !line.is_empty();
-    is_known.then(|| LockStatus { key: key.to_vec(), grant, waiters: line.len(), longest_wait })
+    let is_known = grant.is_some() || line.is_some();
+    let is_elsewhere = grant.is_none() && line.as_ref().is_some_and(|line| line.is_held);
+    let (waiters, longest_wait) = line.map(|line| (line.waiters, line.longest)).unwrap_or_default();
+    is_known.then(|| LockStatus { key: key.clone(), grant, is_elsewhere, waiters, longest_wait })
 }
 
 /// The locks that are wanted. `prefix`: the length of what stands before a lock's name in its key.
@@ -187,66 +210,56 @@ pub(super) fn lock(locks: &Locks, key: &Key) -> Option<LockStatus> {
 pub(super) fn list(locks: &Locks, wanted: &LocksWanted, prefix: usize) -> Option<Vec<LockStatus>> {
     let LocksWanted { pattern, most, by } = wanted;
     let most = most.unwrap_or(MOST_TOLD).min(MOST_TOLD);
-    let (mut found, mut bytes) = (Vec::new(), 0);
-    let (mut budget, mut is_enough) = (Budget::of(MAX_STEPS), true);
-    let mut matches = |key: &[u8]| {
+    let mut budget = Budget::of(MAX_STEPS);
+    // Never asked while a mutex is held that a lock needs: this may take long.
+    let mut matches = |key: &Key| {
         let name = key.get(prefix..).unwrap_or_default();
-        let matches = match pattern {
+        match pattern {
             None => Some(true),
             Some(pattern) => glob::matches_within(pattern, name, &mut budget),
-        };
-        is_enough &= matches.is_some();
-        matches
+        }
     };
+    let mut found = Vec::new();
     if matches!(by, Some(LockOrder::Waiters | LockOrder::Wait)) {
         // There are no more than clients.
-        locks.queues.visit(&mut |key, _| {
-            if matches(key) == Some(true) {
-                found.push(key.to_vec());
+        for line in locks.queues.lines() {
+            if matches(&line.key)? {
+                found.push(line.key);
             }
-        });
+        }
     }
-    let mut oldest = Oldest::new(most);
+    let (mut oldest, mut room) = (Oldest::new(most), KeyRoom::new());
     let all = found.len() + most;
-    locks.grants.holders.visit(&mut |key, shown| {
-        match matches(key) {
-            None => return false,
-            Some(false) => return true,
-            Some(true) => {}
+    'holders: for shard in 0..SHARDS {
+        for (key, held_for) in locks.grants.holders.held(shard) {
+            if !matches(&key)? {
+                continue;
+            }
+            if *by == Some(LockOrder::Age) {
+                oldest.note(key, held_for);
+            } else if found.len() < all && room.take(&key) {
+                found.push(key);
+            } else {
+                break 'holders;
+            }
         }
-        if *by == Some(LockOrder::Age) {
-            oldest.note(key, shown.held_for);
-            return true;
-        }
-        bytes += key.len();
-        found.push(key.to_vec());
-        found.len() < all && bytes < MAX_KEY_BYTES
-    });
-    if !is_enough {
-        return None;
     }
     found.extend(oldest.keys());
     found.sort();
     found.dedup();
     // A lock may have been given back meanwhile.
-    let found = found.iter().filter_map(|key| lock(locks, &Key::from(key)));
-    let mut found: Vec<LockStatus> = found.collect();
+    let mut found: Vec<LockStatus> = found.iter().filter_map(|key| lock(locks, key)).collect();
     match by {
         None => found.retain(|lock| lock.grant.is_some()),
         Some(order) => found.sort_by_key(|lock| Reverse(lock.rank(*order))),
     }
-    let mut room = MAX_KEY_BYTES;
-    let has_room = |lock: &LockStatus| {
-        let had_room = room > 0;
-        room = room.saturating_sub(lock.key.len());
-        had_room
-    };
-    Some(found.into_iter().take(most).take_while(has_room).collect())
+    let mut room = KeyRoom::new();
+    Some(found.into_iter().take(most).take_while(|lock| room.take(&lock.key)).collect())
 }
 
-/// The clients that hold locks or wait, at most [`MOST_TOLD`]: who waits longest first, then who holds
-/// most. Locks and waiters whose client is not known are left out.
-pub(super) fn clients(locks: &Locks) -> Vec<ClientStatus> {
+/// The clients that hold locks or wait, at most `most` and [`MOST_TOLD`]: who waits longest first, then
+/// who holds most. Locks and waiters whose client is not known are left out.
+pub(super) fn clients(locks: &Locks, most: usize) -> Vec<ClientStatus> {
     let mut all = HashMap::new();
     let client = |card: Arc<ClientCard>| ClientStatus {
         card,
@@ -261,80 +274,209 @@ pub(super) fn clients(locks: &Locks) -> Vec<ClientStatus> {
             client.held += 1;
             client.longest_hold = client.longest_hold.max(shown.held_for);
             if client.keys.len() < MOST_KEYS {
-                client.keys.push(key.to_vec());
-            }
-        }
-        true
-    });
-    locks.queues.visit(&mut |key, line| {
-        for WaiterStatus { card, waited, .. } in line {
-            if let Some(card) = card {
-                let client = all.entry(card.number()).or_insert_with(|| client(card.clone()));
-                client.waits_for = Some((key.to_vec(), *waited));
+                client.keys.push(key.clone());
             }
         }
     });
+    for (card, key, waited) in locks.queues.waiting_clients() {
+        let client = all.entry(card.number()).or_insert_with(|| client(card));
+        client.waits_for = Some((key, waited));
+    }
     let mut all: Vec<ClientStatus> = all.into_values().collect();
     all.sort_by_cached_key(|client| {
         let waited = client.waits_for.as_ref().map(|(_, waited)| *waited);
         (Reverse(waited), Reverse(client.held), client.card.number())
     });
-    all.truncate(MOST_TOLD);
+    all.truncate(most.min(MOST_TOLD));
     all.iter_mut().for_each(|client| client.keys.sort());
+    cut_keys(&mut all);
     all
+}
+
+/// Leaves out keys beyond [`MAX_KEY_BYTES`]. What a client waits for is told whole, or the client is left
+/// out; of those that it holds each client is told one before any is told another one.
+fn cut_keys(clients: &mut Vec<ClientStatus>) {
+    let mut room = KeyRoom::new();
+    let is_told =
+        |client: &&ClientStatus| client.waits_for.as_ref().is_none_or(|(key, _)| room.take(key));
+    let told = clients.iter().take_while(is_told).count();
+    clients.truncate(told);
+    let mut told = vec![0; clients.len()];
+    for nth in 0..MOST_KEYS {
+        for (client, told) in clients.iter().zip(&mut told) {
+            if client.keys.get(nth).is_some_and(|key| room.take(key)) {
+                *told += 1;
+            }
+        }
+    }
+    for (client, told) in clients.iter_mut().zip(told) {
+        client.keys.truncate(told);
+    }
 }
 
 /// The locks that are waited for longest, the first of them first, at most `most` and
 /// [`MOST_TOLD`].
 pub(super) fn hot(locks: &Locks, most: usize) -> Vec<HotLock> {
-    let mut all: HashMap<Vec<u8>, HotLock> = HashMap::new();
+    let mut all: KeyMap<HotLock> = KeyMap::default();
     for counted in locks.hot.all() {
-        let key = counted.key.to_vec();
         let hot = HotLock {
             waited: counted.waited,
             excess: counted.excess,
             waits: counted.waits,
             longest: counted.longest,
-            ..HotLock::new(&key)
+            ..HotLock::new(&counted.key)
         };
-        all.insert(key, hot);
+        all.insert(counted.key, hot);
     }
-    locks.queues.visit(&mut |key, line| {
-        let hot = match all.entry(key.to_vec()) {
-            Entry::Occupied(counted) => counted.into_mut(),
-            Entry::Vacant(none) => none.insert(HotLock::new(key)),
-        };
-        hot.waiters = line.len();
-        hot.waits += line.len() as u64;
-        hot.waited += line.iter().map(|waiter| waiter.waited).sum::<Duration>();
-        // First come, first: the first has waited longest.
-        let longest = line.first().map_or(Duration::ZERO, |first| first.waited);
-        hot.longest = hot.longest.max(longest);
-    });
+    for line in locks.queues.lines() {
+        let hot = all.entry(line.key).or_insert_with_key(HotLock::new);
+        hot.waiters = line.waiters;
+        hot.waits += line.waiters as u64;
+        hot.waited += line.waited;
+        hot.longest = hot.longest.max(line.longest);
+        hot.is_held = line.is_held;
+    }
     let mut all: Vec<HotLock> = all.into_values().collect();
     all.sort_by(|a, b| b.waited.cmp(&a.waited).then_with(|| a.key.cmp(&b.key)));
-    all.truncate(most.min(MOST_TOLD));
+    let mut room = KeyRoom::new();
+    let told = all.iter().take(most.min(MOST_TOLD)).take_while(|hot| room.take(&hot.key)).count();
+    all.truncate(told);
     for hot in &mut all {
-        let shown = locks.grants.holders.show(&Key::from(&hot.key));
+        let shown = locks.grants.holders.show(&hot.key);
         let is_known = shown.is_some() || hot.waiters > 0;
         let session = shown.as_ref().map(|shown| shown.is_session_lock);
-        hot.kind = if is_known { kind(session) } else { "" };
+        hot.kind = if is_known { kind(session, hot.is_held) } else { "" };
         hot.holder = shown.and_then(|shown| shown.card);
     }
     all
 }
 
 impl HotLock {
-    fn new(key: &[u8]) -> HotLock {
+    fn new(key: &Key) -> HotLock {
         HotLock {
-            key: key.to_vec(),
+            key: key.clone(),
             waited: Duration::ZERO,
             excess: Duration::ZERO,
             waits: 0,
             longest: Duration::ZERO,
             waiters: 0,
+            is_held: false,
             kind: "",
             holder: None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::atomic::{AtomicBool, AtomicU64, Ordering},
+        task::Waker,
+        thread,
+    };
+
+    use super::*;
+    use crate::{
+        clock::Instant,
+        config::LocksConfig,
+        key::Token,
+        lock::{Claim, Engine, holders::Holder, line::queue::LineUp},
+    };
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// A proxy whose lock node does not answer.
+    fn engine() -> Arc<Engine> {
+        let nodes = vec!["redis://127.0.0.1:1".parse().unwrap()];
+        let config = LocksConfig { nodes, ..LocksConfig::default() };
+        Engine::start_alone(&config, Arc::new(|| 1))
+    }
+
+    fn granted(locks: &Locks, key: &str, card: &Arc<ClientCard>) {
+        let now = Instant::now();
+        let holder = Holder::new(&Token::from("t"), Claim::new(), 1, now, now + LONG);
+        locks.grants.granted(&Key::from(key), holder.by(Some(card.clone())));
+    }
+
+    fn waits(locks: &Locks, key: &Key, ticket: u64, card: &Arc<ClientCard>) {
+        let card = Some(card.clone());
+        let wants = LineUp { token: Token::from("t"), ttl: LONG, card };
+        locks.queues.join(key, wants, ticket).unwrap();
+    }
+
+    /// A name of 4,096 bytes, which is the longest by default.
+    fn long(name: &str) -> String {
+        format!("{name:x<4096}")
+    }
+
+    #[tokio::test]
+    async fn clients_are_told_with_no_more_than_a_megabyte_of_keys() {
+        let engine = engine();
+        let locks = engine.locks();
+        let cards: Vec<_> = (0..1000).map(|_| ClientCard::new(None)).collect();
+        for (number, card) in cards.iter().enumerate() {
+            (0..MOST_KEYS).for_each(|n| granted(locks, &long(&format!("{number} {n} ")), card));
+        }
+        let bytes = |clients: &[ClientStatus]| -> usize {
+            let all = clients.iter().flat_map(|client| {
+                let waits_for = client.waits_for.as_ref().map(|(key, _)| key);
+                client.keys.iter().chain(waits_for).map(|key| key.len())
+            });
+            all.sum()
+        };
+        let told = clients(locks, usize::MAX);
+        assert!((MAX_KEY_BYTES..MAX_KEY_BYTES + 4096).contains(&bytes(&told)));
+        assert_eq!(told.len(), 1000, "who has no room for keys is told all the same");
+        assert!(told.iter().all(|client| client.held == MOST_KEYS && client.keys.len() <= 1));
+        let few = clients(locks, 10);
+        assert_eq!((few.len(), bytes(&few)), (10, 10 * MOST_KEYS * 4096));
+        // What a client waits for is told whole, before what others hold.
+        for (ticket, card) in (0..).zip(&cards[600..]) {
+            waits(locks, &Key::from(&long(&format!("waited {ticket} "))), ticket, card);
+        }
+        let told = clients(locks, usize::MAX);
+        assert!((MAX_KEY_BYTES..MAX_KEY_BYTES + 4096).contains(&bytes(&told)));
+        assert!(told.iter().all(|client| client.waits_for.is_some()));
+        let told = hot(locks, usize::MAX);
+        let bytes: usize = told.iter().map(|hot| hot.key.len()).sum();
+        assert!((MAX_KEY_BYTES..MAX_KEY_BYTES + 4096).contains(&bytes));
+    }
+    #[tokio::test]
+    async fn whoever_waits_goes_on_while_keys_are_compared_with_a_costly_pattern() {
+        let engine = engine();
+        let locks = engine.locks().clone();
+        let card = ClientCard::new(None);
+        for ticket in 0..200 {
+            waits(&locks, &Key::from(&long(&format!("{ticket} "))), ticket, &card);
+        }
+        let (rounds, lists) = (Arc::new(AtomicU64::new(0)), locks.clone());
+        let (counted, seen) = (rounds.clone(), Arc::new(AtomicBool::new(false)));
+        let is_seen = seen.clone();
+        // A waiter looks whose turn it is, again and again.
+        let waiter = thread::spawn(move || {
+            while !is_seen.load(Ordering::Relaxed) {
+                locks.queues.turn(b"none", 0, Waker::noop());
+                counted.fetch_add(1, Ordering::Relaxed);
+                // Leaves the mutex to others most of the time.
+                (0..1000).for_each(|_| std::hint::spin_loop());
+            }
+        });
+        let wanted = LocksWanted {
+            pattern: Some(format!("*{}y", "x".repeat(200)).into_bytes()),
+            by: Some(LockOrder::Waiters),
+            ..LocksWanted::default()
+        };
+        for _ in 0..20 {
+            let before = rounds.load(Ordering::Relaxed);
+            assert_eq!(list(&lists, &wanted, 0), None, "it is costly");
+            // Some come before the list begins to compare, and behind it.
+            if rounds.load(Ordering::Relaxed) - before > 100 {
+                seen.store(true, Ordering::Relaxed);
+                break;
+            }
+        }
+        let went_on = seen.swap(true, Ordering::Relaxed);
+        waiter.join().unwrap();
+        assert!(went_on, "nobody's turn came while keys were compared");
     }
 }

@@ -34,7 +34,7 @@ pub(super) enum GrantEnd {
     Released,
     /// An operator took it back through this proxy.
     TakenBack,
-    /// The session lock was lost.
+    /// The session lock was lost, or the lease may have been, as the clocks of a quorum of nodes had jumped.
     Lost,
     /// Nobody gave it back through this proxy in time.
     RanOut,
@@ -141,16 +141,16 @@ impl Trail {
     }
 
     /// Tells that fewer lock nodes than a quorum can vote now.
-    pub(super) fn quorum_lost(&self, up: usize, needed: usize, missing: &str) {
+    pub(super) fn quorum_lost(&self, voting: usize, needed: usize, missing: &str) {
         if let Some(left_out) = self.quorum.next(Instant::now()) {
-            warn!(up, needed, missing, left_out, "the quorum is lost: locks cannot be had");
+            warn!(voting, needed, missing, left_out, "the quorum is lost: locks cannot be had");
         }
     }
 
     /// Tells that a quorum can vote again.
-    pub(super) fn quorum_back(&self, up: usize, needed: usize, after: Duration) {
+    pub(super) fn quorum_back(&self, voting: usize, needed: usize, after: Duration) {
         if let Some(left_out) = self.quorum.next(Instant::now()) {
-            info!(up, needed, after_ms = millis(after), left_out, "the quorum is back");
+            info!(voting, needed, after_ms = millis(after), left_out, "the quorum is back");
         }
     }
 

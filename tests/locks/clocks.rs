@@ -161,7 +161,8 @@ fn granted_at(client: &mut Client) -> (Instant, String) {
 /// has run out.
 fn jumping_clocks_grant_nothing_twice(count: usize) {
     let nodes = three();
-    let (proxy, other) = (before(&nodes).start(), before(&nodes).start());
+    let proxy = before(&nodes).top("log: {locks: all}").start();
+    let other = before(&nodes).start();
     all_up(&proxy);
     all_up(&other);
     let held = proxy.client().cmd(&["LOCK", "k", "a", "PX", "4000"]).grant();
@@ -175,6 +176,8 @@ fn jumping_clocks_grant_nothing_twice(count: usize) {
     assert!(at > until, "{:?} too soon", until - at);
     if count > 1 {
         assert!(said.contains("(clock jumped)"), "{said}");
+        let end = format!("\"audit\":\"lost\",\"fence\":{},", held.fence);
+        assert_eq!(proxy.log().matches(&end).count(), 1, "{}", proxy.log());
     }
     all_up(&proxy);
     all_up(&other);

@@ -122,8 +122,14 @@ fn lock_nodes_that_are_too_slow_are_told_everywhere() {
     assert!(line.contains("\"WARN\"") && line.contains(" operations in "), "{line}");
     assert!(line.contains("missing: 127.0.0.1:") && line.contains("(timeout)"), "{line}");
     assert_eq!(log.matches("\"fault\":\"slow\"").count(), 3, "{log}");
+    eventually("its end is told", || proxy.log().contains("the quorum is lost"));
+    let log = proxy.log();
+    let line = log.lines().find(|line| line.contains("the quorum is lost")).unwrap();
+    assert!(line.contains("\"voting\":2,\"needed\":3"), "{line}");
+    assert_eq!(line.matches(" (too slow)").count(), 3, "{line}");
     late(0);
     eventually("ready again", ready);
+    eventually("its return is told", || proxy.log().contains("the quorum is back"));
     eventually("all are fast", || proxy.metric("lockgate_node_fault", "fault=\"slow\"") == 0.0);
     client.cmd(&["LOCK", "other", "PX", "30000"]).grant();
 }

@@ -55,7 +55,7 @@ fn the_end_of_the_quorum_and_its_return_have_one_line_each() {
     assert_eq!(lines(&proxy, &["the quorum is"]), Vec::<String>::new());
     proxy.node(1).freeze().unwrap();
     eventually("its end is told", || !lines(&proxy, &["the quorum is lost"]).is_empty());
-    let line = &lines(&proxy, &["the quorum is lost", "\"up\":1", "\"needed\":2"])[0];
+    let line = &lines(&proxy, &["the quorum is lost", "\"voting\":1", "\"needed\":2"])[0];
     for node in 0..2 {
         let port = proxy.node(node).port();
         assert!(line.contains(&format!("127.0.0.1:{port} (")), "{line}");
@@ -158,4 +158,25 @@ fn the_audit_trail_has_a_line_for_each_grant_and_its_end() {
     });
     proxy.terminate();
     proxy.wait();
+}
+
+#[test]
+fn each_lease_that_nobody_gives_back_has_an_end_in_the_audit_trail() {
+    let proxy = Proxy::with().nodes(1).top("log: {level: 'off', locks: all}").start();
+    let mut client = proxy.client();
+    // More than are found by looking around now and then.
+    let keys: Vec<String> = (0..10_000).map(|n| format!("k{n}")).collect();
+    let mut granted = 0;
+    for some in keys.chunks(100) {
+        let words: Vec<[&str; 4]> = some.iter().map(|key| ["LOCK", key, "PX", "100"]).collect();
+        let all: Vec<&[&str]> = words.iter().map(|words| &words[..]).collect();
+        let replies = client.pipe(&all);
+        granted += replies.iter().filter(|reply| matches!(reply, Reply::Array(_))).count();
+    }
+    let told = |event: &str| proxy.log().matches(&format!("\"audit\":\"{event}\"")).count();
+    assert!(granted > 5000, "{granted}");
+    eventually("each has its end", || {
+        let ended = told("ran_out");
+        ended >= granted && ended == told("granted")
+    });
 }

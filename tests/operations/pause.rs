@@ -2,7 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::{Client, Proxy, Reply, encode, eventually};
+use crate::{
+    support::{Client, Proxy, Reply, encode, eventually},
+    who::{elements, field},
+};
 
 fn deployment() -> Proxy {
     Proxy::with().nodes(3).locks("default_ttl: 1500ms").start()
@@ -174,4 +177,43 @@ fn who_may_not_kill_connections_may_pause_nothing() {
     }
     assert_eq!(proxy.nodes_up(), 3);
     app.cmd(&["LOCK", "job"]).grant();
+}
+
+#[test]
+fn a_lock_of_which_no_holder_is_known_is_not_told_as_held_elsewhere() {
+    let mut proxy = deployment();
+    let other = Proxy::beside(&proxy).start();
+    let (mut operator, mut waiter) = (proxy.client(), proxy.client());
+    let mut told_as = |proxy: &Proxy, kind: &str| {
+        let hot = elements(operator.cmd(&["LOCKGATE", "HOT"]));
+        let listed = elements(operator.cmd(&["LOCKGATE", "LOCKS", "BY", "wait"]));
+        let kinds: Vec<Reply> = hot.iter().chain(&listed).map(|lock| field(lock, "kind")).collect();
+        let json = format!("\"kind\":\"{kind}\"");
+        let pages = ["/api/hot", "/api/locks?by=wait"].map(|page| proxy.http(page));
+        kinds == [Reply::bulk(kind), Reply::bulk(kind)]
+            && pages.iter().all(|page| page.contains(&json))
+    };
+    // Free, and nobody is granted it.
+    assert_eq!(proxy.client().cmd(&["LOCKGATE", "PAUSE", "600000"]), Reply::ok());
+    waiter.send(&encode(&["LOCK", "job", "WAIT", "60000"]));
+    eventually("it waits", || proxy.waiters() == 1);
+    assert!(told_as(&proxy, "unknown"));
+    assert_eq!(proxy.client().cmd(&["LOCKGATE", "UNPAUSE"]), Reply::ok());
+    waiter.reply().grant();
+    assert_eq!(waiter.cmd(&["UNLOCK", "job"]), Reply::Int(1));
+
+    other.client().cmd(&["LOCK", "job", "token", "PX", "60000"]).grant();
+    waiter.send(&encode(&["LOCK", "job", "WAIT", "60000"]));
+    eventually("its holder is named", || told_as(&proxy, "elsewhere"));
+    // Nobody knows who has it after a pause has begun, or while too few nodes answer.
+    assert_eq!(proxy.client().cmd(&["LOCKGATE", "PAUSE", "600000"]), Reply::ok());
+    eventually("no holder is named in a pause", || told_as(&proxy, "unknown"));
+    assert_eq!(proxy.client().cmd(&["LOCKGATE", "UNPAUSE"]), Reply::ok());
+    eventually("its holder is named again", || told_as(&proxy, "elsewhere"));
+    (0..2).for_each(|node| proxy.node(node).freeze().unwrap());
+    eventually("no holder is named without a quorum", || told_as(&proxy, "unknown"));
+    (0..2).for_each(|node| proxy.node(node).thaw().unwrap());
+    eventually("its holder is named again", || told_as(&proxy, "elsewhere"));
+    assert_eq!(other.client().cmd(&["UNLOCK", "job", "token"]), Reply::Int(1));
+    waiter.reply().grant();
 }

@@ -34,6 +34,11 @@ fn nodes_that_refuse_writes_are_up_and_do_not_count() {
     assert_eq!(page.matches("; it refuses writes: its disk or its memory is full").count(), 2);
     let nodes = format!("{:?}", client.cmd(&["LOCKGATE", "NODES"]));
     assert_eq!(nodes.matches(&format!("{:?}", Reply::bulk("refuses"))).count(), 2, "{nodes}");
+    eventually("the end of the quorum is told", || proxy.log().contains("the quorum is lost"));
+    let log = proxy.log();
+    let line = log.lines().find(|line| line.contains("the quorum is lost")).unwrap();
+    assert!(line.contains("\"voting\":1,\"needed\":2"), "{line}");
+    assert_eq!(line.matches(" (refuses writes)").count(), 2, "{line}");
     // What is left cannot be paused away either.
     for (node, (_, end)) in CAUSES.iter().enumerate() {
         assert_eq!(proxy.node_client(node).cmd(end), Reply::ok());

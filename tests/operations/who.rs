@@ -18,14 +18,14 @@ fn number(reply: &Reply) -> i64 {
     }
 }
 
-fn elements(reply: Reply) -> Vec<Reply> {
+pub(crate) fn elements(reply: Reply) -> Vec<Reply> {
     match reply {
         Reply::Array(all) | Reply::Map(all) => all,
         other => panic!("no elements: {other:?}"),
     }
 }
 
-fn field(map: &Reply, name: &str) -> Reply {
+pub(crate) fn field(map: &Reply, name: &str) -> Reply {
     let all = elements(map.clone());
     let at = all.iter().step_by(2).position(|key| text(key) == name);
     all[2 * at.unwrap_or_else(|| panic!("no {name} in {all:?}")) + 1].clone()

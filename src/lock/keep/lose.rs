@@ -6,7 +6,10 @@ use super::{
     losses::{LossKind, Lost},
     watch::Watch,
 };
-use crate::lock::{Release, locks::Locks, metrics::LostReason};
+use crate::{
+    clock::Instant,
+    lock::{Release, locks::Locks, metrics::LostReason, trail::GrantEnd},
+};
 
 /// The reason as it is counted, and what the client is to know. Of an adopted lock without a TTL
 /// that another grant has, or nobody, it cannot be told here whether it was lost, or released or
@@ -66,9 +69,12 @@ pub(in crate::lock) fn take_back(
     release
 }
 
-/// Loses all session locks held here: a quorum of nodes may have ended them.
+/// Loses all locks held here: a quorum of nodes may have ended them. The holders of session locks are told;
+/// of leases the audit trail alone tells.
 pub(in crate::lock) fn lose_all(locks: &Arc<Locks>) {
-    for watch in locks.grants.holders.forget() {
+    let (watches, leases) = locks.grants.holders.forget(Instant::now());
+    locks.grants.ended(leases, GrantEnd::Lost);
+    for watch in watches {
         lose(locks, &watch, LostReason::Clock);
     }
 }

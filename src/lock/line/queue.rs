@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     card::ClientCard,
     config::LocksConfig,
-    key::Token,
+    key::{Key, Token},
     lock::{
         Acquire, NoQuorum, NotGranted,
         jitter::jittered,
@@ -80,6 +80,8 @@ pub(in crate::lock) struct Wishes {
 
 /// The clients that wait for one lock.
 struct Queue {
+    /// The lock's key, as those have it who wait for it.
+    key: Key,
     seats: VecDeque<InLine>,
     /// Whether the head's request, or a hand-over to it, is under way.
     asking: bool,
@@ -99,6 +101,9 @@ struct Queue {
     others: bool,
     /// The error of the last request, if too few nodes answered.
     no_quorum: Option<NoQuorum>,
+    /// Whether a quorum has named a holder in answer to the last request, and nothing has been heard since
+    /// that may have changed it.
+    is_held: bool,
     /// Voters that have told of a release since the last try, one bit each.
     heard: u64,
     /// Voters that are subscribed to, one bit each.
@@ -126,6 +131,20 @@ pub(crate) struct WaiterStatus {
     pub(crate) waited: Duration,
     /// The TTL that it asks for.
     pub(crate) ttl: Duration,
+}
+
+/// A line in which somebody waits, as operators are told of it.
+#[derive(Debug)]
+pub(in crate::lock) struct LineStatus {
+    pub(in crate::lock) key: Key,
+    /// How many wait.
+    pub(in crate::lock) waiters: usize,
+    /// How long they have waited, all together.
+    pub(in crate::lock) waited: Duration,
+    /// How long the first of them has waited.
+    pub(in crate::lock) longest: Duration,
+    /// Whether the lock nodes have said that somebody holds the lock, and nothing was heard since.
+    pub(in crate::lock) is_held: bool,
 }
 
 struct InLine {
@@ -209,8 +228,11 @@ impl Queues {
 
     /// Has everybody in line wait until then, whether a lock becomes free or not; `None`: no longer.
     pub(in crate::lock) fn pause(&self, until: Option<Instant>) {
-        *self.pause.lock() = until;
+        let mut pause = self.pause.lock();
+        *pause = until;
+        // Under the mutex: whoever finds an earlier pause over must not take this one away.
         self.is_paused.store(until.is_some(), Ordering::Release);
+        drop(pause);
         // Each head looks again whether it may ask.
         let mut queues = self.queues.lock();
         let heads = queues.values_mut().filter_map(|queue| queue.seats.front_mut()?.waker.take());
@@ -224,7 +246,8 @@ impl Queues {
         if !self.is_paused.load(Ordering::Acquire) {
             return None;
         }
-        let until = (*self.pause.lock()).filter(|until| *until > Instant::now());
+        let pause = self.pause.lock();
+        let until = (*pause).filter(|until| *until > Instant::now());
         if until.is_none() {
             self.is_paused.store(false, Ordering::Release);
         }
@@ -237,14 +260,14 @@ impl Queues {
     /// If the queue is full.
     pub(in crate::lock) fn join(
         &self,
-        key: &[u8],
+        key: &Key,
         wants: LineUp,
         ticket: u64,
     ) -> Result<(), NotGranted> {
         let mut queues = self.queues.lock();
-        let queue = match queues.get_mut(key) {
+        let queue = match queues.get_mut(&**key) {
             Some(queue) => queue,
-            None => queues.entry(key.to_vec()).or_insert_with(Queue::new),
+            None => queues.entry(key.to_vec()).or_insert_with(|| Queue::new(key.clone())),
         };
         let limit = self.max_waiters.load(Ordering::Relaxed);
         if queue.seats.len() >= limit {
@@ -282,6 +305,8 @@ impl Queues {
             return WaiterTurn::Wait(None);
         }
         if let Some(until) = self.paused_until() {
+            // The nodes are not asked again until then.
+            queue.is_held = false;
             return WaiterTurn::Wait(Some(until));
         }
         let reason = match queue.woken.take() {
@@ -307,6 +332,7 @@ impl Queues {
             NotGranted::NoQuorum(error) => Some(error.clone()),
             _ => None,
         };
+        queue.is_held = matches!(why, NotGranted::Held { contested: false, .. });
         match why {
             NotGranted::Held { remaining, contested: false } => {
                 queue.clashed = false;
@@ -340,6 +366,7 @@ impl Queues {
             match how {
                 Departure::Granted(ttl) => {
                     (queue.clashed, queue.woken, queue.no_quorum) = (false, None, None);
+                    queue.is_held = false;
                     queue.sleep(Some(ttl), self.quorum());
                     if !queue.seats.is_empty() {
                         self.listen(key, queue);
@@ -399,6 +426,7 @@ impl Queues {
         let Some(queue) = queues.get_mut(key).filter(|queue| !queue.seats.is_empty()) else {
             return;
         };
+        queue.is_held = false;
         if !matches!(next, NextHolder::Others) || queue.asking {
             return queue.wake(WakeUp::Release);
         }
@@ -455,6 +483,7 @@ impl Queues {
         queue.heard |= bit(voter);
         if queue.heard.count_ones() as usize >= self.quorum() {
             queue.heard = 0;
+            queue.is_held = false;
             if !queue.clashed {
                 queue.tries = 0;
                 queue.wake(WakeUp::Message);
@@ -544,17 +573,30 @@ impl Queues {
         first.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
-    /// Shows each line in which somebody waits, first come, first.
-    pub(in crate::lock) fn visit(&self, visit: &mut dyn FnMut(&[u8], &[WaiterStatus])) {
+    /// The lines in which somebody waits, in no order.
+    pub(in crate::lock) fn lines(&self) -> Vec<LineStatus> {
         if self.count.load(Ordering::Relaxed) == 0 {
-            return;
+            return Vec::new();
         }
         let now = Instant::now();
-        for (key, queue) in &*self.queues.lock() {
-            if !queue.seats.is_empty() {
-                visit(key, &queue.shown(now));
-            }
-        }
+        self.queues.lock().values().filter_map(|queue| queue.status(now)).collect()
+    }
+
+    /// The line for `key`, if somebody waits in it.
+    pub(in crate::lock) fn line_of(&self, key: &[u8]) -> Option<LineStatus> {
+        self.queues.lock().get(key)?.status(Instant::now())
+    }
+
+    /// The clients that wait, as far as they are known: for which lock each does, and how long it has.
+    pub(in crate::lock) fn waiting_clients(&self) -> Vec<(Arc<ClientCard>, Key, Duration)> {
+        let now = Instant::now();
+        let queues = self.queues.lock();
+        let seats =
+            queues.values().flat_map(|queue| queue.seats.iter().map(move |seat| (queue, seat)));
+        let known = seats.filter_map(|(queue, seat)| {
+            Some((seat.wants.card.clone()?, queue.key.clone(), now - seat.since))
+        });
+        known.collect()
     }
 
     /// The waiters for `key`, first come, first.
@@ -619,8 +661,9 @@ impl Wishes {
 }
 
 impl Queue {
-    fn new() -> Queue {
+    fn new(key: Key) -> Queue {
         Queue {
+            key,
             seats: VecDeque::new(),
             asking: false,
             next_try: Instant::now(),
@@ -631,11 +674,21 @@ impl Queue {
             handovers: 0,
             others: false,
             no_quorum: None,
+            is_held: false,
             heard: 0,
             subscribed: 0,
             listening: false,
             empty_since: None,
         }
+    }
+
+    /// The line as operators are told of it, if somebody waits.
+    fn status(&self, now: Instant) -> Option<LineStatus> {
+        // First come, first: the first has waited longest.
+        let longest = now - self.seats.front()?.since;
+        let waited = self.seats.iter().map(|seat| now - seat.since).sum();
+        let (key, waiters, is_held) = (self.key.clone(), self.seats.len(), self.is_held);
+        Some(LineStatus { key, waiters, waited, longest, is_held })
     }
 
     /// The waiters as operators are told of them.
@@ -653,6 +706,7 @@ impl Queue {
         self.reason = reason;
         self.woken = None;
         self.asking = false;
+        self.is_held = false;
         self.handovers = 0;
         self.tries = 0;
     }

@@ -5,6 +5,8 @@ use super::*;
 const TTL: Duration = Duration::from_secs(10);
 const HELD: NotGranted =
     NotGranted::Held { remaining: Some(Duration::from_secs(10)), contested: false };
+/// Rounds in which two threads meet.
+const ROUNDS: usize = 1_000_000;
 const CLASHED: NotGranted = NotGranted::Held { remaining: None, contested: true };
 
 /// Queues over five nodes, for at most three waiters and two hand-overs in a row.
@@ -23,7 +25,7 @@ fn line_up(ticket: u64) -> LineUp {
 }
 
 fn join(queues: &Queues, ticket: u64) {
-    queues.join(b"k", line_up(ticket), ticket).unwrap();
+    queues.join(&Key::from("k"), line_up(ticket), ticket).unwrap();
 }
 
 /// The waiter's turn: `ask` with the cause, `take`, or `wait`.
@@ -83,9 +85,9 @@ async fn a_queue_is_bounded_and_whoever_leaves_makes_room() {
     for ticket in 1..=3 {
         join(&queues, ticket);
     }
-    let full = queues.join(b"k", line_up(4), 4);
+    let full = queues.join(&Key::from("k"), line_up(4), 4);
     assert_eq!(full, Err(NotGranted::QueueFull { limit: 3 }));
-    queues.join(b"other", line_up(4), 4).unwrap();
+    queues.join(&Key::from("other"), line_up(4), 4).unwrap();
     queues.leave(b"k", 2, Departure::Gone);
     join(&queues, 5);
     queues.leave(b"k", 9, Departure::Gone);
@@ -272,4 +274,27 @@ async fn who_was_told_in_vain_listens_again_only_for_the_next_waiter() {
     assert_eq!(queues.wishes(0).take(), HashMap::from([(b"k".to_vec(), true)]));
     tokio::time::advance(POLLING.1).await;
     assert_eq!(turn(&queues, 2), "ask Retry", "nobody would tell yet");
+}
+
+#[test]
+fn a_pause_that_begins_while_an_earlier_one_is_found_over_is_not_lost() {
+    let queues = queues();
+    let (over, later) = (Instant::now(), Instant::now() + Duration::from_secs(600));
+    let is_done = AtomicBool::new(false);
+    let lost = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_done.load(Ordering::Relaxed) {
+                queues.paused_until();
+            }
+        });
+        // A loss needs the other thread to be interrupted at one place.
+        let lost = (0..ROUNDS).find(|_| {
+            queues.pause(Some(over));
+            queues.pause(Some(later));
+            (0..4).any(|_| queues.paused_until().is_none())
+        });
+        is_done.store(true, Ordering::Relaxed);
+        lost
+    });
+    assert_eq!(lost, None);
 }

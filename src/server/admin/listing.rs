@@ -12,7 +12,6 @@ use crate::{
     adopt::{rows::hexadecimal, verdict::danger},
     card::ClientCard,
     clock::millis,
-    key::Key,
     lock::{LockStatus, LocksWanted},
     session::Shared,
 };
@@ -47,7 +46,8 @@ pub(super) struct LockList {
 struct LockPart {
     #[serde(flatten)]
     name: LockName,
-    /// `session`, `lease`, or `elsewhere`: clients here wait for it, and another proxy granted it.
+    /// `session`, `lease`, `elsewhere`: clients here wait for it, and another proxy granted it; or
+    /// `unknown`: they wait, and who has it is not known.
     kind: &'static str,
     fence: Option<u64>,
     held_ms: Option<u64>,
@@ -186,11 +186,10 @@ fn part(lock: &LockStatus, shared: &Shared) -> LockPart {
 pub(super) fn hot(shared: &Shared, most: usize) -> HotList {
     let engine = &shared.engine;
     let hot = engine.hot(most).into_iter().map(|hot| {
-        let key = Key::from(&hot.key);
-        let grant = engine.lock(&key).and_then(|lock| lock.grant);
+        let grant = engine.lock(&hot.key).and_then(|lock| lock.grant);
         let line = match hot.waiters {
             0 => Vec::new(),
-            _ => engine.waiters(&key),
+            _ => engine.waiters(&hot.key),
         };
         HotPart {
             name: LockName::of(&hot.key, shared),
@@ -219,7 +218,7 @@ pub(super) fn hot(shared: &Shared, most: usize) -> HotList {
 
 /// The clients that hold locks or wait, at most so many.
 pub(super) fn clients(shared: &Shared, most: usize) -> ClientList {
-    let clients = shared.engine.clients().into_iter().take(most).map(|client| {
+    let clients = shared.engine.clients(most).into_iter().map(|client| {
         let keys = client.keys.iter().map(|key| LockName::of(key, shared)).collect();
         let waits_for = client.waits_for.as_ref().map(|(key, _)| LockName::of(key, shared));
         let waited = client.waits_for.map(|(_, waited)| waited).unwrap_or_default();

@@ -94,7 +94,7 @@ impl Desk {
 
     /// Answers LOCKGATE CLIENTS.
     pub(super) fn tell_clients(&self, out: &mut Vec<u8>) {
-        let clients = self.shared.engine.clients();
+        let clients = self.shared.engine.clients(MOST_TOLD);
         encode::array(out, clients.len());
         for client in clients {
             encode::map(out, 8, self.conn.state.resp3);
@@ -105,9 +105,9 @@ impl Desk {
             encode::array(out, client.keys.len());
             client.keys.iter().for_each(|key| encode::bulk(out, self.plain(key)));
             duration(out, "longest-hold-ms", client.longest_hold);
-            let (key, waited) = client.waits_for.unwrap_or_default();
-            field(out, "waits-for", self.plain(&key));
-            duration(out, "waited-ms", waited);
+            let (key, waited) = client.waits_for.unzip();
+            field(out, "waits-for", key.as_ref().map_or(&[], |key| self.plain(key)));
+            duration(out, "waited-ms", waited.unwrap_or_default());
         }
     }
 
@@ -181,12 +181,14 @@ fn tell_elsewhere(
     desk: &Desk,
 ) -> Progress {
     // Clients here may wait for it, or may have been granted it meanwhile.
-    let lock = desk.shared.engine.lock(key).unwrap_or_else(|| LockStatus {
-        key: key.to_vec(),
+    let mut lock = desk.shared.engine.lock(key).unwrap_or_else(|| LockStatus {
+        key: key.clone(),
         grant: None,
+        is_elsewhere: true,
         waiters: 0,
         longest_wait: Duration::ZERO,
     });
+    lock.is_elsewhere = lock.grant.is_none();
     let mut out = Vec::new();
     desk.tell_lock(&mut out, &lock, Some(&GrantElsewhere { fence, left }));
     ours.answer(out, None)
