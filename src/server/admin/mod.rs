@@ -3,6 +3,7 @@
 //!
 //! - [`http`]: the bounded HTTP server.
 //! - [`site`]: which page answers which request.
+//! - [`markup`]: the status page, out of the files in `page/`.
 //! - [`health`]: whether the data node and a quorum of lock nodes are there.
 //! - [`status`]: the whole proxy in one document; [`listing`]: locks, clients and idioms;
 //!   [`history`]: the last ten minutes.
@@ -14,6 +15,7 @@ mod health;
 mod history;
 mod http;
 mod listing;
+mod markup;
 mod query;
 mod site;
 mod status;

@@ -21,7 +21,7 @@ use super::{
     actions::{self, Actions},
     health::PageSource,
     history::StatusHistory,
-    listing, query,
+    listing, markup, query,
     status::StatusDocument,
 };
 use crate::{config::AdminToken, data::DataNode, session::Shared};
@@ -30,9 +30,6 @@ const TEXT: &str = "text/plain; charset=utf-8";
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 const JSON: &str = "application/json";
 const HTML: &str = "text/html; charset=utf-8";
-
-/// The page at `/`. `NONCE` stands where each answer has a number of its own.
-const STATUS_PAGE: &str = include_str!("page.html");
 
 const PAGES: &str = "there are the status page at /, /metrics, /healthz, /readyz, and as JSON /api/status, /api/locks, \
      /api/hot, /api/clients, /api/adopted, /api/history\n";
@@ -175,7 +172,7 @@ fn json(document: &impl Serialize) -> Page {
 /// other page may show it.
 fn status_page() -> Page {
     let nonce = format!("{:032x}", rand::random::<u128>());
-    let mut page = page(StatusCode::OK, HTML, STATUS_PAGE.replace("NONCE", &nonce));
+    let mut page = page(StatusCode::OK, HTML, markup::document(&nonce));
     let policy = format!(
         "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; \
          connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; \
