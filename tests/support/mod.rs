@@ -71,6 +71,7 @@ pub struct Setup {
     hosts: Option<PathBuf>,
     fronts: usize,
     admin_token: Option<String>,
+    peers: Vec<String>,
 }
 
 impl Setup {
@@ -122,6 +123,12 @@ impl Setup {
     /// Sets `admin.token`.
     pub fn admin_token(mut self, token: &str) -> Setup {
         self.admin_token = Some(token.to_owned());
+        self
+    }
+
+    /// Sets `admin.peers`.
+    pub fn peers(mut self, urls: &[String]) -> Setup {
+        self.peers = urls.to_vec();
         self
     }
 
@@ -198,8 +205,14 @@ impl Setup {
             "data: {data_url}\n{}locks:\n{}{patience}  nodes:\n{list}",
             self.top, self.locks
         );
-        let more =
-            (self.tls.as_deref(), self.behind_balancer.as_deref(), self.admin_token.as_deref());
+        let mut admin = String::new();
+        if let Some(token) = &self.admin_token {
+            admin += &format!(", token: '{token}'");
+        }
+        if !self.peers.is_empty() {
+            admin += &format!(", peers: ['{}']", self.peers.join("', '"));
+        }
+        let more = (self.tls.as_deref(), self.behind_balancer.as_deref(), &*admin);
         if self.init {
             // Nobody listens there; a cluster needs so many.
             let listen = format!("listen: 127.0.0.1:1-{}\n", self.fronts);
@@ -269,7 +282,7 @@ struct Listening {
 /// its ports.
 fn listening(
     (host, fronts): (&str, usize),
-    (tls, behind_balancer, admin_token): (Option<&str>, Option<&str>, Option<&str>),
+    (tls, behind_balancer, admin): (Option<&str>, Option<&str>, &str),
     settings: &str,
     environment: &[(String, String)],
     (files, hosts): (Option<(u64, u64)>, Option<&Path>),
@@ -287,9 +300,9 @@ fn listening(
         listen +=
             &format!("  - {{address: '{host}:{balancer_port}', proxy_protocol: yes{settings}}}\n");
     }
-    let admin = match admin_token {
-        Some(token) => format!("{{listen: '127.0.0.1:{admin_port}', token: '{token}'}}"),
-        None => format!("127.0.0.1:{admin_port}"),
+    let admin = match admin {
+        "" => format!("127.0.0.1:{admin_port}"),
+        more => format!("{{listen: '127.0.0.1:{admin_port}'{more}}}"),
     };
     let config = format!("{listen}admin: {admin}\n{settings}");
     let dir = tempfile::tempdir().expect("directory");
@@ -371,6 +384,7 @@ impl Proxy {
             hosts: None,
             fronts: 1,
             admin_token: None,
+            peers: Vec::new(),
         }
     }
 

@@ -7,6 +7,7 @@
 //! - [`health`]: whether the data node and a quorum of lock nodes are there.
 //! - [`status`]: the whole proxy in one document; [`listing`]: locks, clients and idioms;
 //!   [`history`]: the last ten minutes.
+//! - [`peers`]: how the other proxies are.
 //! - [`actions`]: what an operator has done there.
 //! - [`query`]: what stands behind the `?` of a request.
 
@@ -16,6 +17,7 @@ mod history;
 mod http;
 mod listing;
 mod markup;
+mod peers;
 mod query;
 mod site;
 mod status;

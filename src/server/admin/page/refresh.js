@@ -9,6 +9,22 @@ async function get(path) {
   return body;
 }
 
+// Apart from the rest, which must not wait for a proxy that does not answer.
+let asking = false;
+async function refreshProxies(wanted) {
+  $("proxies-part").hidden = !wanted;
+  if (!wanted || asking) return;
+  asking = true;
+  try {
+    const list = await get("/api/proxies");
+    keepingFocus(() => showProxies(list));
+  } catch {
+    // That this proxy does not answer is told already.
+  } finally {
+    asking = false;
+  }
+}
+
 async function refresh(now) {
   if (busy) { if (now) again = true; return; }
   if (!now && (!$("live").checked || document.hidden)) return;
@@ -24,6 +40,7 @@ async function refresh(now) {
     if (ticks++ % 2 === 0 || !history) wanted.push(get("/api/history").then(got => { history = got; }));
     const [status, hot, list] = await Promise.all(wanted);
     if (status.adoption) adopted = await get("/api/adopted?count=20");
+    refreshProxies(status.proxy.peers > 0);
     if (!status.proxy.actions && token) forget("The page has forgotten the token: the proxy takes none any more.");
     keepingFocus(() => {
       showHead(status); showTiles(status); showNodes(status); showHot(hot); showLocks(list);

@@ -58,6 +58,64 @@ function showTiles(status) {
   known.forEach(tile => tile.remove());
 }
 
+// What a peer told is text of a stranger. The link is the address in this proxy's own configuration.
+function proxyCell(proxy) {
+  const fresh = () => {
+    const box = make("span");
+    box.append(proxy.url && !proxy.here ? make("a") : make("b"), make("br"), make("bdi", "", "soft"));
+    return box;
+  };
+  return kept(String(!proxy.url || proxy.here), fresh, box => {
+    const [address, , name] = box.children, told = proxy.told || {};
+    if (address.tagName === "A" && address.href !== proxy.url + "/") address.href = proxy.url + "/";
+    set(address, proxy.here ? "this proxy" : proxy.url.replace("http://", ""));
+    set(name, plain(told.name || "") + (told.version ? ", version " + plain(told.version) : ""));
+  });
+}
+function proxyState(proxy) {
+  const told = proxy.told || {}, problems = told.problems || [];
+  const [kind, word] = !proxy.answers ? ["bad", "does not answer"] : told.draining ? ["warn", "draining"]
+    : !told.ready ? ["bad", "not ready"] : problems.length ? ["warn", "ready, not all well"] : ["good", "ready"];
+  const since = proxy.answers ? "" : ": " + proxy.error + ". For " + time(proxy.silent_ms) +
+    (proxy.answered_ms === null ? "; it has never answered" : "");
+  const fresh = () => {
+    const box = make("span");
+    box.append(make("b", SIGNS[kind] + word, kind), make("span"));
+    if (proxy.answers && problems.length) {
+      const list = make("ul", null, "plain");
+      problems.slice(0, 3).forEach(problem => list.append(make("li", plain(problem))));
+      if (problems.length > 3) list.append(make("li", "and more"));
+      box.append(list);
+    }
+    return box;
+  };
+  return kept(JSON.stringify([kind, word, problems]), fresh, box => set(box.children[1], plain(since)));
+}
+function showProxies(list) {
+  const told = proxy => (proxy.answers && proxy.told) || {}, data = {true: ["good", "up"], false: ["bad", "down"]};
+  const columns = [
+    ["Proxy", proxyCell],
+    ["State", proxyState],
+    ["Clients", proxy => number(told(proxy).connections)],
+    ["Locks", proxy => number(told(proxy).held)],
+    ["Waiting", proxy => number(told(proxy).waiters)],
+    ["Lock nodes", proxy => {
+      const {nodes, nodes_up, nodes_voting} = told(proxy);
+      if (nodes === undefined) return "–";
+      return nodes_up + " of " + nodes + " up" + (nodes_voting === nodes_up ? "" : ", " + nodes_voting + " vote");
+    }],
+    ["Data node", proxy => {
+      const [kind, word] = data[told(proxy).data_up] || ["soft", "–"];
+      return once(word, () => make("span", (SIGNS[kind] || "") + word, kind));
+    }],
+  ];
+  const silent = list.proxies.filter(proxy => !proxy.answers).length, all = list.proxies.length;
+  set($("proxies-sum"), silent ? silent + " of " + all + (silent === 1 ? " does not answer." : " do not answer.")
+    : (all === 1 ? "admin.peers names no other." : "All " + all + " answer.") + " Locks and clients below are those of this proxy alone.");
+  $("proxies-sum").className = silent ? "bad" : "soft";
+  fill($("proxies"), columns, list.proxies.map(proxy => ({id: proxy.here ? "" : proxy.url, data: proxy})));
+}
+
 function showNodes(status) {
   const stamp = String((history || {at_ms: []}).at_ms.slice(-1)[0]);
   const past = node => ((history || {}).nodes || []).find(one => one.seat === node.seat && one.address === node.address);
