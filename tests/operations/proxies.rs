@@ -95,7 +95,8 @@ fn proxies_tell_how_the_others_are_and_which_does_not_answer() {
     assert_eq!(silent["error"], "no answer within 1s");
     other.kill();
     let gone = peer(&|peer| peer["error"].as_str().is_some_and(|error| error.contains("refused")));
-    assert!(gone["silent_ms"].as_u64() >= silent["silent_ms"].as_u64(), "{gone}");
+    // Since it was first asked in vain, which was in the round before.
+    assert!(gone["silent_ms"].as_u64() >= Some(500), "{gone}");
     assert!(gone["answered_ms"].is_u64() && gone["told"]["name"] == told["name"], "{gone}");
     other.start_again();
     let back = peer(&|peer| peer["answers"] == true);

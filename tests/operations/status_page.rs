@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::support::{Proxy, Reply, browser::Browser, encode, eventually};
+use crate::support::{Proxy, Reply, Setup, browser::Browser, encode, eventually};
 
 const TOKEN: &str = "0123456789abcdef-secret";
 /// A lock's name as a hostile client chooses it.
@@ -329,7 +329,7 @@ fn a_line_that_is_folded_out_stays_so_while_clients_come_and_go() {
     assert_eq!(page.run("document.activeElement === had"), true);
     // Nobody is left, and somebody comes again.
     drop(second);
-    eventually("nobody is told", || page.text("#hot details") == "");
+    eventually("nobody is told", || page.text("#hot details").is_empty());
     let _third = waits("third-in-line");
     page.shows("#hot details", "third-in-line");
 }
@@ -582,50 +582,99 @@ fn the_page_is_for_phones_and_the_dark_and_for_who_does_not_see() {
 
 /// Remakes docs/images/status-page.png: `make picture`.
 #[test]
-#[ignore = "writes a file of the repository"]
+#[ignore = "takes eleven minutes, and writes a file of the repository"]
 fn the_picture_of_the_page() {
     let rules = "guards:\n  - keys: 'account:*'\n    lock: 'account:{1}'";
-    let mut proxy = Proxy::with().nodes(5).top(rules).locks("max_wait: 10m").start();
+    let set_up = |setup: Setup, name| setup.top(rules).locks("max_wait: 10m").hostname(name);
+    let mut first = set_up(Proxy::with().nodes(5), "proxy-2").start();
+    let mut gone = Proxy::beside(&first).top(rules).hostname("proxy-3").start();
+    let peers = [origin(&first), origin(&gone)];
+    let proxy = Proxy::beside(&first).top(rules).hostname("proxy-1").peers(&peers).start();
     let named = |name: &str| {
         let mut client = proxy.client();
         client.cmd(&["CLIENT", "SETNAME", name]);
         client
     };
-    let (mut worker, mut import) = (named("worker-7"), named("nightly-import"));
-    worker.cmd(&["LOCK", "invoice:2026-11"]).grant();
-    import.cmd(&["LOCK", "import:customers", "PX", "60000"]).grant();
+    let (mut worker, mut import, mut busy) =
+        (named("worker-7"), named("nightly-import"), named("batch"));
+    eventually("it grants locks", || {
+        matches!(import.cmd(&["LOCK", "import:customers", "PX", "60000"]), Reply::Array(_))
+    });
     import.cmd(&["LOCK", "account:42"]).grant();
-    assert!(worker.cmd(&["SET", "account:42", "100"]).error().starts_with("NOTHELD"));
     let mut waiters: Vec<_> = (1..4).map(|number| named(&format!("worker-{number}"))).collect();
-    for (number, waiter) in waiters.iter_mut().enumerate() {
-        let key = if number < 2 { "invoice:2026-11" } else { "import:customers" };
-        waiter.send(&encode(&["LOCK", key, "WAIT", "0"]));
-    }
-    eventually("they wait", || proxy.waiters() == 3);
-    let mut busy = named("batch");
-    // Two minutes of history.
-    for round in 0..120_u32 {
+    // All that the page has a history of, and some more.
+    for round in 0..660_u32 {
         for key in 0..20 + 15 * (round / 10 % 3) {
             let key = format!("job:{key}");
             busy.cmd(&["LOCK", &key, "PX", "60000"]);
             busy.cmd(&["UNLOCK", &key]);
         }
-        std::thread::sleep(std::time::Duration::from_secs(1));
-        if round % 40 == 0 {
+        if round % 40 < 12 {
+            busy.cmd(&["LOCK", "import:customers", "PX", "60000"]);
+        }
+        if round % 20 == 0 {
             import.cmd(&["RENEW", "import:customers", "PX", "60000"]);
         }
+        match round {
+            // Two stand in line for a while, one after the other.
+            200 | 400 => {
+                worker.cmd(&["LOCK", "report:daily"]).grant();
+                for waiter in &mut waiters[..2] {
+                    waiter.send(&encode(&["LOCK", "report:daily", "WAIT", "0"]));
+                }
+            }
+            230 | 450 => {
+                worker.cmd(&["UNLOCK", "report:daily"]);
+                for waiter in &mut waiters[..2] {
+                    waiter.reply().grant();
+                    waiter.cmd(&["UNLOCK", "report:daily"]);
+                }
+            }
+            310 => {
+                for _ in 0..7 {
+                    assert!(worker.cmd(&["SET", "account:42", "1"]).error().starts_with("NOTHELD"));
+                }
+            }
+            540 => first.node(3).kill().unwrap(),
+            580 => gone.kill(),
+            // So long ago it was asked in vain for the first time.
+            581 => drop(proxy.http("/api/proxies")),
+            620 => {
+                worker.cmd(&["LOCK", "invoice:2026-11"]).grant();
+                for (number, waiter) in waiters.iter_mut().enumerate() {
+                    let key = if number < 2 { "invoice:2026-11" } else { "import:customers" };
+                    waiter.send(&encode(&["LOCK", key, "WAIT", "0"]));
+                }
+            }
+            _ => {}
+        }
+        std::thread::sleep(std::time::Duration::from_secs(1));
     }
-    proxy.node(3).kill().unwrap();
-    let mut page = opened(&proxy);
-    let size = json!({"width": 1180, "height": 1020, "deviceScaleFactor": 1, "mobile": false});
+    let mut page = Browser::start();
+    page.open(&format!("{}/", origin(&proxy)));
     page.call("Emulation.setScrollbarsHidden", json!({"hidden": true}));
-    page.call("Emulation.setDeviceMetricsOverride", size);
     page.shows("#nodes", "✗ down");
-    page.shows("#hot", "in line");
-    let shot =
-        page.call("Page.captureScreenshot", json!({"format": "png", "optimizeForSpeed": false}));
+    page.shows("#hot", "2 in line");
+    page.shows("#proxies", "✗ does not answer");
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/images/status-page.png");
-    std::fs::write(file, bytes_of(shot["data"].as_str().unwrap())).unwrap();
+    let shot = shot(&mut page, 1180, 2, "light");
+    assert!(shot.len() < 300_000, "{} bytes", shot.len());
+    std::fs::write(file, shot).unwrap();
+}
+
+/// A picture of the page above the list of all locks.
+fn shot(page: &mut Browser, width: u32, scale: u32, scheme: &str) -> Vec<u8> {
+    let size = json!({
+        "width": width, "height": 1000, "deviceScaleFactor": scale, "mobile": width < 500,
+    });
+    page.call("Emulation.setDeviceMetricsOverride", size);
+    let feature = json!([{"name": "prefers-color-scheme", "value": scheme}]);
+    page.call("Emulation.setEmulatedMedia", json!({ "features": feature }));
+    let end = "document.getElementById('locks-title').parentElement.getBoundingClientRect().top + scrollY";
+    let height = page.run(end);
+    let clip = json!({"x": 0, "y": 0, "width": width, "height": height, "scale": 1});
+    let params = json!({"format": "png", "captureBeyondViewport": true, "clip": clip});
+    bytes_of(page.call("Page.captureScreenshot", params)["data"].as_str().unwrap())
 }
 
 /// Reads base64.

@@ -72,6 +72,7 @@ pub struct Setup {
     fronts: usize,
     admin_token: Option<String>,
     peers: Vec<String>,
+    hostname: Option<String>,
 }
 
 impl Setup {
@@ -147,6 +148,12 @@ impl Setup {
     /// Has the proxy look names up in this file, in the manner of /etc/hosts.
     pub fn with_hosts(mut self, file: &Path) -> Setup {
         self.hosts = Some(file.to_owned());
+        self
+    }
+
+    /// Has the proxy take its machine to be called so.
+    pub fn hostname(mut self, name: &str) -> Setup {
+        self.hostname = Some(name.to_owned());
         self
     }
 
@@ -226,7 +233,7 @@ impl Setup {
                     more,
                     &settings,
                     &self.environment,
-                    (self.files, self.hosts.as_deref()),
+                    (self.files, self.hosts.as_deref(), self.hostname.as_deref()),
                 )
             })
             .expect("a port that nobody else takes");
@@ -285,7 +292,7 @@ fn listening(
     (tls, behind_balancer, admin): (Option<&str>, Option<&str>, &str),
     settings: &str,
     environment: &[(String, String)],
-    (files, hosts): (Option<(u64, u64)>, Option<&Path>),
+    (files, hosts, hostname): (Option<(u64, u64)>, Option<&Path>, Option<&str>),
 ) -> Option<Listening> {
     let [tls_port, balancer_port, admin_port] = [(); 3].map(|()| free_port().expect("port"));
     let ports: Vec<u16> = (0..fronts).map(|_| free_port().expect("port")).collect();
@@ -319,6 +326,10 @@ fn listening(
         .args(hosts.iter().flat_map(|hosts| {
             let mount = format!("mount --bind '{}' /etc/hosts && exec \"$@\"", hosts.display());
             ["unshare", "--mount", "sh", "-c", &mount, "sh"].map(str::to_owned)
+        }))
+        .args(hostname.iter().flat_map(|name| {
+            let set = format!("hostname '{name}' && exec \"$@\"");
+            ["unshare", "--uts", "sh", "-c", &set, "sh"].map(str::to_owned)
         }))
         .args([env!("CARGO_BIN_EXE_lockgate"), "--config"])
         .arg(&file)
@@ -385,6 +396,7 @@ impl Proxy {
             fronts: 1,
             admin_token: None,
             peers: Vec::new(),
+            hostname: None,
         }
     }
 

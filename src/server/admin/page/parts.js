@@ -98,6 +98,10 @@ function spark(values, label) {
   svg.setAttribute("class", "spark");
   svg.setAttribute("viewBox", "0 0 120 30");
   svg.setAttribute("preserveAspectRatio", "none");
+  // What is not known yet is seen to be missing.
+  const base = document.createElementNS(SVG, "path");
+  base.setAttribute("d", "M0,29.5H120");
+  svg.append(base);
   const known = (values || []).filter(value => value !== null);
   if (known.length > 1) {
     const most = Math.max(...known);

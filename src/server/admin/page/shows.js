@@ -2,7 +2,7 @@
 let history = null, adopted = null;
 
 function showHead(status) {
-  const {proxy, problems, quorum} = status;
+  const {proxy, quorum} = status, problems = status.problems.map(plain);
   const state = proxy.draining ? "Draining" : !proxy.ready ? "Not ready" : problems.length ? "Ready, not all well" : "Ready";
   set($("state"), state);
   $("state").className = "badge " + (!proxy.ready ? "bad" : problems.length ? "warn" : "good");
@@ -123,7 +123,7 @@ function showNodes(status) {
     const word = node.votes ? "votes" : node.paused ? "paused" : node.up ? "up, does not vote" : "down";
     const box = make("span"), kind = node.votes ? "good" : "bad";
     box.append(make("b", SIGNS[kind] + word, kind));
-    if (node.state !== "ok") box.append(make("span", ": " + node.state));
+    if (node.state !== "ok") box.append(make("span", ": " + plain(node.state)));
     return box;
   };
   const columns = [
