@@ -27,7 +27,7 @@ help:
 	@echo "make docker  the container image lockgate:latest; docker-test: config/compose.yaml with it"
 	@echo "make chart-test  charts/lockgate, installed by Helm's code in a server that keeps what it is sent"
 	@echo "make docs    all pages as a site: target/book/html/index.html"
-	@echo "make picture the picture of the status page in docs/images, two minutes"
+	@echo "make picture the picture of the status page in docs/images, eleven minutes; as root"
 
 run:
 	@scripts/setup.sh run

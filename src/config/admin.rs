@@ -1,4 +1,5 @@
-//! The `admin:` section: where the pages for operators are, and who may do something there.
+//! The `admin:` section: where the pages for operators are, who may do something there, and where those of
+//! the other proxies are.
 
 use std::{
     fmt,
@@ -9,11 +10,14 @@ use serde_yaml::Value;
 
 use super::{
     locate::PathStep,
+    peer::PeerUrl,
     reader::{FromYaml, Reader, Wrong},
 };
 
 /// The keys, if the section is more than an address.
-const KEYS: &[&str] = &["listen", "token"];
+const KEYS: &[&str] = &["listen", "token", "peers"];
+/// Most peers. Each is asked by each other one, every two seconds while somebody looks.
+const MOST_PEERS: usize = 32;
 /// The shortest token: as long as 128 bits in base64 or hexadecimal, or nearly.
 const SHORTEST_TOKEN: usize = 20;
 /// The longest; it is one line of a request's head.
@@ -26,6 +30,8 @@ pub struct AdminConfig {
     pub listen: Option<SocketAddr>,
     /// `token`: who sends it may free locks and pause lock nodes there; none: nobody may.
     pub token: Option<AdminToken>,
+    /// `peers`: admin addresses of the other proxies, which the status page shows too.
+    pub peers: Vec<PeerUrl>,
 }
 
 /// A secret that is compared and never shown.
@@ -34,7 +40,8 @@ pub struct AdminToken(String);
 
 impl Default for AdminConfig {
     fn default() -> AdminConfig {
-        AdminConfig { listen: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 9380))), token: None }
+        let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 9380));
+        AdminConfig { listen: Some(listen), token: None, peers: Vec::new() }
     }
 }
 
@@ -66,6 +73,16 @@ impl FromYaml for AdminConfig {
         let section = reader.mapping(value, path.to_vec(), KEYS);
         reader.read(&section, "listen", &mut admin.listen);
         reader.read(&section, "token", &mut admin.token);
+        reader.read(&section, "peers", &mut admin.peers);
+        let peers = section.path("peers");
+        if admin.peers.len() > MOST_PEERS {
+            reader.problem(&peers, format!("names more than {MOST_PEERS} proxies"));
+        }
+        let mut before = admin.peers.iter().enumerate();
+        if let Some((_, twice)) = before.find(|(place, peer)| admin.peers[..*place].contains(peer))
+        {
+            reader.problem(&peers, format!("{twice} is there twice"));
+        }
         match reader.sound(&section, KEYS) {
             true => Ok(admin),
             false => Err(Wrong::Told),

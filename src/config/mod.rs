@@ -10,7 +10,7 @@
 //! - `adopt`: which keys are locks of existing libraries; `adopt_options`: what becomes of idioms
 //!   that a quorum cannot carry out as they are; `adopt_scripts`: a deployment's own scripts.
 //! - `data`: the Redis to which commands go, or how it is found.
-//! - `admin`: where the pages for operators are.
+//! - `admin`: where the pages for operators are; `peer`: where those of another proxy are.
 //! - `units`, `url`: how durations, sizes and Redis URLs are written.
 //! - `tls`: certificates and keys, and whether they can be used.
 
@@ -33,6 +33,7 @@ mod keys;
 mod locate;
 mod lock_node;
 mod pattern;
+mod peer;
 mod reader;
 mod settings;
 mod template;
@@ -50,6 +51,7 @@ pub use error::{ConfigErrors, Problem};
 pub use guards::{Flush, GuardRule, GuardsConfig, Policy, WaitAt};
 pub use lock_node::{LockCluster, LockNode};
 pub use pattern::Pattern;
+pub use peer::PeerUrl;
 pub use reader::Environment;
 pub use settings::{Config, LocksConfig, LogConfig, MetricsConfig};
 pub use template::Template;

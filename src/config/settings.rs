@@ -41,8 +41,8 @@ keys! {
             vec![Listener::plain(SocketAddr::from((Ipv4Addr::LOCALHOST, 6380)))];
         /// Whether `listen` may leave loopback although the data node asks for no password.
         fixed allow_open: bool = false;
-        /// Where the status page, `/metrics`, `/healthz` and `/readyz` are, and who may do something
-        /// there.
+        /// Where the status page, `/metrics`, `/healthz` and `/readyz` are, who may do something there,
+        /// and where those of the other proxies are.
         fixed admin: AdminConfig = AdminConfig::default();
         /// The Redis to which every forwarded command goes, or how it is found.
         fixed data: DataConfig = DataConfig::Fixed(RedisUrl::local(6379)) => without_database;

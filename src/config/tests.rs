@@ -905,13 +905,32 @@ fn admin_is_an_address_or_has_a_token_that_no_error_repeats() {
         read("admin: {token: '${TOKEN}'}").unwrap().admin.listen,
         AdminConfig::default().listen
     );
+    let peers = |text: &str| read(&format!("admin: {{peers: {text}}}")).unwrap().admin.peers;
+    assert_eq!(peers("[]"), []);
+    let [only] = &peers("http://10.0.0.2:9380")[..] else { panic!("one") };
+    assert_eq!(only.to_string(), "http://10.0.0.2:9380");
+    let list = |count: u8| {
+        (1..=count).map(|n| format!("http://10.0.0.{n}")).collect::<Vec<_>>().join(", ")
+    };
+    assert_eq!(peers(&format!("[{}]", list(32))).len(), 32);
+    let many = format!("{{peers: [{}]}}", list(33));
     for (text, error) in [
         ("{token: short-secret}", "f.yaml:1: admin.token: has 12 bytes; give 20 to 512"),
         ("{token: 'secret secret secret secret'}", "admin.token: has spaces"),
         ("{token: 12345678901234567890}", "admin.token: is not text; put it in quotes"),
         ("{token: '${MISSING}'}", "admin.token: the environment has no variable MISSING"),
         ("{listen: nowhere}", "admin.listen: 'nowhere' where an address and a port"),
-        ("{adress: 127.0.0.1:1}", "admin.adress: unknown key; known here are listen, token"),
+        ("{adress: 127.0.0.1:1}", "admin.adress: unknown key; known here are listen, token, peers"),
+        (
+            "{peers: [https://secret:1]}",
+            "f.yaml:1: admin.peers[0]: an admin address speaks plain HTTP",
+        ),
+        ("{peers: {a: b}}", "admin.peers: a mapping where http://host:port is wanted"),
+        (
+            "{peers: ['http://a:1', 'http://b', 'http://a:1/']}",
+            "admin.peers: http://a:1 is there twice",
+        ),
+        (&many, "admin.peers: names more than 32 proxies"),
         ("[127.0.0.1:1]", "admin: a list where an address and a port"),
     ] {
         let told = read(&format!("admin: {text}")).unwrap_err().to_string();

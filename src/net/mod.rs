@@ -1,11 +1,15 @@
 //! TCP, TLS and Unix streams under one name, their socket options, and the PROXY header that may
 //! come first.
 //!
-//! All code that touches a socket goes through [`Stream`], and need not know which kind it is.
+//! All code that touches a socket of Redis goes through [`Stream`], and need not know which kind it is.
+//! [`http_client`] asks other proxies at their admin addresses, and [`few`] keeps lists that they tell
+//! short.
 
 pub(crate) use outbox::Outbox;
 pub(crate) use tls::{Acceptor, Connector};
 
+pub(crate) mod few;
+pub(crate) mod http_client;
 #[cfg(test)]
 pub(crate) mod memory;
 mod outbox;

@@ -171,6 +171,8 @@ labels! {
     /// What an operator has done at the admin address; the label `action` of
     /// `lockgate_admin_actions_total`.
     pub(super) enum AdminAction {
+        /// It was asked whether a token is right. Nothing else was to be done.
+        Token = "token",
         /// A lock was to be freed.
         Unlock = "unlock",
         /// A lock node was to be asked for no new locks.

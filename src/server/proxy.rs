@@ -154,8 +154,8 @@ impl Proxy {
         let mut sockets = Vec::new();
         if let Some((addr, listener)) = opened.admin {
             sockets.push((addr, listener.clone()));
-            let (state, token) = (self.state.clone(), self.config.admin.token.clone());
-            let site = admin::AdminSite::new(state, shared.clone(), self.data.clone(), token);
+            let (state, data) = (self.state.clone(), self.data.clone());
+            let site = admin::AdminSite::new(state, shared.clone(), data, &self.config.admin);
             let site = Arc::new(site);
             admin.spawn(|stop| admin::serve(listener, site, stop));
         }

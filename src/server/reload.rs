@@ -214,6 +214,7 @@ mod tests {
         ];
         let left = [
             ("listen", "listen: 127.0.0.1:7000"),
+            ("admin", "admin: {peers: 'http://10.0.0.2:9380'}"),
             ("log.format", "log: {format: json}"),
             ("locks.nodes", "locks: {nodes: redis://127.0.0.1:7001}"),
             ("locks.max_hold", "locks: {max_hold: 77s}"),

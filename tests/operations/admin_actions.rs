@@ -225,6 +225,26 @@ fn nothing_is_done_for_who_may_not() {
 }
 
 #[test]
+fn a_token_is_looked_at_without_anything_being_done() {
+    let proxy = Proxy::with().nodes(3).admin_token(TOKEN).start();
+    let accepted = (200, serde_json::json!({"accepted": true}));
+    assert_eq!(post(&proxy, "/api/token", "{}"), accepted);
+    let wrong = headers().replace(TOKEN, "wrong-wrong-wrong-wrong");
+    assert_eq!(read(&proxy.http_post("/api/token", &wrong, "{}")).0, 401);
+    for body in ["", "[]", r#"{"token": "x"}"#] {
+        assert_eq!(post(&proxy, "/api/token", body).0, 400, "{body}");
+    }
+    let page = proxy.http("/api/token");
+    assert!(page.starts_with("HTTP/1.1 405"), "{page}");
+    for (result, times) in [("ok", 1.0), ("denied", 1.0), ("refused", 3.0)] {
+        let labels = format!("action=\"token\",result=\"{result}\"");
+        assert_eq!(count(&proxy, &labels), times, "{result}");
+    }
+    let readable = Proxy::start();
+    assert_eq!(post(&readable, "/api/token", "{}").0, 403);
+}
+
+#[test]
 fn requests_that_make_no_sense_are_refused_and_harm_nobody() {
     let proxy = Proxy::with().nodes(3).admin_token(TOKEN).start();
     proxy.client().cmd(&["LOCK", "job", "PX", "60000"]).grant();

@@ -26,6 +26,7 @@ mod logs;
 mod manual;
 mod operator;
 mod pause;
+mod proxies;
 mod readiness;
 mod reload;
 mod sentinel;

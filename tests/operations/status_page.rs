@@ -2,11 +2,49 @@
 
 use serde_json::json;
 
-use crate::support::{Proxy, Reply, browser::Browser, encode, eventually};
+use crate::support::{Proxy, Reply, Setup, browser::Browser, encode, eventually};
 
 const TOKEN: &str = "0123456789abcdef-secret";
 /// A lock's name as a hostile client chooses it.
 const HOSTILE: &str = "<img src=x onerror=document.title='hacked'>";
+
+/// Texts of the page that stand out from what is behind them by less than WCAG's AA asks for (4.5 to 1).
+const FAINT: &str = "(() => {
+    const parse = colour => colour.match(/[0-9.]+/g).map(Number);
+    const light = ([r, g, b]) => [r, g, b].map(c => c / 255)
+        .map(c => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
+        .reduce((sum, c, at) => sum + c * [0.2126, 0.7152, 0.0722][at], 0);
+    const behind = element => {
+        const colour = parse(getComputedStyle(element).backgroundColor);
+        return colour[3] === 0 ? behind(element.parentElement) : colour;
+    };
+    const ratio = (element, colour) => {
+        const [less, more] = [light(behind(element)), light(parse(colour))].sort((a, b) => a - b);
+        return (more + 0.05) / (less + 0.05);
+    };
+    const faint = [];
+    const ask = document.getElementById('ask'), yes = document.getElementById('ask-yes');
+    const other = yes.cloneNode();
+    [yes.textContent, other.textContent, other.className] = ['Yes', 'Yes', 'danger'];
+    ask.append(other);
+    ask.show();
+    for (const element of document.querySelectorAll('body *:not(script)')) {
+        const has_text = [...element.childNodes].some(node => node.nodeType === 3 && node.data.trim());
+        const colours = has_text || element.value ? [getComputedStyle(element).color] : [];
+        if (element.placeholder) colours.push(getComputedStyle(element, '::placeholder').color);
+        if (!element.checkVisibility()) continue;
+        for (const colour of colours) {
+            if (ratio(element, colour) < 4.5) faint.push([element.outerHTML.slice(0, 80), ratio(element, colour)]);
+        }
+    }
+    ask.close();
+    other.remove();
+    return faint;
+})()";
+
+fn count(proxy: &Proxy, labels: &str) -> f64 {
+    proxy.metric("lockgate_admin_actions_total", labels)
+}
 
 fn origin(proxy: &Proxy) -> String {
     format!("http://127.0.0.1:{}", proxy.admin_port())
@@ -20,6 +58,27 @@ fn opened(proxy: &Proxy) -> Browser {
     browser
 }
 
+/// Has the page take a token.
+fn give(page: &mut Browser, token: &str) {
+    page.tab_to("#token");
+    page.type_text(token);
+    page.press("Enter");
+}
+
+/// Presses a button, and the second one of what is asked then.
+fn press_and_confirm(page: &mut Browser, button: &str, question: &str) {
+    page.tab_to(button);
+    page.press("Enter");
+    page.shows("#ask", question);
+    page.press("Tab");
+    page.press("Enter");
+}
+
+/// How often the page has asked for the state of the proxy.
+fn asked(page: &mut Browser) -> usize {
+    page.fetched().iter().filter(|url| url.ends_with("/api/status")).count()
+}
+
 /// Nothing was fetched from elsewhere, and nothing stands in the console.
 fn is_clean(browser: &mut Browser, proxy: &Proxy) {
     let fetched = browser.fetched();
@@ -31,8 +90,8 @@ fn is_clean(browser: &mut Browser, proxy: &Proxy) {
 }
 
 #[test]
-fn the_page_tells_a_proxy_and_turns_when_a_node_dies() {
-    let mut proxy = Proxy::with().nodes(3).start();
+fn the_page_tells_a_proxy_and_turns_when_a_node_dies_and_back_when_it_returns() {
+    let mut proxy = Proxy::with().nodes(3).locks("quarantine: no").start();
     let (mut holder, mut waiter) = (proxy.client(), proxy.client());
     holder.cmd(&["CLIENT", "SETNAME", "worker-7<b>"]);
     holder.cmd(&["LOCK", HOSTILE]).grant();
@@ -62,17 +121,15 @@ fn the_page_tells_a_proxy_and_turns_when_a_node_dies() {
     page.tab_to("#hot summary");
     page.press("Enter");
     page.shows("#hot details", "next-in-line");
-    eventually("it refreshes", || {
-        page.fetched().iter().filter(|url| url.ends_with("/api/status")).count() >= 4
-    });
+    eventually("it refreshes", || asked(&mut page) >= 4);
     assert_eq!(page.run("document.activeElement.matches('#hot summary')"), true);
     page.shows("#hot details", "next-in-line");
     // A pattern, and one of which nothing is found.
     page.tab_to("#match");
     page.type_text("nothing*");
     page.shows("#locks-none", "None.");
-    page.type_text(&"*".repeat(300));
     page.run("document.getElementById('match').value = ''");
+    page.shows("[data-of='Data node'] .good", "✓ up");
 
     proxy.node(1).kill().unwrap();
     page.shows("#state", "Ready, not all well");
@@ -84,11 +141,27 @@ fn the_page_tells_a_proxy_and_turns_when_a_node_dies() {
     proxy.node(2).kill().unwrap();
     page.shows("#state", "Not ready");
     page.shows("#quorum", "no lock is granted");
+    assert!(proxy.client().cmd(&["LOCK", "other"]).error().starts_with("NOQUORUM"));
+    page.shows("[data-of='NOQUORUM a second'] .bad", "✗ ");
     eventually("its title tells it", || page.run("document.title") == "● Lockgate: Not ready");
     page.shows("#tiles", "Locks held");
     eventually("lines are drawn", || {
         page.run("document.querySelectorAll('#tiles polyline').length").as_u64() >= Some(5)
     });
+    proxy.data().kill().unwrap();
+    page.shows("[data-of='Data node'] .bad", "✗ down");
+
+    // All of it comes back, and so does the page.
+    proxy.data().restart().unwrap();
+    page.shows("[data-of='Data node'] .good", "✓ up");
+    for node in [1, 2] {
+        proxy.node(node).restart().unwrap();
+        page.shows(&format!("#nodes tbody tr:nth-child({})", node + 1), "✓ votes");
+    }
+    page.shows("#quorum", "3 of 3 vote");
+    proxy.client().cmd(&["LOCK", "other", "PX", "60000"]).grant();
+    eventually("its title tells it", || page.run("document.title") == "Lockgate: Ready");
+    assert_eq!(page.text("#problems"), "");
     is_clean(&mut page, &proxy);
 
     // What it told last stays, and is told to be old.
@@ -108,9 +181,7 @@ fn a_lock_is_freed_from_the_page_by_the_keyboard() {
     eventually("it waits", || proxy.waiters() == 1);
 
     let mut page = opened(&proxy);
-    page.tab_to("#token");
-    page.type_text(TOKEN);
-    page.press("Enter");
+    give(&mut page, TOKEN);
     page.shows("#done", "Locks can be freed");
     assert_eq!(page.run("document.getElementById('token').value"), "");
     page.shows("#hot td:last-child", "Free");
@@ -121,10 +192,7 @@ fn a_lock_is_freed_from_the_page_by_the_keyboard() {
     assert_eq!(page.run("document.activeElement.id"), "ask-no");
     page.press("Escape");
     eventually("it closes", || page.run("document.getElementById('ask').open") == false);
-    assert_eq!(
-        proxy.metric("lockgate_admin_actions_total", "action=\"unlock\",result=\"ok\""),
-        0.0
-    );
+    assert_eq!(count(&proxy, "action=\"unlock\",result=\"ok\""), 0.0);
 
     page.tab_to("#hot button");
     page.press("Enter");
@@ -152,17 +220,284 @@ fn a_lock_is_freed_from_the_page_by_the_keyboard() {
     let stored = "JSON.stringify([localStorage, sessionStorage, document.cookie])";
     assert_eq!(page.run(stored), r#"[{},{},""]"#);
 
-    // A wrong token is told, and does nothing.
-    page.tab_to("#token");
-    page.type_text("wrong-wrong-wrong-wrong");
+    // The token is in no element.
+    let in_elements = format!(
+        "[...document.querySelectorAll('*')].some(element => JSON.stringify([element.outerHTML, \
+         element.value, ...Object.values(element)]).includes({TOKEN:?}))"
+    );
+    assert_eq!(page.run(&in_elements), false);
+    page.tab_to("#forget");
     page.press("Enter");
-    page.tab_to("#locks button");
+    page.shows("#done", "Forgotten.");
+    eventually("no button is left", || {
+        page.run("document.querySelectorAll('td button').length") == 0
+    });
+}
+
+#[test]
+fn a_token_that_is_wrong_or_not_taken_any_more_is_told_and_forgotten() {
+    let mut proxy = Proxy::with().nodes(3).admin_token(TOKEN).start();
+    proxy.client().cmd(&["LOCK", "job", "PX", "60000"]).grant();
+    let mut page = opened(&proxy);
+    give(&mut page, "wrong-wrong-wrong-wrong");
+    page.shows("#done", "This is not the token of this proxy.");
+    page.shows("#locks", "job");
+    assert_eq!(page.run("document.querySelectorAll('td button').length"), 0);
+    assert_eq!(page.text("#forget"), "");
+
+    give(&mut page, TOKEN);
+    page.shows("#done", "Locks can be freed");
+    page.shows("#forget", "Forget it");
+    page.shows("#locks button", "Free");
+    // The proxy is started with another one.
+    proxy.kill();
+    let file = proxy.config_file();
+    let config = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, config.replace(TOKEN, "another-another-another")).unwrap();
+    proxy.start_again();
+    let mut holder = proxy.client();
+    let lock = || matches!(holder.cmd(&["LOCK", "other", "PX", "60000"]), Reply::Array(_));
+    eventually("it grants locks", lock);
+    page.shows("#state", "Ready");
+    page.shows("#locks", "other");
+    press_and_confirm(&mut page, "#locks button", "Free this lock?");
+    page.shows("#done", "does not take this token any more");
+    eventually("no button is left", || {
+        page.run("document.querySelectorAll('td button').length") == 0
+    });
+    assert_eq!(proxy.nodes_with("lock:other"), 3);
+}
+
+#[test]
+fn what_has_the_focus_keeps_it_while_rows_come_go_and_move() {
+    let proxy = Proxy::with().nodes(3).admin_token(TOKEN).start();
+    let mut client = proxy.client();
+    for key in ["first", "second", "third"] {
+        client.cmd(&["LOCK", key, "PX", "60000"]).grant();
+    }
+    let mut page = opened(&proxy);
+    give(&mut page, TOKEN);
+    page.shows("#locks tbody tr:nth-child(3) button", "Free");
+    page.tab_to("#locks tbody tr:nth-child(2) button");
+    page.run(
+        "had = document.activeElement; lost = 0; had.addEventListener('blur', () => { lost += 1; })",
+    );
+    // A row before it goes.
+    client.cmd(&["UNLOCK", "first"]);
+    page.shows("#locks tbody tr:nth-child(1)", "second");
+    assert_eq!(page.run("[document.activeElement === had, lost].join()"), "true,0");
+    // Its row comes behind another.
+    let mut waiter = proxy.client();
+    waiter.send(&encode(&["LOCK", "third", "WAIT", "0"]));
+    page.run("document.getElementById('by').value = 'waiters'");
+    page.shows("#locks tbody tr:nth-child(1)", "third");
+    page.shows("#locks tbody tr:nth-child(2)", "second");
+    assert_eq!(page.run("document.activeElement === had"), true);
+    assert_eq!(page.run("had.closest('tr').cells[0].textContent"), "second");
+    // It goes itself: the keyboard goes on from the heading above, not from the top of the page.
+    client.cmd(&["UNLOCK", "second"]);
+    eventually("it is gone", || page.run("had.isConnected") == false);
+    assert_eq!(page.run("document.activeElement.id"), "locks-title");
+}
+
+#[test]
+fn a_line_that_is_folded_out_stays_so_while_clients_come_and_go() {
+    let proxy = Proxy::with().nodes(3).start();
+    let mut holder = proxy.client();
+    holder.cmd(&["LOCK", "job"]).grant();
+    let waits = |name: &str| {
+        let (before, mut waiter) = (proxy.waiters(), proxy.client());
+        waiter.cmd(&["CLIENT", "SETNAME", name]);
+        waiter.send(&encode(&["LOCK", "job", "WAIT", "0"]));
+        eventually("it waits", || proxy.waiters() > before);
+        waiter
+    };
+    let first = waits("first-in-line");
+    let mut page = opened(&proxy);
+    page.shows("#hot", "1 in line");
+    page.tab_to("#hot summary");
     page.press("Enter");
+    page.shows("#hot details", "first-in-line");
+    page.run("had = document.activeElement");
+    let second = waits("second-in-line");
+    page.shows("#hot summary", "2 in line");
+    page.shows("#hot details li:nth-child(2)", "second-in-line");
+    drop(first);
+    page.shows("#hot summary", "1 in line");
+    page.shows("#hot details li:nth-child(1)", "second-in-line");
+    assert_eq!(page.run("document.querySelectorAll('#hot details li').length"), 1);
+    assert_eq!(page.run("document.activeElement === had"), true);
+    // Nobody is left, and somebody comes again.
+    drop(second);
+    eventually("nobody is told", || page.text("#hot details").is_empty());
+    let _third = waits("third-in-line");
+    page.shows("#hot details", "third-in-line");
+}
+
+#[test]
+fn a_lock_that_another_proxy_granted_is_freed_after_a_sharper_question() {
+    let other = Proxy::with().nodes(3).start();
+    let proxy = Proxy::beside(&other).admin_token(TOKEN).start();
+    let (mut holder, mut waiter) = (other.client(), proxy.client());
+    holder.cmd(&["LOCK", "job"]).grant();
+    waiter.send(&encode(&["LOCK", "job", "PX", "60000", "WAIT", "0"]));
+    eventually("it waits", || proxy.waiters() == 1);
+    let mut page = opened(&proxy);
+    give(&mut page, TOKEN);
+    page.shows("#hot", "held elsewhere");
+    page.shows("#hot button", "Free whoever has it");
+    press_and_confirm(&mut page, "#hot button", "knows neither who has it nor the fence");
+    page.shows("#done", "The lock was freed.");
+    waiter.reply().grant();
+    let lost = || holder.cmd(&["PING"]).error_text().starts_with("LOCKLOST");
+    eventually("its holder is told", lost);
+}
+
+#[test]
+fn a_lock_node_that_is_needed_is_paused_after_a_second_question() {
+    let mut proxy = Proxy::with().nodes(3).admin_token(TOKEN).start();
+    proxy.node(2).kill().unwrap();
+    let mut page = opened(&proxy);
+    page.shows("#nodes tbody tr:nth-child(3)", "✗ down");
+    give(&mut page, TOKEN);
+    page.shows("#nodes button", "Pause");
+    press_and_confirm(&mut page, "#nodes button", "Pause this lock node?");
+    page.shows("#ask", "Pause all the same?");
+    assert_eq!(page.run("document.activeElement.id"), "ask-no");
+    page.press("Enter");
+    page.shows("#done", "was not paused: too few others vote");
+    assert_eq!(count(&proxy, "action=\"pause\",result=\"ok\""), 0.0);
+    press_and_confirm(&mut page, "#nodes button", "Pause this lock node?");
+    page.shows("#ask", "Pause all the same?");
     page.press("Tab");
     page.press("Enter");
-    page.shows("#done", "Not done: send admin.token");
-    assert_eq!(waiter.cmd(&["PING"]), Reply::simple("PONG"));
-    assert_eq!(proxy.nodes_with("lock:job"), 3);
+    page.shows("#nodes tbody tr:nth-child(1)", "✗ paused");
+    page.shows("#state", "Not ready");
+    assert_eq!(count(&proxy, "action=\"pause\",result=\"ok\""), 1.0);
+}
+
+#[test]
+fn where_no_answer_came_the_page_says_that_it_may_have_been_done() {
+    let proxy = Proxy::with().nodes(3).admin_token(TOKEN).start();
+    let mut holder = proxy.client();
+    holder.cmd(&["LOCK", "job", "PX", "60000"]).grant();
+    let mut page = opened(&proxy);
+    give(&mut page, TOKEN);
+    page.shows("#locks button", "Free");
+    page.tab_to("#locks button");
+    page.press("Enter");
+    page.shows("#ask", "Free this lock?");
+    proxy.freeze();
+    page.press("Tab");
+    page.press("Enter");
+    page.shows("#done", "has not answered yet");
+    // Nothing else is done meanwhile.
+    let idle = "[...document.querySelectorAll('td button, #acts [type=submit]')]\
+                .every(button => button.ariaDisabled === 'true')";
+    assert_eq!(page.run(idle), true);
+    page.run("document.querySelector('#nodes button').click()");
+    assert_eq!(page.run("document.getElementById('ask').open"), false);
+    page.shows("#done", "No answer came (none within 15 s): it may have been done all the same");
+    assert_eq!(page.run("document.querySelector('#nodes button').ariaDisabled"), "false");
+    proxy.thaw();
+    page.shows("#state", "Ready");
+}
+
+#[test]
+fn no_two_names_look_alike() {
+    let proxy = Proxy::with().nodes(3).admin_token(TOKEN).start();
+    let names: [(&[u8], &str); 17] = [
+        (b"job", "job"),
+        (b" job", "\\u{20}job"),
+        (b"job ", "job\\u{20}"),
+        (b"job 1", "job 1"),
+        (b"job  1", "job\\u{20} 1"),
+        ("job\u{a0}1".as_bytes(), "job\\u{a0}1"),
+        ("job\u{202e}1:bp\u{2066}".as_bytes(), "job\\u{202e}1:bp\\u{2066}"),
+        ("j\u{200b}ob".as_bytes(), "j\\u{200b}ob"),
+        ("jo\u{301}b".as_bytes(), "jo\\u{301}b"),
+        ("job\u{3164}".as_bytes(), "job\\u{3164}"),
+        (b"job\\u{200b}", "job\\\\u{200b}"),
+        (b"job\t\r\n\x1b\x7f", "job\\t\\r\\n\\u{1b}\\u{7f}"),
+        (b"job\xff", "job\\xff"),
+        (b"job\xc3\xa4\xf0\x9f", "jobä\\xf0\\x9f"),
+        (b"job\\xff", "job\\\\xff"),
+        ("job\u{fffd}".as_bytes(), "job\u{fffd}"),
+        ("作業 \u{1f512}".as_bytes(), "作業 \u{1f512}"),
+    ];
+    let mut client = proxy.client();
+    for (key, _) in names {
+        let mut command = format!("*4\r\n$4\r\nLOCK\r\n${}\r\n", key.len()).into_bytes();
+        command.extend_from_slice(key);
+        command.extend_from_slice(b"\r\n$2\r\nPX\r\n$5\r\n60000\r\n");
+        client.send(&command);
+        client.reply().grant();
+    }
+    // Of two long ones the ends differ.
+    for end in ["1", "2"] {
+        client.cmd(&["LOCK", &format!("{}{end}", "long".repeat(100)), "PX", "60000"]).grant();
+    }
+    let mut page = opened(&proxy);
+    let count = names.len() + 2;
+    page.shows(&format!("#locks tbody tr:nth-child({count})"), "lease");
+    let shown = page
+        .run("[...document.querySelectorAll('#locks td:first-child')].map(cell => cell.innerText)");
+    let shown: Vec<&str> =
+        shown.as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
+    let mut expected: Vec<_> = names.iter().map(|(_, shown)| (*shown).to_owned()).collect();
+    let long =
+        |end| format!("{} … {}{end} (401 characters)", "long".repeat(25), &"long".repeat(10)[1..]);
+    expected.extend(["1", "2"].map(long));
+    assert_eq!(shown, expected);
+    // What is asked tells the same, whole.
+    give(&mut page, TOKEN);
+    for (row, shown) in [(7, names[6].1.to_owned()), (count, "long".repeat(100) + "2")] {
+        page.shows(&format!("#locks tbody tr:nth-child({row}) button"), "Free");
+        page.run(&format!(
+            "document.querySelector('#locks tbody tr:nth-child({row}) button').click()"
+        ));
+        page.shows("#ask", &format!("The lock {shown} with the fence"));
+        assert_eq!(
+            page.run("getComputedStyle(document.querySelector('#ask bdi')).unicodeBidi"),
+            "isolate"
+        );
+        page.press("Escape");
+        eventually("it closes", || page.run("document.getElementById('ask').open") == false);
+    }
+    is_clean(&mut page, &proxy);
+}
+
+#[test]
+fn a_pattern_that_cannot_be_used_is_told_and_is_no_news_of_the_locks() {
+    let proxy = Proxy::start();
+    proxy.client().cmd(&["LOCK", "job", "PX", "60000"]).grant();
+    let mut page = opened(&proxy);
+    page.shows("#locks", "job");
+    page.tab_to("#match");
+    // 400 bytes.
+    page.type_text(&"ö".repeat(200));
+    page.shows("#locks-note", "a pattern has at most 256 bytes");
+    assert_eq!((page.text("#locks-none"), page.text("#locks")), (String::new(), String::new()));
+    assert_eq!(page.run("document.getElementById('match').ariaInvalid"), "true");
+    page.run("document.getElementById('match').value = 'job'");
+    page.shows("#locks", "job");
+    assert_eq!(page.text("#locks-note"), "");
+    assert_eq!(page.run("document.getElementById('match').ariaInvalid"), "false");
+}
+
+#[test]
+fn a_token_over_plain_http_from_another_machine_is_warned_of() {
+    let proxy = Proxy::with().admin_token(TOKEN).start();
+    let mut page = opened(&proxy);
+    page.shows("#token-note", "Kept by this page alone");
+    assert_eq!(page.text("#plain-http"), "");
+    drop(page);
+    // Leads to this machine too, which the browser does not know.
+    let rule = "--host-resolver-rules=MAP 192.0.2.7 127.0.0.1";
+    let mut page = Browser::start_with(&[rule]);
+    page.open(&format!("http://192.0.2.7:{}/", proxy.admin_port()));
+    page.shows("#plain-http", "⚠ This page came over plain HTTP");
+    assert_eq!(page.run("document.getElementById('token').autocomplete"), "new-password");
 }
 
 #[test]
@@ -178,15 +513,20 @@ fn the_page_is_for_phones_and_the_dark_and_for_who_does_not_see() {
     let mut page = opened(&proxy);
     page.shows("#guards-sum", "0 passed, 1 without the lock");
     page.shows("#guards", "account:{1}");
-    page.shows("#adopt-sum", "1 commands seen");
+    page.shows("#adopt-sum", "1 command seen");
     page.shows("#seen", "SET NX with a TTL");
     page.shows("#hot", "longlong");
 
     let mut colours = Vec::new();
     for scheme in ["light", "dark"] {
-        let feature = json!([{"name": "prefers-color-scheme", "value": scheme}]);
-        page.call("Emulation.setEmulatedMedia", json!({ "features": feature }));
+        // No colour is on its way to another.
+        let features = json!([
+            {"name": "prefers-color-scheme", "value": scheme},
+            {"name": "prefers-reduced-motion", "value": "reduce"},
+        ]);
+        page.call("Emulation.setEmulatedMedia", json!({ "features": features }));
         colours.push(page.run("getComputedStyle(document.body).backgroundColor"));
+        assert_eq!(page.run(FAINT), json!([]), "{scheme}");
     }
     assert_ne!(colours[0], colours[1]);
     for width in [320, 360, 800, 1400] {
@@ -242,50 +582,99 @@ fn the_page_is_for_phones_and_the_dark_and_for_who_does_not_see() {
 
 /// Remakes docs/images/status-page.png: `make picture`.
 #[test]
-#[ignore = "writes a file of the repository"]
+#[ignore = "takes eleven minutes, and writes a file of the repository"]
 fn the_picture_of_the_page() {
     let rules = "guards:\n  - keys: 'account:*'\n    lock: 'account:{1}'";
-    let mut proxy = Proxy::with().nodes(5).top(rules).locks("max_wait: 10m").start();
+    let set_up = |setup: Setup, name| setup.top(rules).locks("max_wait: 10m").hostname(name);
+    let mut first = set_up(Proxy::with().nodes(5), "proxy-2").start();
+    let mut gone = Proxy::beside(&first).top(rules).hostname("proxy-3").start();
+    let peers = [origin(&first), origin(&gone)];
+    let proxy = Proxy::beside(&first).top(rules).hostname("proxy-1").peers(&peers).start();
     let named = |name: &str| {
         let mut client = proxy.client();
         client.cmd(&["CLIENT", "SETNAME", name]);
         client
     };
-    let (mut worker, mut import) = (named("worker-7"), named("nightly-import"));
-    worker.cmd(&["LOCK", "invoice:2026-11"]).grant();
-    import.cmd(&["LOCK", "import:customers", "PX", "60000"]).grant();
+    let (mut worker, mut import, mut busy) =
+        (named("worker-7"), named("nightly-import"), named("batch"));
+    eventually("it grants locks", || {
+        matches!(import.cmd(&["LOCK", "import:customers", "PX", "60000"]), Reply::Array(_))
+    });
     import.cmd(&["LOCK", "account:42"]).grant();
-    assert!(worker.cmd(&["SET", "account:42", "100"]).error().starts_with("NOTHELD"));
     let mut waiters: Vec<_> = (1..4).map(|number| named(&format!("worker-{number}"))).collect();
-    for (number, waiter) in waiters.iter_mut().enumerate() {
-        let key = if number < 2 { "invoice:2026-11" } else { "import:customers" };
-        waiter.send(&encode(&["LOCK", key, "WAIT", "0"]));
-    }
-    eventually("they wait", || proxy.waiters() == 3);
-    let mut busy = named("batch");
-    // Two minutes of history.
-    for round in 0..120_u32 {
+    // All that the page has a history of, and some more.
+    for round in 0..660_u32 {
         for key in 0..20 + 15 * (round / 10 % 3) {
             let key = format!("job:{key}");
             busy.cmd(&["LOCK", &key, "PX", "60000"]);
             busy.cmd(&["UNLOCK", &key]);
         }
-        std::thread::sleep(std::time::Duration::from_secs(1));
-        if round % 40 == 0 {
+        if round % 40 < 12 {
+            busy.cmd(&["LOCK", "import:customers", "PX", "60000"]);
+        }
+        if round % 20 == 0 {
             import.cmd(&["RENEW", "import:customers", "PX", "60000"]);
         }
+        match round {
+            // Two stand in line for a while, one after the other.
+            200 | 400 => {
+                worker.cmd(&["LOCK", "report:daily"]).grant();
+                for waiter in &mut waiters[..2] {
+                    waiter.send(&encode(&["LOCK", "report:daily", "WAIT", "0"]));
+                }
+            }
+            230 | 450 => {
+                worker.cmd(&["UNLOCK", "report:daily"]);
+                for waiter in &mut waiters[..2] {
+                    waiter.reply().grant();
+                    waiter.cmd(&["UNLOCK", "report:daily"]);
+                }
+            }
+            310 => {
+                for _ in 0..7 {
+                    assert!(worker.cmd(&["SET", "account:42", "1"]).error().starts_with("NOTHELD"));
+                }
+            }
+            540 => first.node(3).kill().unwrap(),
+            580 => gone.kill(),
+            // So long ago it was asked in vain for the first time.
+            581 => drop(proxy.http("/api/proxies")),
+            620 => {
+                worker.cmd(&["LOCK", "invoice:2026-11"]).grant();
+                for (number, waiter) in waiters.iter_mut().enumerate() {
+                    let key = if number < 2 { "invoice:2026-11" } else { "import:customers" };
+                    waiter.send(&encode(&["LOCK", key, "WAIT", "0"]));
+                }
+            }
+            _ => {}
+        }
+        std::thread::sleep(std::time::Duration::from_secs(1));
     }
-    proxy.node(3).kill().unwrap();
-    let mut page = opened(&proxy);
-    let size = json!({"width": 1180, "height": 1020, "deviceScaleFactor": 1, "mobile": false});
+    let mut page = Browser::start();
+    page.open(&format!("{}/", origin(&proxy)));
     page.call("Emulation.setScrollbarsHidden", json!({"hidden": true}));
-    page.call("Emulation.setDeviceMetricsOverride", size);
     page.shows("#nodes", "✗ down");
-    page.shows("#hot", "in line");
-    let shot =
-        page.call("Page.captureScreenshot", json!({"format": "png", "optimizeForSpeed": false}));
+    page.shows("#hot", "2 in line");
+    page.shows("#proxies", "✗ does not answer");
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/images/status-page.png");
-    std::fs::write(file, bytes_of(shot["data"].as_str().unwrap())).unwrap();
+    let shot = shot(&mut page, 1180, 2, "light");
+    assert!(shot.len() < 300_000, "{} bytes", shot.len());
+    std::fs::write(file, shot).unwrap();
+}
+
+/// A picture of the page above the list of all locks.
+fn shot(page: &mut Browser, width: u32, scale: u32, scheme: &str) -> Vec<u8> {
+    let size = json!({
+        "width": width, "height": 1000, "deviceScaleFactor": scale, "mobile": width < 500,
+    });
+    page.call("Emulation.setDeviceMetricsOverride", size);
+    let feature = json!([{"name": "prefers-color-scheme", "value": scheme}]);
+    page.call("Emulation.setEmulatedMedia", json!({ "features": feature }));
+    let end = "document.getElementById('locks-title').parentElement.getBoundingClientRect().top + scrollY";
+    let height = page.run(end);
+    let clip = json!({"x": 0, "y": 0, "width": width, "height": height, "scale": 1});
+    let params = json!({"format": "png", "captureBeyondViewport": true, "clip": clip});
+    bytes_of(page.call("Page.captureScreenshot", params)["data"].as_str().unwrap())
 }
 
 /// Reads base64.

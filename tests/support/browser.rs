@@ -18,7 +18,7 @@ use super::LIMIT;
 const START: &str = "exec chromium --headless --no-sandbox --disable-gpu --disable-quic \
     --no-first-run --disable-background-networking --disable-component-update --disable-sync \
     --disable-breakpad --disable-crash-reporter --remote-debugging-pipe --user-data-dir=\"$0\" \
-    about:blank 3<&0 4>&1 </dev/null >/dev/null 2>\"$0/log\"";
+    \"$@\" about:blank 3<&0 4>&1 </dev/null >/dev/null 2>\"$0/log\"";
 
 /// A browser with one page. It ends when this is dropped.
 pub struct Browser {
@@ -35,10 +35,16 @@ pub struct Browser {
 impl Browser {
     /// Starts Chromium with an empty profile, and opens an empty page.
     pub fn start() -> Browser {
+        Browser::start_with(&[])
+    }
+
+    /// The same with more arguments of Chromium's.
+    pub fn start_with(arguments: &[&str]) -> Browser {
         let profile = tempfile::tempdir().expect("directory");
         let mut child = Command::new("setpriv")
             .args(["--pdeathsig", "KILL", "sh", "-c", START])
             .arg(profile.path())
+            .args(arguments)
             .env("HOME", profile.path())
             .process_group(0)
             .stdin(Stdio::piped())

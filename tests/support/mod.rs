@@ -82,6 +82,8 @@ pub struct Setup {
     hosts: Option<PathBuf>,
     fronts: usize,
     admin_token: Option<String>,
+    peers: Vec<String>,
+    hostname: Option<String>,
 }
 
 impl Setup {
@@ -136,6 +138,12 @@ impl Setup {
         self
     }
 
+    /// Sets `admin.peers`.
+    pub fn peers(mut self, urls: &[String]) -> Setup {
+        self.peers = urls.to_vec();
+        self
+    }
+
     /// Has clients connect to this address instead of loopback.
     pub fn host(mut self, host: &str) -> Setup {
         self.host = host.to_owned();
@@ -151,6 +159,12 @@ impl Setup {
     /// Has the proxy look names up in this file, in the manner of /etc/hosts.
     pub fn with_hosts(mut self, file: &Path) -> Setup {
         self.hosts = Some(file.to_owned());
+        self
+    }
+
+    /// Has the proxy take its machine to be called so.
+    pub fn hostname(mut self, name: &str) -> Setup {
+        self.hostname = Some(name.to_owned());
         self
     }
 
@@ -209,8 +223,14 @@ impl Setup {
             "data: {data_url}\n{}locks:\n{}{patience}  nodes:\n{list}",
             self.top, self.locks
         );
-        let more =
-            (self.tls.as_deref(), self.behind_balancer.as_deref(), self.admin_token.as_deref());
+        let mut admin = String::new();
+        if let Some(token) = &self.admin_token {
+            admin += &format!(", token: '{token}'");
+        }
+        if !self.peers.is_empty() {
+            admin += &format!(", peers: ['{}']", self.peers.join("', '"));
+        }
+        let more = (self.tls.as_deref(), self.behind_balancer.as_deref(), &*admin);
         if self.init {
             // Nobody listens there; a cluster needs so many.
             let listen = format!("listen: 127.0.0.1:1-{}\n", self.fronts);
@@ -224,7 +244,7 @@ impl Setup {
                     more,
                     &settings,
                     &self.environment,
-                    (self.files, self.hosts.as_deref()),
+                    (self.files, self.hosts.as_deref(), self.hostname.as_deref()),
                 )
             })
             .expect("a port that nobody else takes");
@@ -280,10 +300,10 @@ struct Listening {
 /// its ports.
 fn listening(
     (host, fronts): (&str, usize),
-    (tls, behind_balancer, admin_token): (Option<&str>, Option<&str>, Option<&str>),
+    (tls, behind_balancer, admin): (Option<&str>, Option<&str>, &str),
     settings: &str,
     environment: &[(String, String)],
-    (files, hosts): (Option<(u64, u64)>, Option<&Path>),
+    (files, hosts, hostname): (Option<(u64, u64)>, Option<&Path>, Option<&str>),
 ) -> Option<Listening> {
     let [tls_port, balancer_port, admin_port] = [(); 3].map(|()| free_port().expect("port"));
     let ports: Vec<u16> = (0..fronts).map(|_| free_port().expect("port")).collect();
@@ -298,9 +318,9 @@ fn listening(
         listen +=
             &format!("  - {{address: '{host}:{balancer_port}', proxy_protocol: yes{settings}}}\n");
     }
-    let admin = match admin_token {
-        Some(token) => format!("{{listen: '127.0.0.1:{admin_port}', token: '{token}'}}"),
-        None => format!("127.0.0.1:{admin_port}"),
+    let admin = match admin {
+        "" => format!("127.0.0.1:{admin_port}"),
+        more => format!("{{listen: '127.0.0.1:{admin_port}'{more}}}"),
     };
     let config = format!("{listen}admin: {admin}\n{settings}");
     let dir = tempfile::tempdir().expect("directory");
@@ -317,6 +337,10 @@ fn listening(
         .args(hosts.iter().flat_map(|hosts| {
             let mount = format!("mount --bind '{}' /etc/hosts && exec \"$@\"", hosts.display());
             ["unshare", "--mount", "sh", "-c", &mount, "sh"].map(str::to_owned)
+        }))
+        .args(hostname.iter().flat_map(|name| {
+            let set = format!("hostname '{name}' && exec \"$@\"");
+            ["unshare", "--uts", "sh", "-c", &set, "sh"].map(str::to_owned)
         }))
         .args([env!("CARGO_BIN_EXE_lockgate"), "--config"])
         .arg(&file)
@@ -382,6 +406,8 @@ impl Proxy {
             hosts: None,
             fronts: 1,
             admin_token: None,
+            peers: Vec::new(),
+            hostname: None,
         }
     }
 

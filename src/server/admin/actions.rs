@@ -1,4 +1,5 @@
-//! What an operator has done at the admin address: a lock freed, a lock node paused or resumed.
+//! What an operator has done at the admin address: a lock freed, a lock node paused or resumed, or the
+//! token looked at that it takes.
 //!
 //! Whoever sends `admin.token` may. A page of another site can have a browser send requests here, but
 //! neither that header nor JSON without being asked first, which is never answered; and it is refused
@@ -68,6 +69,10 @@ impl ActionBody for NodeBody {
     const WRITTEN: &'static str = r#"{"address": text, "force": true or false}"#;
 }
 
+impl ActionBody for TokenBody {
+    const WRITTEN: &'static str = "{}";
+}
+
 /// The body of `/api/locks/unlock`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -88,6 +93,11 @@ struct NodeBody {
     force: bool,
 }
 
+/// The body of `/api/token`, which asks whether the token is right and has nothing done.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TokenBody {}
+
 /// Who has something done.
 struct AtThePage(Option<SocketAddr>);
 
@@ -103,6 +113,7 @@ impl fmt::Display for AtThePage {
 /// The action of a path, if it has one.
 pub(super) fn action(path: &str) -> Option<AdminAction> {
     match path {
+        "/api/token" => Some(AdminAction::Token),
         "/api/locks/unlock" => Some(AdminAction::Unlock),
         "/api/nodes/pause" => Some(AdminAction::Pause),
         "/api/nodes/resume" => Some(AdminAction::Resume),
@@ -196,6 +207,10 @@ impl Actions {
         })?;
         let (body, by) = (body.to_bytes(), AtThePage(peer));
         match action {
+            AdminAction::Token => {
+                let TokenBody {} = read(&body)?;
+                Ok(r#"{"accepted":true}"#.into())
+            }
             AdminAction::Unlock => self.unlock(read(&body)?, by).await,
             AdminAction::Pause => {
                 let NodeBody { address, force } = read(&body)?;

@@ -2,6 +2,7 @@
 
 use std::{
     collections::VecDeque,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -35,7 +36,10 @@ struct StatusSample {
     longest_wait_ms: u64,
     /// What was counted between the sample before and this one, for a second.
     rates: StatusRates,
-    /// Of each lock node, in the order of the configuration.
+    /// The lock nodes at that moment, in the order of the configuration. Samples share them: they
+    /// seldom change.
+    addresses: Arc<[String]>,
+    /// Of each of them.
     round_trips_us: Box<[Option<u64>]>,
 }
 
@@ -111,7 +115,8 @@ impl StatusHistory {
             let (totals, now) = (Totals::of(shared), Instant::now());
             let rates = StatusRates::between(before, totals, now.saturating_duration_since(at));
             (before, at) = (totals, now);
-            self.note(sample(state, shared, rates));
+            let last = self.0.lock().back().map(|sample| sample.addresses.clone());
+            self.note(sample(state, shared, rates, last.unwrap_or_default()));
         }
     }
 
@@ -126,18 +131,11 @@ impl StatusHistory {
     /// The samples so far.
     pub(super) fn document(&self, state: &PageSource) -> HistoryDocument {
         let samples: Vec<StatusSample> = self.0.lock().iter().cloned().collect();
-        let nodes = state.readiness().nodes.into_iter().enumerate();
-        let column = |place: usize, address: String| NodeColumn {
-            seat: place + 1,
-            address,
-            round_trip_us: samples
-                .iter()
-                .map(|sample| sample.round_trips_us.get(place).copied().flatten())
-                .collect(),
-        };
+        let addresses = state.readiness().nodes.into_iter().map(|node| node.address);
+        let nodes = addresses.enumerate().map(|(place, address)| column(&samples, place, address));
         let mut document = HistoryDocument {
             every_ms: millis(EVERY),
-            nodes: nodes.map(|(place, node)| column(place, node.address)).collect(),
+            nodes: nodes.collect(),
             ..HistoryDocument::default()
         };
         samples.into_iter().for_each(|sample| document.push(sample));
@@ -145,8 +143,28 @@ impl StatusHistory {
     }
 }
 
-fn sample(state: &PageSource, shared: &Shared, rates: StatusRates) -> StatusSample {
+/// The round trips of the lock node that is at this place now. Others were there before it once the
+/// lock nodes have been changed, and it may have been at another place.
+fn column(samples: &[StatusSample], place: usize, address: String) -> NodeColumn {
+    let of = |sample: &StatusSample| {
+        let is_it = |at: &usize| sample.addresses.get(*at) == Some(&address);
+        let at = Some(place).filter(is_it).or_else(|| (0..sample.addresses.len()).find(is_it))?;
+        sample.round_trips_us.get(at).copied().flatten()
+    };
+    let round_trip_us = samples.iter().map(of).collect();
+    NodeColumn { seat: place + 1, address, round_trip_us }
+}
+
+/// The proxy now. `last`: the lock nodes of the sample before.
+fn sample(
+    state: &PageSource,
+    shared: &Shared,
+    rates: StatusRates,
+    last: Arc<[String]>,
+) -> StatusSample {
     let (readiness, counts) = (state.readiness(), shared.engine.counts());
+    let nodes = &readiness.nodes;
+    let are_same = nodes.iter().map(|node| &node.address).eq(last.iter());
     StatusSample {
         at_ms: now_ms(),
         ready: readiness.is_ready,
@@ -156,7 +174,11 @@ fn sample(state: &PageSource, shared: &Shared, rates: StatusRates) -> StatusSamp
         waiters: counts.waiters,
         longest_wait_ms: millis(counts.longest_wait),
         rates,
-        round_trips_us: readiness.nodes.iter().map(|node| node.round_trip.map(micros)).collect(),
+        addresses: match are_same {
+            true => last,
+            false => nodes.iter().map(|node| node.address.clone()).collect(),
+        },
+        round_trips_us: nodes.iter().map(|node| node.round_trip.map(micros)).collect(),
     }
 }
 
@@ -194,6 +216,29 @@ mod tests {
         let samples = history.0.lock();
         let at: Vec<u64> = samples.iter().map(|sample| sample.at_ms).collect();
         assert_eq!(at, (KEPT as u64..2 * KEPT as u64).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_round_trip_stays_with_the_node_that_it_is_of() {
+        let sample = |nodes: &[(&str, u64)]| StatusSample {
+            addresses: nodes.iter().map(|(address, _)| (*address).to_owned()).collect(),
+            round_trips_us: nodes.iter().map(|(_, us)| Some(*us)).collect(),
+            ..StatusSample::default()
+        };
+        let samples = [
+            sample(&[("a:1", 1), ("b:1", 2)]),
+            sample(&[("a:1", 3), ("b:1", 4)]),
+            // The place of the first has another, and the second is third now.
+            sample(&[("c:1", 5), ("d:1", 6), ("b:1", 7)]),
+        ];
+        let of = |place, address: &str| column(&samples, place, address.into()).round_trip_us;
+        assert_eq!(of(0, "c:1"), [None, None, Some(5)]);
+        assert_eq!(of(2, "b:1"), [Some(2), Some(4), Some(7)]);
+        assert_eq!(of(0, "a:1"), [Some(1), Some(3), None]);
+        assert_eq!(of(3, "new:1"), [None; 3]);
+        // Two that are one server have a column each.
+        let shared = [sample(&[("a:1", 1), ("a:1", 2)])];
+        assert_eq!(column(&shared, 1, "a:1".into()).round_trip_us, [Some(2)]);
     }
 
     #[test]

@@ -13,13 +13,17 @@ use std::{
     time::Duration,
 };
 
-use hyper::{server::conn::http1, service::service_fn};
+use hyper::{
+    body::{Body, Incoming},
+    server::conn::http1,
+    service::{HttpService, service_fn},
+};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
     task::JoinHandle,
-    time::{Sleep, sleep},
+    time::{Sleep, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -33,8 +37,10 @@ const MAX_CONNECTIONS: usize = 64;
 const HEADER_LIMIT: Duration = Duration::from_secs(5);
 /// How long a client may take no byte of an answer.
 const WRITE_LIMIT: Duration = Duration::from_secs(5);
-/// How long a connection may stay open in all.
+/// How long a connection may stay open in all, but for the request that is under way then.
 const CONNECTION_LIMIT: Duration = Duration::from_secs(60);
+/// How long that request may take still: none of ours takes longer.
+const LAST_REQUEST_LIMIT: Duration = Duration::from_secs(15);
 
 /// Serves the pages until `stop` is cancelled.
 pub(crate) async fn serve(
@@ -69,29 +75,29 @@ async fn accept(listener: Arc<TcpListener>, site: &Arc<AdminSite>, stop: &Cancel
 }
 
 /// A stream that fails if its peer takes nothing for [`WRITE_LIMIT`].
-struct Impatient {
-    tcp: TcpStream,
+struct Impatient<S> {
+    stream: S,
     /// Runs while nothing can be written.
     limit: Option<Pin<Box<Sleep>>>,
 }
 
-impl AsyncRead for Impatient {
+impl<S: AsyncRead + Unpin> AsyncRead for Impatient<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.tcp).poll_read(cx, buf)
+        Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }
 
-impl AsyncWrite for Impatient {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Impatient<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.tcp).poll_write(cx, buf);
+        let written = Pin::new(&mut self.stream).poll_write(cx, buf);
         if written.is_ready() {
             self.limit = None;
             return written;
@@ -101,11 +107,11 @@ impl AsyncWrite for Impatient {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.tcp).poll_flush(cx)
+        Pin::new(&mut self.stream).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.tcp).poll_shutdown(cx)
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
 
@@ -116,18 +122,77 @@ async fn one(tcp: TcpStream, site: Arc<AdminSite>, stop: CancellationToken) {
         let site = site.clone();
         async move { Ok::<_, Infallible>(site.answer(request, ends).await) }
     });
+    converse(tcp, service, &stop).await;
+}
+
+/// Serves one connection until it ends, or has lasted for long enough, or `stop` is cancelled. A request
+/// that is under way then is answered still.
+async fn converse<IO, S, B>(stream: IO, service: S, stop: &CancellationToken)
+where
+    IO: AsyncRead + AsyncWrite + Unpin,
+    S: HttpService<Incoming, ResBody = B, Error = Infallible>,
+    B: Body<Error = Infallible> + 'static,
+{
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_LIMIT)
         // What was asked for whole is done, though its client waits for no answer.
         .half_close(true)
-        .serve_connection(TokioIo::new(Impatient { tcp, limit: None }), service);
+        .serve_connection(TokioIo::new(Impatient { stream, limit: None }), service);
     let mut connection = pin!(connection);
-    // Errors of a connection concern its client only.
-    tokio::select! {
-        _ = tokio::time::timeout(CONNECTION_LIMIT, connection.as_mut()) => return,
-        () = stop.cancelled() => connection.as_mut().graceful_shutdown(),
+    let limit = tokio::select! {
+        // Errors of a connection concern its client only.
+        _ = connection.as_mut() => return,
+        () = sleep(CONNECTION_LIMIT) => LAST_REQUEST_LIMIT,
+        // A process that has taken over answers the next connections.
+        () = stop.cancelled() => HEADER_LIMIT,
+    };
+    connection.as_mut().graceful_shutdown();
+    let _ = timeout(limit, connection).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::Full;
+    use hyper::{Request, Response, body::Bytes};
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex},
+        time::Instant,
+    };
+
+    use super::*;
+
+    const ASKED: &[u8] = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n";
+
+    /// The client's end of a connection to a server that takes so long for the answer to each request.
+    fn server(takes: Duration) -> DuplexStream {
+        let (client, stream) = duplex(4096);
+        let service = service_fn(move |_: Request<Incoming>| async move {
+            sleep(takes).await;
+            Ok::<_, Infallible>(Response::new(Full::new(Bytes::from_static(b"done"))))
+        });
+        let stop = CancellationToken::new();
+        tokio::spawn(async move { converse(stream, service, &stop).await });
+        client
     }
-    // A process that has taken over answers the next connections.
-    let _ = tokio::time::timeout(HEADER_LIMIT, connection).await;
+
+    /// How many of several requests are answered on one connection, and how long it lasts.
+    async fn answered(takes: Duration) -> (usize, Duration) {
+        let (begun, mut client) = (Instant::now(), server(takes));
+        let mut answers = String::new();
+        client.write_all(&ASKED.repeat(4)).await.unwrap();
+        client.read_to_string(&mut answers).await.unwrap();
+        (answers.matches("HTTP/1.1 200").count(), begun.elapsed())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_under_way_at_the_limit_is_answered_unless_it_takes_too_long() {
+        let secs = Duration::from_secs;
+        assert_eq!(
+            answered(secs(24)).await,
+            (3, secs(72)),
+            "the third is under way after a minute"
+        );
+        assert_eq!(answered(secs(40)).await, (1, CONNECTION_LIMIT + LAST_REQUEST_LIMIT));
+    }
 }

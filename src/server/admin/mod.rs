@@ -3,9 +3,11 @@
 //!
 //! - [`http`]: the bounded HTTP server.
 //! - [`site`]: which page answers which request.
+//! - [`markup`]: the status page, out of the files in `page/`.
 //! - [`health`]: whether the data node and a quorum of lock nodes are there.
 //! - [`status`]: the whole proxy in one document; [`listing`]: locks, clients and idioms;
 //!   [`history`]: the last ten minutes.
+//! - [`peers`]: how the other proxies are.
 //! - [`actions`]: what an operator has done there.
 //! - [`query`]: what stands behind the `?` of a request.
 
@@ -14,6 +16,8 @@ mod health;
 mod history;
 mod http;
 mod listing;
+mod markup;
+mod peers;
 mod query;
 mod site;
 mod status;

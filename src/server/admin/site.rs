@@ -21,21 +21,20 @@ use super::{
     actions::{self, Actions},
     health::PageSource,
     history::StatusHistory,
-    listing, query,
+    listing, markup,
+    peers::Peers,
+    query,
     status::StatusDocument,
 };
-use crate::{config::AdminToken, data::DataNode, session::Shared};
+use crate::{config::AdminConfig, data::DataNode, session::Shared};
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 const JSON: &str = "application/json";
 const HTML: &str = "text/html; charset=utf-8";
 
-/// The page at `/`. `NONCE` stands where each answer has a number of its own.
-const STATUS_PAGE: &str = include_str!("page.html");
-
 const PAGES: &str = "there are the status page at /, /metrics, /healthz, /readyz, and as JSON /api/status, /api/locks, \
-     /api/hot, /api/clients, /api/adopted, /api/history\n";
+     /api/hot, /api/clients, /api/adopted, /api/history, /api/proxies\n";
 const TOO_MANY_STEPS: &str = "comparing all keys with this pattern would take too long, give one \
      with fewer stars, or that begins as the keys do";
 const NOT_MEANT: &str =
@@ -51,6 +50,7 @@ pub(crate) struct AdminSite {
     state: Arc<PageSource>,
     shared: Arc<Shared>,
     history: StatusHistory,
+    peers: Peers,
     actions: Actions,
 }
 
@@ -69,10 +69,11 @@ impl AdminSite {
         state: Arc<PageSource>,
         shared: Arc<Shared>,
         data: Arc<DataNode>,
-        token: Option<AdminToken>,
+        config: &AdminConfig,
     ) -> AdminSite {
-        let actions = Actions::new(shared.clone(), data, token);
-        AdminSite { state, shared, history: StatusHistory::default(), actions }
+        let actions = Actions::new(shared.clone(), data, config.token.clone());
+        let (history, peers) = (StatusHistory::default(), Peers::new(&config.peers));
+        AdminSite { state, shared, history, peers, actions }
     }
 
     /// Asks the data node now and then, and keeps the history.
@@ -95,7 +96,7 @@ impl AdminSite {
             page.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
             return page;
         }
-        let Some(action) = action else { return self.show(&request, ends) };
+        let Some(action) = action else { return self.show(&request, ends).await };
         if ends.is_local && !means_this_machine(request.headers()) {
             return refusal(StatusCode::MISDIRECTED_REQUEST, NOT_MEANT);
         }
@@ -106,7 +107,7 @@ impl AdminSite {
     }
 
     /// Answers what changes nothing.
-    fn show(&self, request: &Request<Incoming>, ends: PageEnds) -> Page {
+    async fn show(&self, request: &Request<Incoming>, ends: PageEnds) -> Page {
         let path = request.uri().path();
         match path {
             "/metrics" => return page(StatusCode::OK, METRICS, self.state.metrics()),
@@ -126,7 +127,16 @@ impl AdminSite {
             return refusal(StatusCode::MISDIRECTED_REQUEST, NOT_MEANT);
         }
         let query = request.uri().query().unwrap_or_default();
+        if path == "/api/proxies" {
+            return json(&self.peers.list(&self.status()).await);
+        }
         self.tell(path, query).unwrap_or_else(|wrong| refusal(StatusCode::BAD_REQUEST, &wrong))
+    }
+
+    /// The whole proxy.
+    fn status(&self) -> StatusDocument {
+        let (actions, peers) = (self.actions.are_possible(), self.peers.count());
+        StatusDocument::of(&self.state, &self.shared, actions, peers)
     }
 
     /// Answers what names locks or clients.
@@ -137,9 +147,7 @@ impl AdminSite {
         let shared = &*self.shared;
         Ok(match path {
             "/" => status_page(),
-            "/api/status" => {
-                json(&StatusDocument::of(&self.state, shared, self.actions.are_possible()))
-            }
+            "/api/status" => json(&self.status()),
             "/api/history" => json(&self.history.document(&self.state)),
             "/api/locks" => {
                 let mut wanted = query::locks(query)?;
@@ -175,7 +183,7 @@ fn json(document: &impl Serialize) -> Page {
 /// other page may show it.
 fn status_page() -> Page {
     let nonce = format!("{:032x}", rand::random::<u128>());
-    let mut page = page(StatusCode::OK, HTML, STATUS_PAGE.replace("NONCE", &nonce));
+    let mut page = page(StatusCode::OK, HTML, markup::document(&nonce));
     let policy = format!(
         "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; \
          connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; \

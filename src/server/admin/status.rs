@@ -52,6 +52,8 @@ struct ProxyPart {
     connections: usize,
     /// Whether `admin.token` is set, so that something can be done from here.
     actions: bool,
+    /// How many `admin.peers` there are.
+    peers: usize,
 }
 
 #[derive(Serialize)]
@@ -201,14 +203,19 @@ impl Totals {
 
 impl StatusDocument {
     /// The proxy as it is now.
-    pub(super) fn of(state: &PageSource, shared: &Shared, actions: bool) -> StatusDocument {
+    pub(super) fn of(
+        state: &PageSource,
+        shared: &Shared,
+        actions: bool,
+        peers: usize,
+    ) -> StatusDocument {
         let readiness = state.readiness();
         let problems = readiness.lines.problems().into_iter().map(str::to_owned).collect();
         let (name, address) = state.data_names();
         let nodes = readiness.nodes.iter().enumerate();
         StatusDocument {
             now_ms: now_ms(),
-            proxy: proxy(shared, &readiness, actions),
+            proxy: proxy(shared, &readiness, actions, peers),
             problems,
             data: DataPart {
                 name,
@@ -231,7 +238,7 @@ impl StatusDocument {
     }
 }
 
-fn proxy(shared: &Shared, readiness: &Readiness, actions: bool) -> ProxyPart {
+fn proxy(shared: &Shared, readiness: &Readiness, actions: bool, peers: usize) -> ProxyPart {
     ProxyPart {
         name: shared.name.clone(),
         version: env!("CARGO_PKG_VERSION"),
@@ -242,6 +249,7 @@ fn proxy(shared: &Shared, readiness: &Readiness, actions: bool) -> ProxyPart {
         draining: readiness.is_draining,
         connections: shared.clients.load(Ordering::Relaxed),
         actions,
+        peers,
     }
 }
 

@@ -2,12 +2,10 @@
 //! not answer nor one that never ends its answer holds up the others, or takes more memory than
 //! the bound here.
 
-use std::{borrow::Cow, io, time::Duration};
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
     sync::{mpsc, watch},
     time::{sleep, timeout},
 };
@@ -17,6 +15,7 @@ use super::{
     report::{BusyClients, ErrorReport, LockReports, Round, StatusReport},
     wanted::{MOST_LISTED, WantedLists},
 };
+use crate::net::http_client::{self, HttpAnswer};
 
 /// How long all documents of one round may take together.
 const ROUND_LIMIT: Duration = Duration::from_secs(3);
@@ -85,10 +84,9 @@ async fn documents(address: &str, wanted: &WantedLists) -> Result<Round, PlainTe
 /// # Errors
 /// Why there is none, for people.
 async fn get<T: DeserializeOwned>(address: &str, path: &str) -> Result<T, PlainText> {
-    let answer =
-        exchange(address, path).await.map_err(|error| PlainText::of(&error.to_string()))?;
-    let (status, body) = cut(&answer).ok_or_else(|| PlainText::of("its answer is no HTTP"))?;
-    if status == "200" {
+    let answer = http_client::get(address, address, path, LONGEST_ANSWER).await;
+    let HttpAnswer { status, body } = answer.map_err(|error| PlainText::of(&error.to_string()))?;
+    if status == 200 {
         let document = serde_json::from_slice(&body);
         return document.map_err(|error| {
             let path = path.split('?').next().unwrap_or_default();
@@ -100,72 +98,14 @@ async fn get<T: DeserializeOwned>(address: &str, path: &str) -> Result<T, PlainT
     Err(PlainText::of(&format!("HTTP {status}: {reason}")))
 }
 
-async fn exchange(address: &str, path: &str) -> io::Result<Vec<u8>> {
-    let mut stream = TcpStream::connect(address).await?;
-    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).await?;
-    let mut answer = Vec::new();
-    stream.take(LONGEST_ANSWER + 1).read_to_end(&mut answer).await?;
-    if answer.len() as u64 > LONGEST_ANSWER {
-        return Err(io::Error::other(format!("its answer is longer than {LONGEST_ANSWER} bytes")));
-    }
-    Ok(answer)
-}
-
-/// The status and the body of an answer. Returns `None` if it is no HTTP.
-fn cut(answer: &[u8]) -> Option<(&str, Cow<'_, [u8]>)> {
-    let end = memchr::memmem::find(answer, b"\r\n\r\n")?;
-    let (head, body) = (str::from_utf8(&answer[..end]).ok()?, &answer[end + 4..]);
-    let mut words = head.strip_prefix("HTTP/1.")?.split_ascii_whitespace().skip(1);
-    let status = words.next()?;
-    let is_status = status.len() == 3 && status.bytes().all(|digit| digit.is_ascii_digit());
-    let in_chunks = head.lines().filter_map(|line| line.split_once(':')).any(|(name, value)| {
-        name.eq_ignore_ascii_case("transfer-encoding") && !value.trim().is_empty()
-    });
-    let body = if in_chunks { Cow::Owned(joined(body)?) } else { Cow::Borrowed(body) };
-    is_status.then_some((status, body))
-}
-
-/// A body that came in chunks, as what stands between may send it. Returns `None` if it is cut off.
-fn joined(mut body: &[u8]) -> Option<Vec<u8>> {
-    let mut whole = Vec::new();
-    loop {
-        let end = memchr::memmem::find(body, b"\r\n")?;
-        let size = str::from_utf8(&body[..end]).ok()?.split(';').next()?;
-        let size = usize::from_str_radix(size.trim(), 16).ok()?;
-        if size == 0 {
-            return Some(whole);
-        }
-        let (chunk, rest) = body[end + 2..].split_at_checked(size)?;
-        whole.extend_from_slice(chunk);
-        body = rest.strip_prefix(b"\r\n")?;
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use tokio::net::TcpListener;
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+    };
 
     use super::*;
-
-    #[test]
-    fn an_answer_is_cut_and_what_is_none_is_told() {
-        let whole = |body: &'static [u8]| Cow::Borrowed(body);
-        assert_eq!(cut(b"HTTP/1.1 200 OK\r\nA: b\r\n\r\n{}"), Some(("200", whole(b"{}"))));
-        assert_eq!(cut(b"HTTP/1.0 404\r\n\r\n"), Some(("404", whole(b""))));
-        let head = b"HTTP/1.1 200 OK\r\ntransfer-Encoding: chunked\r\n\r\n";
-        let answer = |body: &[u8]| [&head[..], body].concat();
-        let chunks = answer(b"3;a=b\r\n{\"a\r\nB\r\n\": \"\r\n0\r\n\"}\r\n0\r\n\r\n");
-        assert_eq!(cut(&chunks), Some(("200", whole(b"{\"a\": \"\r\n0\r\n\"}"))));
-        for wrong in ["", "5\r\nabc", "3\r\nabcd\r\n0\r\n", "-1\r\n", "ffffffffffffffff\r\n", "x"] {
-            assert_eq!(cut(&answer(wrong.as_bytes())), None, "{wrong:?}");
-        }
-        let wrong: [&[u8]; 5] =
-            [b"", b"-ERR wrong\r\n\r\n", b"HTTP/1.1 200", b"HTTP/1.1 \x1b[2\r\n\r\n", b"\r\n\r\n"];
-        for wrong in wrong {
-            assert_eq!(cut(wrong), None, "{wrong:?}");
-        }
-    }
 
     /// A server that tells this on each connection, and then whatever fits; where it listens.
     async fn server(head: &'static [u8], endless: bool) -> String {

@@ -1,22 +1,20 @@
 //! The documents of a proxy's admin address, as far as they are shown. What a proxy of another version
 //! does not tell is empty.
 
-use std::{collections::HashMap, fmt, marker::PhantomData};
+use std::collections::HashMap;
 
-use serde::{
-    Deserialize, Deserializer,
-    de::{IgnoredAny, SeqAccess, Visitor},
-};
+use serde::Deserialize;
 
 use super::{plain::PlainText, wanted::MOST_LISTED};
+use crate::net::few::few;
 
 /// `/api/status`.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub(super) struct StatusReport {
     pub(super) proxy: ProxyReport,
-    #[serde(default, deserialize_with = "few")]
+    #[serde(default, deserialize_with = "few::<_, _, MOST_LISTED>")]
     pub(super) problems: Vec<PlainText>,
-    #[serde(default, deserialize_with = "few")]
+    #[serde(default, deserialize_with = "few::<_, _, MOST_LISTED>")]
     pub(super) nodes: Vec<NodeReport>,
     #[serde(default)]
     pub(super) locks: LockCounts,
@@ -79,7 +77,7 @@ impl TotalsReport {
 /// `/api/locks`, and `/api/hot`.
 #[derive(Deserialize)]
 pub(super) struct LockReports {
-    #[serde(alias = "hot", deserialize_with = "few")]
+    #[serde(alias = "hot", deserialize_with = "few::<_, _, MOST_LISTED>")]
     locks: Vec<LockReport>,
 }
 
@@ -125,7 +123,7 @@ pub(super) struct ClientReport {
 /// `/api/clients`.
 #[derive(Deserialize)]
 pub(super) struct BusyClients {
-    #[serde(deserialize_with = "few")]
+    #[serde(deserialize_with = "few::<_, _, MOST_LISTED>")]
     clients: Vec<BusyClient>,
 }
 
@@ -206,35 +204,6 @@ fn of_hexadecimal(text: &str) -> Option<Vec<u8>> {
     let digits: Option<Vec<u8>> =
         text.chars().map(|c| u8::try_from(c.to_digit(16)?).ok()).collect();
     digits?.chunks(2).map(|pair| Some(pair.first()? << 4 | pair.get(1)?)).collect()
-}
-
-/// Reads a list, of which no more than [`MOST_LISTED`] entries are kept: a short text can have many.
-fn few<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
-    deserializer: D,
-) -> Result<Vec<T>, D::Error> {
-    struct Few<T>(PhantomData<T>);
-
-    impl<'de, T: Deserialize<'de>> Visitor<'de> for Few<T> {
-        type Value = Vec<T>;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a list")
-        }
-
-        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
-            let mut kept = Vec::new();
-            while kept.len() < MOST_LISTED {
-                match list.next_element()? {
-                    Some(entry) => kept.push(entry),
-                    None => return Ok(kept),
-                }
-            }
-            while list.next_element::<IgnoredAny>()?.is_some() {}
-            Ok(kept)
-        }
-    }
-
-    deserializer.deserialize_seq(Few(PhantomData))
 }
 
 #[cfg(test)]

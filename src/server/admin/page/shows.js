@@ -1,0 +1,244 @@
+// What the proxy tells, put on the page. Each part takes one document of the JSON.
+let history = null, adopted = null;
+
+function showHead(status) {
+  const {proxy, quorum} = status, problems = status.problems.map(plain);
+  const state = proxy.draining ? "Draining" : !proxy.ready ? "Not ready" : problems.length ? "Ready, not all well" : "Ready";
+  set($("state"), state);
+  $("state").className = "badge " + (!proxy.ready ? "bad" : problems.length ? "warn" : "good");
+  set($("name"), proxy.name);
+  set($("about"), "version " + proxy.version + ", up " + time(proxy.uptime_ms));
+  document.title = (proxy.ready && !problems.length ? "" : "● ") + "Lockgate: " + state;
+  $("problems").hidden = !problems.length;
+  const lines = [...$("problem-list").children].map(line => line.textContent);
+  if (lines.join("\n") !== problems.join("\n")) {
+    $("problem-list").replaceChildren(...problems.map(problem => make("li", problem)));
+  }
+  set($("quorum"), quorum.voting + " of " + quorum.nodes + " vote, " + quorum.needed + " are needed: " +
+    (quorum.slack < 0 ? "no lock is granted" : quorum.slack + " more may fail"));
+  $("quorum").className = quorum.slack < 0 ? "bad" : quorum.slack === 0 && quorum.nodes > 1 ? "warn" : "soft";
+}
+
+// A colour is never alone: a sign stands beside it.
+const SIGNS = {good: "✓ ", bad: "✗ ", warn: "⚠ "};
+function showTiles(status) {
+  const {locks, totals, proxy, data, guards, adoption} = status, past = history || {};
+  const last = column => past[column] && past[column].length ? past[column][past[column].length - 1] : null;
+  const none = last("no_quorum_per_s");
+  const tiles = [
+    ["Locks held", number(locks.held), "held", locks.session + " session, " + count(locks.leases, "lease")],
+    ["Waiting", number(locks.waiters), "waiters", "longest " + time(locks.longest_wait_ms)],
+    ["Grants a second", rate(last("grants_per_s")), "grants_per_s", number(totals.grants) + " in all"],
+    ["Busy a second", rate(last("busy_per_s")), "busy_per_s", number(totals.busy) + " in all"],
+    ["NOQUORUM a second", rate(none), "no_quorum_per_s", number(totals.no_quorum) + " in all", none > 0 ? "bad" : ""],
+    ["Locks lost", number(totals.lost), "lost_per_s", "session locks", last("lost_per_s") > 0 ? "bad" : ""],
+    ["Clients", number(proxy.connections), "connections", "connected"],
+    ["Data node", data.up ? "up" : "down", null, data.address || data.name, data.up ? "good" : "bad"],
+  ];
+  if (guards) tiles.push(["Guards refused", number(totals.guard_refusals), "guard_refusals_per_s", "writes"]);
+  if (adoption) tiles.push(["Adopted", number(totals.adopted), "adopted_per_s", number(totals.adopt_refusals) + " refused"]);
+  if (locks.paused_ms) tiles.push(["New LOCKs wait", time(locks.paused_ms), null, "LOCKGATE PAUSE", "warn"]);
+  const list = $("tiles"), stamp = String(past.at_ms && past.at_ms[past.at_ms.length - 1]);
+  const known = new Map([...list.children].map(tile => [tile.dataset.of, tile]));
+  tiles.forEach(([label, value, column, more, kind], place) => {
+    let tile = known.get(label);
+    known.delete(label);
+    if (!tile) {
+      tile = make("li");
+      tile.dataset.of = label;
+      tile.append(make("span", label, "soft"), make("b"), make("div"), make("small", "", "soft"));
+    }
+    const [, shown, line, below] = tile.children;
+    set(shown, (SIGNS[kind] || "") + value);
+    shown.className = kind || "";
+    if (column && tile.stamp !== stamp) { tile.stamp = stamp; line.replaceChildren(spark(past[column], label)); }
+    set(below, more);
+    if (list.children[place] !== tile) list.insertBefore(tile, list.children[place] || null);
+  });
+  known.forEach(tile => tile.remove());
+}
+
+// What a peer told is text of a stranger. The link is the address in this proxy's own configuration.
+function proxyCell(proxy) {
+  const fresh = () => {
+    const box = make("span");
+    box.append(proxy.url && !proxy.here ? make("a") : make("b"), make("br"), make("bdi", "", "soft"));
+    return box;
+  };
+  return kept(String(!proxy.url || proxy.here), fresh, box => {
+    const [address, , name] = box.children, told = proxy.told || {};
+    if (address.tagName === "A" && address.href !== proxy.url + "/") address.href = proxy.url + "/";
+    set(address, proxy.here ? "this proxy" : proxy.url.replace("http://", ""));
+    set(name, plain(told.name || "") + (told.version ? ", version " + plain(told.version) : ""));
+  });
+}
+function proxyState(proxy) {
+  const told = proxy.told || {}, problems = told.problems || [];
+  const [kind, word] = !proxy.answers ? ["bad", "does not answer"] : told.draining ? ["warn", "draining"]
+    : !told.ready ? ["bad", "not ready"] : problems.length ? ["warn", "ready, not all well"] : ["good", "ready"];
+  const since = proxy.answers ? "" : ": " + proxy.error + ". For " + time(proxy.silent_ms) +
+    (proxy.answered_ms === null ? "; it has never answered" : "");
+  const fresh = () => {
+    const box = make("span");
+    box.append(make("b", SIGNS[kind] + word, kind), make("span"));
+    if (proxy.answers && problems.length) {
+      const list = make("ul", null, "plain");
+      problems.slice(0, 3).forEach(problem => list.append(make("li", plain(problem))));
+      if (problems.length > 3) list.append(make("li", "and more"));
+      box.append(list);
+    }
+    return box;
+  };
+  return kept(JSON.stringify([kind, word, problems]), fresh, box => set(box.children[1], plain(since)));
+}
+function showProxies(list) {
+  const told = proxy => (proxy.answers && proxy.told) || {}, data = {true: ["good", "up"], false: ["bad", "down"]};
+  const columns = [
+    ["Proxy", proxyCell],
+    ["State", proxyState],
+    ["Clients", proxy => number(told(proxy).connections)],
+    ["Locks", proxy => number(told(proxy).held)],
+    ["Waiting", proxy => number(told(proxy).waiters)],
+    ["Lock nodes", proxy => {
+      const {nodes, nodes_up, nodes_voting} = told(proxy);
+      if (nodes === undefined) return "–";
+      return nodes_up + " of " + nodes + " up" + (nodes_voting === nodes_up ? "" : ", " + nodes_voting + " vote");
+    }],
+    ["Data node", proxy => {
+      const [kind, word] = data[told(proxy).data_up] || ["soft", "–"];
+      return once(word, () => make("span", (SIGNS[kind] || "") + word, kind));
+    }],
+  ];
+  const silent = list.proxies.filter(proxy => !proxy.answers).length, all = list.proxies.length;
+  set($("proxies-sum"), silent ? silent + " of " + all + (silent === 1 ? " does not answer." : " do not answer.")
+    : (all === 1 ? "admin.peers names no other." : "All " + all + " answer.") + " Locks and clients below are those of this proxy alone.");
+  $("proxies-sum").className = silent ? "bad" : "soft";
+  fill($("proxies"), columns, list.proxies.map(proxy => ({id: proxy.here ? "" : proxy.url, data: proxy})));
+}
+
+function showNodes(status) {
+  const stamp = String((history || {at_ms: []}).at_ms.slice(-1)[0]);
+  const past = node => ((history || {}).nodes || []).find(one => one.seat === node.seat && one.address === node.address);
+  const state = node => {
+    const word = node.votes ? "votes" : node.paused ? "paused" : node.up ? "up, does not vote" : "down";
+    const box = make("span"), kind = node.votes ? "good" : "bad";
+    box.append(make("b", SIGNS[kind] + word, kind));
+    if (node.state !== "ok") box.append(make("span", ": " + plain(node.state)));
+    return box;
+  };
+  const columns = [
+    ["Seat", node => node.seat],
+    ["Address", node => node.address],
+    ["State", node => once(JSON.stringify([node.votes, node.up, node.paused, node.state]), () => state(node))],
+    ["Round trip", node => micros(node.round_trip_us)],
+    ["Ten minutes", node => once(stamp + node.address, () =>
+      spark((past(node) || {}).round_trip_us, "Round trip of node " + node.seat + " in µs"))],
+    ["Clock ahead", node => micros(node.clock_ahead_us)],
+    ["", node => {
+      const word = node.paused ? "Resume" : "Pause";
+      return rowButton(node, word, word + " " + node.address, node => node.paused ? resume(node) : pause(node));
+    }],
+  ];
+  fill($("nodes"), columns, status.nodes.map(node => ({id: node.seat, data: node})));
+}
+
+function freeButton(lock) {
+  const shown = lockName(lock).slice(0, 200);
+  if (lock.kind === "elsewhere") return rowButton(lock, "Free whoever has it", "Free whoever has it: the lock " + shown, free);
+  if (lock.fence === null) return once("none", () => make("span"));
+  return rowButton(lock, "Free", "Free the lock " + shown, free);
+}
+function holderOf(lock) {
+  return lock.kind === "elsewhere"
+    ? once("elsewhere", () => make("span", "held elsewhere", "soft"))
+    : once(JSON.stringify(lock.holder), () => who(lock.holder));
+}
+function nameOf(lock) { return once("name", () => name(lockName(lock))); }
+// Who waits is folded out, and stays so while others come and go.
+function lineOf(lock) {
+  const fresh = () => {
+    const box = make("span"), more = make("details");
+    more.append(make("summary"), make("ol", null, "plain"));
+    box.append(make("span"), more);
+    return box;
+  };
+  return kept("line", fresh, box => {
+    const [alone, more] = box.children, [summary, list] = more.children;
+    const left_out = lock.waiters - lock.line.length;
+    const entries = lock.line.map(one => [JSON.stringify(one.client), () => who(one.client)]);
+    if (left_out > 0) entries.push([String(left_out), () => make("span", "and " + left_out + " more")]);
+    more.hidden = !lock.line.length;
+    set(alone, lock.line.length ? "" : String(lock.waiters));
+    set(summary, lock.waiters + " in line");
+    entries.forEach(([kind, node], place) => {
+      const item = list.children[place] || list.appendChild(make("li"));
+      if (item.kind !== kind) { item.kind = kind; item.replaceChildren(node()); }
+    });
+    while (list.children.length > entries.length) list.lastChild.remove();
+  });
+}
+function showHot(list) {
+  const columns = [
+    ["Lock", nameOf],
+    ["Holder", holderOf],
+    ["Held for", lock => time(lock.held_ms)],
+    ["Waiting", lineOf],
+    ["Waited in all", lock => time(lock.waited_ms)],
+    ["Longest wait", lock => time(lock.longest_ms)],
+    ["", freeButton],
+  ];
+  $("hot").hidden = !list.hot.length;
+  $("hot-none").hidden = list.hot.length > 0;
+  fill($("hot"), columns, list.hot.map(lock => ({id: lockName(lock), data: lock})));
+}
+function showLocks(list) {
+  const columns = [
+    ["Lock", nameOf],
+    ["Kind", lock => lock.kind + (lock.adopted ? ", " + lock.adopted : "")],
+    ["Holder", holderOf],
+    ["Held for", lock => time(lock.held_ms)],
+    ["Ends in", lock => time(lock.remaining_ms)],
+    ["Waiting", lock => lock.waiters ? lock.waiters + ", longest " + time(lock.longest_wait_ms) : "0"],
+    ["Fence", lock => lock.fence === null ? "–" : String(lock.fence)],
+    ["", freeButton],
+  ];
+  $("locks").hidden = !list.locks.length;
+  // A pattern that cannot be used finds nothing, and that is no news of the locks.
+  $("locks-none").hidden = list.locks.length > 0 || Boolean(list.wrong);
+  set($("locks-note"), list.wrong || (list.locks.length >= 50 ? "the first 50" : ""));
+  $("locks-note").className = list.wrong ? "bad" : "soft";
+  $("match").setAttribute("aria-invalid", String(Boolean(list.wrong)));
+  fill($("locks"), columns, list.locks.map(lock => ({id: lockName(lock), data: lock})));
+}
+
+function showGuards(guards) {
+  $("guards-part").hidden = !guards;
+  if (!guards) return;
+  const w = guards.writes;
+  set($("guards-sum"), "Writes: " + number(w.passed) + " passed, " + number(w.notheld) + " without the lock, " +
+    number(w.fenced) + " too late, " + number(w.refused) + " not checked; " + number(w.audited) + " passed without their lock in audit." +
+    (guards.informed ? "" : " All commands are refused: the data node has not told which it has.") +
+    (guards.unacknowledged ? " Replicas have not acknowledged the last " + count(guards.unacknowledged, "fence") + "." : ""));
+  fill($("guards"), [["Keys", rule => rule.keys], ["Lock", rule => rule.lock], ["Policy", rule => rule.policy]],
+    guards.rules.map((rule, at) => ({id: at, data: rule})));
+}
+function showAdoption(adoption) {
+  $("adopt-part").hidden = !adoption;
+  if (!adoption) return;
+  const conflicts = adoption.mode_conflicts;
+  set($("adopt-sum"), count(adoption.seen, "command") + " seen, " + number(adoption.unsafe) + " of them unsafe, " +
+    number(adoption.refused) + " refused" + (conflicts ? "; " + count(conflicts, "rule") +
+    (conflicts === 1 ? " is" : " are") + " two steps apart in another proxy" : "") + ".");
+  fill($("adopt"), [["Keys", rule => rule.keys], ["Lock", rule => rule.lock || "the key"], ["Mode", rule => rule.mode]],
+    adoption.rules.map((rule, at) => ({id: at, data: rule})));
+  const seen = adopted ? adopted.adopted : [];
+  $("seen").hidden = !seen.length;
+  fill($("seen"), [
+    ["Seen", kind => number(kind.times)],
+    ["Idiom", kind => kind.idiom + (kind.library ? ", " + kind.library : "")],
+    ["Form", kind => kind.form],
+    ["Client", kind => once(kind.client, () => make("bdi", plain(kind.client)))],
+    ["Unsafe", kind => once(kind.unsafe, () => make("span", kind.unsafe || "no", kind.unsafe ? "warn" : ""))],
+    ["Verdict", kind => kind.verdict + (kind.because ? ": " + kind.because : "")],
+  ], seen.map((kind, at) => ({id: at, data: kind})));
+}
