@@ -11,6 +11,8 @@
 
 use std::{
     fmt,
+    future::Future,
+    sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -19,7 +21,10 @@ use thiserror::Error;
 use tokio::time::timeout;
 use tracing::warn;
 
-use super::{metrics::TakenBack, shared::Shared};
+use super::{
+    metrics::{Metrics, TakenBack},
+    shared::Shared,
+};
 use crate::{
     command::{self, BadRequest, shown},
     data::DataNode,
@@ -114,43 +119,105 @@ fn now_as_fence() -> u64 {
     u64::try_from(since.as_micros()).unwrap_or(LAST_FENCE)
 }
 
-/// Takes in what the lock nodes have answered to the release: logs it, and frees a bridged lock's key.
+/// One UNLOCK. The log is told before anything is done to the holder, and of the end, whatever that is:
+/// dropped before it, it counts as aborted.
+pub(crate) struct Unlocking {
+    metrics: Arc<Metrics>,
+    by: String,
+    /// The lock as operators name it, and the grant, once the log was told of them.
+    begun: Option<(String, FoundGrant)>,
+    is_over: bool,
+}
+
+impl Unlocking {
+    /// `by`: who the operator is.
+    pub(super) fn new(shared: &Shared, by: String) -> Box<Unlocking> {
+        let metrics = shared.metrics.clone();
+        Box::new(Unlocking { metrics, by, begun: None, is_over: false })
+    }
+
+    /// Tells the log that this grant is taken back from here on.
+    pub(super) fn begins(&mut self, lock: &[u8], found: &FoundGrant) {
+        let lock = shown(lock);
+        let (address, name) = found.client();
+        warn!(
+            lock, fence = found.fence(), address, %name, by = self.by,
+            "an operator takes a lock back (LOCKGATE UNLOCK)"
+        );
+        self.begun = Some((lock, found.clone()));
+    }
+
+    /// Counts the end, and tells the log if it was told of the beginning.
+    pub(super) fn ends(mut self, done: Result<(), NotTakenBack>) -> Result<(), NotTakenBack> {
+        self.is_over = true;
+        if let Some(result) = done.as_ref().err().map_or(Some(TakenBack::Ok), NotTakenBack::result)
+        {
+            self.metrics.taken_back(result);
+        }
+        if let Some((lock, found)) = &self.begun {
+            let fence = found.fence();
+            match &done {
+                Ok(()) => {
+                    let (address, name) = found.client();
+                    warn!(
+                        lock, fence, address, %name, by = self.by,
+                        "an operator has taken a lock back (LOCKGATE UNLOCK)"
+                    );
+                }
+                Err(error) => warn!(
+                    lock, fence, by = self.by, %error,
+                    "an operator has not taken a lock back (LOCKGATE UNLOCK)"
+                ),
+            }
+        }
+        done
+    }
+}
+
+impl Drop for Unlocking {
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        self.metrics.taken_back(TakenBack::Aborted);
+        if let Some((lock, found)) = &self.begun {
+            warn!(
+                lock,
+                fence = found.fence(),
+                by = self.by,
+                "an operator who was taking a lock back has gone, or the proxy ends: its holder may \
+                 have it still, and be refused to write (LOCKGATE UNLOCK)"
+            );
+        }
+    }
+}
+
+/// Has the lock nodes release a grant, and frees a bridged lock's key behind that. Goes on, and is told
+/// of and counted, though nobody waits for it.
 ///
 /// # Errors
 /// If the grant did not have the lock any more, or too few answered.
-pub(super) fn taken_back(
-    shared: &Shared,
-    key: &Key,
-    found: &FoundGrant,
-    said: Result<bool, NoQuorum>,
-    by: &(dyn fmt::Display + Sync),
-) -> Result<(), NotTakenBack> {
-    let fence = found.fences.map_or(0, |(_, most)| most);
-    let lock = shown(shared.name_of(key));
-    match said {
-        Ok(true) => {
-            let holder = found.holder.as_ref();
-            let (address, name) =
-                holder.map(|card| (card.address(), card.name())).unwrap_or_default();
-            warn!(
-                lock, fence, address, %name, %by,
-                "an operator has taken a lock back (LOCKGATE UNLOCK)"
-            );
-            if let Some(bridge) = &shared.bridge {
-                bridge.free_soon(key, &found.token);
-            }
-            shared.metrics.taken_back(TakenBack::Ok);
-            Ok(())
+pub(super) fn take_back(
+    shared: &Arc<Shared>,
+    key: Key,
+    found: FoundGrant,
+    unlocking: Box<Unlocking>,
+) -> impl Future<Output = Result<(), NotTakenBack>> + Send + 'static {
+    let release = shared.engine.take_back(key.clone(), &found, &unlocking.by);
+    let shared = shared.clone();
+    let releasing = tokio::spawn(async move {
+        let done = match release.await {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(NotTakenBack::NotHeld),
+            Err(error) => Err(NotTakenBack::NoQuorum(error)),
+        };
+        if let (Ok(()), Some(bridge)) = (&done, &shared.bridge) {
+            bridge.free_soon(&key, &found.token);
         }
-        Ok(false) => Err(NotTakenBack::NotHeld),
-        Err(error) => {
-            warn!(
-                lock, fence, %by, %error,
-                "an operator has tried to take a lock back (LOCKGATE UNLOCK)"
-            );
-            Err(NotTakenBack::NoQuorum(error))
-        }
-    }
+        unlocking.ends(done)
+    });
+    // A task ends early only with its runtime.
+    async { releasing.await.unwrap_or_else(|_| Err(NotTakenBack::NoQuorum(NoQuorum::default()))) }
 }
 
 /// Takes a lock back by the proxy's own connection to the data node. `name`: as clients name it;
@@ -159,30 +226,35 @@ pub(super) fn taken_back(
 /// # Errors
 /// If it was not taken back.
 pub(crate) async fn unlock(
-    shared: &Shared,
+    shared: &Arc<Shared>,
     data: &DataNode,
     name: &[u8],
     fence: Option<u64>,
     by: &(dyn fmt::Display + Sync),
 ) -> Result<(), NotTakenBack> {
-    let done = try_unlock(shared, data, name, fence, by).await;
-    if let Some(result) = done.as_ref().err().and_then(NotTakenBack::result) {
-        shared.metrics.taken_back(result);
+    let mut unlocking = Unlocking::new(shared, by.to_string());
+    match prepare(shared, data, name, fence, &mut unlocking).await {
+        Ok((key, found)) => take_back(shared, key, found, unlocking).await,
+        Err(why) => unlocking.ends(Err(why)),
     }
-    done
 }
 
-async fn try_unlock(
+/// Finds the grant that is meant, and has the data node refuse its holder's writes.
+///
+/// # Errors
+/// If it cannot be taken back.
+async fn prepare(
     shared: &Shared,
     data: &DataNode,
     name: &[u8],
     fence: Option<u64>,
-    by: &(dyn fmt::Display + Sync),
-) -> Result<(), NotTakenBack> {
+    unlocking: &mut Unlocking,
+) -> Result<(Key, FoundGrant), NotTakenBack> {
     let config = shared.config.load_full();
     let key = Key::new(config.locks.prefix.as_bytes(), name);
     command::check_key(name, &key, &config.locks).map_err(NotTakenBack::BadRequest)?;
     let found = meant(shared.engine.find(key.clone()).await, fence)?;
+    unlocking.begins(name, &found);
     if shared.is_guard_lock(&key) {
         let learning = outbid(shared, data, &key, larger_fence(&found));
         let learned = timeout(LIMIT, learning).await;
@@ -190,8 +262,7 @@ async fn try_unlock(
             Err(NotTakenBack::fence("ERR the data node did not answer in time"))
         })?;
     }
-    let said = shared.engine.take_back(key.clone(), &found).await;
-    taken_back(shared, &key, &found, said, by)
+    Ok((key, found))
 }
 
 /// Tells the data node a larger fence: of a cluster, the node that has the fence's slot.

@@ -12,7 +12,7 @@ use super::{
     super::{
         desk::Desk,
         metrics::{Outcome, TakenBack},
-        operator::{self, NodePause, NotTakenBack},
+        operator::{self, NodePause, NotTakenBack, Unlocking},
     },
     Answer, Job, Ours, Progress, Question, not_asked,
 };
@@ -64,13 +64,6 @@ impl fmt::Display for Operator {
     }
 }
 
-/// A lock to be taken back.
-struct ForcedUnlock {
-    key: Key,
-    /// The fence of the grant that is meant. `None`: whichever has the lock.
-    fence: Option<u64>,
-}
-
 /// The data node is asked who the operator is.
 struct Introducing {
     ours: Ours,
@@ -83,8 +76,10 @@ struct Introducing {
 /// The lock nodes are asked which grant has the lock.
 struct FindingGrant {
     ours: Ours,
-    unlock: ForcedUnlock,
-    operator: Operator,
+    key: Key,
+    /// The fence of the grant that is meant. `None`: whichever has the lock.
+    fence: Option<u64>,
+    unlocking: Box<Unlocking>,
 }
 
 /// The data node is told a larger fence.
@@ -92,7 +87,7 @@ struct Outbidding {
     ours: Ours,
     key: Key,
     found: FoundGrant,
-    operator: Operator,
+    unlocking: Box<Unlocking>,
     /// How many replies are missing; the last one is that to the fence.
     missing: usize,
 }
@@ -100,9 +95,6 @@ struct Outbidding {
 /// The lock nodes are asked to release the grant.
 struct TakingBack {
     ours: Ours,
-    key: Key,
-    found: FoundGrant,
-    operator: Operator,
 }
 
 impl Job for Introducing {
@@ -119,9 +111,9 @@ impl Job for Introducing {
         match act {
             OperatorAct::Unlock { key: name, fence } => {
                 let key = desk.key(&name);
-                let unlock = ForcedUnlock { key: key.clone(), fence };
-                let finding = FindingGrant { ours, unlock, operator };
-                Progress::Ask(Box::new(finding), Question::Find(key))
+                let question = Question::Find(key.clone());
+                let unlocking = Unlocking::new(&desk.shared, operator.to_string());
+                Progress::Ask(Box::new(FindingGrant { ours, key, fence, unlocking }), question)
             }
             OperatorAct::PauseNode { address, force } => {
                 of_node(ours, &address, NodePause::Pause { force }, &operator, desk)
@@ -150,14 +142,15 @@ impl Job for Introducing {
 impl Job for FindingGrant {
     fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
         let Answer::Find(said) = answer else { return not_asked() };
-        let FindingGrant { ours, unlock: ForcedUnlock { key, fence }, operator } = *self;
+        let FindingGrant { ours, key, fence, mut unlocking } = *self;
         let found = match operator::meant(said, fence) {
             Ok(found) => found,
-            Err(why) => return not_taken_back(ours, &why, desk),
+            Err(why) => return answered(ours, unlocking.ends(Err(why)), desk),
         };
+        unlocking.begins(desk.name(&key), &found);
         match desk.is_guard_lock(&key) {
-            true => outbid(ours, key, found, operator, desk),
-            false => take_back(ours, key, found, operator),
+            true => outbid(ours, key, found, unlocking, desk),
+            false => take_back(ours, key, found, unlocking),
         }
     }
 
@@ -171,7 +164,7 @@ fn outbid(
     ours: Ours,
     key: Key,
     found: FoundGrant,
-    operator: Operator,
+    unlocking: Box<Unlocking>,
     desk: &mut Desk,
 ) -> Progress {
     let fence = operator::larger_fence(&found);
@@ -180,7 +173,7 @@ fn outbid(
     desk.speak_up();
     desk.ask(|out| fences::announce(out, place, &key, fence, selected, ttl));
     let missing = desk.owed.len();
-    Progress::Wait(Box::new(Outbidding { ours, key, found, operator, missing }))
+    Progress::Wait(Box::new(Outbidding { ours, key, found, unlocking, missing }))
 }
 
 impl Job for Outbidding {
@@ -192,13 +185,13 @@ impl Job for Outbidding {
         if desk.conn.reply_mode == ReplyMode::Off {
             desk.hush();
         }
-        let Outbidding { ours, key, found, operator, .. } = *self;
+        let Outbidding { ours, key, found, unlocking, .. } = *self;
         if fences::read_fence(reply).is_some() {
-            return take_back(ours, key, found, operator);
+            return take_back(ours, key, found, unlocking);
         }
         let error = fences::read_error(reply).unwrap_or_default();
         let why = NotTakenBack::fence(&String::from_utf8_lossy(&error));
-        not_taken_back(ours, &why, desk)
+        answered(ours, unlocking.ends(Err(why)), desk)
     }
 
     fn ours(&self) -> Option<Ours> {
@@ -206,19 +199,14 @@ impl Job for Outbidding {
     }
 }
 
-fn take_back(ours: Ours, key: Key, found: FoundGrant, operator: Operator) -> Progress {
-    let question = Question::TakeBack { key: key.clone(), found: found.clone() };
-    Progress::Ask(Box::new(TakingBack { ours, key, found, operator }), question)
+fn take_back(ours: Ours, key: Key, found: FoundGrant, unlocking: Box<Unlocking>) -> Progress {
+    Progress::Ask(Box::new(TakingBack { ours }), Question::TakeBack { key, found, unlocking })
 }
 
 impl Job for TakingBack {
     fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
-        let Answer::Unlock(said) = answer else { return not_asked() };
-        let TakingBack { ours, key, found, operator } = *self;
-        match operator::taken_back(&desk.shared, &key, &found, said, &operator) {
-            Ok(()) => answer_integer(ours, 1),
-            Err(why) => not_taken_back(ours, &why, desk),
-        }
+        let Answer::TakenBack(done) = answer else { return not_asked() };
+        answered(self.ours, done, desk)
     }
 
     fn asks_for(&self) -> Option<Ours> {
@@ -252,19 +240,18 @@ fn answer_integer(ours: Ours, number: i64) -> Progress {
     ours.answer(out, None)
 }
 
-/// Counts and answers a lock that was not taken back.
-fn not_taken_back(ours: Ours, why: &NotTakenBack, desk: &Desk) -> Progress {
-    let result = why.result();
-    if let Some(result) = result {
-        desk.shared.metrics.taken_back(result);
-    }
-    match result {
-        Some(TakenBack::NotHeld) => answer_integer(ours, 0),
-        Some(TakenBack::NoQuorum) => ours.refuse(&why.to_string(), Outcome::NoQuorum, desk),
-        Some(TakenBack::Ok | TakenBack::Failed) | None => {
-            ours.refuse(&why.to_string(), Outcome::Denied, desk)
-        }
-    }
+/// Answers an UNLOCK, which is counted already.
+fn answered(ours: Ours, done: Result<(), NotTakenBack>, desk: &Desk) -> Progress {
+    let why = match done {
+        Ok(()) => return answer_integer(ours, 1),
+        Err(NotTakenBack::NotHeld) => return answer_integer(ours, 0),
+        Err(why) => why,
+    };
+    let outcome = match why.result() {
+        Some(TakenBack::NoQuorum) => Outcome::NoQuorum,
+        _ => Outcome::Denied,
+    };
+    ours.refuse(&why.to_string(), outcome, desk)
 }
 
 /// Reads a bulk string, cut to what a line of the log bears.
