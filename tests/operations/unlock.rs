@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use super::{logs::lines, who::address_of};
+use super::{
+    admin_actions::{TOKEN, freed, post},
+    logs::lines,
+    who::address_of,
+};
 use crate::support::{Client, Proxy, Reply, encode, eventually};
 
 /// The line before anything is done to a holder.
@@ -179,6 +183,41 @@ fn late_writes_of_the_last_holder_are_refused_at_once() {
     assert_eq!(direct.cmd(&["GET", "account:1"]), Reply::bulk("150"));
     let second = proxy.client().cmd(&["LOCK", "account:1", "PX", "60000"]).grant();
     assert!(second.fence > first.fence);
+}
+
+#[test]
+fn late_writes_are_refused_where_no_lock_node_knows_a_fence_that_is_ahead_of_the_clock() {
+    let proxy = Proxy::with().nodes(3).top(ACCOUNTS).admin_token(TOKEN).start();
+    let other = Proxy::beside(&proxy).top(ACCOUNTS).start();
+    let (mut holder, mut operator) = (other.client(), proxy.client());
+    let mut direct = proxy.data_client();
+    for over_http in [false, true] {
+        // A proxy whose clock is ten minutes ahead has had the lock before.
+        let now = std::time::UNIX_EPOCH.elapsed().unwrap() + Duration::from_secs(600);
+        let ahead = now.as_micros().to_string();
+        let fence = "lockgate:guard:lock:account:1";
+        assert_eq!(direct.cmd(&["SET", fence, &ahead]), Reply::ok());
+        let granted = holder.cmd(&["LOCK", "account:1", "PX", "60000"]).grant();
+        assert!(granted.fence > ahead.parse().unwrap());
+        for node in 0..3 {
+            let mut node = proxy.node_client(node);
+            assert_eq!(node.cmd(&["DEL", "lockgate:fence:lock:account:1"]), Reply::Int(1));
+        }
+        match over_http {
+            false => {
+                let words = ["LOCKGATE", "UNLOCK", "account:1", "ANY"];
+                assert_eq!(operator.cmd(&words), Reply::Int(1));
+            }
+            true => {
+                let any = r#"{"key": "account:1", "any": true}"#;
+                assert_eq!(post(&proxy, "/api/locks/unlock", any), freed(true));
+            }
+        }
+        assert_eq!(proxy.nodes_with("lock:account:1"), 0);
+        let late = holder.cmd(&["SET", "account:1", "200"]);
+        assert!(late.error().starts_with("FENCED 'account:1'"), "{over_http}: {late:?}");
+        assert_eq!(direct.cmd(&["DEL", fence]), Reply::Int(1));
+    }
 }
 
 #[test]

@@ -12,14 +12,14 @@ use super::{
     super::{
         desk::Desk,
         metrics::{Outcome, TakenBack},
-        operator::{self, NodePause, NotTakenBack, Unlocking},
+        operator::{self, NodePause, NotTakenBack, Outbid, Unlocking},
     },
     Answer, Job, Ours, Progress, Question, not_asked,
 };
 use crate::{
     card::ClientCard,
     command::{self, BadRequest, act::OperatorAct, shown},
-    guard::fences,
+    guard::{fences, replicas::Replicas},
     key::Key,
     lock::FoundGrant,
     resp::{encode, name::ReplyMode},
@@ -88,8 +88,24 @@ struct Outbidding {
     key: Key,
     found: FoundGrant,
     unlocking: Box<Unlocking>,
-    /// How many replies are missing; the last one is that to the fence.
+    outbid: Outbid,
+    /// Replicas that must acknowledge it.
+    replicas: Option<Replicas>,
+    /// The reply to the fence, if that to WAIT is missing still.
+    said: Vec<u8>,
+    /// How many replies are missing; the last ones are that to the fence, and that to WAIT if replicas
+    /// must acknowledge it.
     missing: usize,
+}
+
+/// The lock nodes are asked whether the same grant has the lock still, before the data node is told a
+/// fence beyond one that it has seen.
+struct Confirming {
+    ours: Ours,
+    key: Key,
+    found: FoundGrant,
+    unlocking: Box<Unlocking>,
+    outbid: Outbid,
 }
 
 /// The lock nodes are asked to release the grant.
@@ -149,7 +165,10 @@ impl Job for FindingGrant {
         };
         unlocking.begins(desk.name(&key), &found);
         match desk.is_guard_lock(&key) {
-            true => outbid(ours, key, found, unlocking, desk),
+            true => {
+                let outbid = Outbid::of(&found);
+                Confirming { ours, key, found, unlocking, outbid }.tell(desk)
+            }
             false => take_back(ours, key, found, unlocking),
         }
     }
@@ -159,39 +178,73 @@ impl Job for FindingGrant {
     }
 }
 
-/// Tells the data node a fence that is larger than the holder's.
-fn outbid(
-    ours: Ours,
-    key: Key,
-    found: FoundGrant,
-    unlocking: Box<Unlocking>,
-    desk: &mut Desk,
-) -> Progress {
-    let fence = operator::larger_fence(&found);
-    let (selected, ttl) = (desk.conn.database, desk.config.locks.fence_ttl);
-    let place = desk.fence_place();
-    desk.speak_up();
-    desk.ask(|out| fences::announce(out, place, &key, fence, selected, ttl));
-    let missing = desk.owed.len();
-    Progress::Wait(Box::new(Outbidding { ours, key, found, unlocking, missing }))
+impl Confirming {
+    /// Tells the data node the larger fence.
+    fn tell(self, desk: &mut Desk) -> Progress {
+        let Confirming { ours, key, found, unlocking, outbid } = self;
+        let (selected, ttl) = (desk.conn.database, desk.config.locks.fence_ttl);
+        let (place, replicas) = (desk.fence_place(), desk.replicas());
+        desk.speak_up();
+        desk.ask(|out| fences::announce(out, place, &key, outbid.fence, selected, ttl));
+        if let Some(replicas) = replicas {
+            desk.ask(|out| replicas.ask(out, None));
+        }
+        let (said, missing) = (Vec::new(), desk.owed.len());
+        let outbidding =
+            Outbidding { ours, key, found, unlocking, outbid, replicas, said, missing };
+        Progress::Wait(Box::new(outbidding))
+    }
+}
+
+impl Job for Confirming {
+    fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
+        let Answer::Find(said) = answer else { return not_asked() };
+        match operator::still(said, &self.found) {
+            Ok(()) => self.tell(desk),
+            Err(why) => answered(self.ours, self.unlocking.ends(Err(why)), desk),
+        }
+    }
+
+    fn asks_for(&self) -> Option<Ours> {
+        Some(self.ours)
+    }
 }
 
 impl Job for Outbidding {
     fn reply(mut self: Box<Self>, reply: &[u8], desk: &mut Desk) -> Progress {
         self.missing -= 1;
         if self.missing > 0 {
+            if self.missing == 1 && self.replicas.is_some() {
+                self.said = reply.to_vec();
+            }
             return Progress::Wait(self);
         }
         if desk.conn.reply_mode == ReplyMode::Off {
             desk.hush();
         }
-        let Outbidding { ours, key, found, unlocking, .. } = *self;
-        if fences::read_fence(reply).is_some() {
-            return take_back(ours, key, found, unlocking);
+        let Outbidding { ours, key, found, unlocking, outbid, replicas, said, .. } = *self;
+        let (said, acknowledged) = match &replicas {
+            Some(replicas) => (&said[..], Some((replicas, replicas.read(reply)))),
+            None => (reply, None),
+        };
+        let Some(seen) = fences::read_fence(said) else {
+            let error = fences::read_error(said).unwrap_or_default();
+            let why = NotTakenBack::fence(&String::from_utf8_lossy(&error));
+            return answered(ours, unlocking.ends(Err(why)), desk);
+        };
+        if let Some((replicas, acknowledged)) = acknowledged
+            && let Err(why) = operator::take_in(&desk.shared, replicas, acknowledged)
+        {
+            return answered(ours, unlocking.ends(Err(why)), desk);
         }
-        let error = fences::read_error(reply).unwrap_or_default();
-        let why = NotTakenBack::fence(&String::from_utf8_lossy(&error));
-        answered(ours, unlocking.ends(Err(why)), desk)
+        match outbid.again(seen) {
+            None => take_back(ours, key, found, unlocking),
+            Some(outbid) => {
+                let question = Question::Find(key.clone());
+                let confirming = Confirming { ours, key, found, unlocking, outbid };
+                Progress::Ask(Box::new(confirming), question)
+            }
+        }
     }
 
     fn ours(&self) -> Option<Ours> {
