@@ -16,7 +16,8 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Replicas {
     count: usize,
-    timeout: Duration,
+    /// How long they may take.
+    pub(crate) timeout: Duration,
     /// Guarded writes are waited for too.
     pub(crate) at_writes: bool,
 }
@@ -41,12 +42,18 @@ impl Replicas {
     /// Appends WAIT, which is answered after `left` at the latest: longer than a lock is held nobody
     /// need wait. A client library counts on that too, as Redis answers nothing else meanwhile.
     pub(crate) fn ask(&self, out: &mut Vec<u8>, left: Option<Duration>) {
-        let timeout = self.patience(left).as_millis();
+        let (count, most_ms) = self.wait(left);
         encode::array(out, 3);
         encode::bulk(out, b"WAIT");
-        encode::bulk_number(out, self.count as u64);
+        encode::bulk_number(out, count);
+        encode::bulk_number(out, most_ms);
+    }
+
+    /// The arguments of WAIT: the number of replicas, and the longest wait in ms.
+    pub(crate) fn wait(&self, left: Option<Duration>) -> (u64, u64) {
+        let timeout = u64::try_from(self.patience(left).as_millis()).unwrap_or(u64::MAX);
         // WAIT 0 would wait for ever.
-        encode::bulk_number(out, u64::try_from(timeout).unwrap_or(u64::MAX).max(1));
+        (self.count as u64, timeout.max(1))
     }
 
     /// How long replicas may take, for a lock that is held for `left`.
@@ -64,7 +71,15 @@ impl Replicas {
         }
         let count = reply.strip_prefix(b":").and_then(|rest| rest.strip_suffix(b"\r\n"));
         let count = count.and_then(number::integer).and_then(|count| u64::try_from(count).ok());
-        match count.unwrap_or_default() {
+        self.are_enough(count.unwrap_or_default())
+    }
+
+    /// Compares how many have acknowledged with how many must.
+    ///
+    /// # Errors
+    /// That too few have.
+    pub(crate) fn are_enough(&self, count: u64) -> Result<(), Unacknowledged> {
+        match count {
             count if count >= self.count as u64 => Ok(()),
             count => Err(Unacknowledged::TooFew(count)),
         }

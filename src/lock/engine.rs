@@ -208,9 +208,9 @@ impl Engine {
 
     /// Takes `key` back from the grant that [`Engine::find`] has found, whichever proxy has made it: it
     /// cannot be renewed any more, nor put back on a node. Answers `false` if that grant does not hold
-    /// the lock any more.
-    pub(crate) fn take_back(&self, key: Key, found: &FoundGrant) -> Release {
-        take_back::ask(&self.locks, key, found)
+    /// the lock any more. `by`: the operator, as the audit trail tells.
+    pub(crate) fn take_back(&self, key: Key, found: &FoundGrant, by: &str) -> Release {
+        take_back::ask(&self.locks, key, found, by)
     }
 
     /// Gives `key` a fresh TTL on every node where the grant with this claim holds it. Without a

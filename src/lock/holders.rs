@@ -70,11 +70,18 @@ pub(super) struct GrantTold {
     pub(super) held_for: Duration,
     pub(super) is_session_lock: bool,
     pub(super) is_adopted: bool,
+    /// The operator who took it back.
+    pub(super) by: Option<Box<str>>,
     /// The client that was granted the lock, if that is known.
     card: Option<Arc<ClientCard>>,
 }
 
 impl GrantTold {
+    /// Notes the operator who took it back.
+    pub(super) fn by(self, by: Option<&str>) -> GrantTold {
+        GrantTold { by: by.map(Into::into), ..self }
+    }
+
     /// The client's address, and its name.
     pub(super) fn client(&self) -> (String, Arc<str>) {
         self.card.as_ref().map(|card| (card.address(), card.name())).unwrap_or_default()
@@ -147,6 +154,7 @@ impl Holder {
             held_for: now - self.since,
             is_session_lock: self.watch.is_some(),
             is_adopted: self.claim.is_adopted(),
+            by: None,
             card: self.card.clone(),
         }
     }

@@ -49,13 +49,14 @@ pub struct Release {
 
 /// Why a lock is released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ReleaseCause {
+enum ReleaseCause<'a> {
     /// A client gives it back.
     Asked,
     /// The same, by a claim that the nodes have told.
     Found,
-    /// An operator takes it back, by a claim that the nodes have told: the holder knows nothing of that.
-    TakenBack,
+    /// The operator `by` takes it back, by a claim that the nodes have told: the holder knows nothing of
+    /// that.
+    TakenBack { by: &'a str },
     /// The session lock is lost.
     Lost,
 }
@@ -96,8 +97,9 @@ impl Release {
         key: Key,
         token: Token,
         claim: Claim,
+        by: &str,
     ) -> Release {
-        Release::begin(locks, key, token, Some(claim), ReleaseCause::TakenBack).told()
+        Release::begin(locks, key, token, Some(claim), ReleaseCause::TakenBack { by }).told()
     }
 
     /// Tells the lock's keeper.
@@ -123,24 +125,29 @@ impl Release {
         key: Key,
         token: Token,
         claim: Option<Claim>,
-        cause: ReleaseCause,
+        cause: ReleaseCause<'_>,
     ) -> Release {
         let since = Instant::now();
         let (grants, nodes) = (&locks.grants, locks.grants.nodes());
         let (known, watch, held) = grants.holders.release(&key, &token, claim, since);
         locks.refusals.released(&key);
-        let is_found = matches!(cause, ReleaseCause::Found | ReleaseCause::TakenBack);
+        let by = match cause {
+            ReleaseCause::TakenBack { by } => Some(by),
+            _ => None,
+        };
+        let is_found = by.is_some() || cause == ReleaseCause::Found;
         match held {
             Some(held) => {
+                let held = held.by(by);
                 grants.metrics.held(&key, held.held_for);
                 let how = match cause {
                     ReleaseCause::Asked | ReleaseCause::Found => GrantEnd::Released,
-                    ReleaseCause::TakenBack => GrantEnd::TakenBack,
+                    ReleaseCause::TakenBack { .. } => GrantEnd::TakenBack,
                     ReleaseCause::Lost => GrantEnd::Lost,
                 };
                 grants.trail.ended(&key, &held, how);
             }
-            None if is_found => grants.trail.released_elsewhere(&key),
+            None if is_found => grants.trail.released_elsewhere(&key, by),
             None => {}
         }
         let releasing = |tally, unsure| {
@@ -149,7 +156,7 @@ impl Release {
         };
         let unsure = claim.is_none().then(|| (key.clone(), token.clone()));
         let claim = match (known, claim) {
-            (Owner::This(known), _) if cause != ReleaseCause::TakenBack => known,
+            (Owner::This(known), _) if by.is_none() => known,
             (_, Some(claim)) if is_found => {
                 let operation = nodes.submit(nodes.releasing_elsewhere(key, token, claim));
                 locks.queues.released(&operation.key, &NextHolder::Nobody);

@@ -31,6 +31,18 @@ pub(crate) struct FoundGrant {
     pub(crate) holder: Option<Arc<ClientCard>>,
 }
 
+impl FoundGrant {
+    /// The fence that operators are told; 0 if no quorum stores one.
+    pub(crate) fn fence(&self) -> u64 {
+        self.fences.map_or(0, |(_, most)| most)
+    }
+
+    /// The holder's address and name; empty if they are not known here.
+    pub(crate) fn client(&self) -> (String, Arc<str>) {
+        self.holder.as_ref().map(|card| (card.address(), card.name())).unwrap_or_default()
+    }
+}
+
 /// Asks the nodes which grant has `key`.
 pub(super) async fn find(locks: Arc<Locks>, key: Key) -> Result<Option<FoundGrant>, NoQuorum> {
     let nodes = Arc::clone(&locks.grants.nodes());
@@ -55,11 +67,11 @@ pub(super) async fn find(locks: Arc<Locks>, key: Key) -> Result<Option<FoundGran
     Ok(Some(FoundGrant { token, claim, fences, holder }))
 }
 
-/// Releases the grant, and tells its keeper if this proxy keeps it.
-pub(super) fn ask(locks: &Arc<Locks>, key: Key, found: &FoundGrant) -> Release {
+/// Releases the grant for the operator `by`, and tells its keeper if this proxy keeps it.
+pub(super) fn ask(locks: &Arc<Locks>, key: Key, found: &FoundGrant, by: &str) -> Release {
     let FoundGrant { token, claim, .. } = found;
     let watch = locks.grants.holders.watched(&key, token).filter(|watch| watch.claim == *claim);
-    let release = || Release::ask_taken_back(locks, key, token.clone(), *claim);
+    let release = || Release::ask_taken_back(locks, key, token.clone(), *claim, by);
     match watch {
         Some(watch) => lose::take_back(locks, &watch, release),
         None => release(),

@@ -117,10 +117,12 @@ impl Trail {
         }
     }
 
-    /// Tells that a grant of another proxy is being released through this one, in the audit trail.
-    pub(super) fn released_elsewhere(&self, key: &Key) {
+    /// Tells that a grant of another proxy is being released through this one, in the audit trail. `by`:
+    /// the operator who takes it back.
+    pub(super) fn released_elsewhere(&self, key: &Key, by: Option<&str>) {
         if self.is_whole() {
-            self.write("released_elsewhere", key, &GrantTold::default(), None);
+            let grant = GrantTold::default().by(by);
+            self.write("released_elsewhere", key, &grant, None);
         }
     }
 
@@ -179,7 +181,7 @@ impl Trail {
         let _ = SystemTime.format_time(&mut Writer::new(&mut time));
         let name = key.get(self.prefix..).unwrap_or_default();
         let (address, client) = grant.client();
-        let line = json!({
+        let mut line = json!({
             "timestamp": time,
             "audit": event,
             "lock": String::from_utf8_lossy(name),
@@ -191,6 +193,9 @@ impl Trail {
             "proxy": self.proxy.get(),
             "held_ms": held_for.map(millis),
         });
+        if let Some(by) = &grant.by {
+            line["by"] = (**by).into();
+        }
         let mut text = String::new();
         // Writing to a String cannot fail.
         let _ = writeln!(text, "{line}");

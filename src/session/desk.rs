@@ -194,16 +194,7 @@ impl Desk {
 
     /// Returns the replicas that must acknowledge fences.
     pub(super) fn replicas(&self) -> Option<Replicas> {
-        self.shared.guards.as_ref().and_then(|guards| guards.replicas)
-    }
-
-    /// Counts and tells that too few replicas have acknowledged a fence.
-    #[cold]
-    pub(super) fn lacks_replicas(&self) {
-        self.shared.metrics.unacknowledged_locks.increment(1);
-        if let Some(guards) = &self.shared.guards {
-            guards.lacked_replicas();
-        }
+        self.shared.replicas()
     }
 
     /// Whether commands and replies must be seen: at least one guard is enforced, one adopt rule is

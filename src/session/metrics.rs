@@ -98,6 +98,8 @@ labels! {
         NoQuorum = "no_quorum",
         /// The data node did not take a larger fence, or no grant has the lock.
         Failed = "failed",
+        /// The operator's connection, or the proxy, ended before it was known.
+        Aborted = "aborted",
     }
 }
 

@@ -3,27 +3,37 @@
 //!
 //! **UNLOCK.** The lock nodes say which grant has the lock, and it is compared with the fence that the
 //! operator has named. If guards need the lock, the data node is told a larger fence then: from there on
-//! it refuses the holder's writes. Behind that the grant is released on the lock nodes. So nobody is
-//! granted the lock while its last holder may still write, and a step that fails leaves the lock with its
-//! holder, whose writes are refused; the operator repeats it.
+//! it refuses the holder's writes, and so does any replica that may be promoted (`guards.replicas`).
+//! Behind that the grant is released on the lock nodes. So nobody is granted the lock while its last
+//! holder may still write, and a step that fails leaves the lock with its holder, whose writes are refused;
+//! the operator repeats it.
 //!
 //! **NODE, PAUSE.** They end with the process: an operator who forgets them is forgiven by a restart.
 
 use std::{
     fmt,
+    future::Future,
+    sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use bb8_redis::redis;
+use bb8_redis::redis::{self, RedisError};
 use thiserror::Error;
 use tokio::time::timeout;
 use tracing::warn;
 
-use super::{metrics::TakenBack, shared::Shared};
+use super::{
+    metrics::{Metrics, TakenBack},
+    planted::{self, PlantedFault},
+    shared::Shared,
+};
 use crate::{
     command::{self, BadRequest, shown},
     data::DataNode,
-    guard::fences,
+    guard::{
+        fences,
+        replicas::{Replicas, Unacknowledged},
+    },
     key::Key,
     lock::{FoundGrant, NoQuorum, NotPaused},
     net::redis_client,
@@ -103,9 +113,34 @@ pub(super) fn meant(
     }
 }
 
-/// The fence that the data node is told: larger than the holder's.
-pub(super) fn larger_fence(found: &FoundGrant) -> u64 {
-    found.fences.map_or_else(now_as_fence, |(_, most)| most + 1).min(LAST_FENCE)
+/// What the data node is told of a larger fence, and what its answer means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Outbid {
+    /// The fence that the data node is told.
+    pub(super) fence: u64,
+    /// Whether that is surely larger than the holder's.
+    is_larger: bool,
+}
+
+impl Outbid {
+    /// Larger than the holder's fence. Where no quorum of the lock nodes stores one, it is the time of
+    /// day, from which fences are made.
+    pub(super) fn of(found: &FoundGrant) -> Outbid {
+        let (fence, is_larger) = match found.fences {
+            Some((_, most)) => (most + 1, true),
+            None => (now_as_fence(), false),
+        };
+        Outbid { fence: fence.min(LAST_FENCE), is_larger }
+    }
+
+    /// Takes in the largest fence that the data node has seen. `Some`: it may be the holder's, made by
+    /// a clock that is ahead, or that of a next holder, and so this is to be told once it was asked
+    /// again whether the same grant has the lock: then the next holder's will be larger, as the data
+    /// node has its say in that.
+    pub(super) fn again(self, seen: u64) -> Option<Outbid> {
+        let is_enough = self.is_larger || seen <= self.fence;
+        (!is_enough).then(|| Outbid { fence: (seen + 1).min(LAST_FENCE), is_larger: true })
+    }
 }
 
 /// The fence that a proxy would propose now.
@@ -114,43 +149,105 @@ fn now_as_fence() -> u64 {
     u64::try_from(since.as_micros()).unwrap_or(LAST_FENCE)
 }
 
-/// Takes in what the lock nodes have answered to the release: logs it, and frees a bridged lock's key.
+/// One UNLOCK. The log is told before anything is done to the holder, and of the end, whatever that is:
+/// dropped before it, it counts as aborted.
+pub(crate) struct Unlocking {
+    metrics: Arc<Metrics>,
+    by: String,
+    /// The lock as operators name it, and the grant, once the log was told of them.
+    begun: Option<(String, FoundGrant)>,
+    is_over: bool,
+}
+
+impl Unlocking {
+    /// `by`: who the operator is.
+    pub(super) fn new(shared: &Shared, by: String) -> Box<Unlocking> {
+        let metrics = shared.metrics.clone();
+        Box::new(Unlocking { metrics, by, begun: None, is_over: false })
+    }
+
+    /// Tells the log that this grant is taken back from here on.
+    pub(super) fn begins(&mut self, lock: &[u8], found: &FoundGrant) {
+        let lock = shown(lock);
+        let (address, name) = found.client();
+        warn!(
+            lock, fence = found.fence(), address, %name, by = self.by,
+            "an operator takes a lock back (LOCKGATE UNLOCK)"
+        );
+        self.begun = Some((lock, found.clone()));
+    }
+
+    /// Counts the end, and tells the log if it was told of the beginning.
+    pub(super) fn ends(mut self, done: Result<(), NotTakenBack>) -> Result<(), NotTakenBack> {
+        self.is_over = true;
+        if let Some(result) = done.as_ref().err().map_or(Some(TakenBack::Ok), NotTakenBack::result)
+        {
+            self.metrics.taken_back(result);
+        }
+        if let Some((lock, found)) = &self.begun {
+            let fence = found.fence();
+            match &done {
+                Ok(()) => {
+                    let (address, name) = found.client();
+                    warn!(
+                        lock, fence, address, %name, by = self.by,
+                        "an operator has taken a lock back (LOCKGATE UNLOCK)"
+                    );
+                }
+                Err(error) => warn!(
+                    lock, fence, by = self.by, %error,
+                    "an operator has not taken a lock back (LOCKGATE UNLOCK)"
+                ),
+            }
+        }
+        done
+    }
+}
+
+impl Drop for Unlocking {
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        self.metrics.taken_back(TakenBack::Aborted);
+        if let Some((lock, found)) = &self.begun {
+            warn!(
+                lock,
+                fence = found.fence(),
+                by = self.by,
+                "an operator who was taking a lock back has gone, or the proxy ends: its holder may \
+                 have it still, and be refused to write (LOCKGATE UNLOCK)"
+            );
+        }
+    }
+}
+
+/// Has the lock nodes release a grant, and frees a bridged lock's key behind that. Goes on, and is told
+/// of and counted, though nobody waits for it.
 ///
 /// # Errors
 /// If the grant did not have the lock any more, or too few answered.
-pub(super) fn taken_back(
-    shared: &Shared,
-    key: &Key,
-    found: &FoundGrant,
-    said: Result<bool, NoQuorum>,
-    by: &(dyn fmt::Display + Sync),
-) -> Result<(), NotTakenBack> {
-    let fence = found.fences.map_or(0, |(_, most)| most);
-    let lock = shown(shared.name_of(key));
-    match said {
-        Ok(true) => {
-            let holder = found.holder.as_ref();
-            let (address, name) =
-                holder.map(|card| (card.address(), card.name())).unwrap_or_default();
-            warn!(
-                lock, fence, address, %name, %by,
-                "an operator has taken a lock back (LOCKGATE UNLOCK)"
-            );
-            if let Some(bridge) = &shared.bridge {
-                bridge.free_soon(key, &found.token);
-            }
-            shared.metrics.taken_back(TakenBack::Ok);
-            Ok(())
+pub(super) fn take_back(
+    shared: &Arc<Shared>,
+    key: Key,
+    found: FoundGrant,
+    unlocking: Box<Unlocking>,
+) -> impl Future<Output = Result<(), NotTakenBack>> + Send + 'static {
+    let release = shared.engine.take_back(key.clone(), &found, &unlocking.by);
+    let shared = shared.clone();
+    let releasing = tokio::spawn(async move {
+        let done = match release.await {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(NotTakenBack::NotHeld),
+            Err(error) => Err(NotTakenBack::NoQuorum(error)),
+        };
+        if let (Ok(()), Some(bridge)) = (&done, &shared.bridge) {
+            bridge.free_soon(&key, &found.token);
         }
-        Ok(false) => Err(NotTakenBack::NotHeld),
-        Err(error) => {
-            warn!(
-                lock, fence, %by, %error,
-                "an operator has tried to take a lock back (LOCKGATE UNLOCK)"
-            );
-            Err(NotTakenBack::NoQuorum(error))
-        }
-    }
+        unlocking.ends(done)
+    });
+    // A task ends early only with its runtime.
+    async { releasing.await.unwrap_or_else(|_| Err(NotTakenBack::NoQuorum(NoQuorum::default()))) }
 }
 
 /// Takes a lock back by the proxy's own connection to the data node. `name`: as clients name it;
@@ -159,48 +256,69 @@ pub(super) fn taken_back(
 /// # Errors
 /// If it was not taken back.
 pub(crate) async fn unlock(
-    shared: &Shared,
+    shared: &Arc<Shared>,
     data: &DataNode,
     name: &[u8],
     fence: Option<u64>,
     by: &(dyn fmt::Display + Sync),
 ) -> Result<(), NotTakenBack> {
-    let done = try_unlock(shared, data, name, fence, by).await;
-    if let Some(result) = done.as_ref().err().and_then(NotTakenBack::result) {
-        shared.metrics.taken_back(result);
+    let mut unlocking = Unlocking::new(shared, by.to_string());
+    match prepare(shared, data, name, fence, &mut unlocking).await {
+        Ok((key, found)) => take_back(shared, key, found, unlocking).await,
+        Err(why) => unlocking.ends(Err(why)),
     }
-    done
 }
 
-async fn try_unlock(
+/// Finds the grant that is meant, and has the data node refuse its holder's writes.
+///
+/// # Errors
+/// If it cannot be taken back.
+async fn prepare(
     shared: &Shared,
     data: &DataNode,
     name: &[u8],
     fence: Option<u64>,
-    by: &(dyn fmt::Display + Sync),
-) -> Result<(), NotTakenBack> {
+    unlocking: &mut Unlocking,
+) -> Result<(Key, FoundGrant), NotTakenBack> {
     let config = shared.config.load_full();
     let key = Key::new(config.locks.prefix.as_bytes(), name);
     command::check_key(name, &key, &config.locks).map_err(NotTakenBack::BadRequest)?;
     let found = meant(shared.engine.find(key.clone()).await, fence)?;
-    if shared.is_guard_lock(&key) {
-        let learning = outbid(shared, data, &key, larger_fence(&found));
-        let learned = timeout(LIMIT, learning).await;
-        learned.unwrap_or_else(|_| {
-            Err(NotTakenBack::fence("ERR the data node did not answer in time"))
-        })?;
+    unlocking.begins(name, &found);
+    if !shared.is_guard_lock(&key) {
+        return Ok((key, found));
     }
-    let said = shared.engine.take_back(key.clone(), &found).await;
-    taken_back(shared, &key, &found, said, by)
+    let outbid = Outbid::of(&found);
+    let seen = tell(shared, data, &key, outbid.fence).await?;
+    if let Some(outbid) = outbid.again(seen) {
+        still(shared.engine.find(key.clone()).await, &found)?;
+        tell(shared, data, &key, outbid.fence).await?;
+    }
+    Ok((key, found))
 }
 
-/// Tells the data node a larger fence: of a cluster, the node that has the fence's slot.
-async fn outbid(
+/// Tells the data node a larger fence: of a cluster, the node that has the fence's slot. Returns the
+/// largest that it has seen, once replicas have acknowledged that if they must (`guards.replicas`).
+async fn tell(
     shared: &Shared,
     data: &DataNode,
     key: &Key,
     fence: u64,
-) -> Result<(), NotTakenBack> {
+) -> Result<u64, NotTakenBack> {
+    let replicas = shared.replicas();
+    let limit = LIMIT + replicas.map(|replicas| replicas.timeout).unwrap_or_default();
+    let telling = tell_any(shared, data, key, fence, replicas);
+    let told = timeout(limit, telling).await;
+    told.unwrap_or_else(|_| Err(NotTakenBack::fence("ERR the data node did not answer in time")))
+}
+
+async fn tell_any(
+    shared: &Shared,
+    data: &DataNode,
+    key: &Key,
+    fence: u64,
+    replicas: Option<Replicas>,
+) -> Result<u64, NotTakenBack> {
     let place = shared.guards.as_ref().map(|guards| guards.place).unwrap_or_default();
     let ttl = shared.config.load().locks.fence_ttl;
     let mut announcing = redis::cmd("EVAL");
@@ -209,26 +327,90 @@ async fn outbid(
     for tenure in data.all() {
         let asked = async {
             let mut connection = redis_client::connect(&tenure.url, data.connector()).await?;
-            announcing.query_async::<u64>(&mut connection.redis).await
+            let seen: u64 = announcing.query_async(&mut connection.redis).await?;
+            let Some(replicas) = replicas else { return Ok((seen, Ok(()))) };
+            // WAIT counts who has what this connection has written.
+            let (count, most_ms) = replicas.wait(None);
+            let mut waiting = redis::cmd("WAIT");
+            waiting.arg(count).arg(most_ms);
+            let acknowledged = match waiting.query_async(&mut connection.redis).await {
+                Ok(count) => replicas.are_enough(count),
+                Err(error) if error.code().is_some() => {
+                    Err(Unacknowledged::Refused(words_of(&error).into_bytes()))
+                }
+                Err(error) => return Err(error),
+            };
+            Ok::<_, RedisError>((seen, acknowledged))
         };
         match asked.await {
             // Whoever is the data node now has not heard of it.
             Ok(_) if tenure.has_ended() => {
                 return Err(NotTakenBack::fence("ERR the data node has changed meanwhile"));
             }
-            Ok(_) => return Ok(()),
+            Ok((seen, acknowledged)) => {
+                if let Some(replicas) = &replicas {
+                    take_in(shared, replicas, acknowledged)?;
+                }
+                return Ok(seen);
+            }
             // Another node has the slot.
             Err(error) if error.code() == Some("MOVED") => {}
             Err(error) => {
-                let why = match (error.code(), error.detail()) {
-                    (Some(code), Some(detail)) => format!("{code} {detail}"),
-                    _ => error.to_string(),
-                };
-                last = NotTakenBack::fence(&format!("ERR the data node: {why}"));
+                last = NotTakenBack::fence(&format!("ERR the data node: {}", words_of(&error)));
             }
         }
     }
     Err(last)
+}
+
+/// Takes in whether replicas have acknowledged a fence, and counts it.
+///
+/// # Errors
+/// If too few have.
+pub(super) fn take_in(
+    shared: &Shared,
+    replicas: &Replicas,
+    acknowledged: Result<(), Unacknowledged>,
+) -> Result<(), NotTakenBack> {
+    match acknowledged {
+        Err(why) if !planted::has(PlantedFault::NoReplicas) => {
+            shared.lacks_replicas();
+            let told = replicas.refuse_fence(&why, None);
+            Err(NotTakenBack::fence(&String::from_utf8_lossy(&told)))
+        }
+        _ => {
+            if let Some(guards) = &shared.guards {
+                guards.has_replicas();
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Makes sure that the grant that was found before has the lock still.
+///
+/// # Errors
+/// If it has not, or that cannot be told.
+pub(super) fn still(
+    said: Result<Option<FoundGrant>, NoQuorum>,
+    before: &FoundGrant,
+) -> Result<(), NotTakenBack> {
+    // A lock of which the nodes store no claim is given another one each time that it is found.
+    let is_same = |now: &FoundGrant| {
+        now.token == before.token && (now.claim == before.claim || now.fences.is_none())
+    };
+    match said.map_err(NotTakenBack::NoQuorum)? {
+        Some(now) if is_same(&now) => Ok(()),
+        _ => Err(NotTakenBack::NotHeld),
+    }
+}
+
+/// What a Redis has answered, as it said it.
+fn words_of(error: &RedisError) -> String {
+    match (error.code(), error.detail()) {
+        (Some(code), Some(detail)) => format!("{code} {detail}"),
+        _ => error.to_string(),
+    }
 }
 
 /// Has a lock node asked for no new locks, or asked again (`resume`), and logs it.
@@ -278,6 +460,42 @@ impl NodeNotPaused {
                 "ERR {voting} other lock nodes vote, and {quorum} are needed; with {forced} it is paused \
                  all the same"
             ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{key::Token, lock::Claim};
+
+    fn grant(token: &str, claim: Claim, fences: Option<(u64, u64)>) -> FoundGrant {
+        FoundGrant { token: Token::from(token), claim, fences, holder: None }
+    }
+
+    #[test]
+    fn a_fence_that_the_data_node_has_seen_is_outbid_where_the_holders_is_not_known() {
+        let known = Outbid::of(&grant("a", Claim::new(), Some((33, 34))));
+        assert_eq!((known.fence, known.again(35), known.again(99)), (35, None, None));
+        let guessed = Outbid::of(&grant("a", Claim::new(), None));
+        assert_eq!(guessed.again(guessed.fence), None);
+        let second = guessed.again(guessed.fence + 7).unwrap();
+        // Whoever has told the data node more since is beyond the holder too.
+        assert_eq!((second.fence, second.again(second.fence + 9)), (guessed.fence + 8, None));
+    }
+
+    #[test]
+    fn a_grant_is_known_again_by_its_claim_or_by_its_token_where_no_claim_is_stored() {
+        let (claim, other) = (Claim::new(), Claim::new());
+        let before = grant("a", claim, None);
+        for (now, is_same) in [
+            (Some(grant("a", claim, Some((1, 1)))), true),
+            (Some(grant("a", other, None)), true),
+            (Some(grant("a", other, Some((1, 1)))), false),
+            (Some(grant("b", other, None)), false),
+            (None, false),
+        ] {
+            assert_eq!(still(Ok(now.clone()), &before).is_ok(), is_same, "{now:?}");
         }
     }
 }

@@ -9,6 +9,7 @@ use std::{
 
 use super::{
     jobs::{Answer, Attached, Question},
+    operator,
     shared::Shared,
 };
 use crate::{
@@ -84,7 +85,10 @@ impl Asked {
                     let finding = engine.find(key);
                     Asked::Boxed(Box::pin(async move { Answer::Find(finding.await) }))
                 }
-                Question::TakeBack { key, found } => Asked::Unlock(engine.take_back(key, &found)),
+                Question::TakeBack { key, found, unlocking } => {
+                    let taking = operator::take_back(shared, key, found, unlocking);
+                    Asked::Boxed(Box::pin(async move { Answer::TakenBack(taking.await) }))
+                }
                 Question::Raise { key, token, claim, fence } => {
                     Asked::Raise(engine.raise(key, token, claim, fence))
                 }

@@ -17,7 +17,7 @@ use crate::{
     adopt::{Adoption, fleet::Fleet},
     bridge::Bridge,
     config::Config,
-    guard::Guards,
+    guard::{Guards, replicas::Replicas},
     key::{Key, Token},
     lock::{Claim, Engine},
 };
@@ -78,6 +78,20 @@ impl Shared {
     pub(super) fn is_guard_lock(&self, key: &Key) -> bool {
         let name = || self.name_of(key);
         self.guards.as_ref().is_some_and(|guards| guards.is_needed(name()))
+    }
+
+    /// Returns the replicas that must acknowledge fences.
+    pub(super) fn replicas(&self) -> Option<Replicas> {
+        self.guards.as_ref().and_then(|guards| guards.replicas)
+    }
+
+    /// Counts and tells that too few replicas have acknowledged a fence.
+    #[cold]
+    pub(super) fn lacks_replicas(&self) {
+        self.metrics.unacknowledged_locks.increment(1);
+        if let Some(guards) = &self.guards {
+            guards.lacked_replicas();
+        }
     }
 
     /// Whether the lock's key on the data node is taken as well.

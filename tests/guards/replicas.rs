@@ -11,6 +11,7 @@ use crate::{
 };
 
 const FENCE: &str = "lockgate:guard:lock:account:1";
+const TOKEN: &str = "a-token-of-at-least-20-characters";
 /// Replicas come at once instead of after five seconds.
 const AT_ONCE: &[&str] = &["--repl-diskless-sync-delay", "0"];
 
@@ -51,7 +52,8 @@ impl Deployment {
         let replica = RedisServer::start(&["--replicaof", "127.0.0.1", &master]);
         let replica = replica.expect("replica");
         in_step(data.port(), replica.port());
-        let proxy = Proxy::with().nodes(3).top(&guards(others)).data_port(data.port()).start();
+        let proxy = Proxy::with().nodes(3).top(&guards(others)).data_port(data.port());
+        let proxy = proxy.admin_token(TOKEN).start();
         ready(&proxy);
         Deployment { proxy, replica, replication, _data: data }
     }
@@ -154,6 +156,53 @@ fn a_lock_whose_fence_no_replica_acknowledges_is_not_granted() {
 
 /// Nobody waits for replicas longer than the lock lasts.
 /// The replica has nothing of a fence that is announced again, so it must not be written under.
+/// Has an operator take the lock back at the admin address.
+fn unlock_over_http(proxy: &Proxy) -> String {
+    let headers = format!("Authorization: Bearer {TOKEN}\r\nContent-Type: application/json\r\n");
+    proxy.http_post("/api/locks/unlock", &headers, r#"{"key": "account:1", "any": true}"#)
+}
+
+const UNLOCK: [&str; 4] = ["LOCKGATE", "UNLOCK", "account:1", "ANY"];
+
+#[test]
+fn a_lock_that_an_operator_takes_back_has_a_larger_fence_on_the_replica() {
+    let Deployment { proxy, replica, replication, _data } =
+        Deployment::start("replicas: 1\n  replica_timeout: 10s");
+    // Nothing is there by chance.
+    replication.delay_replies(Duration::from_millis(20));
+    let mut replica = Client::connect(replica.port());
+    let (mut holder, mut operator) = (proxy.client(), proxy.client());
+    for round in 0..20 {
+        let granted = holder.cmd(&["LOCK", "account:1", "PX", "30000"]).grant();
+        if round % 2 == 0 {
+            assert_eq!(operator.cmd(&UNLOCK), Reply::Int(1));
+        } else {
+            let told = unlock_over_http(&proxy);
+            assert!(told.ends_with(r#"{"freed":true}"#), "{told}");
+        }
+        let larger = (granted.fence + 1).to_string();
+        assert_eq!(replica.cmd(&["GET", FENCE]), Reply::bulk(&larger), "round {round}");
+    }
+}
+
+#[test]
+fn a_lock_whose_larger_fence_no_replica_acknowledges_is_not_taken_back() {
+    let Deployment { proxy, replica, replication: _way, _data } =
+        Deployment::start("replicas: 1\n  replica_timeout: 200ms");
+    let (mut holder, mut operator) = (proxy.client(), proxy.client());
+    holder.cmd(&["LOCK", "account:1", "PX", "60000"]).grant();
+    replica.freeze().unwrap();
+    let told = operator.cmd(&UNLOCK);
+    let error = "NOREPLICAS 0 of 1 replicas have acknowledged the lock's fence within 200ms";
+    assert!(told.error().starts_with(error), "{told:?}");
+    let told = unlock_over_http(&proxy);
+    assert!(told.starts_with("HTTP/1.1 502") && told.contains(error), "{told}");
+    assert_eq!((proxy.nodes_with("lock:account:1"), unacknowledged(&proxy, "lock")), (3, 2.0));
+    replica.thaw().unwrap();
+    eventually("it acknowledges again", || operator.cmd(&UNLOCK) == Reply::Int(1));
+    assert_eq!(proxy.nodes_with("lock:account:1"), 0);
+}
+
 #[test]
 fn nothing_is_written_under_a_forgotten_fence_before_replicas_have_it_again() {
     let Deployment { proxy, replica, replication: _way, _data } =

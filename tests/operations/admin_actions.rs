@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::support::{Proxy, Reply, encode, eventually};
 
-const TOKEN: &str = "0123456789abcdef-secret";
+pub(crate) const TOKEN: &str = "0123456789abcdef-secret";
 const ACCOUNTS: &str = "guards:\n  - keys: 'account:*'\n    lock: 'account:{1}'";
 
 /// The headers of who may.
@@ -15,7 +15,7 @@ fn headers() -> String {
 }
 
 /// Posts a body as who may. Returns the status and the answer.
-fn post(proxy: &Proxy, path: &str, body: &str) -> (u16, Value) {
+pub(crate) fn post(proxy: &Proxy, path: &str, body: &str) -> (u16, Value) {
     read(&proxy.http_post(path, &headers(), body))
 }
 
@@ -25,7 +25,7 @@ fn read(answer: &str) -> (u16, Value) {
     (status, serde_json::from_str(body).unwrap_or(Value::Null))
 }
 
-fn freed(freed: bool) -> (u16, Value) {
+pub(crate) fn freed(freed: bool) -> (u16, Value) {
     (200, serde_json::json!({ "freed": freed }))
 }
 

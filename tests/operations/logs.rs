@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// The lines of the log that have all of these words.
-fn lines(proxy: &Proxy, words: &[&str]) -> Vec<String> {
+pub(crate) fn lines(proxy: &Proxy, words: &[&str]) -> Vec<String> {
     let log = proxy.log();
     let is_one = |line: &&str| words.iter().all(|word| line.contains(word));
     log.lines().filter(is_one).map(str::to_owned).collect()

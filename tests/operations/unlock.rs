@@ -2,9 +2,15 @@
 
 use std::time::Duration;
 
-use super::who::address_of;
+use super::{
+    admin_actions::{TOKEN, freed, post},
+    logs::lines,
+    who::address_of,
+};
 use crate::support::{Client, Proxy, Reply, encode, eventually};
 
+/// The line before anything is done to a holder.
+const BEGINS: &str = "an operator takes a lock back";
 const ACCOUNTS: &str = "guards:\n  - keys: 'account:*'\n    lock: 'account:{1}'";
 
 fn deployment() -> Proxy {
@@ -48,16 +54,16 @@ fn a_lease_is_taken_back_by_its_fence_alone_and_a_waiter_has_it() {
 
     assert_eq!(proxy.metric("lockgate_operator_unlocks_total", "result=\"ok\""), 2.0);
     assert_eq!(proxy.metric("lockgate_operator_unlocks_total", "result=\"not_held\""), 4.0);
-    let log = proxy.log();
-    let told: Vec<&str> =
-        log.lines().filter(|line| line.contains("an operator has taken a lock back")).collect();
-    assert_eq!(told.len(), 2, "{log}");
-    for part in ["job", &first.fence.to_string(), "127.0.0.1:", "user", "default", "night-shift"] {
-        assert!(told[0].contains(part), "{part} in {}", told[0]);
-    }
     let holder = format!("\"address\":\"{}\"", address_of(&holder));
-    assert!(told[0].contains(&holder), "{holder} in {}", told[0]);
-    assert!(!log.contains(&first.token), "no token is logged");
+    for what in [BEGINS, "an operator has taken a lock back"] {
+        let told = lines(&proxy, &[what]);
+        assert_eq!(told.len(), 2, "{}", proxy.log());
+        let fence = first.fence.to_string();
+        for part in ["job", &fence, "127.0.0.1:", "user", "default", "night-shift", &holder] {
+            assert!(told[0].contains(part), "{part} in {}", told[0]);
+        }
+    }
+    assert!(!proxy.log().contains(&first.token), "no token is logged");
 }
 
 #[test]
@@ -161,6 +167,10 @@ fn late_writes_of_the_last_holder_are_refused_at_once() {
     assert_eq!(proxy.on_nodes("lock:account:1"), everywhere(&first.token));
     assert_eq!(holder.cmd(&["SET", "account:1", "150"]), Reply::ok());
     assert_eq!(proxy.metric("lockgate_operator_unlocks_total", "result=\"failed\""), 1.0);
+    for parts in [&[BEGINS][..], &["an operator has not taken a lock back", "NOPERM"]] {
+        let [line] = &lines(&proxy, parts)[..] else { panic!("{parts:?} in {}", proxy.log()) };
+        assert!(line.contains("account:1") && line.contains("user \\\"op\\\""), "{line}");
+    }
 
     operator.cmd(&["AUTH", "full", "full"]);
     operator.cmd(&["SELECT", "3"]);
@@ -173,6 +183,120 @@ fn late_writes_of_the_last_holder_are_refused_at_once() {
     assert_eq!(direct.cmd(&["GET", "account:1"]), Reply::bulk("150"));
     let second = proxy.client().cmd(&["LOCK", "account:1", "PX", "60000"]).grant();
     assert!(second.fence > first.fence);
+}
+
+#[test]
+fn late_writes_are_refused_where_no_lock_node_knows_a_fence_that_is_ahead_of_the_clock() {
+    let proxy = Proxy::with().nodes(3).top(ACCOUNTS).admin_token(TOKEN).start();
+    let other = Proxy::beside(&proxy).top(ACCOUNTS).start();
+    let (mut holder, mut operator) = (other.client(), proxy.client());
+    let mut direct = proxy.data_client();
+    for over_http in [false, true] {
+        // A proxy whose clock is ten minutes ahead has had the lock before.
+        let now = std::time::UNIX_EPOCH.elapsed().unwrap() + Duration::from_secs(600);
+        let ahead = now.as_micros().to_string();
+        let fence = "lockgate:guard:lock:account:1";
+        assert_eq!(direct.cmd(&["SET", fence, &ahead]), Reply::ok());
+        let granted = holder.cmd(&["LOCK", "account:1", "PX", "60000"]).grant();
+        assert!(granted.fence > ahead.parse().unwrap());
+        for node in 0..3 {
+            let mut node = proxy.node_client(node);
+            assert_eq!(node.cmd(&["DEL", "lockgate:fence:lock:account:1"]), Reply::Int(1));
+        }
+        match over_http {
+            false => {
+                let words = ["LOCKGATE", "UNLOCK", "account:1", "ANY"];
+                assert_eq!(operator.cmd(&words), Reply::Int(1));
+            }
+            true => {
+                let any = r#"{"key": "account:1", "any": true}"#;
+                assert_eq!(post(&proxy, "/api/locks/unlock", any), freed(true));
+            }
+        }
+        assert_eq!(proxy.nodes_with("lock:account:1"), 0);
+        let late = holder.cmd(&["SET", "account:1", "200"]);
+        assert!(late.error().starts_with("FENCED 'account:1'"), "{over_http}: {late:?}");
+        assert_eq!(direct.cmd(&["DEL", fence]), Reply::Int(1));
+    }
+}
+
+#[test]
+fn an_operator_who_goes_in_the_middle_has_left_a_trace() {
+    let mut proxy =
+        Proxy::with().nodes(3).top(ACCOUNTS).locks("node_timeout: 6s\n  node_silence: 8s").start();
+    let (mut holder, mut direct) = (proxy.client(), proxy.data_client());
+    let first = holder.cmd(&["LOCK", "account:1", "PX", "60000"]).grant();
+    let count =
+        |proxy: &Proxy, result: &str| proxy.metric("lockgate_operator_unlocks_total", result);
+    let clients = |proxy: &Proxy| proxy.metric("lockgate_client_connections", "");
+    // Answers to all but the larger fence.
+    let begins = |proxy: &Proxy, direct: &mut Client, times: usize| {
+        assert_eq!(direct.cmd(&["CLIENT", "PAUSE", "60000", "WRITE"]), Reply::ok());
+        let mut operator = proxy.client();
+        operator.send(&encode(&["LOCKGATE", "UNLOCK", "account:1", "ANY"]));
+        eventually("it begins", || lines(proxy, &[BEGINS]).len() == times);
+        operator
+    };
+    let mut operator = begins(&proxy, &mut direct, 1);
+    operator.hang_up();
+    eventually("it is counted", || count(&proxy, "result=\"aborted\"") == 1.0);
+    let fence = first.fence.to_string();
+    let gone = lines(&proxy, &["an operator who was taking a lock back has gone", &fence]);
+    assert!(gone.len() == 1 && gone[0].contains("account:1"), "{}", proxy.log());
+    assert!(gone[0].contains("user \\\"default\\\""), "{}", gone[0]);
+    assert_eq!(proxy.nodes_with("lock:account:1"), 3);
+
+    // What the lock nodes are asked goes on without the operator, and so does what is told of it.
+    let mut operator = begins(&proxy, &mut direct, 2);
+    for node in [1, 2] {
+        proxy.node(node).freeze().unwrap();
+    }
+    assert_eq!(direct.cmd(&["CLIENT", "UNPAUSE"]), Reply::ok());
+    eventually("the first node has released it", || {
+        proxy.node_client(0).cmd(&["EXISTS", "lock:account:1"]) == Reply::Int(0)
+    });
+    operator.hang_up();
+    eventually("the operator's session has ended", || clients(&proxy) == 1.0);
+    for node in [1, 2] {
+        proxy.node(node).thaw().unwrap();
+    }
+    // Too late for a quorum, if this machine is slow.
+    let ends = ["result=\"ok\"", "result=\"no_quorum\""];
+    eventually("the end is counted", || ends.iter().any(|end| count(&proxy, end) == 1.0));
+    let told = ["an operator has taken a lock back", "an operator has not taken a lock back"];
+    let told = told.map(|what| lines(&proxy, &[what, &fence]).len());
+    assert_eq!(told.iter().sum::<usize>(), 1, "{}", proxy.log());
+    assert_eq!(count(&proxy, "result=\"aborted\""), 1.0);
+    assert!(holder.cmd(&["SET", "account:1", "200"]).error().starts_with("FENCED"));
+}
+
+#[test]
+fn the_audit_trail_names_the_operator_whoever_granted_the_lock() {
+    let audited = |setup: crate::support::Setup| setup.top("log: {locks: all}").start();
+    let proxy = audited(Proxy::with().nodes(3).locks("default_ttl: 2s"));
+    let other = audited(Proxy::beside(&proxy));
+    let (mut holder, mut operator) = (proxy.client(), proxy.client());
+    assert_eq!(operator.cmd(&["CLIENT", "SETNAME", "night-shift"]), Reply::ok());
+    let first = holder.cmd(&["LOCK", "job", "PX", "60000"]).grant();
+    other.client().cmd(&["LOCK", "there", "PX", "60000"]).grant();
+    assert_eq!(unlock(&mut operator, "job", first.fence), Reply::Int(1));
+    assert_eq!(operator.cmd(&["LOCKGATE", "UNLOCK", "there", "ANY"]), Reply::Int(1));
+    assert_eq!(operator.cmd(&["LOCK", "own", "PX", "60000"]).grant().token.len(), 32);
+    assert_eq!(operator.cmd(&["UNLOCK", "own"]), Reply::Int(1));
+    let by = format!(
+        "\"by\":\"{} user \\\"default\\\" name \\\"night-shift\\\"\"",
+        address_of(&operator)
+    );
+    for (event, lock, named) in [
+        ("taken_back", "job", true),
+        ("released_elsewhere", "there", true),
+        ("released", "own", false),
+    ] {
+        let (event, lock) = (format!("\"audit\":\"{event}\""), format!("\"lock\":\"{lock}\""));
+        let [line] = &lines(&proxy, &[&event, &lock])[..] else { panic!("{}", proxy.log()) };
+        assert_eq!(line.contains(&by), named, "{by} in {line}");
+        assert_eq!(line.contains("\"by\""), named, "{line}");
+    }
 }
 
 #[test]

@@ -98,7 +98,7 @@ pub(super) fn arm_for_nothing(error: Vec<u8>, desk: &mut Desk) -> Progress {
 pub(super) fn arm(mut claimed: Claimed, fences: &FenceQuestion, desk: &mut Desk) -> Progress {
     if let Some(error) = fences.error() {
         if fences.lacks_replicas() {
-            desk.lacks_replicas();
+            desk.shared.lacks_replicas();
         }
         return arm_for_nothing(error.to_vec(), desk);
     }

@@ -102,7 +102,7 @@ fn compare(mut write: GuardedCommand, fences: &FenceQuestion, desk: &mut Desk) -
     if let Some(error) = fences.error() {
         desk.shared.metrics.guarded(GuardedWrite::Refused);
         if fences.lacks_replicas() {
-            desk.lacks_replicas();
+            desk.shared.lacks_replicas();
         }
         return undo.then(write, error, desk);
     }

@@ -12,14 +12,14 @@ use super::{
     super::{
         desk::Desk,
         metrics::{Outcome, TakenBack},
-        operator::{self, NodePause, NotTakenBack},
+        operator::{self, NodePause, NotTakenBack, Outbid, Unlocking},
     },
     Answer, Job, Ours, Progress, Question, not_asked,
 };
 use crate::{
     card::ClientCard,
     command::{self, BadRequest, act::OperatorAct, shown},
-    guard::fences,
+    guard::{fences, replicas::Replicas},
     key::Key,
     lock::FoundGrant,
     resp::{encode, name::ReplyMode},
@@ -64,13 +64,6 @@ impl fmt::Display for Operator {
     }
 }
 
-/// A lock to be taken back.
-struct ForcedUnlock {
-    key: Key,
-    /// The fence of the grant that is meant. `None`: whichever has the lock.
-    fence: Option<u64>,
-}
-
 /// The data node is asked who the operator is.
 struct Introducing {
     ours: Ours,
@@ -83,8 +76,10 @@ struct Introducing {
 /// The lock nodes are asked which grant has the lock.
 struct FindingGrant {
     ours: Ours,
-    unlock: ForcedUnlock,
-    operator: Operator,
+    key: Key,
+    /// The fence of the grant that is meant. `None`: whichever has the lock.
+    fence: Option<u64>,
+    unlocking: Box<Unlocking>,
 }
 
 /// The data node is told a larger fence.
@@ -92,17 +87,30 @@ struct Outbidding {
     ours: Ours,
     key: Key,
     found: FoundGrant,
-    operator: Operator,
-    /// How many replies are missing; the last one is that to the fence.
+    unlocking: Box<Unlocking>,
+    outbid: Outbid,
+    /// Replicas that must acknowledge it.
+    replicas: Option<Replicas>,
+    /// The reply to the fence, if that to WAIT is missing still.
+    said: Vec<u8>,
+    /// How many replies are missing; the last ones are that to the fence, and that to WAIT if replicas
+    /// must acknowledge it.
     missing: usize,
+}
+
+/// The lock nodes are asked whether the same grant has the lock still, before the data node is told a
+/// fence beyond one that it has seen.
+struct Confirming {
+    ours: Ours,
+    key: Key,
+    found: FoundGrant,
+    unlocking: Box<Unlocking>,
+    outbid: Outbid,
 }
 
 /// The lock nodes are asked to release the grant.
 struct TakingBack {
     ours: Ours,
-    key: Key,
-    found: FoundGrant,
-    operator: Operator,
 }
 
 impl Job for Introducing {
@@ -119,9 +127,9 @@ impl Job for Introducing {
         match act {
             OperatorAct::Unlock { key: name, fence } => {
                 let key = desk.key(&name);
-                let unlock = ForcedUnlock { key: key.clone(), fence };
-                let finding = FindingGrant { ours, unlock, operator };
-                Progress::Ask(Box::new(finding), Question::Find(key))
+                let question = Question::Find(key.clone());
+                let unlocking = Unlocking::new(&desk.shared, operator.to_string());
+                Progress::Ask(Box::new(FindingGrant { ours, key, fence, unlocking }), question)
             }
             OperatorAct::PauseNode { address, force } => {
                 of_node(ours, &address, NodePause::Pause { force }, &operator, desk)
@@ -150,14 +158,18 @@ impl Job for Introducing {
 impl Job for FindingGrant {
     fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
         let Answer::Find(said) = answer else { return not_asked() };
-        let FindingGrant { ours, unlock: ForcedUnlock { key, fence }, operator } = *self;
+        let FindingGrant { ours, key, fence, mut unlocking } = *self;
         let found = match operator::meant(said, fence) {
             Ok(found) => found,
-            Err(why) => return not_taken_back(ours, &why, desk),
+            Err(why) => return answered(ours, unlocking.ends(Err(why)), desk),
         };
+        unlocking.begins(desk.name(&key), &found);
         match desk.is_guard_lock(&key) {
-            true => outbid(ours, key, found, operator, desk),
-            false => take_back(ours, key, found, operator),
+            true => {
+                let outbid = Outbid::of(&found);
+                Confirming { ours, key, found, unlocking, outbid }.tell(desk)
+            }
+            false => take_back(ours, key, found, unlocking),
         }
     }
 
@@ -166,39 +178,73 @@ impl Job for FindingGrant {
     }
 }
 
-/// Tells the data node a fence that is larger than the holder's.
-fn outbid(
-    ours: Ours,
-    key: Key,
-    found: FoundGrant,
-    operator: Operator,
-    desk: &mut Desk,
-) -> Progress {
-    let fence = operator::larger_fence(&found);
-    let (selected, ttl) = (desk.conn.database, desk.config.locks.fence_ttl);
-    let place = desk.fence_place();
-    desk.speak_up();
-    desk.ask(|out| fences::announce(out, place, &key, fence, selected, ttl));
-    let missing = desk.owed.len();
-    Progress::Wait(Box::new(Outbidding { ours, key, found, operator, missing }))
+impl Confirming {
+    /// Tells the data node the larger fence.
+    fn tell(self, desk: &mut Desk) -> Progress {
+        let Confirming { ours, key, found, unlocking, outbid } = self;
+        let (selected, ttl) = (desk.conn.database, desk.config.locks.fence_ttl);
+        let (place, replicas) = (desk.fence_place(), desk.replicas());
+        desk.speak_up();
+        desk.ask(|out| fences::announce(out, place, &key, outbid.fence, selected, ttl));
+        if let Some(replicas) = replicas {
+            desk.ask(|out| replicas.ask(out, None));
+        }
+        let (said, missing) = (Vec::new(), desk.owed.len());
+        let outbidding =
+            Outbidding { ours, key, found, unlocking, outbid, replicas, said, missing };
+        Progress::Wait(Box::new(outbidding))
+    }
+}
+
+impl Job for Confirming {
+    fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
+        let Answer::Find(said) = answer else { return not_asked() };
+        match operator::still(said, &self.found) {
+            Ok(()) => self.tell(desk),
+            Err(why) => answered(self.ours, self.unlocking.ends(Err(why)), desk),
+        }
+    }
+
+    fn asks_for(&self) -> Option<Ours> {
+        Some(self.ours)
+    }
 }
 
 impl Job for Outbidding {
     fn reply(mut self: Box<Self>, reply: &[u8], desk: &mut Desk) -> Progress {
         self.missing -= 1;
         if self.missing > 0 {
+            if self.missing == 1 && self.replicas.is_some() {
+                self.said = reply.to_vec();
+            }
             return Progress::Wait(self);
         }
         if desk.conn.reply_mode == ReplyMode::Off {
             desk.hush();
         }
-        let Outbidding { ours, key, found, operator, .. } = *self;
-        if fences::read_fence(reply).is_some() {
-            return take_back(ours, key, found, operator);
+        let Outbidding { ours, key, found, unlocking, outbid, replicas, said, .. } = *self;
+        let (said, acknowledged) = match &replicas {
+            Some(replicas) => (&said[..], Some((replicas, replicas.read(reply)))),
+            None => (reply, None),
+        };
+        let Some(seen) = fences::read_fence(said) else {
+            let error = fences::read_error(said).unwrap_or_default();
+            let why = NotTakenBack::fence(&String::from_utf8_lossy(&error));
+            return answered(ours, unlocking.ends(Err(why)), desk);
+        };
+        if let Some((replicas, acknowledged)) = acknowledged
+            && let Err(why) = operator::take_in(&desk.shared, replicas, acknowledged)
+        {
+            return answered(ours, unlocking.ends(Err(why)), desk);
         }
-        let error = fences::read_error(reply).unwrap_or_default();
-        let why = NotTakenBack::fence(&String::from_utf8_lossy(&error));
-        not_taken_back(ours, &why, desk)
+        match outbid.again(seen) {
+            None => take_back(ours, key, found, unlocking),
+            Some(outbid) => {
+                let question = Question::Find(key.clone());
+                let confirming = Confirming { ours, key, found, unlocking, outbid };
+                Progress::Ask(Box::new(confirming), question)
+            }
+        }
     }
 
     fn ours(&self) -> Option<Ours> {
@@ -206,19 +252,14 @@ impl Job for Outbidding {
     }
 }
 
-fn take_back(ours: Ours, key: Key, found: FoundGrant, operator: Operator) -> Progress {
-    let question = Question::TakeBack { key: key.clone(), found: found.clone() };
-    Progress::Ask(Box::new(TakingBack { ours, key, found, operator }), question)
+fn take_back(ours: Ours, key: Key, found: FoundGrant, unlocking: Box<Unlocking>) -> Progress {
+    Progress::Ask(Box::new(TakingBack { ours }), Question::TakeBack { key, found, unlocking })
 }
 
 impl Job for TakingBack {
     fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
-        let Answer::Unlock(said) = answer else { return not_asked() };
-        let TakingBack { ours, key, found, operator } = *self;
-        match operator::taken_back(&desk.shared, &key, &found, said, &operator) {
-            Ok(()) => answer_integer(ours, 1),
-            Err(why) => not_taken_back(ours, &why, desk),
-        }
+        let Answer::TakenBack(done) = answer else { return not_asked() };
+        answered(self.ours, done, desk)
     }
 
     fn asks_for(&self) -> Option<Ours> {
@@ -252,19 +293,18 @@ fn answer_integer(ours: Ours, number: i64) -> Progress {
     ours.answer(out, None)
 }
 
-/// Counts and answers a lock that was not taken back.
-fn not_taken_back(ours: Ours, why: &NotTakenBack, desk: &Desk) -> Progress {
-    let result = why.result();
-    if let Some(result) = result {
-        desk.shared.metrics.taken_back(result);
-    }
-    match result {
-        Some(TakenBack::NotHeld) => answer_integer(ours, 0),
-        Some(TakenBack::NoQuorum) => ours.refuse(&why.to_string(), Outcome::NoQuorum, desk),
-        Some(TakenBack::Ok | TakenBack::Failed) | None => {
-            ours.refuse(&why.to_string(), Outcome::Denied, desk)
-        }
-    }
+/// Answers an UNLOCK, which is counted already.
+fn answered(ours: Ours, done: Result<(), NotTakenBack>, desk: &Desk) -> Progress {
+    let why = match done {
+        Ok(()) => return answer_integer(ours, 1),
+        Err(NotTakenBack::NotHeld) => return answer_integer(ours, 0),
+        Err(why) => why,
+    };
+    let outcome = match why.result() {
+        Some(TakenBack::NoQuorum) => Outcome::NoQuorum,
+        _ => Outcome::Denied,
+    };
+    ours.refuse(&why.to_string(), outcome, desk)
 }
 
 /// Reads a bulk string, cut to what a line of the log bears.

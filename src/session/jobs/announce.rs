@@ -204,7 +204,7 @@ impl Job for Announcing {
         match seen {
             Some(seen) if seen <= self.lock.fence => match acknowledged {
                 Some((replicas, Err(why))) if !planted::has(PlantedFault::NoReplicas) => {
-                    desk.lacks_replicas();
+                    desk.shared.lacks_replicas();
                     let left = Some(self.left);
                     self.fail(&replicas.refuse_fence(&why, left), desk)
                 }

@@ -52,6 +52,7 @@ use super::{
     desk::Desk,
     filter::Whose,
     metrics::{Outcome, Verb},
+    operator::{NotTakenBack, Unlocking},
 };
 use crate::{
     bridge::Asker,
@@ -229,8 +230,8 @@ pub(super) enum Question {
     Look(Key),
     /// Which grant has this lock.
     Find(Key),
-    /// Takes a lock back from this grant. The answer is that to an UNLOCK.
-    TakeBack { key: Key, found: FoundGrant },
+    /// Takes a lock back from this grant, for an operator.
+    TakeBack { key: Key, found: FoundGrant, unlocking: Box<Unlocking> },
     /// Raises the fence of a lock to at least this number.
     Raise { key: Key, token: Token, claim: Claim, fence: u64 },
     /// Which keys this command writes: asked of the data node, over another connection.
@@ -254,6 +255,8 @@ pub(super) enum Answer {
     Look(Result<Option<Holding>, NoQuorum>),
     /// `None`: nobody holds it.
     Find(Result<Option<FoundGrant>, NoQuorum>),
+    /// The answer to `TakeBack`.
+    TakenBack(Result<(), NotTakenBack>),
     /// The fence that counts; `None` if the lock is not held any more.
     Raise(Result<Option<u64>, NoQuorum>),
     Keys(Result<Vec<Vec<u8>>, AskError>),
