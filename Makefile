@@ -117,5 +117,7 @@ docs:
 	@scripts/book.sh
 
 picture:
-	@scripts/setup.sh test
+	@scripts/setup.sh picture
 	$(CARGO) test --quiet --test operations -- --ignored the_picture_of_the_page
+	pngquant --force --ext .png --quality 90-100 --speed 1 --strip docs/images/status-page.png
+	test $$(stat -c %s docs/images/status-page.png) -lt 300000

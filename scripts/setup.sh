@@ -4,6 +4,7 @@
 #   scripts/setup.sh run        redis-server and what the build needs
 #   scripts/setup.sh test       the same, and the clients that the tests run
 #   scripts/setup.sh chaos      the same as run, what makes networks and wrong clocks, redis-py
+#   scripts/setup.sh picture    the same as run, and what makes the picture of the status page
 #   scripts/setup.sh bench      the same as run, and the peers of the benchmarks
 #   scripts/setup.sh dist       what the packages are built with, and installed in by their test
 #   scripts/setup.sh chart      Helm, as a library for Python 3.12 or later, and Kubernetes's schemas
@@ -21,6 +22,7 @@ case "${1:-run}" in
   test) wanted+=("${chaos[@]}" "python3 python3" "node nodejs" "npm npm"
     "script bsdutils" "tmux tmux" "haproxy haproxy" "php php-cli" "chromium chromium"
     "prometheus prometheus" "promtool prometheus") ;;
+  picture) wanted+=("chromium chromium" "unshare util-linux" "pngquant pngquant") ;;
   bench) wanted+=("haproxy haproxy" "nutcracker nutcracker" "redis-benchmark redis-tools"
     "openssl openssl" "python3 python3" "node nodejs" "npm npm") ;;
   dist) wanted+=("musl-gcc musl-tools" "aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu"
@@ -30,7 +32,7 @@ case "${1:-run}" in
   # libFuzzer is C++.
   fuzz) wanted+=("c++ g++") ;;
   docs) wanted=("git git") ;;
-  *) echo "usage: $0 run|test|chaos|bench|dist|chart|fuzz|docs" >&2; exit 2 ;;
+  *) echo "usage: $0 run|test|chaos|picture|bench|dist|chart|fuzz|docs" >&2; exit 2 ;;
 esac
 
 missing=()

@@ -156,6 +156,9 @@ impl Config {
             )
         };
         let mut notes: Vec<String> = self.listen.iter().filter(open).map(note).collect();
+        if self.admin.listen.is_none() && !self.admin.peers.is_empty() {
+            notes.push("admin.peers are shown nowhere: admin.listen is off".into());
+        }
         let nodes = &self.locks.nodes;
         if let [LockNode::Cluster(of)] = nodes.as_slice() {
             notes.push(format!(

@@ -909,6 +909,12 @@ fn admin_is_an_address_or_has_a_token_that_no_error_repeats() {
     assert_eq!(peers("[]"), []);
     let [only] = &peers("http://10.0.0.2:9380")[..] else { panic!("one") };
     assert_eq!(only.to_string(), "http://10.0.0.2:9380");
+    let nowhere = read("admin: {listen: off, peers: http://a:1}").unwrap().notes();
+    assert!(
+        nowhere.iter().any(|note| note.contains("admin.peers are shown nowhere")),
+        "{nowhere:?}"
+    );
+    assert!(!read("admin: {peers: http://a:1}").unwrap().notes().concat().contains("admin"));
     let list = |count: u8| {
         (1..=count).map(|n| format!("http://10.0.0.{n}")).collect::<Vec<_>>().join(", ")
     };
