@@ -123,6 +123,17 @@ fn leads_to(url: &RedisUrl, addr: &SocketAddr) -> bool {
         && ip.is_ok_and(|ip| ip == addr.ip() || every && ip == loopback)
 }
 
+/// Whether the system lets nobody listen on both: they are the same, or one stands for all addresses
+/// of this machine, the other's among them. `[::]` stands for those of IPv4 too, unless the system's
+/// net.ipv6.bindv6only is set, which it hardly ever is.
+fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
+    let takes = |every: SocketAddr, one: SocketAddr| {
+        every.ip().is_unspecified() && (every.is_ipv6() || one.is_ipv4())
+    };
+    let is_same_port = one.port() == other.port() && one.port() != 0;
+    is_same_port && (one.ip() == other.ip() || takes(one, other) || takes(other, one))
+}
+
 /// Whether a lock node is the data node too, by their addresses.
 fn is_shared(node: &LockNode, data: &RedisUrl) -> bool {
     node.fixed().is_some_and(|node| node.endpoint == data.endpoint)
@@ -218,18 +229,30 @@ fn addresses(reader: &mut Reader<'_>, top: &Section<'_>, config: &Config) {
         reader.problem(&top.path("listen"), "no address; give at least one");
     }
     for (index, Listener { address: addr, .. }) in config.listen.iter().enumerate() {
-        if config.listen[..index].iter().any(|before| before.address == *addr) {
-            reader.problem(&top.path("listen"), format!("{addr} is there twice"));
+        let mut before = config.listen[..index].iter().map(|before| before.address);
+        if let Some(other) = before.find(|other| overlap(*addr, *other)) {
+            let what = match *addr == other {
+                true => format!("{addr} is there twice"),
+                false => {
+                    format!("{addr} and {other} are one port of one address; keep one of them")
+                }
+            };
+            reader.problem(&top.path("listen"), what);
         }
     }
     if let Some(admin) = config.admin.listen
         && reader.sound(top, &["listen", "admin"])
-        && config.listen.iter().any(|listener| listener.address == admin)
+        && let Some(listener) =
+            config.listen.iter().find(|listener| overlap(listener.address, admin))
     {
-        reader.problem(
-            &top.path("admin"),
-            format!("{admin} is in listen too; clients and /metrics need two ports"),
-        );
+        let what = match listener.address == admin {
+            true => format!("{admin} is in listen too; clients and /metrics need two ports"),
+            false => format!(
+                "{admin} and {} (listen) are one port of one address; clients and /metrics need two ports",
+                listener.address
+            ),
+        };
+        reader.problem(&top.path("admin"), what);
     }
     if reader.sound(top, &["listen", "data"]) {
         for url in config.data.written() {

@@ -226,6 +226,11 @@ fn contradictions_are_refused_with_what_would_be_right() {
         ("allow_open: 1", "1 where true or false is wanted"),
         ("listen: [127.0.0.1:1, 127.0.0.1:1]", "twice"),
         ("listen: 127.0.0.1:9380", "two ports"),
+        ("listen: ['0.0.0.0:1', '127.0.0.1:1']", "127.0.0.1:1 and 0.0.0.0:1 are one port"),
+        ("listen: ['127.0.0.1:1', '0.0.0.0:1']", "0.0.0.0:1 and 127.0.0.1:1 are one port"),
+        ("listen: ['[::]:1', '10.0.0.1:1']", "10.0.0.1:1 and [::]:1 are one port"),
+        ("{listen: '0.0.0.0:1', admin: '127.0.0.1:1'}", "127.0.0.1:1 and 0.0.0.0:1 (listen)"),
+        ("listen: '[::]:9380'", "127.0.0.1:9380 and [::]:9380 (listen) are one port"),
         ("maxclients: 0", "lets nobody in"),
         ("first_byte_timeout: 0s", "first_byte_timeout: must be longer than 0"),
         ("max_connect_rate: fast", "'fast' where a number"),
@@ -357,6 +362,8 @@ fn a_redis_beside_the_proxy_is_not_the_proxy() {
         "data: unix:///run/6380",
         "{listen: '127.0.0.2:6379', data: 'redis://localhost:6379'}",
         "{listen: '0.0.0.0:6380', data: 'redis://10.0.0.1:6380'}",
+        "{listen: ['127.0.0.1:0', '0.0.0.0:0', '127.0.0.2:1', '10.0.0.1:1'], admin: '0.0.0.0:2'}",
+        "listen: ['0.0.0.0:1', '[::1]:1', '0.0.0.0:2']",
     ] {
         assert!(parse(text).is_ok(), "{text}: {:?}", parse(text));
     }
