@@ -140,7 +140,13 @@ fn main() -> ExitCode {
     let result = match arguments.command {
         Some(Command::Check { source }) => check(source.path().as_deref()),
         Some(Command::Doctor { json, source }) => {
-            source.load().and_then(|config| doctor::run(&config, json))
+            let config = source.load();
+            if let (true, Err(error)) = (json, &config)
+                && let Some(errors) = error.downcast_ref()
+            {
+                doctor::tell_unusable(errors);
+            }
+            config.and_then(|config| doctor::run(&config, json))
         }
         Some(Command::Init { if_new, source }) => init::run(source.path().as_deref(), if_new),
         Some(Command::Nodes { change, back_out, source }) => {

@@ -121,6 +121,32 @@ fn programs_are_told_the_same() {
 }
 
 #[test]
+fn programs_are_told_what_is_wrong_with_the_file_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("lockgate.yaml");
+    std::fs::write(&file, "listen: 127.0.0.1:1\nlocks:\n  prefx: a\n  max_waiters: 0\n").unwrap();
+    let doctor = |file: &std::path::Path| {
+        let mut doctor = Command::new(env!("CARGO_BIN_EXE_lockgate"));
+        let output = doctor.args(["doctor", "--json"]).arg(file).output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((&told["fit"], &told["examined"]), (&false.into(), &serde_json::Value::Null));
+        assert_eq!(told["verdict"], "the configuration cannot be used");
+        (told["problems"].clone(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (problems, error) = doctor(&file);
+    let problems = problems.as_array().unwrap();
+    let of = |key: &str| problems.iter().find(|problem| problem["key"] == key).unwrap();
+    let waiters = of("locks.max_waiters");
+    assert_eq!((problems.len(), &waiters["line"]), (2, &4.into()), "{problems:?}");
+    assert_eq!(waiters["file"], file.to_str().unwrap());
+    assert_eq!(waiters["what"], "0 lets nobody wait");
+    assert!(error.contains(":4: locks.max_waiters: 0 lets nobody wait"), "{error}");
+    let (problems, _) = doctor(&dir.path().join("none.yaml"));
+    assert!(problems[0]["what"].as_str().unwrap().contains("No such file"), "{problems}");
+}
+
+#[test]
 fn whatever_is_wrong_is_told_with_what_to_do() {
     let evicting = start(&["--maxmemory", "50mb", "--maxmemory-policy", "allkeys-lru"]);
     let replica = start(&["--replicaof", "127.0.0.1 1"]);

@@ -34,8 +34,8 @@ use crate::{
         view::uncovered,
     },
     config::{
-        AdoptMode, AdoptRule, Config, DataConfig, LockCluster, LockNode, LocksConfig, RedisUrl,
-        SentinelMaster,
+        AdoptMode, AdoptRule, Config, ConfigErrors, DataConfig, LockCluster, LockNode, LocksConfig,
+        RedisUrl, SentinelMaster,
     },
     data::{self, DataNode, Tenure},
     lock::{self, Fault, SetNow, ShardsOnce},
@@ -64,6 +64,11 @@ pub fn run(config: &Config, as_json: bool) -> anyhow::Result<()> {
         1 => bail!("1 server is not fit for its part"),
         many => bail!("{many} servers are not fit for their part"),
     }
+}
+
+/// Prints, for programs, that nothing was examined, as the configuration cannot be used.
+pub fn tell_unusable(errors: &ConfigErrors) {
+    println!("{:#}", report::unusable(errors));
 }
 
 async fn examine_all(config: &Config) -> Report {
