@@ -6,8 +6,8 @@ use std::{
 };
 
 use super::{
-    AdoptMode, Announce, ClientTls, Config, Endpoint, LOG_LEVELS, Listener, LockNode, LockNotify,
-    LocksConfig, OTHER_KEYS, RedisUrl, SocketPath,
+    AdoptMode, Announce, ClientTls, Config, DataConfig, Endpoint, LOG_LEVELS, Listener, LockNode,
+    LockNotify, LocksConfig, OTHER_KEYS, RedisUrl, SocketPath,
     reader::{Reader, Section},
 };
 
@@ -134,9 +134,20 @@ fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
     is_same_port && (one.ip() == other.ip() || takes(one, other) || takes(other, one))
 }
 
-/// Whether a lock node is the data node too, by their addresses.
-fn is_shared(node: &LockNode, data: &RedisUrl) -> bool {
-    node.fixed().is_some_and(|node| node.endpoint == data.endpoint)
+/// Whether a lock node is the data node too, or has a node in common with it, by what the file says.
+fn is_shared(node: &LockNode, data: &DataConfig) -> bool {
+    let has_same_address = || {
+        let is_there = |url: &RedisUrl| data.written().iter().any(|it| it.endpoint == url.endpoint);
+        node.written().iter().any(is_there)
+    };
+    match (node, data) {
+        // One Sentinel may watch many masters.
+        (LockNode::Sentinels(node), DataConfig::Sentinels(data)) => {
+            node.master == data.master && has_same_address()
+        }
+        (LockNode::Sentinels(_), _) | (_, DataConfig::Sentinels(_)) => false,
+        _ => has_same_address(),
+    }
 }
 
 /// Finds a URL that leads to this proxy: it would connect to itself until it is full.
@@ -181,9 +192,8 @@ impl Config {
         if let [node] = self.locks.next_nodes.as_slice() {
             notes.push(alone(node, "locks.next_nodes"));
         }
-        let data = self.data.fixed();
         for (key, nodes) in self.locks.lists() {
-            let shared = nodes.iter().filter(|node| data.is_some_and(|data| is_shared(node, data)));
+            let shared = nodes.iter().filter(|node| is_shared(node, &self.data));
             notes.extend(shared.map(|node| shared_with_data(node, key)));
         }
         notes.extend(nodes.iter().enumerate().filter_map(|(index, node)| match node {
@@ -191,7 +201,7 @@ impl Config {
             LockNode::Sentinels(master) => master.notes(&format!("locks.nodes[{index}]")),
         }));
         notes.extend(self.data.notes());
-        notes.extend(self.guards.notes(data.is_none()));
+        notes.extend(self.guards.notes(self.data.fixed().is_none()));
         notes.extend(self.adopt.notes());
         notes
     }
@@ -288,8 +298,7 @@ fn nodes(reader: &mut Reader<'_>, top: &Section<'_>, section: &Section<'_>, conf
         if config.send_proxy_protocol
             && reader.sound(top, &["data", "send_proxy_protocol"])
             && reader.sound(section, &[key])
-            && let Some(data) = config.data.fixed()
-            && let Some(node) = nodes.iter().find(|node| is_shared(node, data))
+            && let Some(node) = nodes.iter().find(|node| is_shared(node, &config.data))
         {
             let what = format!(
                 "{node} is the data node too, which is sent a PROXY header (send_proxy_protocol); lock \

@@ -581,6 +581,30 @@ fn a_lock_node_cannot_be_a_data_node_that_demands_a_header() {
 }
 
 #[test]
+fn a_lock_node_that_is_the_data_node_is_noted_whatever_both_are() {
+    let sentinels = |name: &str| format!("{{sentinels: [s:1, t:2, u:3], master: {name}}}");
+    let [one, other] = ["one", "other"].map(sentinels);
+    for (data, node, is_noted) in [
+        ("redis://a:1", "redis://a:1", true),
+        ("redis://a:1", "redis://a:2", false),
+        ("{primary: 'redis://a:1'}", "redis://a:1", true),
+        ("{cluster: ['a:1', 'b:2']}", "{cluster: ['c:3', 'b:2']}", true),
+        ("{cluster: ['a:1', 'b:2']}", "{cluster: ['c:3', 'b:4']}", false),
+        ("{cluster: ['a:1', 'b:2']}", "redis://b:2", true),
+        ("redis://a:1", "{cluster: ['a:1', 'b:2']}", true),
+        (&one, &one, true),
+        (&one, &other, false),
+        (&one, "redis://s:1", false),
+    ] {
+        let listen = "listen: ['127.0.0.1:7100-7105']\n";
+        let text = format!("{listen}data: {data}\nlocks: {{nodes: [{node}]}}\n");
+        let notes = parse(&text).unwrap().notes();
+        let noted = notes.iter().filter(|note| note.contains("is the data node too")).count();
+        assert_eq!(noted, usize::from(is_noted), "{data} {node}: {notes:?}");
+    }
+}
+
+#[test]
 fn lock_nodes_are_trusted_as_the_data_node_unless_they_have_a_section_of_their_own() {
     let files = Files::new();
     let config = files

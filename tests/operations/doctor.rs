@@ -2,7 +2,7 @@
 
 use std::{fs::Permissions, os::unix::fs::PermissionsExt, process::Command};
 
-use crate::support::{self, Client, Proxy, Reply};
+use crate::support::{self, Client, Proxy, Reply, cluster::Cluster};
 use lockgate::tools::redis_server::{RedisServer, free_port};
 
 /// Addresses that nobody has.
@@ -219,6 +219,20 @@ fn one_lock_node_that_is_the_data_node_by_another_name_is_told() {
     assert!(report.ends_with("\nfit: of 1 lock nodes 0 may fail; to look at: 2 (-)\n"), "{report}");
     let (_, report, _) = doctor(&both.url(), &[other.url()], "");
     assert!(!report.contains("is the data node too"), "{report}");
+}
+
+#[test]
+fn a_lock_cluster_that_is_the_data_cluster_is_told_by_whichever_of_its_nodes_both_are_named() {
+    let (both, other) = (Cluster::start(3), Cluster::start(3));
+    let front = free_port().unwrap();
+    let asked = |nodes: &Cluster| {
+        let data = format!("{{cluster: ['{}']}}\nlisten: 127.0.0.1:{front}", both.nodes[0].addr());
+        doctor(&data, &[format!("{{cluster: ['{}']}}", nodes.nodes[1].addr())], "").1
+    };
+    let told = format!(" - cluster ({}) (locks.nodes) is the data node too", both.nodes[1].addr());
+    let report = asked(&both);
+    assert_eq!(report.matches(&told).count(), 1, "{told} in {report}");
+    assert!(!asked(&other).contains("is the data node too"));
 }
 
 #[test]
