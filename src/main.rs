@@ -25,6 +25,8 @@ use tracing::warn;
 
 /// The environment variable that names the configuration file.
 const CONFIG_VARIABLE: &str = "LOCKGATE_CONFIG";
+/// The port of an admin address that is written without one.
+const ADMIN_PORT: u16 = 9380;
 
 /// A Redis-protocol proxy that makes locks hold.
 ///
@@ -146,7 +148,13 @@ fn main() -> ExitCode {
     let result = match arguments.command {
         Some(Command::Check { source }) => check(source.path().as_deref()),
         Some(Command::Doctor { json, source }) => {
-            source.load().and_then(|config| doctor::run(&config, json))
+            let config = source.load();
+            if let (true, Err(error)) = (json, &config)
+                && let Some(errors) = error.downcast_ref()
+            {
+                doctor::tell_unusable(errors);
+            }
+            config.and_then(|config| doctor::run(&config, json))
         }
         Some(Command::Init { if_new, source }) => init::run(source.path().as_deref(), if_new),
         Some(Command::Nodes { change, at_most, back_out, source }) => {
@@ -217,15 +225,24 @@ fn admin_address(at: Option<String>, config: Option<PathBuf>) -> anyhow::Result<
             bail!("{at}: an admin address speaks plain HTTP: http://host:port");
         }
         Some(at) if at.starts_with("http://") => {
-            let address = at.trim_start_matches("http://").trim_end_matches('/');
-            return Ok(address.to_owned());
+            return Ok(with_port(at.trim_start_matches("http://").trim_end_matches('/')));
         }
         // No file that is there looks like an address, and an address is no file.
-        Some(at) if at.contains(':') && !Path::new(&at).exists() => return Ok(at),
+        Some(at) if at.contains(':') && !Path::new(&at).exists() => return Ok(with_port(&at)),
         at => at.map(PathBuf::from),
     };
     let admin = ConfigSource { file, config }.load()?.admin.listen;
     Ok(admin.context("admin is off: there is no address to ask")?.to_string())
+}
+
+/// An admin address with the port that it has by default, if it has none.
+fn with_port(address: &str) -> String {
+    // Colons stand in an IPv6 address too, which is in brackets then.
+    let behind = address.rsplit_once(']').map_or(address, |(_, behind)| behind);
+    match behind.contains(':') {
+        true => address.to_owned(),
+        false => format!("{address}:{ADMIN_PORT}"),
+    }
 }
 
 /// The file that the environment names. An empty variable names none: compose files pass on an

@@ -6,8 +6,8 @@ use std::{
 };
 
 use super::{
-    AdoptMode, Announce, ClientTls, Config, Endpoint, LOG_LEVELS, Listener, LockNode, LockNotify,
-    LocksConfig, OTHER_KEYS, RedisUrl, SocketPath,
+    AdoptMode, Announce, ClientTls, Config, DataConfig, Endpoint, LOG_LEVELS, Listener, LockNode,
+    LockNotify, LocksConfig, OTHER_KEYS, RedisUrl, SocketPath,
     reader::{Reader, Section},
 };
 
@@ -123,9 +123,31 @@ fn leads_to(url: &RedisUrl, addr: &SocketAddr) -> bool {
         && ip.is_ok_and(|ip| ip == addr.ip() || every && ip == loopback)
 }
 
-/// Whether a lock node is the data node too, by their addresses.
-fn is_shared(node: &LockNode, data: &RedisUrl) -> bool {
-    node.fixed().is_some_and(|node| node.endpoint == data.endpoint)
+/// Whether the system lets nobody listen on both: they are the same, or one stands for all addresses
+/// of this machine, the other's among them. `[::]` stands for those of IPv4 too, unless the system's
+/// net.ipv6.bindv6only is set, which it hardly ever is.
+fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
+    let takes = |every: SocketAddr, one: SocketAddr| {
+        every.ip().is_unspecified() && (every.is_ipv6() || one.is_ipv4())
+    };
+    let is_same_port = one.port() == other.port() && one.port() != 0;
+    is_same_port && (one.ip() == other.ip() || takes(one, other) || takes(other, one))
+}
+
+/// Whether a lock node is the data node too, or has a node in common with it, by what the file says.
+fn is_shared(node: &LockNode, data: &DataConfig) -> bool {
+    let has_same_address = || {
+        let is_there = |url: &RedisUrl| data.written().iter().any(|it| it.endpoint == url.endpoint);
+        node.written().iter().any(is_there)
+    };
+    match (node, data) {
+        // One Sentinel may watch many masters.
+        (LockNode::Sentinels(node), DataConfig::Sentinels(data)) => {
+            node.master == data.master && has_same_address()
+        }
+        (LockNode::Sentinels(_), _) | (_, DataConfig::Sentinels(_)) => false,
+        _ => has_same_address(),
+    }
 }
 
 /// Finds a URL that leads to this proxy: it would connect to itself until it is full.
@@ -173,9 +195,8 @@ impl Config {
         if let [node] = self.locks.next_nodes.as_slice() {
             notes.push(alone(node, "locks.next_nodes"));
         }
-        let data = self.data.fixed();
         for (key, nodes) in self.locks.lists() {
-            let shared = nodes.iter().filter(|node| data.is_some_and(|data| is_shared(node, data)));
+            let shared = nodes.iter().filter(|node| is_shared(node, &self.data));
             notes.extend(shared.map(|node| shared_with_data(node, key)));
         }
         notes.extend(nodes.iter().enumerate().filter_map(|(index, node)| match node {
@@ -183,7 +204,7 @@ impl Config {
             LockNode::Sentinels(master) => master.notes(&format!("locks.nodes[{index}]")),
         }));
         notes.extend(self.data.notes());
-        notes.extend(self.guards.notes(data.is_none()));
+        notes.extend(self.guards.notes(self.data.fixed().is_none()));
         notes.extend(self.adopt.notes());
         notes
     }
@@ -221,18 +242,30 @@ fn addresses(reader: &mut Reader<'_>, top: &Section<'_>, config: &Config) {
         reader.problem(&top.path("listen"), "no address; give at least one");
     }
     for (index, Listener { address: addr, .. }) in config.listen.iter().enumerate() {
-        if config.listen[..index].iter().any(|before| before.address == *addr) {
-            reader.problem(&top.path("listen"), format!("{addr} is there twice"));
+        let mut before = config.listen[..index].iter().map(|before| before.address);
+        if let Some(other) = before.find(|other| overlap(*addr, *other)) {
+            let what = match *addr == other {
+                true => format!("{addr} is there twice"),
+                false => {
+                    format!("{addr} and {other} are one port of one address; keep one of them")
+                }
+            };
+            reader.problem(&top.path("listen"), what);
         }
     }
     if let Some(admin) = config.admin.listen
         && reader.sound(top, &["listen", "admin"])
-        && config.listen.iter().any(|listener| listener.address == admin)
+        && let Some(listener) =
+            config.listen.iter().find(|listener| overlap(listener.address, admin))
     {
-        reader.problem(
-            &top.path("admin"),
-            format!("{admin} is in listen too; clients and /metrics need two ports"),
-        );
+        let what = match listener.address == admin {
+            true => format!("{admin} is in listen too; clients and /metrics need two ports"),
+            false => format!(
+                "{admin} and {} (listen) are one port of one address; clients and /metrics need two ports",
+                listener.address
+            ),
+        };
+        reader.problem(&top.path("admin"), what);
     }
     if reader.sound(top, &["listen", "data"]) {
         for url in config.data.written() {
@@ -268,8 +301,7 @@ fn nodes(reader: &mut Reader<'_>, top: &Section<'_>, section: &Section<'_>, conf
         if config.send_proxy_protocol
             && reader.sound(top, &["data", "send_proxy_protocol"])
             && reader.sound(section, &[key])
-            && let Some(data) = config.data.fixed()
-            && let Some(node) = nodes.iter().find(|node| is_shared(node, data))
+            && let Some(node) = nodes.iter().find(|node| is_shared(node, &config.data))
         {
             let what = format!(
                 "{node} is the data node too, which is sent a PROXY header (send_proxy_protocol); lock \

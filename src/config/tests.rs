@@ -226,6 +226,11 @@ fn contradictions_are_refused_with_what_would_be_right() {
         ("allow_open: 1", "1 where true or false is wanted"),
         ("listen: [127.0.0.1:1, 127.0.0.1:1]", "twice"),
         ("listen: 127.0.0.1:9380", "two ports"),
+        ("listen: ['0.0.0.0:1', '127.0.0.1:1']", "127.0.0.1:1 and 0.0.0.0:1 are one port"),
+        ("listen: ['127.0.0.1:1', '0.0.0.0:1']", "0.0.0.0:1 and 127.0.0.1:1 are one port"),
+        ("listen: ['[::]:1', '10.0.0.1:1']", "10.0.0.1:1 and [::]:1 are one port"),
+        ("{listen: '0.0.0.0:1', admin: '127.0.0.1:1'}", "127.0.0.1:1 and 0.0.0.0:1 (listen)"),
+        ("listen: '[::]:9380'", "127.0.0.1:9380 and [::]:9380 (listen) are one port"),
         ("maxclients: 0", "lets nobody in"),
         ("first_byte_timeout: 0s", "first_byte_timeout: must be longer than 0"),
         ("max_connect_rate: fast", "'fast' where a number"),
@@ -357,6 +362,8 @@ fn a_redis_beside_the_proxy_is_not_the_proxy() {
         "data: unix:///run/6380",
         "{listen: '127.0.0.2:6379', data: 'redis://localhost:6379'}",
         "{listen: '0.0.0.0:6380', data: 'redis://10.0.0.1:6380'}",
+        "{listen: ['127.0.0.1:0', '0.0.0.0:0', '127.0.0.2:1', '10.0.0.1:1'], admin: '0.0.0.0:2'}",
+        "listen: ['0.0.0.0:1', '[::1]:1', '0.0.0.0:2']",
     ] {
         assert!(parse(text).is_ok(), "{text}: {:?}", parse(text));
     }
@@ -570,6 +577,30 @@ fn a_lock_node_cannot_be_a_data_node_that_demands_a_header() {
         "send_proxy_protocol: yes\nlocks: {nodes: ['redis://127.0.0.1:6378']}",
     ] {
         parse(fine).unwrap();
+    }
+}
+
+#[test]
+fn a_lock_node_that_is_the_data_node_is_noted_whatever_both_are() {
+    let sentinels = |name: &str| format!("{{sentinels: [s:1, t:2, u:3], master: {name}}}");
+    let [one, other] = ["one", "other"].map(sentinels);
+    for (data, node, is_noted) in [
+        ("redis://a:1", "redis://a:1", true),
+        ("redis://a:1", "redis://a:2", false),
+        ("{primary: 'redis://a:1'}", "redis://a:1", true),
+        ("{cluster: ['a:1', 'b:2']}", "{cluster: ['c:3', 'b:2']}", true),
+        ("{cluster: ['a:1', 'b:2']}", "{cluster: ['c:3', 'b:4']}", false),
+        ("{cluster: ['a:1', 'b:2']}", "redis://b:2", true),
+        ("redis://a:1", "{cluster: ['a:1', 'b:2']}", true),
+        (&one, &one, true),
+        (&one, &other, false),
+        (&one, "redis://s:1", false),
+    ] {
+        let listen = "listen: ['127.0.0.1:7100-7105']\n";
+        let text = format!("{listen}data: {data}\nlocks: {{nodes: [{node}]}}\n");
+        let notes = parse(&text).unwrap().notes();
+        let noted = notes.iter().filter(|note| note.contains("is the data node too")).count();
+        assert_eq!(noted, usize::from(is_noted), "{data} {node}: {notes:?}");
     }
 }
 

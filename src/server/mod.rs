@@ -36,6 +36,7 @@ mod workers;
 pub use admin::health_check;
 pub(crate) use entry::exposure::Exposure;
 pub use entry::listeners::Listeners;
+pub(crate) use upgrade::check as check_upgrade_socket;
 
 use std::{path::PathBuf, sync::Arc};
 

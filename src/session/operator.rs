@@ -428,9 +428,16 @@ pub(crate) fn pause_node(
         NodePause::Resume => shared.engine.resume_node(address),
     };
     let node = shown(address);
-    done.map_err(|why| NodeNotPaused { node: node.clone(), why })?;
-    warn!(node, %by, "an operator has paused or resumed a lock node (LOCKGATE NODE)");
-    Ok(())
+    match how {
+        _ if done.is_err() => {}
+        NodePause::Pause { force } => {
+            warn!(node, force, %by, "an operator has paused a lock node (LOCKGATE NODE)");
+        }
+        NodePause::Resume => {
+            warn!(node, %by, "an operator has resumed a lock node (LOCKGATE NODE)")
+        }
+    }
+    done.map_err(|why| NodeNotPaused { node, why })
 }
 
 /// What is to become of a lock node.

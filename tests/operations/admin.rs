@@ -297,6 +297,37 @@ fn a_container_can_ask_for_health() {
 }
 
 #[test]
+fn health_tries_all_addresses_of_a_name_and_the_port_that_is_left_out() {
+    let proxy = Proxy::start();
+    let hosts = tempfile::NamedTempFile::new().unwrap();
+    // Whichever of its addresses is the first, nobody listens there.
+    let names = "::1 all\n127.0.0.2 all\n127.0.0.1 all\n127.0.0.3 all\n127.0.0.9 none\n";
+    std::fs::write(hosts.path(), names).unwrap();
+    let mount = format!("mount --bind '{}' /etc/hosts && exec \"$@\"", hosts.path().display());
+    let health = |address: &str| {
+        let output = Command::new("unshare")
+            .args(["--mount", "sh", "-c", &mount, "sh", env!("CARGO_BIN_EXE_lockgate"), "health"])
+            .arg(address)
+            .output()
+            .unwrap();
+        (output.status.success(), String::from_utf8(output.stderr).unwrap())
+    };
+    let port = proxy.admin_port();
+    for address in [format!("all:{port}"), format!("http://all:{port}/")] {
+        assert_eq!(health(&address), (true, String::new()));
+    }
+    let (healthy, error) = health(&format!("none:{port}"));
+    assert!(!healthy && error.contains(&format!("cannot connect to 127.0.0.9:{port}")), "{error}");
+    for address in ["http://none", "http://none/"] {
+        let (healthy, error) = health(address);
+        // Somebody may be there.
+        assert!(healthy || error.contains("127.0.0.9:9380"), "{error}");
+    }
+    let (healthy, error) = health("http://[::1]");
+    assert!(healthy || error.contains("[::1]:9380"), "{error}");
+}
+
+#[test]
 fn how_long_is_held_and_waited_is_measured() {
     let proxy = Proxy::with().nodes(3).start();
     let gauge = |name: &str| proxy.metric(name, "");

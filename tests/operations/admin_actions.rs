@@ -4,6 +4,7 @@ use std::{io::Write, net::TcpStream};
 
 use serde_json::Value;
 
+use super::logs::lines;
 use crate::support::{Proxy, Reply, encode, eventually};
 
 pub(crate) const TOKEN: &str = "0123456789abcdef-secret";
@@ -161,8 +162,16 @@ fn a_lock_node_is_paused_and_resumed() {
         (2.0, 2.0)
     );
     assert_eq!(count(&proxy, "action=\"pause\",result=\"refused\""), 2.0);
-    let log = proxy.log();
-    assert_eq!(log.matches("an operator has paused or resumed a lock node").count(), 4, "{log}");
+    for (what, node, force) in [
+        ("paused", &first, "\"force\":false"),
+        ("paused", &second, "\"force\":true"),
+        ("resumed", &first, ""),
+        ("resumed", &second, ""),
+    ] {
+        let what = format!("an operator has {what} a lock node");
+        let told = lines(&proxy, &[&what, &format!("\"node\":\"{node}\""), force, "admin page"]);
+        assert_eq!(told.len(), 1, "{what} {node} in {}", proxy.log());
+    }
 }
 
 #[test]

@@ -1,16 +1,21 @@
 //! `lockgate doctor` finds faults, says what to do, and changes nothing.
 
-use std::process::Command;
+use std::{fs::Permissions, os::unix::fs::PermissionsExt, process::Command};
 
-use crate::support::{self, Client, Proxy, Reply};
+use crate::support::{self, Client, Proxy, Reply, cluster::Cluster};
 use lockgate::tools::redis_server::{RedisServer, free_port};
+
+/// Addresses that nobody has.
+const HERE: &str = "listen: 127.0.0.1:0\nadmin: off\n";
 
 /// Runs doctor on a deployment. Returns its exit status, its report and its errors.
 fn doctor(data: &str, nodes: &[String], more: &str) -> (Option<i32>, String, String) {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("lockgate.yaml");
     let list: String = nodes.iter().map(|url| format!("    - {url}\n")).collect();
-    std::fs::write(&file, format!("data: {data}\nlocks:\n{more}  nodes:\n{list}")).unwrap();
+    let here = if data.contains("listen:") || data.contains("admin:") { "" } else { HERE };
+    let text = format!("{here}data: {data}\nlocks:\n{more}  nodes:\n{list}");
+    std::fs::write(&file, text).unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_lockgate"))
         .args(["doctor", file.to_str().unwrap()])
         .output()
@@ -90,7 +95,7 @@ fn programs_are_told_the_same() {
     let urls = nodes.each_ref().map(RedisServer::url);
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("lockgate.yaml");
-    let settings = format!("data: {}\nlocks: {{nodes: [{}]}}\n", data.url(), urls.join(", "));
+    let settings = format!("{HERE}data: {}\nlocks: {{nodes: [{}]}}\n", data.url(), urls.join(", "));
     std::fs::write(&file, settings).unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_lockgate"))
         .args(["doctor", "--json", "--config", file.to_str().unwrap()])
@@ -113,6 +118,32 @@ fn programs_are_told_the_same() {
     assert_eq!(finding["severity"], "grave");
     assert!(finding["advice"].as_str().unwrap().contains("user and password"), "{finding}");
     assert_eq!((&examined[1]["fit"], &examined[1]["waits"]), (&true.into(), &true.into()));
+}
+
+#[test]
+fn programs_are_told_what_is_wrong_with_the_file_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("lockgate.yaml");
+    std::fs::write(&file, "listen: 127.0.0.1:1\nlocks:\n  prefx: a\n  max_waiters: 0\n").unwrap();
+    let doctor = |file: &std::path::Path| {
+        let mut doctor = Command::new(env!("CARGO_BIN_EXE_lockgate"));
+        let output = doctor.args(["doctor", "--json"]).arg(file).output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((&told["fit"], &told["examined"]), (&false.into(), &serde_json::Value::Null));
+        assert_eq!(told["verdict"], "the configuration cannot be used");
+        (told["problems"].clone(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (problems, error) = doctor(&file);
+    let problems = problems.as_array().unwrap();
+    let of = |key: &str| problems.iter().find(|problem| problem["key"] == key).unwrap();
+    let waiters = of("locks.max_waiters");
+    assert_eq!((problems.len(), &waiters["line"]), (2, &4.into()), "{problems:?}");
+    assert_eq!(waiters["file"], file.to_str().unwrap());
+    assert_eq!(waiters["what"], "0 lets nobody wait");
+    assert!(error.contains(":4: locks.max_waiters: 0 lets nobody wait"), "{error}");
+    let (problems, _) = doctor(&dir.path().join("none.yaml"));
+    assert!(problems[0]["what"].as_str().unwrap().contains("No such file"), "{problems}");
 }
 
 #[test]
@@ -188,6 +219,20 @@ fn one_lock_node_that_is_the_data_node_by_another_name_is_told() {
     assert!(report.ends_with("\nfit: of 1 lock nodes 0 may fail; to look at: 2 (-)\n"), "{report}");
     let (_, report, _) = doctor(&both.url(), &[other.url()], "");
     assert!(!report.contains("is the data node too"), "{report}");
+}
+
+#[test]
+fn a_lock_cluster_that_is_the_data_cluster_is_told_by_whichever_of_its_nodes_both_are_named() {
+    let (both, other) = (Cluster::start(3), Cluster::start(3));
+    let front = free_port().unwrap();
+    let asked = |nodes: &Cluster| {
+        let data = format!("{{cluster: ['{}']}}\nlisten: 127.0.0.1:{front}", both.nodes[0].addr());
+        doctor(&data, &[format!("{{cluster: ['{}']}}", nodes.nodes[1].addr())], "").1
+    };
+    let told = format!(" - cluster ({}) (locks.nodes) is the data node too", both.nodes[1].addr());
+    let report = asked(&both);
+    assert_eq!(report.matches(&told).count(), 1, "{told} in {report}");
+    assert!(!asked(&other).contains("is the data node too"));
 }
 
 #[test]
@@ -336,13 +381,91 @@ fn what_keeps_a_proxy_from_starting_here_is_told() {
         assert!(status == Some(1) && report.contains(words), "{settings}: {report}");
         assert!(report.contains("Lockgate does not start here"), "{report}");
     }
-    let mut doctor = Command::new(env!("CARGO_BIN_EXE_lockgate"));
+    let mut with_filter = Command::new(env!("CARGO_BIN_EXE_lockgate"));
     let settings = format!("data: {}\nlocks:\n  nodes: [{}]\n", data.url(), node.url());
     std::fs::write(file.path(), settings).unwrap();
     let output =
-        doctor.arg("doctor").arg(file.path()).env("LOCKGATE_LOG", "loud").output().unwrap();
+        with_filter.arg("doctor").arg(file.path()).env("LOCKGATE_LOG", "loud").output().unwrap();
     let report = String::from_utf8(output.stdout).unwrap();
     assert!(!output.status.success() && report.contains("'loud' is no level"), "{report}");
+
+    // What lies where the socket is to be, or is made.
+    let (plain, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let path = |dir: &tempfile::TempDir| dir.path().join("lockgate.sock");
+    std::fs::write(path(&plain), "").unwrap();
+    std::fs::create_dir(dir.path().join("lockgate.sock.new")).unwrap();
+    for (path, words) in
+        [(path(&plain), "a file that is not a socket"), (path(&dir), "cannot be removed")]
+    {
+        let settings = format!("{}\nupgrade_socket: {}", data.url(), path.display());
+        let (status, report, _) = doctor(&settings, &urls, "");
+        assert!(status == Some(1) && report.contains(words), "{report}");
+        assert!(report.contains("Lockgate does not start here"), "{report}");
+    }
+    let settings = format!("{}\nupgrade_socket: /run/lockgate-of-nobody/l.sock", data.url());
+    let (status, report, _) = doctor(&settings, &urls, "");
+    assert!(status == Some(0) && report.contains("RuntimeDirectory"), "{report}");
+}
+
+#[test]
+fn a_port_that_another_program_has_is_told_and_a_proxy_of_ones_own_may_have_it() {
+    let (data, node) = (start(&[]), start(&[]));
+    let urls = [node.url()];
+    let taken = [0; 2].map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+    let [listen, admin] = taken.each_ref().map(|taken| taken.local_addr().unwrap());
+    let settings = format!("{}\nlisten: {listen}\nadmin: {admin}", data.url());
+    let (status, report, _) = doctor(&settings, &urls, "");
+    let told = format!(" - in use: {listen} (listen), {admin} (admin)");
+    assert!(status == Some(0) && report.contains(&told), "{report}");
+    // Nobody met doctor there.
+    drop(taken);
+    let (_, report, _) = doctor(&settings, &urls, "");
+    assert!(!report.contains("in use"), "{report}");
+}
+
+/// Runs doctor as a user without any rights.
+fn doctor_of_nobody(settings: &str) -> (Option<i32>, String) {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
+    let (file, binary) = (dir.path().join("f.yaml"), dir.path().join("lockgate"));
+    std::fs::write(&file, settings).unwrap();
+    std::fs::copy(env!("CARGO_BIN_EXE_lockgate"), &binary).unwrap();
+    let output = Command::new("setpriv")
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all"])
+        .arg(&binary)
+        .arg("doctor")
+        .arg(&file)
+        .output()
+        .unwrap();
+    (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[test]
+fn what_a_user_without_rights_may_not_have_is_told() {
+    let (data, node) = (start(&[]), start(&[]));
+    let dir = tempfile::tempdir().unwrap();
+    let others = dir.path().join("others");
+    std::fs::create_dir(&others).unwrap();
+    std::fs::set_permissions(dir.path(), Permissions::from_mode(0o1777)).unwrap();
+    std::fs::set_permissions(&others, Permissions::from_mode(0o755)).unwrap();
+    std::fs::write(dir.path().join("mine.sock.new"), "").unwrap();
+    let path = dir.path().display();
+    // As in containers, where this is 0.
+    let first = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start").unwrap();
+    let port = match first.trim() {
+        "0" => "cannot make upgrade_socket /nowhere/l.sock",
+        _ => "cannot listen on 127.0.0.1:1 (listen): Permission denied",
+    };
+    for (settings, words) in [
+        ("listen: 127.0.0.1:1\nadmin: off\nupgrade_socket: /nowhere/l.sock".to_owned(), port),
+        (format!("{HERE}upgrade_socket: {path}/others/l.sock"), "others: Permission denied"),
+        (format!("{HERE}upgrade_socket: {path}/mine.sock"), "mine.sock.new is in the way"),
+    ] {
+        let (data, node) = (data.url(), node.url());
+        let (status, report) =
+            doctor_of_nobody(&format!("{settings}\ndata: {data}\nlocks: {{nodes: {node}}}\n"));
+        assert!(status == Some(1) && report.contains(words), "{settings}: {report}");
+    }
 }
 
 #[test]
@@ -442,7 +565,7 @@ fn guards_need_all_replicas_that_may_be_promoted() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("lockgate.yaml");
         let text = format!(
-            "data: {}\nguards: {{{replicas}rules: {{keys: 'a:*', lock: 'a:{{1}}'}}}}\nlocks: {{nodes: {}}}\n",
+            "{HERE}data: {}\nguards: {{{replicas}rules: {{keys: 'a:*', lock: 'a:{{1}}'}}}}\nlocks: {{nodes: {}}}\n",
             data.url(),
             node.url()
         );

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::logs::lines;
 use crate::{
     support::{Client, Proxy, Reply, encode, eventually},
     who::{elements, field},
@@ -64,8 +65,11 @@ fn a_paused_node_keeps_what_it_has_and_is_asked_for_nothing_new() {
     eventually("it votes again", || {
         matches!(operator.cmd(&["LOCK", "again", "PX", "60000"]), Reply::Array(_))
     });
-    let log = proxy.log();
-    assert!(log.contains("an operator has paused or resumed a lock node"), "{log}");
+    for what in ["paused", "resumed"] {
+        let what = format!("an operator has {what} a lock node");
+        let told = lines(&proxy, &[&what, &format!("\"node\":\"{address}\""), "user"]);
+        assert_eq!(told.len(), 1, "{}", proxy.log());
+    }
 }
 
 #[test]

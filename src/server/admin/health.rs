@@ -3,12 +3,12 @@
 use std::{
     fmt::Write as _,
     io::{self, Read, Write},
-    net::{TcpStream, ToSocketAddrs},
+    net::{SocketAddr, TcpStream, ToSocketAddrs},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, bail};
@@ -34,7 +34,7 @@ use crate::{
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// How long the data node may take to answer.
 const CHECK_LIMIT: Duration = Duration::from_secs(1);
-/// How long connecting, and each read and write of a health check, may take.
+/// How long a health check may take.
 const HEALTH_LIMIT: Duration = Duration::from_secs(3);
 
 /// Whether traffic should be sent here, and what matters for that.
@@ -323,22 +323,50 @@ fn as_gauge(count: usize) -> f64 {
     u32::try_from(count).unwrap_or(u32::MAX).into()
 }
 
-/// Asks the proxy whose admin address is `admin` for /healthz.
+/// Asks the proxy whose admin address is `admin` for /healthz. All addresses that a name has are tried:
+/// `localhost` may be `::1` first, where nobody listens.
 ///
 /// # Errors
-/// If the proxy cannot be reached or answers anything but 200.
+/// If no address answers with 200 within three seconds altogether.
 pub fn health_check(admin: &str) -> anyhow::Result<()> {
-    let addr = admin.to_socket_addrs()?.next().context("no such address")?;
-    let mut stream = TcpStream::connect_timeout(&addr, HEALTH_LIMIT)
-        .with_context(|| format!("cannot connect to {admin}"))?;
-    stream.set_read_timeout(Some(HEALTH_LIMIT))?;
-    stream.set_write_timeout(Some(HEALTH_LIMIT))?;
-    let request = format!("GET /healthz HTTP/1.1\r\nHost: {admin}\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes())?;
-    let mut status = [0; 12];
-    stream.read_exact(&mut status)?;
-    if &status != b"HTTP/1.1 200" {
-        bail!("{admin} says {}", String::from_utf8_lossy(&status));
+    let found = admin.to_socket_addrs().with_context(|| format!("no address: {admin}"))?;
+    let addresses: Vec<SocketAddr> = found.collect();
+    let until = Instant::now() + HEALTH_LIMIT;
+    let mut told = Vec::new();
+    for (index, address) in addresses.iter().enumerate() {
+        // One that does not answer leaves their part to the others.
+        let share = left(until) / u32::try_from(addresses.len() - index).unwrap_or(u32::MAX);
+        match ask_for_health(admin, *address, Instant::now() + share) {
+            Ok(()) => return Ok(()),
+            Err(error) => told.push(error),
+        }
     }
-    Ok(())
+    bail!("{}", told.join("; "))
+}
+
+/// Asks at one address.
+///
+/// # Errors
+/// Why it is not known to be healthy.
+fn ask_for_health(admin: &str, address: SocketAddr, until: Instant) -> Result<(), String> {
+    let stream = TcpStream::connect_timeout(&address, left(until));
+    let mut stream = stream.map_err(|error| format!("cannot connect to {address}: {error}"))?;
+    let request = format!("GET /healthz HTTP/1.1\r\nHost: {admin}\r\nConnection: close\r\n\r\n");
+    let mut status = [0; 12];
+    let mut ask = || {
+        stream.set_write_timeout(Some(left(until)))?;
+        stream.write_all(request.as_bytes())?;
+        stream.set_read_timeout(Some(left(until)))?;
+        stream.read_exact(&mut status)
+    };
+    ask().map_err(|error| format!("{address}: {error}"))?;
+    match &status {
+        b"HTTP/1.1 200" => Ok(()),
+        _ => Err(format!("{address} says {}", String::from_utf8_lossy(&status))),
+    }
+}
+
+/// The time until then; at least a moment, as the system refuses to wait for no time.
+fn left(until: Instant) -> Duration {
+    until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
 }

@@ -94,6 +94,16 @@ pub(super) async fn predecessor(
     Ok(None)
 }
 
+/// Makes sure that `upgrade_socket` can be made here, as far as that is known without making it.
+///
+/// # Errors
+/// If it cannot.
+pub(crate) fn check(config: &Config) -> anyhow::Result<()> {
+    let Some(SocketPath(path)) = &config.upgrade_socket else { return Ok(()) };
+    let cannot = || format!("cannot make upgrade_socket {}", path.display());
+    Prepared::check(path).with_context(cannot)
+}
+
 /// Makes the socket at which this process can be replaced, under a temporary name.
 ///
 /// # Errors

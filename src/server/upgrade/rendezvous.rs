@@ -1,7 +1,7 @@
 //! The socket in the file system at which a process can be replaced.
 
 use std::{
-    fs,
+    fs::{self, Metadata},
     io::{self, ErrorKind},
     os::unix::{
         fs::{FileTypeExt, MetadataExt, PermissionsExt},
@@ -10,6 +10,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use rustix::{
+    fs::{Access, access},
+    process::geteuid,
+};
 use tokio::net::UnixListener;
 
 /// The socket at its path, while this process owns it.
@@ -55,14 +59,8 @@ impl Prepared {
     /// # Errors
     /// If there is a file that is not a socket, or the operating system's.
     pub(crate) fn new(path: &Path) -> io::Result<Prepared> {
-        if fs::symlink_metadata(path).is_ok_and(|found| !found.file_type().is_socket()) {
-            let what = "there is a file that is not a socket; remove it, or give another path";
-            return Err(io::Error::new(ErrorKind::AlreadyExists, what));
-        }
-        // The name is always the same, so that crashes leave one file at the most.
-        let mut own = path.as_os_str().to_owned();
-        own.push(".new");
-        let (own, path) = (PathBuf::from(own), path.to_owned());
+        refuse_other_files(path)?;
+        let (own, path) = (beside(path), path.to_owned());
         match fs::remove_file(&own) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -73,6 +71,40 @@ impl Prepared {
         // A peer that connects before this is asked for its user, as every peer is.
         fs::set_permissions(&prepared.own, fs::Permissions::from_mode(0o600))?;
         Ok(prepared)
+    }
+
+    /// Makes sure that [`Prepared::new`] and [`Prepared::install`] can do their part, and that a running
+    /// process can be asked for its place, as far as that is known without making or asking anything.
+    ///
+    /// # Errors
+    /// What these would say.
+    pub(crate) fn check(path: &Path) -> io::Result<()> {
+        refuse_other_files(path)?;
+        let directory = path.parent().unwrap_or(Path::new("/"));
+        let of = |error: io::Error| {
+            io::Error::new(error.kind(), format!("{}: {error}", directory.display()))
+        };
+        let found = directory.metadata().map_err(of)?;
+        if !found.is_dir() {
+            let what = format!("{} is no directory", directory.display());
+            return Err(io::Error::new(ErrorKind::NotADirectory, what));
+        }
+        access(directory, Access::WRITE_OK | Access::EXEC_OK).map_err(|error| of(error.into()))?;
+        if path.exists() {
+            access(path, Access::WRITE_OK)?;
+        }
+        let me = geteuid().as_raw();
+        let is_kept = |file: &Metadata| {
+            const STICKY: u32 = 0o1000;
+            found.mode() & STICKY != 0 && ![0, found.uid(), file.uid()].contains(&me)
+        };
+        for path in [beside(path), path.to_owned()] {
+            if fs::symlink_metadata(&path).is_ok_and(|file| file.is_dir() || is_kept(&file)) {
+                let what = format!("{} is in the way and cannot be removed", path.display());
+                return Err(io::Error::new(ErrorKind::PermissionDenied, what));
+            }
+        }
+        Ok(())
     }
 
     /// Moves the socket to its path, over the old one: a process that connects meets one or the
@@ -101,6 +133,26 @@ impl Drop for Prepared {
 /// Whether `error` says that no process listens.
 pub(super) fn is_nobody(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound)
+}
+
+/// Makes sure that no file of another kind lies at the socket's path.
+///
+/// # Errors
+/// If one does.
+fn refuse_other_files(path: &Path) -> io::Result<()> {
+    if fs::symlink_metadata(path).is_ok_and(|found| !found.file_type().is_socket()) {
+        let what = "there is a file that is not a socket; remove it, or give another path";
+        return Err(io::Error::new(ErrorKind::AlreadyExists, what));
+    }
+    Ok(())
+}
+
+/// Where the socket is made before it is moved. The name is always the same, so that crashes leave one
+/// file at the most.
+fn beside(path: &Path) -> PathBuf {
+    let mut own = path.as_os_str().to_owned();
+    own.push(".new");
+    PathBuf::from(own)
 }
 
 fn identity(path: &Path) -> io::Result<(u64, u64)> {

@@ -267,7 +267,7 @@ impl Job for TakingBack {
     }
 }
 
-/// Pauses or resumes a lock node. Its own line in the log says which.
+/// Pauses or resumes a lock node.
 fn of_node(
     ours: Ours,
     address: &[u8],

@@ -9,8 +9,9 @@ use super::{
 use crate::{
     adopt::fleet::{ModeConflict, ProxyModes},
     bridge::{self, CommandFailure},
-    config::{AdoptRule, Config, DataConfig, Policy, shared_with_data},
-    data::Tenure,
+    config::{
+        AdoptRule, Config, DataConfig, Endpoint, LockNode, Policy, RedisUrl, shared_with_data,
+    },
     lock::{self, Fault},
 };
 
@@ -107,12 +108,38 @@ pub(super) fn idle(patient: &Patient, name: &str) -> Option<Finding> {
     (patient.timeout > 0).then(|| Finding::minor(what, advice))
 }
 
+/// The Redis servers that are the data node, as far as they are known.
+#[derive(Default)]
+pub(super) struct DataServers {
+    pub(super) endpoints: Vec<Endpoint>,
+    pub(super) run_ids: Vec<String>,
+}
+
+impl DataServers {
+    /// Adds what a server has told of itself.
+    pub(super) fn add(&mut self, patient: &Patient) {
+        self.run_ids.push(patient.field("run_id").to_owned());
+    }
+
+    /// Whether this server is one of them.
+    pub(super) fn have(&self, url: Option<&RedisUrl>, patient: &Patient) -> bool {
+        let run_id = patient.field("run_id");
+        url.is_some_and(|url| self.endpoints.contains(&url.endpoint))
+            || !run_id.is_empty() && self.run_ids.iter().any(|known| known == run_id)
+    }
+}
+
+/// Finding about a lock node of the list with this key that is the data node too.
+pub(super) fn shared(node: &LockNode, key: &str) -> Finding {
+    Finding::minor(shared_with_data(node, key), "Else give locks a Redis of their own.")
+}
+
 /// Findings about a lock node that is the only one, or is the data node too.
 pub(super) fn alone_or_shared(
     list: &NodeList<'_>,
     index: usize,
     patient: &Patient,
-    (tenure, data): (Option<&Tenure>, &Result<Patient, String>),
+    data: &DataServers,
 ) -> Vec<Finding> {
     let (key, node) = (list.key, &list.locks.nodes[index]);
     let mut findings = Vec::new();
@@ -121,14 +148,8 @@ pub(super) fn alone_or_shared(
         let advice = format!("Fine for trying. Else name 3, 5 or 7 in locks.{key}.");
         findings.push(Finding::minor(what, advice));
     }
-    let run_id = patient.field("run_id");
-    let is_there =
-        |tenure: &Tenure| node.fixed().is_some_and(|url| tenure.url.endpoint == url.endpoint);
-    let is_data = tenure.is_some_and(is_there)
-        || !run_id.is_empty() && data.as_ref().is_ok_and(|data| data.field("run_id") == run_id);
-    if is_data {
-        let what = shared_with_data(node, key);
-        findings.push(Finding::minor(what, "Else give locks a Redis of their own."));
+    if data.have(node.fixed(), patient) {
+        findings.push(shared(node, key));
     }
     findings
 }

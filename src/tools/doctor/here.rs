@@ -1,37 +1,64 @@
 //! What would keep a proxy from starting on this machine, whatever the servers are like.
 
-use std::net::{SocketAddr, TcpListener};
+use std::{
+    io::{self, ErrorKind},
+    net::SocketAddr,
+};
+
+use socket2::{Domain, Socket, Type};
 
 use super::report::{Examined, Finding};
 use crate::{
     config::{Config, SocketPath},
-    server::logging,
+    server::{check_upgrade_socket, logging},
 };
 
 /// Examines the proxy itself, as it would start here. `None`: nothing is wrong with it.
 pub(super) fn lockgate(config: &Config) -> Option<Examined> {
     let listens = config.listen.iter().map(|listener| ("listen", listener.address));
     let all = listens.chain(config.admin.listen.map(|addr| ("admin", addr)));
-    let mut reasons: Vec<String> = all.filter_map(|(key, addr)| cannot_listen(key, addr)).collect();
-    reasons.extend(config.upgrade_socket.as_ref().and_then(has_no_directory));
+    let (mut reasons, mut in_use) = (Vec::new(), Vec::new());
+    for (key, addr) in all {
+        match bind(addr) {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::AddrInUse => {
+                in_use.push(format!("{addr} ({key})"));
+            }
+            Err(error) => reasons.push(format!("cannot listen on {addr} ({key}): {error}")),
+        }
+    }
+    let mut findings = Vec::new();
+    match check_upgrade_socket(config) {
+        Err(error) if is_made_at_start(config, &error) => {
+            let advice =
+                "systemd makes it where the service's unit has RuntimeDirectory=; else make it.";
+            findings.push(Finding::minor(format!("{error:#}"), advice));
+        }
+        checked => reasons.extend(checked.err().map(|error| format!("{error:#}"))),
+    }
     reasons.extend(logging::check().err().map(|error| error.to_string()));
     let grave = |what| Finding::grave(what, "Until then Lockgate does not start here.");
-    let findings: Vec<Finding> = reasons.into_iter().map(grave).collect();
+    findings.extend(reasons.into_iter().map(grave));
+    if !in_use.is_empty() {
+        let advice = "By a Lockgate that runs here already? Else Lockgate does not start before that \
+                      program has ended, or another address is given.";
+        findings.push(Finding::minor(format!("in use: {}", in_use.join(", ")), advice));
+    }
     (!findings.is_empty()).then(|| Examined::server("lockgate", "", "", findings))
 }
 
-/// Whether this machine has the address. Its port may be in use: a proxy may be running.
-fn cannot_listen(key: &str, addr: SocketAddr) -> Option<String> {
-    let error = TcpListener::bind((addr.ip(), 0)).err()?;
-    Some(format!("cannot listen on {addr} ({key}): {error}"))
+/// Tries to have the address, as a proxy that starts does, but without listening: no client comes.
+fn bind(addr: SocketAddr) -> io::Result<()> {
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&addr.into())
 }
 
-fn has_no_directory(SocketPath(path): &SocketPath) -> Option<String> {
-    let directory = path.parent()?;
-    let error = match directory.metadata() {
-        Ok(found) if found.is_dir() => return None,
-        Ok(_) => format!("{} is no directory", directory.display()),
-        Err(error) => format!("{}: {error}", directory.display()),
-    };
-    Some(format!("cannot make upgrade_socket {}: {error}", path.display()))
+/// Whether the socket lacks a directory of the kind that a service manager makes for a service that it
+/// starts.
+fn is_made_at_start(config: &Config, error: &anyhow::Error) -> bool {
+    let is_missing = |error: &io::Error| error.kind() == ErrorKind::NotFound;
+    let in_run = |SocketPath(path): &SocketPath| path.starts_with("/run");
+    config.upgrade_socket.as_ref().is_some_and(in_run)
+        && error.downcast_ref::<io::Error>().is_some_and(is_missing)
 }

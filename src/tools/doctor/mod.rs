@@ -19,8 +19,8 @@ use tokio::time::timeout;
 
 use self::{
     findings::{
-        alone_or_shared, apart, diagnose, idle, not_found, of_fault, of_marker, one_of_many,
-        renamed, replicas, unbridged, unreachable, was_left,
+        DataServers, alone_or_shared, apart, diagnose, idle, not_found, of_fault, of_marker,
+        one_of_many, renamed, replicas, shared, unbridged, unreachable, was_left,
     },
     patient::{LIMIT, NodeList, Patient, examine, summary},
     report::{Examined, Finding, Report},
@@ -34,8 +34,8 @@ use crate::{
         view::uncovered,
     },
     config::{
-        AdoptMode, AdoptRule, Config, DataConfig, LockCluster, LockNode, LocksConfig, RedisUrl,
-        SentinelMaster,
+        AdoptMode, AdoptRule, Config, ConfigErrors, DataConfig, LockCluster, LockNode, LocksConfig,
+        RedisUrl, SentinelMaster,
     },
     data::{self, DataNode, Tenure},
     lock::{self, Fault, SetNow, ShardsOnce},
@@ -64,6 +64,11 @@ pub fn run(config: &Config, as_json: bool) -> anyhow::Result<()> {
         1 => bail!("1 server is not fit for its part"),
         many => bail!("{many} servers are not fit for their part"),
     }
+}
+
+/// Prints, for programs, that nothing was examined, as the configuration cannot be used.
+pub fn tell_unusable(errors: &ConfigErrors) {
+    println!("{:#}", report::unusable(errors));
 }
 
 async fn examine_all(config: &Config) -> Report {
@@ -97,7 +102,12 @@ async fn examine_all(config: &Config) -> Report {
     let known = replicas_known(config).await;
     let name = |tenure: &Arc<Tenure>| tenure.url.to_string();
     let url = found.as_ref().map_or_else(|| data_node.to_string(), name);
-    let mut all = cluster(config, &data_node).await;
+    let mut servers = DataServers::default();
+    servers.endpoints.extend(data_node.all().iter().map(|tenure| tenure.url.endpoint.clone()));
+    if let Ok(patient) = &data {
+        servers.add(patient);
+    }
+    let mut all = cluster(config, &data_node, &mut servers).await;
     all.extend(sentinels(config).await);
     all.extend(here::lockgate(config));
     let findings = match &data {
@@ -150,7 +160,11 @@ async fn examine_all(config: &Config) -> Report {
             let part = if is_next { "next lock node" } else { "lock node" };
             let part = format!("{part} {}", index + 1);
             if let LockNode::Cluster(of) = node {
-                let shards = shards(of, config, &to_nodes, &part).await;
+                let is_data = |url: &RedisUrl, patient: &Patient| servers.have(Some(url), patient);
+                let (mut shards, has_data) = shards(of, config, &to_nodes, &part, is_data).await;
+                if has_data {
+                    shards[0].findings.push(shared(node, list.key));
+                }
                 waiting += usize::from(shards[1..].iter().all(Examined::waits) && shards.len() > 1);
                 all.extend(shards);
                 continue;
@@ -161,8 +175,7 @@ async fn examine_all(config: &Config) -> Report {
                 Ok(patient) => {
                     let mut findings = diagnose(index, patient, list);
                     waiting += usize::from(findings.iter().any(|finding| finding.waits));
-                    let data = (found.as_deref(), &data);
-                    findings.extend(alone_or_shared(list, index, patient, data));
+                    findings.extend(alone_or_shared(list, index, patient, &servers));
                     findings
                 }
             };
@@ -234,8 +247,15 @@ async fn sentinels(config: &Config) -> Vec<Examined> {
     master.sentinels.iter().map(examined).collect()
 }
 
-/// Examines a cluster that votes, and behind it each of its shards.
-async fn shards(of: &LockCluster, config: &Config, way: &Connector, name: &str) -> Vec<Examined> {
+/// Examines a cluster that votes, and behind it each of its shards. Returns whether one of them is the
+/// data node too, as `is_data` says.
+async fn shards(
+    of: &LockCluster,
+    config: &Config,
+    way: &Connector,
+    name: &str,
+    is_data: impl Fn(&RedisUrl, &Patient) -> bool,
+) -> (Vec<Examined>, bool) {
     let tell = |summary: String, findings| Examined {
         address: of.cluster.to_string(),
         ..Examined::other(name, summary, findings)
@@ -245,7 +265,7 @@ async fn shards(of: &LockCluster, config: &Config, way: &Connector, name: &str) 
         Err(error) => {
             let advice = "Are its nodes running, with cluster-enabled yes, and are user, password and tls \
                           right? The user needs +cluster|nodes.";
-            return vec![tell(String::new(), vec![Finding::grave(error, advice)])];
+            return (vec![tell(String::new(), vec![Finding::grave(error, advice)])], false);
         }
     };
     let finding = |ClusterTrouble { fault, what }: &ClusterTrouble| match fault {
@@ -275,8 +295,10 @@ async fn shards(of: &LockCluster, config: &Config, way: &Connector, name: &str) 
     }
     let s = if masters.len() == 1 { "" } else { "s" };
     let mut all = vec![tell(format!("{} shard{s}", masters.len()), findings)];
+    let mut has_data = false;
     for (master, url) in &masters {
         let patient = examine(url, way, true).await;
+        has_data |= patient.as_ref().is_ok_and(|patient| is_data(url, patient));
         let findings = match &patient {
             Err(error) => vec![unreachable(error)],
             Ok(patient) => {
@@ -289,7 +311,7 @@ async fn shards(of: &LockCluster, config: &Config, way: &Connector, name: &str) 
         };
         all.push(Examined::server(name, url.to_string(), summary(&patient), findings));
     }
-    all
+    (all, has_data)
 }
 
 /// Finding about the markers on a shard that has these slots.
@@ -307,8 +329,12 @@ async fn marked(
     Some(of_marker(fault, what))
 }
 
-/// Asks the nodes of a cluster for it, and examines each, if the data is one.
-async fn cluster(config: &Config, data: &Arc<DataNode>) -> Vec<Examined> {
+/// Asks the nodes of a cluster for it, and examines each, if the data is one. Adds them to `servers`.
+async fn cluster(
+    config: &Config,
+    data: &Arc<DataNode>,
+    servers: &mut DataServers,
+) -> Vec<Examined> {
     let Some((summary, troubles)) = data.cluster() else { return Vec::new() };
     let finding = |ClusterTrouble { fault, what }: &ClusterTrouble| match fault.is_grave() {
         true => Finding::grave(what, fault.advice()),
@@ -328,6 +354,9 @@ async fn cluster(config: &Config, data: &Arc<DataNode>) -> Vec<Examined> {
         .collect();
     for (front, tenure, asking) in asking {
         let patient = asking.await.unwrap_or_else(|error| Err(error.to_string()));
+        if let Ok(patient) = &patient {
+            servers.add(patient);
+        }
         let findings: Vec<Finding> = match &patient {
             Err(error) if error.contains("no permissions") => Vec::new(),
             Err(error) => vec![unreachable(error)],

@@ -4,6 +4,8 @@ use std::fmt::{self, Write as _};
 
 use serde_json::{Value, json};
 
+use crate::config::{ConfigErrors, Problem};
+
 /// A problem of a server.
 #[derive(Clone)]
 pub(super) struct Finding {
@@ -136,6 +138,23 @@ impl Report {
             "examined": self.all.iter().map(examined).collect::<Vec<_>>(),
         })
     }
+}
+
+/// The report for programs where the configuration cannot be used.
+pub(super) fn unusable(errors: &ConfigErrors) -> Value {
+    let problem = |problem: &Problem| {
+        json!({
+            "file": errors.file,
+            "line": problem.line,
+            "key": problem.key,
+            "what": problem.what,
+        })
+    };
+    json!({
+        "fit": false,
+        "verdict": "the configuration cannot be used",
+        "problems": errors.problems.iter().map(problem).collect::<Vec<_>>(),
+    })
 }
 
 impl fmt::Display for Report {
