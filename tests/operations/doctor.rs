@@ -140,7 +140,7 @@ fn programs_are_told_what_is_wrong_with_the_file_too() {
     let waiters = of("locks.max_waiters");
     assert_eq!((problems.len(), &waiters["line"]), (2, &4.into()), "{problems:?}");
     assert_eq!(waiters["file"], file.to_str().unwrap());
-    assert_eq!(waiters["what"], "0 lets nobody wait");
+    assert_eq!(waiters["what"], "0 lets nobody wait; give at least 1");
     assert!(error.contains(":4: locks.max_waiters: 0 lets nobody wait"), "{error}");
     let (problems, _) = doctor(&dir.path().join("none.yaml"));
     assert!(problems[0]["what"].as_str().unwrap().contains("No such file"), "{problems}");
