@@ -151,7 +151,7 @@ fn now_as_fence() -> u64 {
 
 /// One UNLOCK. The log is told before anything is done to the holder, and of the end, whatever that is:
 /// dropped before it, it counts as aborted.
-pub(crate) struct Unlocking {
+pub(crate) struct ForcedUnlock {
     metrics: Arc<Metrics>,
     by: String,
     /// The lock as operators name it, and the grant, once the log was told of them.
@@ -159,11 +159,11 @@ pub(crate) struct Unlocking {
     is_over: bool,
 }
 
-impl Unlocking {
+impl ForcedUnlock {
     /// `by`: who the operator is.
-    pub(super) fn new(shared: &Shared, by: String) -> Box<Unlocking> {
+    pub(super) fn new(shared: &Shared, by: String) -> Box<ForcedUnlock> {
         let metrics = shared.metrics.clone();
-        Box::new(Unlocking { metrics, by, begun: None, is_over: false })
+        Box::new(ForcedUnlock { metrics, by, begun: None, is_over: false })
     }
 
     /// Tells the log that this grant is taken back from here on.
@@ -204,7 +204,7 @@ impl Unlocking {
     }
 }
 
-impl Drop for Unlocking {
+impl Drop for ForcedUnlock {
     fn drop(&mut self) {
         if self.is_over {
             return;
@@ -231,7 +231,7 @@ pub(super) fn take_back(
     shared: &Arc<Shared>,
     key: Key,
     found: FoundGrant,
-    unlocking: Box<Unlocking>,
+    unlocking: Box<ForcedUnlock>,
 ) -> impl Future<Output = Result<(), NotTakenBack>> + Send + 'static {
     let release = shared.engine.take_back(key.clone(), &found, &unlocking.by);
     let shared = shared.clone();
@@ -262,7 +262,7 @@ pub(crate) async fn unlock(
     fence: Option<u64>,
     by: &(dyn fmt::Display + Sync),
 ) -> Result<(), NotTakenBack> {
-    let mut unlocking = Unlocking::new(shared, by.to_string());
+    let mut unlocking = ForcedUnlock::new(shared, by.to_string());
     match prepare(shared, data, name, fence, &mut unlocking).await {
         Ok((key, found)) => take_back(shared, key, found, unlocking).await,
         Err(why) => unlocking.ends(Err(why)),
@@ -278,7 +278,7 @@ async fn prepare(
     data: &DataNode,
     name: &[u8],
     fence: Option<u64>,
-    unlocking: &mut Unlocking,
+    unlocking: &mut ForcedUnlock,
 ) -> Result<(Key, FoundGrant), NotTakenBack> {
     let config = shared.config.load_full();
     let key = Key::new(config.locks.prefix.as_bytes(), name);

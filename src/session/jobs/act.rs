@@ -12,7 +12,7 @@ use super::{
     super::{
         desk::Desk,
         metrics::{Outcome, TakenBack},
-        operator::{self, NodePause, NotTakenBack, Outbid, Unlocking},
+        operator::{self, ForcedUnlock, NodePause, NotTakenBack, Outbid},
     },
     Answer, Job, Ours, Progress, Question, not_asked,
 };
@@ -79,7 +79,7 @@ struct FindingGrant {
     key: Key,
     /// The fence of the grant that is meant. `None`: whichever has the lock.
     fence: Option<u64>,
-    unlocking: Box<Unlocking>,
+    unlocking: Box<ForcedUnlock>,
 }
 
 /// The data node is told a larger fence.
@@ -87,7 +87,7 @@ struct Outbidding {
     ours: Ours,
     key: Key,
     found: FoundGrant,
-    unlocking: Box<Unlocking>,
+    unlocking: Box<ForcedUnlock>,
     outbid: Outbid,
     /// Replicas that must acknowledge it.
     replicas: Option<Replicas>,
@@ -104,7 +104,7 @@ struct Confirming {
     ours: Ours,
     key: Key,
     found: FoundGrant,
-    unlocking: Box<Unlocking>,
+    unlocking: Box<ForcedUnlock>,
     outbid: Outbid,
 }
 
@@ -128,7 +128,7 @@ impl Job for Introducing {
             OperatorAct::Unlock { key: name, fence } => {
                 let key = desk.key(&name);
                 let question = Question::Find(key.clone());
-                let unlocking = Unlocking::new(&desk.shared, operator.to_string());
+                let unlocking = ForcedUnlock::new(&desk.shared, operator.to_string());
                 Progress::Ask(Box::new(FindingGrant { ours, key, fence, unlocking }), question)
             }
             OperatorAct::PauseNode { address, force } => {
@@ -252,7 +252,7 @@ impl Job for Outbidding {
     }
 }
 
-fn take_back(ours: Ours, key: Key, found: FoundGrant, unlocking: Box<Unlocking>) -> Progress {
+fn take_back(ours: Ours, key: Key, found: FoundGrant, unlocking: Box<ForcedUnlock>) -> Progress {
     Progress::Ask(Box::new(TakingBack { ours }), Question::TakeBack { key, found, unlocking })
 }
 

@@ -52,7 +52,7 @@ use super::{
     desk::Desk,
     filter::Whose,
     metrics::{Outcome, Verb},
-    operator::{NotTakenBack, Unlocking},
+    operator::{ForcedUnlock, NotTakenBack},
 };
 use crate::{
     bridge::Asker,
@@ -231,7 +231,7 @@ pub(super) enum Question {
     /// Which grant has this lock.
     Find(Key),
     /// Takes a lock back from this grant, for an operator.
-    TakeBack { key: Key, found: FoundGrant, unlocking: Box<Unlocking> },
+    TakeBack { key: Key, found: FoundGrant, unlocking: Box<ForcedUnlock> },
     /// Raises the fence of a lock to at least this number.
     Raise { key: Key, token: Token, claim: Claim, fence: u64 },
     /// Which keys this command writes: asked of the data node, over another connection.

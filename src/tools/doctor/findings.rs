@@ -110,12 +110,12 @@ pub(super) fn idle(patient: &Patient, name: &str) -> Option<Finding> {
 
 /// The Redis servers that are the data node, as far as they are known.
 #[derive(Default)]
-pub(super) struct DataServers {
+pub(super) struct KnownDataNodes {
     pub(super) endpoints: Vec<Endpoint>,
     pub(super) run_ids: Vec<String>,
 }
 
-impl DataServers {
+impl KnownDataNodes {
     /// Adds what a server has told of itself.
     pub(super) fn add(&mut self, patient: &Patient) {
         self.run_ids.push(patient.field("run_id").to_owned());
@@ -139,7 +139,7 @@ pub(super) fn alone_or_shared(
     list: &NodeList<'_>,
     index: usize,
     patient: &Patient,
-    data: &DataServers,
+    data: &KnownDataNodes,
 ) -> Vec<Finding> {
     let (key, node) = (list.key, &list.locks.nodes[index]);
     let mut findings = Vec::new();

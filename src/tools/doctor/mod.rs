@@ -19,7 +19,7 @@ use tokio::time::timeout;
 
 use self::{
     findings::{
-        DataServers, alone_or_shared, apart, diagnose, idle, not_found, of_fault, of_marker,
+        KnownDataNodes, alone_or_shared, apart, diagnose, idle, not_found, of_fault, of_marker,
         one_of_many, renamed, replicas, shared, unbridged, unreachable, was_left,
     },
     patient::{LIMIT, NodeList, Patient, examine, summary},
@@ -102,7 +102,7 @@ async fn examine_all(config: &Config) -> Report {
     let known = replicas_known(config).await;
     let name = |tenure: &Arc<Tenure>| tenure.url.to_string();
     let url = found.as_ref().map_or_else(|| data_node.to_string(), name);
-    let mut servers = DataServers::default();
+    let mut servers = KnownDataNodes::default();
     servers.endpoints.extend(data_node.all().iter().map(|tenure| tenure.url.endpoint.clone()));
     if let Ok(patient) = &data {
         servers.add(patient);
@@ -333,7 +333,7 @@ async fn marked(
 async fn cluster(
     config: &Config,
     data: &Arc<DataNode>,
-    servers: &mut DataServers,
+    servers: &mut KnownDataNodes,
 ) -> Vec<Examined> {
     let Some((summary, troubles)) = data.cluster() else { return Vec::new() };
     let finding = |ClusterTrouble { fault, what }: &ClusterTrouble| match fault.is_grave() {
