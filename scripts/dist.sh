@@ -30,7 +30,10 @@ cargo build --locked --profile dist --target "$host" --bin lockgate
 gzip -9n "$stage"/man/*.1
 # Upgrades without a lost connection are possible from the start.
 sed 's|^upgrade_socket: off$|upgrade_socket: /run/lockgate/upgrade.sock|' config/lockgate.yaml >"$stage/lockgate.yaml"
-! cmp -s config/lockgate.yaml "$stage/lockgate.yaml"
+if cmp -s config/lockgate.yaml "$stage/lockgate.yaml"; then
+  echo "dist.sh: config/lockgate.yaml has no line for upgrade_socket to replace" >&2
+  exit 1
+fi
 "target/$host/dist/lockgate" check "$stage/lockgate.yaml" >/dev/null
 
 [ $# -gt 0 ] || set -- x86_64 aarch64
