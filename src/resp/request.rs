@@ -152,8 +152,8 @@ impl RequestScanner {
             }
             match line(rest, b'$') {
                 Line::Number { value: value @ 0.., length } => {
-                    bytes = value as u64 + 2;
-                    rest = &rest[length..];
+                    // The line is passed over with the argument, at once.
+                    bytes = length as u64 + value as u64 + 2;
                     left -= 1;
                 }
                 Line::Incomplete => {

@@ -95,16 +95,7 @@ impl Core {
                     }
                     continue;
                 }
-                // RESET counts as the end of one connection and the beginning of another.
-                Some(Verdict::Reset) => {
-                    self.desk.tokens.give_back();
-                    self.desk.card.rename(b"");
-                }
-                Some(Verdict::Named) => {
-                    if let Some(name) = self.desk.owed.next_name() {
-                        self.desk.card.rename(&name);
-                    }
-                }
+                Some(verdict @ (Verdict::Reset | Verdict::Named)) => self.become_another(verdict),
                 Some(Verdict::Pass) | None => {}
             }
             if !self.hear(heard) || self.hides() {
@@ -119,6 +110,19 @@ impl Core {
         }
         debug_assert!(from <= bytes.len());
         from
+    }
+
+    /// Takes in that the client has another name, or none.
+    // Rare, and away from the loop over replies, whose registers it would take.
+    #[cold]
+    fn become_another(&mut self, verdict: Verdict) {
+        // RESET counts as the end of one connection and the beginning of another.
+        if verdict == Verdict::Reset {
+            self.desk.tokens.give_back();
+            self.desk.card.rename(b"");
+        } else if let Some(name) = self.desk.owed.next_name() {
+            self.desk.card.rename(&name);
+        }
     }
 
     /// Whether nothing passes to the client any more: the connection is about to be closed, and what
