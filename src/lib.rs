@@ -19,6 +19,7 @@
 //! - [`resp`]: the wire: where commands and replies end, and what a command is called.
 //! - [`config`]: the YAML file, its defaults, and its errors with line numbers.
 //! - [`metrics`]: keeps and renders the counters.
+//! - [`log_writer`]: lines for stderr, on a thread of their own.
 //! - [`card`], [`key`], [`glob`], [`clock`], [`sync`], [`told`]: shared by several of them.
 //! - [`tools`]: the other commands of the binary: `dev`, `doctor`, `init`, `top`.
 //! - `simulation`, in tests alone: the real engine and real sessions over a simulated network.
@@ -41,6 +42,7 @@ mod guard;
 mod key;
 // Tests run the engine without a proxy.
 pub mod lock;
+mod log_writer;
 mod metrics;
 mod net;
 // Fuzzing and tests cut and encode with it.

@@ -70,7 +70,7 @@ impl ConfigSource {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Says all that is wrong with a configuration file.
+    /// Says all that is wrong with a configuration file, and with LOCKGATE_LOG.
     Check {
         #[command(flatten)]
         source: ConfigSource,
@@ -171,6 +171,7 @@ fn main() -> ExitCode {
         Some(Command::Manual { directory }) => manual::run(Arguments::command(), &directory),
         None => run(arguments.source.path(), arguments.upgrade),
     };
+    logging::flush();
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -191,6 +192,7 @@ fn duration(text: &str) -> Result<Duration, String> {
 
 fn check(file: Option<&Path>) -> anyhow::Result<()> {
     let config = file.map_or_else(|| Ok(Config::default()), Config::load)?;
+    logging::check()?;
     let nodes = config.locks.nodes.len();
     let nodes = if nodes == 1 { "1 lock node".into() } else { format!("{nodes} lock nodes") };
     let name =

@@ -5,7 +5,6 @@
 use std::{
     borrow::Cow,
     fmt::Write as _,
-    io::Write as _,
     sync::{
         OnceLock,
         atomic::{AtomicBool, Ordering},
@@ -24,6 +23,7 @@ use super::{holders::GrantTold, metrics::LostReason, quorum::Votes};
 use crate::{
     clock::millis,
     key::Key,
+    log_writer,
     told::{FewLines, shown},
 };
 
@@ -199,6 +199,6 @@ impl Trail {
         let mut text = String::new();
         // Writing to a String cannot fail.
         let _ = writeln!(text, "{line}");
-        let _ = std::io::stderr().lock().write_all(text.as_bytes());
+        log_writer::write(text.as_bytes());
     }
 }

@@ -1,4 +1,4 @@
-//! Tracing's output: human on a terminal and JSON otherwise, always on stderr.
+//! Tracing's output: human on a terminal and JSON otherwise, always on stderr, by the log's own thread.
 
 use std::io::{IsTerminal, stderr};
 
@@ -7,7 +7,10 @@ use tracing_subscriber::{
     EnvFilter, Registry, fmt, layer::SubscriberExt, registry, reload, util::SubscriberInitExt,
 };
 
-use crate::config::LOG_LEVELS;
+use crate::{
+    config::LOG_LEVELS,
+    log_writer::{self, LogWriter},
+};
 
 /// The environment variable that overrides `log.level`.
 pub const FILTER_VARIABLE: &str = "LOCKGATE_LOG";
@@ -31,15 +34,20 @@ impl Level {
     }
 }
 
+/// Waits for the last lines to be written, for a second at most. For the end of the process.
+pub fn flush() {
+    log_writer::flush();
+}
+
 /// Starts writing logs of at least `level`, in `format` (`auto`, `human` or `json`).
 ///
 /// # Errors
-/// If LOCKGATE_LOG is no filter, or logs are written already.
+/// If LOCKGATE_LOG is no filter, logs are written already, or there can be no thread that writes them.
 pub fn start(level: &str, format: &str) -> anyhow::Result<Level> {
     let filter = filter(asked().as_deref(), level)?;
     let (filter, handle) = reload::Layer::new(filter);
     let all = registry().with(filter);
-    let output = fmt::layer().with_writer(stderr).with_target(false);
+    let output = fmt::layer().with_writer(|| LogWriter).with_target(false);
     let human = match format {
         "human" => true,
         "json" => false,
@@ -50,6 +58,7 @@ pub fn start(level: &str, format: &str) -> anyhow::Result<Level> {
     } else {
         all.with(output.json().flatten_event(true)).try_init()?;
     }
+    log_writer::start()?;
     Ok(Level(handle))
 }
 

@@ -44,7 +44,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use self::{logging::Level, opened::Opened, proxy::Proxy};
-use crate::{config::Config, data, lock, metrics::Recorder, net, session};
+use crate::{config::Config, data, lock, log_writer, metrics::Recorder, net, session};
 
 /// Settings of a proxy's start, and the signals that reach it while it runs.
 #[derive(Default)]
@@ -89,6 +89,7 @@ fn start_counting() -> anyhow::Result<Recorder> {
     session::metrics::describe();
     lock::metrics::describe();
     net::tls::metrics::describe();
+    log_writer::describe();
     data::describe();
     Ok(recorder)
 }

@@ -1,9 +1,15 @@
 //! Lines in the log that speak of locks, and the audit trail.
 
-use std::fs;
+use std::{
+    fs,
+    io::Read,
+    process::{Child, Command, Stdio},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{
-    support::{Proxy, Reply, encode, eventually},
+    support::{Proxy, Reply, encode, eventually, pipeline},
     who::{address_of, named},
 };
 
@@ -179,4 +185,114 @@ fn each_lease_that_nobody_gives_back_has_an_end_in_the_audit_trail() {
         let ended = told("ran_out");
         ended >= granted && ended == told("granted")
     });
+}
+
+/// A proxy with the audit trail whose log goes into a pipe, in the place of one that has ended.
+struct Piped {
+    place: Proxy,
+    child: Child,
+}
+
+impl Piped {
+    fn start() -> Piped {
+        let mut place = Proxy::with().top("log: {locks: all}\n").start();
+        place.terminate();
+        place.wait();
+        let mut child = Command::new("setpriv");
+        child.args(["--pdeathsig", "KILL", env!("CARGO_BIN_EXE_lockgate"), "--config"]);
+        child.arg(place.config_file()).env("LOCKGATE_LOG", "info");
+        let child = child.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
+        let piped = Piped { place, child: child.unwrap() };
+        eventually("it is ready", || {
+            let admin = ("127.0.0.1", piped.place.admin_port());
+            std::net::TcpStream::connect(admin).is_ok()
+                && piped.place.http("/readyz").starts_with("HTTP/1.1 200")
+        });
+        piped
+    }
+
+    /// Takes so many locks, whose names have 4,000 bytes each.
+    fn lock(&self, count: usize) {
+        let mut client = self.place.client();
+        let names: Vec<String> = (0..count).map(|number| format!("{number:04000}")).collect();
+        for some in names.chunks(50) {
+            let commands: Vec<[&str; 4]> =
+                some.iter().map(|name| ["LOCK", name, "PX", "60000"]).collect();
+            client.send(&pipeline(&commands.iter().map(|words| &words[..]).collect::<Vec<_>>()));
+            for _ in some {
+                client.reply().grant();
+            }
+        }
+    }
+
+    fn dropped(&self) -> usize {
+        self.place.metric("lockgate_log_lines_dropped_total", "") as usize
+    }
+
+    fn terminate(&self) {
+        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
+    }
+}
+
+impl Drop for Piped {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// How many grants these lines of the audit trail have. Each line must be whole.
+fn grants_in(log: &str) -> usize {
+    let audit = |line: &str| {
+        let line: serde_json::Value = serde_json::from_str(line).expect(line);
+        line["audit"] == "granted"
+    };
+    log.lines().filter(|line| audit(line)).count()
+}
+
+#[test]
+fn nobody_waits_for_who_reads_the_log_and_what_is_dropped_is_told() {
+    let mut proxy = Piped::start();
+    // Twice what waits at most, and some.
+    proxy.lock(2500);
+    let dropped = proxy.dropped();
+    assert!((1..1500).contains(&dropped), "{dropped}");
+    let mut log = String::new();
+    let mut stderr = proxy.child.stderr.take().unwrap();
+    let reader = std::thread::spawn(move || {
+        stderr.read_to_string(&mut log).unwrap();
+        log
+    });
+    eventually("there is room again", || {
+        proxy.place.client().cmd(&["LOCK", "more", "PX", "60000"]);
+        proxy.place.client().cmd(&["LOCKGATE", "UNLOCK", "more", "ANY"]);
+        proxy.dropped() == dropped
+    });
+    proxy.terminate();
+    assert!(proxy.child.wait().unwrap().success());
+    let log = reader.join().unwrap();
+    let long = |line: &&str| line.len() > 4000;
+    let long: Vec<&str> = log.lines().filter(long).collect();
+    assert_eq!(grants_in(&long.join("\n")) + dropped, 2500);
+    assert!(log.contains(&format!("\"dropped\":{dropped}")), "{dropped}");
+}
+
+#[test]
+fn the_last_lines_are_written_if_somebody_reads_them_and_the_end_waits_for_nobody() {
+    let mut proxy = Piped::start();
+    proxy.lock(200);
+    proxy.terminate();
+    let mut log = String::new();
+    proxy.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+    assert_eq!(grants_in(&log), 200);
+    assert!(proxy.child.wait().unwrap().success());
+    let mut proxy = Piped::start();
+    proxy.lock(200);
+    proxy.terminate();
+    let mut status = None;
+    eventually("it has ended", || {
+        status = proxy.child.try_wait().unwrap();
+        status.is_some()
+    });
+    assert!(status.unwrap().success());
 }

@@ -1,0 +1,195 @@
+//! Lines for stderr, written by a thread of their own: whoever serves clients never waits for
+//! whoever reads the log. What waits is bounded; lines beyond are dropped and counted.
+
+use std::{
+    io::{self, Write},
+    mem,
+    sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError},
+    thread,
+    time::Duration,
+};
+
+use metrics::{counter, describe_counter};
+use tracing::warn;
+
+/// Most bytes that wait for the writer. It has as many in hand at most: the longest pause of a
+/// reader of the log that loses nothing is what that many lines take to come.
+const MOST_WAITING: usize = 4 * 1024 * 1024;
+/// What a buffer keeps for the next lines.
+const KEPT: usize = 64 * 1024;
+/// How long an ending process waits for its last lines to be read.
+const LAST_LINES: Duration = Duration::from_secs(1);
+
+static LINES: OnceLock<Lines> = OnceLock::new();
+
+/// Lines on their way to the writer.
+#[derive(Default)]
+struct Lines {
+    waiting: Mutex<LinesWaiting>,
+    /// The writer waits for lines.
+    more: Condvar,
+    /// Whoever ends the process waits for the writer.
+    written: Condvar,
+}
+
+#[derive(Default)]
+struct LinesWaiting {
+    bytes: Vec<u8>,
+    /// Lines dropped since that was last told.
+    dropped: u64,
+    /// Whether the writer has lines in hand.
+    is_writing: bool,
+}
+
+/// What came of a line.
+#[derive(Debug, PartialEq, Eq)]
+enum Fate {
+    Waits,
+    Dropped,
+}
+
+impl Lines {
+    fn lock(&self) -> MutexGuard<'_, LinesWaiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the line wait for the writer, if there is room.
+    fn push(&self, line: &[u8]) -> Fate {
+        let mut waiting = self.lock();
+        if waiting.bytes.len() + line.len() > MOST_WAITING {
+            waiting.dropped += 1;
+            return Fate::Dropped;
+        }
+        waiting.bytes.extend_from_slice(line);
+        drop(waiting);
+        self.more.notify_one();
+        Fate::Waits
+    }
+
+    /// Takes all that waits into `hand`, which must be empty. Waits until there is something. Returns how many
+    /// lines were dropped before.
+    fn take(&self, hand: &mut Vec<u8>) -> u64 {
+        let mut waiting = self.lock();
+        waiting.is_writing = false;
+        self.written.notify_all();
+        while waiting.bytes.is_empty() {
+            waiting = self.more.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
+        waiting.is_writing = true;
+        mem::swap(&mut waiting.bytes, hand);
+        mem::take(&mut waiting.dropped)
+    }
+
+    /// Waits until all is written, for `time` at most. Returns whether it is.
+    fn flush(&self, time: Duration) -> bool {
+        let is_busy = |waiting: &mut LinesWaiting| waiting.is_writing || !waiting.bytes.is_empty();
+        let waited = self.written.wait_timeout_while(self.lock(), time, is_busy);
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+}
+
+/// Writes what comes to stderr, until the process ends.
+fn write_all(lines: &Lines) {
+    let mut hand = Vec::new();
+    loop {
+        let dropped = lines.take(&mut hand);
+        // Nobody could be told of an error.
+        let _ = io::stderr().lock().write_all(&hand);
+        hand.clear();
+        hand.shrink_to(KEPT);
+        if dropped > 0 {
+            warn!(dropped, "lines of the log were dropped, as nobody read it");
+        }
+    }
+}
+
+/// Starts the thread that writes. Until then, lines are written where they come from.
+///
+/// # Errors
+/// If there can be no more threads.
+pub(crate) fn start() -> io::Result<()> {
+    let lines = LINES.get_or_init(Lines::default);
+    thread::Builder::new().name("log".into()).spawn(move || write_all(lines)).map(drop)
+}
+
+/// Writes whole lines to stderr, or drops them if too many wait.
+pub(crate) fn write(lines: &[u8]) {
+    match LINES.get() {
+        None => drop(io::stderr().lock().write_all(lines)),
+        Some(waiting) => {
+            if waiting.push(lines) == Fate::Dropped {
+                counter!("lockgate_log_lines_dropped_total").increment(1);
+            }
+        }
+    }
+}
+
+/// Waits for the last lines to be written, for a second at most. For the end of the process.
+pub(crate) fn flush() {
+    if let Some(lines) = LINES.get() {
+        lines.flush(LAST_LINES);
+    }
+}
+
+/// Makes the counter of dropped lines, with its help text. The recorder must be installed.
+pub(crate) fn describe() {
+    describe_counter!(
+        "lockgate_log_lines_dropped_total",
+        "Lines of the log and of the audit trail dropped, as more than 4 MB of them waited to be read."
+    );
+    counter!("lockgate_log_lines_dropped_total").increment(0);
+}
+
+/// Takes lines from tracing, each in one piece.
+pub(crate) struct LogWriter;
+
+impl Write for LogWriter {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        write(line);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_wait_in_their_order_up_to_a_bound_and_the_rest_is_counted() {
+        let (lines, mut hand) = (Lines::default(), Vec::new());
+        assert_eq!(lines.push(b"one\n"), Fate::Waits);
+        assert_eq!(lines.push(b"two\n"), Fate::Waits);
+        assert_eq!(lines.push(&vec![b'x'; MOST_WAITING]), Fate::Dropped);
+        assert_eq!(lines.push(b"three\n"), Fate::Waits);
+        assert_eq!(lines.take(&mut hand), 1);
+        assert_eq!(hand, b"one\ntwo\nthree\n");
+        hand.clear();
+        assert_eq!(lines.push(b"four\n"), Fate::Waits);
+        assert_eq!(lines.take(&mut hand), 0);
+        assert_eq!(hand, b"four\n");
+    }
+
+    #[test]
+    fn an_end_waits_for_what_the_writer_has_in_hand_and_not_for_ever() {
+        let lines = Lines::default();
+        assert!(lines.flush(Duration::ZERO));
+        lines.push(b"one\n");
+        assert!(!lines.flush(Duration::from_millis(1)));
+        let mut hand = Vec::new();
+        lines.take(&mut hand);
+        assert!(!lines.flush(Duration::from_millis(1)));
+        thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                hand.clear();
+                lines.take(&mut hand)
+            });
+            assert!(lines.flush(Duration::from_secs(60)));
+            lines.push(b"two\n");
+            writer.join().unwrap();
+        });
+    }
+}
