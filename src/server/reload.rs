@@ -149,8 +149,9 @@ impl Reloader {
 
     fn apply(&self, read: &Config) {
         let serving = self.shared.engine.serving();
-        let Merged { config, taken, left } =
-            merge(&self.shared.config.load(), read, self.is_alone(), &serving);
+        let running = self.shared.config.load_full();
+        let Merged { mut config, mut taken, mut left } =
+            merge(&running, read, self.is_alone(), &serving);
         if config.locks.nodes == serving {
             self.shared.engine.set_next_nodes(&config.locks.next_nodes);
         }
@@ -160,10 +161,18 @@ impl Reloader {
         if taken.contains(&"log.level")
             && let Some(log) = &self.log
         {
-            match log.set(&config.log.level) {
-                Ok(true) => {}
-                Ok(false) => warn!("LOCKGATE_LOG goes before log.level, so that has no effect"),
-                Err(error) => error!(%error, "log.level cannot be changed"),
+            let why = match log.set(&config.log.level) {
+                Ok(true) => None,
+                Ok(false) => Some("LOCKGATE_LOG goes before it"),
+                Err(error) => {
+                    error!(%error, "log.level cannot be changed");
+                    Some("the log does not take it")
+                }
+            };
+            if let Some(why) = why {
+                config.log.level.clone_from(&running.log.level);
+                taken.retain(|key| *key != "log.level");
+                left.push(("log.level", why));
             }
         }
         self.shared.engine.set_trail(config.log.locks == "all", &self.shared.name);

@@ -103,6 +103,21 @@ labels! {
     }
 }
 
+labels! {
+    /// What an operator has done for maintenance; the label `action` of
+    /// `lockgate_operator_actions_total`.
+    pub(crate) enum Maintenance {
+        /// LOCKGATE NODE … PAUSE.
+        PauseNode = "pause_node",
+        /// LOCKGATE NODE … RESUME.
+        ResumeNode = "resume_node",
+        /// LOCKGATE PAUSE.
+        Pause = "pause",
+        /// LOCKGATE UNPAUSE.
+        Unpause = "unpause",
+    }
+}
+
 /// Gives each metric its help text. The recorder must be installed.
 pub(crate) fn describe() {
     describe_counter!(
@@ -143,6 +158,11 @@ pub(crate) fn describe() {
         "lockgate_operator_unlocks_total",
         "Locks that operators took back, or tried to (LOCKGATE UNLOCK), by result."
     );
+    describe_counter!(
+        "lockgate_operator_actions_total",
+        "Lock nodes paused and resumed by operators (LOCKGATE NODE), and pauses of new LOCKs (LOCKGATE \
+         PAUSE), by action and result."
+    );
     describe_counter!("lockgate_grants_total", "LOCKs granted, by kind: lease or session.");
 }
 
@@ -174,6 +194,8 @@ pub(crate) struct Metrics {
     pub barrier_wait_seconds: Histogram,
     /// By [`TakenBack`].
     taken_back: Vec<Tallied>,
+    /// By [`Maintenance`]: those done, and those refused.
+    maintenance: Vec<[Counter; 2]>,
     /// By [`GuardedWrite`].
     guarded: Vec<Tallied>,
     /// By [`Verb`], then [`Outcome`].
@@ -194,6 +216,12 @@ impl Metrics {
             |kind: &'static str| Tallied::new(counter!("lockgate_grants_total", "kind" => kind));
         let unacknowledged =
             |of: &'static str| counter!("lockgate_guard_unacknowledged_total", "of" => of);
+        let maintenance = |action: Maintenance| {
+            ["ok", "refused"].map(|result| {
+                counter!("lockgate_operator_actions_total",
+                    "action" => action.as_str(), "result" => result)
+            })
+        };
         Arc::new(Metrics {
             grants_lease: grants("lease"),
             grants_session: grants("session"),
@@ -218,6 +246,7 @@ impl Metrics {
                 })
                 .map(Tallied::new)
                 .into(),
+            maintenance: Maintenance::ALL.map(maintenance).into(),
             guarded: GuardedWrite::ALL
                 .map(|result| counter!("lockgate_guarded_writes_total", "result" => result.as_str()))
                 .map(Tallied::new)
@@ -242,6 +271,11 @@ impl Metrics {
     /// Counts one LOCKGATE UNLOCK.
     pub(crate) fn taken_back(&self, result: TakenBack) {
         self.taken_back[result as usize].one_more();
+    }
+
+    /// Counts what an operator has done for maintenance, or was refused.
+    pub(super) fn maintained(&self, action: Maintenance, is_done: bool) {
+        self.maintenance[action as usize][usize::from(!is_done)].increment(1);
     }
 
     /// Counts one write to guarded keys.

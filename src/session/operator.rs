@@ -23,7 +23,7 @@ use tokio::time::timeout;
 use tracing::warn;
 
 use super::{
-    metrics::{Metrics, TakenBack},
+    metrics::{Maintenance, Metrics, TakenBack},
     planted::{self, PlantedFault},
     shared::Shared,
 };
@@ -413,7 +413,7 @@ fn words_of(error: &RedisError) -> String {
     }
 }
 
-/// Has a lock node asked for no new locks, or asked again (`resume`), and logs it.
+/// Has a lock node asked for no new locks, or asked again (`resume`); logs and counts it.
 ///
 /// # Errors
 /// The error that the operator is told.
@@ -428,6 +428,11 @@ pub(crate) fn pause_node(
         NodePause::Resume => shared.engine.resume_node(address),
     };
     let node = shown(address);
+    let action = match how {
+        NodePause::Pause { .. } => Maintenance::PauseNode,
+        NodePause::Resume => Maintenance::ResumeNode,
+    };
+    shared.metrics.maintained(action, done.is_ok());
     match how {
         _ if done.is_err() => {}
         NodePause::Pause { force } => {

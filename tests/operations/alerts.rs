@@ -15,7 +15,9 @@ use lockgate::{lock::Fault, tools::redis_server::free_port};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_yaml::Value;
 
-use crate::support::{LIMIT, Proxy, Reply, encode, eventually};
+use crate::support::{
+    LIMIT, Proxy, Reply, cluster::Cluster, encode, eventually, sentinel::Watched,
+};
 
 /// What promtool tests the rules by.
 const UNIT_TESTS: &str = "tests/operations/alerts/rules_test.yml";
@@ -356,6 +358,30 @@ fn promtool_is_content_with_rules_configuration_and_metrics() {
     traffic(&proxy);
     let page = proxy.http("/metrics");
     promtool(&["check", "metrics"], page.split_once("\r\n\r\n").unwrap().1);
+}
+
+#[test]
+fn promtool_is_content_with_metrics_of_tls_and_of_what_is_followed() {
+    let dir = tempfile::tempdir().unwrap();
+    let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+    let [cert, key] = [("crt", made.cert.pem()), ("key", made.signing_key.serialize_pem())].map(
+        |(name, content)| {
+            fs::write(dir.path().join(name), content).unwrap();
+            dir.path().join(name).display().to_string()
+        },
+    );
+    let (watched, data, voter) = (Watched::steady(), Cluster::start(3), Cluster::start(3));
+    let followed = Proxy::with().nodes(3).data_url(&watched.data(""));
+    let followed = followed.tls(&format!("{{cert_file: {cert}, key_file: {key}}}")).start();
+    let clusters = data.proxy("").node_urls(&[voter.voter()]).start();
+    let pages = || [&followed, &clusters].map(|proxy| proxy.http("/metrics"));
+    eventually("all that the other tests have not is here", || {
+        let pages = pages();
+        NOT_HERE.iter().all(|name| pages.iter().any(|page| page.contains(&format!("\n{name}"))))
+    });
+    for page in pages() {
+        promtool(&["check", "metrics"], page.split_once("\r\n\r\n").unwrap().1);
+    }
 }
 
 #[test]

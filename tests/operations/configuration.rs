@@ -152,6 +152,10 @@ fn a_log_filter_that_is_none_is_refused_by_its_name() {
         let error = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert_eq!(refused.status.code(), Some(1), "{error}");
         assert!(error.contains(&format!("LOCKGATE_LOG: '{word}' is no level")), "{error}");
+        let mut check = Command::new(env!("CARGO_BIN_EXE_lockgate"));
+        let checked = check.arg("check").arg(&file).env("LOCKGATE_LOG", asked).output().unwrap();
+        assert_eq!((checked.status.code(), checked.stdout.len()), (Some(1), 0));
+        assert_eq!(String::from_utf8_lossy(&checked.stderr), error);
     }
     assert_eq!(check("log: {level: off}\n").0, Some(0));
     assert!(check("log: {level: inof}\n").2.contains("no level; use one of error, warn"));

@@ -106,6 +106,7 @@ fn programs_are_told_the_same() {
     assert_eq!(told["fit"], false);
     assert_eq!(told["verdict"], "not fit: 1 of 4 servers (!!)");
     assert_eq!((&told["lock_nodes"], &told["may_fail"]), (&3.into(), &1.into()));
+    assert_eq!((&told["can_lock"], &told["waiting"]), (&false.into(), &2.into()));
     let examined = told["examined"].as_array().unwrap();
     let parts: Vec<&str> = examined.iter().map(|one| one["part"].as_str().unwrap()).collect();
     assert_eq!(parts, ["data node", "lock node 1", "lock node 2", "lock node 3"]);
@@ -118,6 +119,33 @@ fn programs_are_told_the_same() {
     assert_eq!(finding["severity"], "grave");
     assert!(finding["advice"].as_str().unwrap().contains("user and password"), "{finding}");
     assert_eq!((&examined[1]["fit"], &examined[1]["waits"]), (&true.into(), &true.into()));
+}
+
+#[test]
+fn lock_nodes_that_wait_are_no_fault_and_programs_are_told_that_no_lock_can_be_had() {
+    let (data, nodes) = (start(&[]), [start(&[]), start(&[]), start(&[])]);
+    let urls = nodes.each_ref().map(RedisServer::url);
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("lockgate.yaml");
+    let settings = format!("{HERE}data: {}\nlocks: {{nodes: [{}]}}\n", data.url(), urls.join(", "));
+    std::fs::write(&file, settings).unwrap();
+    let told = || {
+        let mut doctor = Command::new(env!("CARGO_BIN_EXE_lockgate"));
+        let output = doctor.args(["doctor", "--json"]).arg(&file).output().unwrap();
+        assert_eq!(output.status.code(), Some(0));
+        let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(told["fit"], true);
+        (told["can_lock"].clone(), told["waiting"].clone(), told["verdict"].to_string())
+    };
+    let (can_lock, waiting, verdict) = told();
+    assert_eq!((can_lock, waiting), (false.into(), 3.into()));
+    assert!(
+        verdict.contains("fit, but no lock can be had now: of 3 lock nodes 3 wait"),
+        "{verdict}"
+    );
+    init(&urls);
+    let (can_lock, waiting, _) = told();
+    assert_eq!((can_lock, waiting), (true.into(), 0.into()));
 }
 
 #[test]

@@ -117,6 +117,20 @@ fn no_quorum_is_paused_away_unless_that_is_meant() {
     operator.cmd(&["LOCK", "new"]).grant();
     let unknown = operator.cmd(&["LOCKGATE", "NODE", "10.0.0.1:1", "PAUSE"]);
     assert!(unknown.error().starts_with("ERR no lock node has the address '10.0.0.1:1'"));
+    for (action, result, times) in [
+        ("pause_node", "ok", 3.0),
+        ("pause_node", "refused", 2.0),
+        ("resume_node", "ok", 2.0),
+        ("resume_node", "refused", 0.0),
+    ] {
+        assert_eq!(done(&proxy, action, result), times, "{action} {result}");
+    }
+}
+
+/// How often operators have done that, or were refused.
+fn done(proxy: &Proxy, action: &str, result: &str) -> f64 {
+    let labels = format!("action=\"{action}\",result=\"{result}\"");
+    proxy.metric("lockgate_operator_actions_total", &labels)
 }
 
 #[test]
@@ -166,6 +180,7 @@ fn new_locks_wait_while_holders_go_on() {
     assert_eq!(operator.cmd(&["LOCKGATE", "PAUSE", "600000"]), Reply::ok());
     assert_eq!(operator.cmd(&["LOCKGATE", "PAUSE", "0"]), Reply::ok());
     operator.cmd(&["LOCK", "more", "PX", "60000"]).grant();
+    assert_eq!((done(&proxy, "pause", "ok"), done(&proxy, "unpause", "ok")), (3.0, 2.0));
 }
 
 #[test]

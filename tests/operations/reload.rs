@@ -143,8 +143,16 @@ fn a_configuration_with_a_fault_changes_nothing() {
 fn the_log_level_changes_unless_the_environment_has_one() {
     let mut proxy = Proxy::with().top("log: {level: error}\n").start();
     rewrite(&proxy, &[("level: error", "level: debug")]);
-    reload(&proxy, "ok");
-    assert!(logged(&proxy, &["LOCKGATE_LOG goes before log.level"]));
+    for _ in 0..2 {
+        reload(&proxy, "ok");
+    }
+    let told = |words: &[&str]| {
+        proxy.log().lines().filter(|line| words.iter().all(|word| line.contains(word))).count()
+    };
+    let why = "not changed in the running proxy: LOCKGATE_LOG goes before it";
+    assert_eq!(told(&[why, "\"key\":\"log.level\""]), 2, "{}", proxy.log());
+    assert_eq!(told(&["\"message\":\"changed\"", "log.level"]), 0, "{}", proxy.log());
+    assert_eq!(told(&["\"changed\":0,\"not_changed\":1"]), 2, "{}", proxy.log());
     drop(proxy);
     proxy = Proxy::with().environment("LOCKGATE_LOG", "").top("log: {level: info}\n").start();
     rewrite(&proxy, &[("level: info", "level: error")]);

@@ -11,7 +11,7 @@ use tracing::warn;
 use super::{
     super::{
         desk::Desk,
-        metrics::{Outcome, TakenBack},
+        metrics::{Maintenance, Outcome, TakenBack},
         operator::{self, ForcedUnlock, NodePause, NotTakenBack, Outbid},
     },
     Answer, Job, Ours, Progress, Question, not_asked,
@@ -139,12 +139,17 @@ impl Job for Introducing {
             }
             OperatorAct::Pause { time } => {
                 desk.shared.engine.pause(time);
-                match time.is_zero() {
-                    true => warn!(by = %operator, "an operator has new LOCKs granted again"),
-                    false => {
-                        warn!(?time, by = %operator, "an operator has new LOCKs wait (LOCKGATE PAUSE)")
+                let action = match time.is_zero() {
+                    true => {
+                        warn!(by = %operator, "an operator has new LOCKs granted again");
+                        Maintenance::Unpause
                     }
-                }
+                    false => {
+                        warn!(?time, by = %operator, "an operator has new LOCKs wait (LOCKGATE PAUSE)");
+                        Maintenance::Pause
+                    }
+                };
+                desk.shared.metrics.maintained(action, true);
                 answer_ok(ours)
             }
         }

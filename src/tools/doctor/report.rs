@@ -94,11 +94,17 @@ impl Report {
         self.nodes - (self.nodes / 2 + 1)
     }
 
+    /// Whether locks can be had now. Where they cannot although nothing is grave, nothing has to be mended:
+    /// the lock nodes that wait vote by themselves in a while, or once `lockgate init` was run.
+    fn can_lock(&self) -> bool {
+        self.grave() == 0 && self.waiting <= self.may_fail()
+    }
+
     fn verdict(&self) -> String {
         let (nodes, waiting, may_fail) = (self.nodes, self.waiting, self.may_fail());
         let servers = self.all.iter().filter(|one| one.is_server).count();
         match self.grave() {
-            0 if waiting > may_fail => format!(
+            0 if !self.can_lock() => format!(
                 "fit, but no lock can be had now: of {nodes} lock nodes {waiting} wait, and {may_fail} may"
             ),
             0 if waiting > 0 => format!(
@@ -131,6 +137,7 @@ impl Report {
         };
         json!({
             "fit": self.grave() == 0,
+            "can_lock": self.can_lock(),
             "verdict": self.verdict(),
             "lock_nodes": self.nodes,
             "may_fail": self.may_fail(),
