@@ -218,7 +218,8 @@ def check_config(made):
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         file.write(text)
         file.flush()
-        secrets = {**os.environ, "REDIS_PASSWORD": "secret", "LOCK_PASSWORD": "secret"}
+        secrets = {**os.environ, "REDIS_PASSWORD": "secret", "LOCK_PASSWORD": "secret",
+                   "LOCKGATE_ADMIN_TOKEN": "token-of-20-bytes-or-more"}
         checked = subprocess.run([LOCKGATE, "check", file.name], env=secrets, capture_output=True, text=True)
     assert checked.returncode == 0, checked.stderr + text
     return yaml.safe_load(text)
@@ -295,6 +296,8 @@ def lock_nodes_keep_locks(made, config, password):
         assert (redis["args"][0], len(redis["args"]) % 2) == ("redis-server", 1), redis["args"]
         options = dict(zip(redis["args"][1::2], redis["args"][2::2]))
         assert options["--maxmemory-policy"] == "noeviction", f"locks are evicted: {options}"
+        bound, limit = options["--maxmemory"], redis["resources"]["limits"]["memory"]
+        assert int(bound.removesuffix("mb")) <= int(limit.removesuffix("Mi")) * 3 / 4, f"killed at {limit}: {bound}"
         # A file would bring back locks that have ended, and lack those of the last second.
         assert (options["--save"], options["--appendonly"]) == ("", "no"), options
         if password:
@@ -355,15 +358,22 @@ pods_have_no_rights(made)
 proxies_come_and_go_unseen(made, deployment, config)
 spread_over(made, deployment, "topology.kubernetes.io/zone", "kubernetes.io/hostname")
 init_is_for_new_deployments(made)
+rules = made["NetworkPolicy", "lockgate"]["spec"]["ingress"]
+assert [rule["ports"] for rule in rules] == [[{"port": "redis"}]], f"the status page is open to {rules}"
+assert rules[0]["from"] == [{"podSelector": {}}], f"clients come from {rules}"
 assert "internalTrafficPolicy" not in made["Service", "lockgate"]["spec"], "one machine's proxies alone"
 assert "envFrom" not in pod(made, *deployment)["containers"][0], "reads a Secret that nobody has named"
 
 print("== everything that can be switched on")
+prometheus = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
 made = install({
     "kind": "DaemonSet", "secret": "passwords", "nodes": {"enabled": True, "passwordKey": "LOCK_PASSWORD"},
+    "network": {"monitoring": prometheus}, "extraVolumes": [{"name": "tls", "secret": {"secretName": "tls"}}],
+    "extraVolumeMounts": [{"name": "tls", "mountPath": "/tls", "readOnly": True}],
     "monitor": {"enabled": True, "labels": {"release": "p"}}, "rules": {"enabled": True},
     "board": {"enabled": True},
-    "config": {"data": data, "locks": {"max_ttl": "30s"}}, "service": {"annotations": {"a": "b"}},
+    "config": {"data": data, "locks": {"max_ttl": "30s"}, "admin": {"token": "${LOCKGATE_ADMIN_TOKEN}"}},
+    "service": {"annotations": {"a": "b"}},
     "nodeSelector": {"disk": "ssd"}, "tolerations": [{"operator": "Exists"}], "imagePullSecrets": [{"name": "p"}],
     "podAnnotations": {"a": "b"},
 })
@@ -377,7 +387,13 @@ lock_nodes_keep_locks(made, config, "LOCK_PASSWORD")
 init_is_for_new_deployments(made)
 prometheus_finds_proxies(made)
 assert made["Service", "lockgate"]["spec"]["internalTrafficPolicy"] == "Local", "led to another machine's proxy"
+assert config["admin"]["token"] == "${LOCKGATE_ADMIN_TOKEN}", config["admin"]
+rules = made["NetworkPolicy", "lockgate"]["spec"]["ingress"]
+assert [rule["from"] for rule in rules if rule["ports"] == [{"port": "admin"}]] == [prometheus], rules
 for key in (("DaemonSet", "lockgate"), ("Job", "lockgate-init")):
+    volumes = [volume["name"] for volume in pod(made, *key)["volumes"]]
+    mounts = [mount["name"] for mount in pod(made, *key)["containers"][0]["volumeMounts"]]
+    assert volumes == mounts == ["config", "tls"], f"{key} has {volumes} and mounts {mounts}"
     source = pod(made, *key)["containers"][0].get("envFrom")
     assert source == [{"secretRef": {"name": "passwords"}}], f"{key} has no passwords: {source}"
 hosts = [node.split("@")[1] for node in config["locks"]["nodes"]]
@@ -394,6 +410,22 @@ made = install({"config": {"data": data}, "nodes": {"enabled": True}})
 fits_schemas(made)
 lock_nodes_keep_locks(made, check_config(made), "")
 
+print("== more lock nodes of the chart's own take the place of fewer")
+for count, following in ((3, 5), (5, 3)):
+    made = install({"config": {"data": data}, "nodes": {"enabled": True, "count": count, "nextCount": following}})
+    fits_schemas(made)
+    lock_nodes_keep_locks(made, config := check_config(made), "")
+    names = [f"redis://{name}-0.lockgate-nodes.locks.svc:6379" for kind, name in sorted(made) if kind == "StatefulSet"]
+    assert config["locks"]["nodes"] == names[:count], config["locks"]
+    assert config["locks"]["next_nodes"] == names[:following], config["locks"]
+
+print("== TLS for clients, at the chart's address")
+# The files are not here, so the configuration is not checked.
+tls = {"cert_file": "/tls/tls.crt", "key_file": "/tls/tls.key"}
+made = install({"config": {"data": data, "listen": {"tls": tls}, "locks": {"nodes": ["redis://a"]}}})
+config = yaml.safe_load(made["ConfigMap", "lockgate"]["data"]["lockgate.yaml"])
+assert config["listen"] == {"address": "0.0.0.0:6380", "tls": tls}, config["listen"]
+
 print("== runbooks at an address of one's own")
 base = "https://git.example.org/lockgate/blob/main/"
 nodes = {"nodes": ["redis://a"]}
@@ -408,5 +440,23 @@ assert there == groups, "more than the addresses has changed"
 print("== what is wrong is said")
 refused({}, "config.data")
 refused({"config": {"data": data}, "nodes": {"enabled": True, "count": 4}}, "nodes.count")
-refused({"config": {"data": data}, "kind": "Pod"}, "kind: Deployment or DaemonSet")
+refused({"config": {"data": data, "locks": nodes}, "kind": "Pod"}, "kind: Deployment or DaemonSet")
+refused({"config": {"data": data}}, "config.locks.nodes: the lock nodes")
+refused({"config": {"data": data, "locks": nodes}, "nodes": {"enabled": True}}, "config.locks.nodes: with nodes.enabled")
+for key, given in (("listen", "127.0.0.1:1"), ("listen", ["0.0.0.0:1"]), ("listen", {"address": "0.0.0.0:1"}),
+                   ("admin", "0.0.0.0:1"), ("admin", False), ("admin", {"listen": "0.0.0.0:1", "token": "${T}"})):
+    refused({"config": {"data": data, "locks": nodes, key: given}}, f"config.{key}: the chart sets the address")
+for time, wait, is_enough in (("60s", 64, False), ("1m", 65, True), ("59500ms", 64, False), ("59500ms", 65, True),
+                              ("2m", 124, False), ("1h", 3605, True)):
+    values = {"config": {"data": data, "locks": {"max_ttl": time}}, "nodes": {"enabled": True, "waitSeconds": wait}}
+    if is_enough:
+        install(values)
+    else:
+        refused(values, "nodes.waitSeconds")
+values = {"config": {"data": data, "locks": {"max_ttl": "${TTL}"}}, "nodes": {"enabled": True}}
+refused(values, "config.locks.max_ttl: ${TTL} must be written as 30s")
+refused({"config": {"data": data}, "nodes": {"enabled": True, "nextCount": 2}}, "nodes.nextCount")
+refused({"config": {"data": data, "locks": {"next_nodes": ["redis://b"]}}, "nodes": {"enabled": True, "nextCount": 3}},
+        "config.locks.next_nodes")
+refused({"config": {"data": data, "locks": nodes}, "monitor": {"enabled": True}}, "network.monitoring")
 print("== all well")
