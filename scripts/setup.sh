@@ -93,6 +93,25 @@ if ! command -v cargo >/dev/null; then
   exit 1
 fi
 
+# Lock libraries that the tests run need Node.js 20, and Debian 12 has 18. The Makefile puts this folder at the front of
+# PATH. npm comes along, as Debian's finds its parts by Debian's Node.js alone.
+PATH="$PWD/target/node/node_modules/.bin:$PATH"
+is_new_enough() { node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)' 2>/dev/null; }
+if [ "${1:-run}" = test ] && ! is_new_enough; then
+  echo "Installing: Node.js 22 into target/node, as $(command -v node) is $(node --version 2>/dev/null || echo broken)"
+  rm -rf target/node
+  mkdir -p target/node
+  # Outside of any folder with a package.json, whose own packages npm would install.
+  echo '{"private": true}' >target/node/package.json
+  (cd target/node && npm install --silent --no-audit --no-fund --no-package-lock node@22.23.3 npm@10.9.9) || true
+  hash -r
+  if ! is_new_enough; then
+    echo "Missing: Node.js 20 or later, and npm could not fetch it. Put one at the front of PATH, with its npm" >&2
+    echo "(https://nodejs.org/en/download)." >&2
+    exit 1
+  fi
+fi
+
 case "${1:-run}" in
   run) exit ;;
   docs)
