@@ -95,7 +95,7 @@ dist:
 
 # Apart, as its database is on GitHub.
 advisories:
-	@scripts/setup.sh dist
+	@scripts/setup.sh deny
 	cargo deny check advisories
 
 dist-test:
