@@ -28,7 +28,7 @@ case "${1:-run}" in
     "openssl openssl" "python3 python3" "node nodejs" "npm npm") ;;
   dist) wanted+=("musl-gcc musl-tools" "aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu"
     "python3 python3" "rpm rpm" "debootstrap debootstrap" "qemu-aarch64-static qemu-user-static"
-    "ip iproute2" "readelf binutils") ;;
+    "ip iproute2" "readelf binutils" "cpio cpio") ;;
   chart | deny) ;;
   # libFuzzer is C++.
   fuzz) wanted+=("c++ g++") ;;
