@@ -35,6 +35,7 @@ if cmp -s config/lockgate.yaml "$stage/lockgate.yaml"; then
   exit 1
 fi
 "target/$host/dist/lockgate" check "$stage/lockgate.yaml" >/dev/null
+python3 scripts/pages.py "$stage/doc"
 
 [ $# -gt 0 ] || set -- x86_64 aarch64
 for arch in "$@"; do
@@ -46,11 +47,9 @@ for arch in "$@"; do
 
   name="lockgate-$version-linux-$arch"
   tree="$stage/$name"
-  mkdir -p "$tree/config/grafana" "$tree/docs"
-  cp "target/$target/dist/lockgate" LICENSE* README.md CHANGELOG.md "$tree/"
-  cp -r docs/*.md docs/clients docs/commands "$tree/docs/"
-  cp config/{lockgate.yaml,lockgate.service,alerts.yml,rules.yml,prometheus.yml} "$tree/config/"
-  cp config/grafana/lockgate.json "$tree/config/grafana/"
+  mkdir -p "$tree"
+  cp "target/$target/dist/lockgate" LICENSE* "$tree/"
+  cp -r "$stage/doc/." "$tree/"
   cp -r "$stage/man" "$stage/completions" "$tree/"
   tar --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner \
     -C "$stage" -c "$name" | gzip -9n >"$out/$name.tar.gz"

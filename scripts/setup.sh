@@ -7,6 +7,7 @@
 #   scripts/setup.sh picture    the same as run, and what makes the picture of the status page
 #   scripts/setup.sh bench      the same as run, and the peers of the benchmarks
 #   scripts/setup.sh dist       what the packages are built with, and installed in by their test
+#   scripts/setup.sh deny       what looks at the dependencies' licenses and known weaknesses
 #   scripts/setup.sh chart      Helm, as a library for Python 3.12 or later, and Kubernetes's schemas
 #   scripts/setup.sh fuzz       the same as run, and cargo-fuzz; says how to get a nightly
 #   scripts/setup.sh docs       mdBook, and what its build needs
@@ -27,12 +28,12 @@ case "${1:-run}" in
     "openssl openssl" "python3 python3" "node nodejs" "npm npm") ;;
   dist) wanted+=("musl-gcc musl-tools" "aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu"
     "python3 python3" "rpm rpm" "debootstrap debootstrap" "qemu-aarch64-static qemu-user-static"
-    "ip iproute2" "readelf binutils") ;;
-  chart) ;;
+    "ip iproute2" "readelf binutils" "cpio cpio") ;;
+  chart | deny) ;;
   # libFuzzer is C++.
   fuzz) wanted+=("c++ g++") ;;
   docs) wanted=("git git") ;;
-  *) echo "usage: $0 run|test|chaos|picture|bench|dist|chart|fuzz|docs" >&2; exit 2 ;;
+  *) echo "usage: $0 run|test|chaos|picture|bench|dist|deny|chart|fuzz|docs" >&2; exit 2 ;;
 esac
 
 missing=()
@@ -93,6 +94,25 @@ if ! command -v cargo >/dev/null; then
   exit 1
 fi
 
+# Lock libraries that the tests run need Node.js 20, and Debian 12 has 18. The Makefile puts this folder at the front of
+# PATH. npm comes along, as Debian's finds its parts by Debian's Node.js alone.
+PATH="$PWD/target/node/node_modules/.bin:$PATH"
+is_new_enough() { node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)' 2>/dev/null; }
+if [ "${1:-run}" = test ] && ! is_new_enough; then
+  echo "Installing: Node.js 22 into target/node, as $(command -v node) is $(node --version 2>/dev/null || echo broken)"
+  rm -rf target/node
+  mkdir -p target/node
+  # Outside of any folder with a package.json, whose own packages npm would install.
+  echo '{"private": true}' >target/node/package.json
+  (cd target/node && npm install --silent --no-audit --no-fund --no-package-lock node@22.23.3 npm@10.9.9) || true
+  hash -r
+  if ! is_new_enough; then
+    echo "Missing: Node.js 20 or later, and npm could not fetch it. Put one at the front of PATH, with its npm" >&2
+    echo "(https://nodejs.org/en/download)." >&2
+    exit 1
+  fi
+fi
+
 case "${1:-run}" in
   run) exit ;;
   docs)
@@ -106,6 +126,10 @@ case "${1:-run}" in
     for tool in cargo-deb cargo-generate-rpm cargo-cyclonedx cargo-deny; do
       command -v "$tool" >/dev/null || cargo install --quiet --locked "$tool"
     done
+    exit
+    ;;
+  deny)
+    command -v cargo-deny >/dev/null || cargo install --quiet --locked cargo-deny
     exit
     ;;
   chart)

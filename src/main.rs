@@ -52,7 +52,7 @@ struct ConfigSource {
     /// defaults.
     #[arg(conflicts_with = "config")]
     file: Option<PathBuf>,
-    /// The same.
+    /// The configuration file, in place of the argument.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }

@@ -18,11 +18,17 @@ use clap_mangen::{
 const SECTIONS: &[(&str, &[(&str, &str)])] = &[
     (
         "FILES",
-        &[(
-            "/etc/lockgate/lockgate.yaml",
-            "The configuration that the packages' service reads. Each key stands in it with its default and \
-             when to touch it.",
-        )],
+        &[
+            (
+                "/etc/lockgate/lockgate.yaml",
+                "The configuration that the packages' service reads. Each key stands in it with its default and \
+                 when to touch it.",
+            ),
+            (
+                "/etc/lockgate/environment",
+                "What ${NAME} in that configuration stands for, as NAME=value, where the file is there.",
+            ),
+        ],
     ),
     (
         "ENVIRONMENT",

@@ -22,6 +22,14 @@ trap 'rm -rf --one-file-system "$work"' EXIT
 say() { printf '== %s\n' "$*"; }
 fail() { printf 'FAILED: %s\n' "$*" >&2; exit 1; }
 
+# A binary is for a machine, as uname names it.
+is_for() {
+  local machine=Advanced
+  [ "$1" = aarch64 ] && machine=AArch64
+  readelf --file-header "$2" >"$work/elf"
+  grep -q "Machine:.*$machine" "$work/elf" || fail "$2 is not for $1"
+}
+
 # Runs words in a root, with a network of its own that has loopback alone.
 within() {
   local root=$1; shift
@@ -46,13 +54,61 @@ debian() {
   cp "$here/lock.sh" "$root/lock.sh"
 }
 
+# What both packages have at the same place.
+pages=(/usr/bin/lockgate /usr/lib/systemd/system/lockgate.service)
+for page in lockgate lockgate-doctor lockgate-init lockgate-top lockgate-nodes; do
+  pages+=("/usr/share/man/man1/$page.1.gz")
+done
+pages+=(/usr/share/bash-completion/completions/lockgate /usr/share/fish/vendor_completions.d/lockgate.fish)
+for page in README.md SECURITY.md CHANGELOG.md docs/install.md docs/images/status-page.png config/compose.yaml \
+  config/compose/lockgate.yaml config/grafana/lockgate.json config/alerts.yml; do
+  pages+=("/usr/share/doc/lockgate/$page")
+done
+
+# The completions and man pages of a tree are those of this command line.
+knows_commands() {
+  local tree=$1 zsh=$2 file
+  for file in "$zsh" /usr/share/bash-completion/completions/lockgate \
+    /usr/share/fish/vendor_completions.d/lockgate.fish; do
+    for word in doctor nodes top if-new at-most; do
+      grep -q -- "$word" "$tree$file" || fail "$file does not complete $word"
+    done
+  done
+  gzip --decompress --stdout "$tree/usr/share/man/man1/lockgate-top.1.gz" >"$work/page"
+  grep -q -- '\\-\\-interval' "$work/page" || fail "the page of top has no --interval"
+  gzip --decompress --stdout "$tree/usr/share/man/man1/lockgate-nodes.1.gz" >"$work/page"
+  grep -q -- '\\-\\-change' "$work/page" || fail "the page of nodes has no --change"
+}
+
 say "checksums"
 (cd "$packages" && sha256sum --quiet --check SHA256SUMS)
 
+say "the SBOM names the crates of the binary, and no place where it was built"
+python3 - "$packages"/lockgate-*.cdx.json <<'EOF'
+import json, pathlib, re, sys, tomllib
+text = open(sys.argv[1]).read()
+bom = json.loads(text)
+cargo = tomllib.loads(pathlib.Path("Cargo.toml").read_text())
+assert bom["bomFormat"] == "CycloneDX" and bom["specVersion"] >= "1.3", (bom["bomFormat"], bom["specVersion"])
+ours = bom["metadata"]["component"]
+assert (ours["name"], ours["version"]) == ("lockgate", cargo["package"]["version"]), ours
+crates = {one["name"]: one for one in bom["components"]}
+wanted = {it.get("package", name) if isinstance(it, dict) else name for name, it in cargo["dependencies"].items()}
+assert wanted <= set(crates), f"without {wanted - set(crates)}"
+# They run in tests alone.
+assert not {"proptest", "stateright", "mlua"} & set(crates), "has what tests need"
+assert all(one["version"] and one["purl"].startswith("pkg:cargo/") for one in crates.values())
+places = re.findall(r"file:///(?!lockgate)[^\"]*|/home/[^\"]*|/root/[^\"]*", text)
+assert not places, places
+EOF
+
 say "the binary needs nothing: a root without any other file, names by /etc/hosts and by DNS"
 binary=$(ls "$packages"/../package/lockgate-*-linux-x86_64/lockgate)
-readelf --program-headers "$binary" | grep -q INTERP && fail "it needs a dynamic linker"
-readelf --sections "$binary" | grep -q '\.symtab' && fail "it is not stripped"
+# Not through a pipe: grep that has found its word ends readelf, and the pipe has failed like one that found nothing.
+readelf --wide --program-headers --sections "$binary" >"$work/elf"
+grep -q LOAD "$work/elf" || fail "readelf tells nothing"
+! grep -q INTERP "$work/elf" || fail "it needs a dynamic linker"
+! grep -q '\.symtab' "$work/elf" || fail "it is not stripped"
 mkdir -p "$work/empty/proc" "$work/empty/etc"
 cp "$binary" "$work/empty/lockgate"
 echo "127.0.0.1 by-hosts.test" >"$work/empty/etc/hosts"
@@ -79,11 +135,15 @@ for suite in "$@"; do
     fail "others than the service may read its passwords"
   within "$root" sh /lock.sh || fail "no lock in $suite"
   dpkg-deb --contents "$root/lockgate.deb" >"$work/files"
-  for file in share/man/man1/lockgate.1.gz share/man/man1/lockgate-doctor.1.gz lib/sysusers.d/lockgate.conf \
-    share/bash-completion/completions/lockgate share/doc/lockgate/copyright; do
+  for file in "${pages[@]}" /usr/lib/sysusers.d/lockgate.conf /usr/share/zsh/vendor-completions/_lockgate \
+    /usr/share/doc/lockgate/copyright; do
     # Minimal roots may leave out pages; the package must not.
-    grep -q "/usr/$file$" "$work/files" || fail "the package has no /usr/$file"
+    grep -q "$file$" "$work/files" || fail "the package has no $file"
   done
+  rm -rf "$work/tree"
+  dpkg-deb --extract "$root/lockgate.deb" "$work/tree"
+  python3 "$here/links.py" "$work/tree/usr/share/doc/lockgate" || fail "pages of the .deb lead nowhere"
+  knows_commands "$work/tree" /usr/share/zsh/vendor-completions/_lockgate
   say "what its owner has changed stays: installed again, removed; all goes when it is purged"
   echo "# changed" >>"$root/etc/lockgate/lockgate.yaml"
   chmod 600 "$root/etc/lockgate/lockgate.yaml"
@@ -102,8 +162,8 @@ root=$work/rpm
 debian "$1" "$root"
 rpm=$(ls "$packages"/lockgate-*.x86_64.rpm)
 rpm --query --package --list "$rpm" >"$work/files"
-for file in /usr/bin/lockgate /etc/lockgate/lockgate.yaml /usr/lib/systemd/system/lockgate.service \
-  /usr/lib/sysusers.d/lockgate.conf /usr/share/man/man1/lockgate.1.gz /usr/share/licenses/lockgate/LICENSE-MIT; do
+for file in "${pages[@]}" /etc/lockgate/lockgate.yaml /usr/lib/sysusers.d/lockgate.conf \
+  /usr/share/zsh/site-functions/_lockgate /usr/share/licenses/lockgate/LICENSE-MIT; do
   grep -qx "$file" "$work/files" || fail "the package has no $file"
 done
 [ "$(rpm --query --package --configfiles "$rpm")" = /etc/lockgate/lockgate.yaml ] || fail "its configuration is not one"
@@ -114,6 +174,8 @@ rpm --root "$root" --install --nodeps "$rpm" 2>"$work/log" || { cat "$work/log";
 [ "$(within "$root" stat --format '%U %G %a' /etc/lockgate/lockgate.yaml)" = "root lockgate 640" ] ||
   fail "others than the service may read its passwords"
 within "$root" sh /lock.sh || fail "no lock after rpm --install"
+python3 "$here/links.py" "$root/usr/share/doc/lockgate" || fail "pages of the .rpm lead nowhere"
+knows_commands "$root" /usr/share/zsh/site-functions/_lockgate
 
 if command -v systemd-sysusers >/dev/null; then
   say "systemd-sysusers makes the user"
@@ -123,8 +185,36 @@ if command -v systemd-sysusers >/dev/null; then
   grep -q '^lockgate:.*:/usr/sbin/nologin$' "$work/users/etc/passwd" || fail "no user lockgate"
 fi
 
+say "the tar.gz of each machine"
+for tarball in "$packages"/lockgate-*-linux-*.tar.gz; do
+  name=$(basename "$tarball" .tar.gz)
+  rm -rf "$work/tree"; mkdir "$work/tree"
+  tar -C "$work/tree" -xf "$tarball"
+  python3 "$here/links.py" "$work/tree/$name" || fail "pages of $name lead nowhere"
+  for file in LICENSE-MIT config/lockgate.service man/lockgate-top.1.gz completions/_lockgate; do
+    [ -s "$work/tree/$name/$file" ] || fail "$name has no $file"
+  done
+  is_for "${name##*-}" "$work/tree/$name/lockgate"
+done
+
 arm=$(ls "$packages"/../package/lockgate-*-linux-aarch64/lockgate 2>/dev/null || true)
 if [ -n "$arm" ]; then
+  say "the packages for arm64 have what the others have, for arm64"
+  deb=$(ls "$packages"/lockgate_*_arm64.deb)
+  [ "$(dpkg-deb --field "$deb" Architecture)" = arm64 ] || fail "the .deb says that it is for another machine"
+  names() { dpkg-deb --fsys-tarfile "$1" | tar -t | sort; }
+  diff <(names "$packages"/lockgate_*_amd64.deb) <(names "$deb") || fail "the .deb has other files"
+  rm -rf "$work/tree"; dpkg-deb --extract "$deb" "$work/tree"
+  is_for aarch64 "$work/tree/usr/bin/lockgate"
+  rpm=$(ls "$packages"/lockgate-*.aarch64.rpm)
+  [ "$(rpm --query --package --queryformat '%{ARCH}' "$rpm")" = aarch64 ] || fail "the .rpm is for another machine"
+  diff <(rpm --query --package --list "$packages"/lockgate-*.x86_64.rpm) <(rpm --query --package --list "$rpm") ||
+    fail "the .rpm has other files"
+  rpm --checksig --nosignature "$rpm" >/dev/null
+  rm -rf "$work/tree"; mkdir "$work/tree"
+  # It is for another machine, and would not be installed here.
+  rpm2cpio "$rpm" | (cd "$work/tree" && cpio --extract --make-directories --quiet)
+  is_for aarch64 "$work/tree/usr/bin/lockgate"
   say "the binary for arm64, under qemu, in a root without any other file"
   root=$work/arm; debian "$1" "$root"
   mkdir -p "$root/etc/lockgate"; cp "$arm" "$root/usr/bin/lockgate.arm64"
