@@ -151,7 +151,8 @@ impl Holder {
     pub(super) fn told(&self, now: Instant) -> GrantTold {
         GrantTold {
             fence: self.fence,
-            held_for: now - self.since,
+            // A lease that ran out is forgotten seconds after its end, when others may have had the lock.
+            held_for: now.min(self.until).saturating_duration_since(self.since),
             is_session_lock: self.watch.is_some(),
             is_adopted: self.claim.is_adopted(),
             by: None,

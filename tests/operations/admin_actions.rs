@@ -12,7 +12,8 @@ const ACCOUNTS: &str = "guards:\n  - keys: 'account:*'\n    lock: 'account:{1}'"
 
 /// The headers of who may.
 fn headers() -> String {
-    format!("Authorization: Bearer {TOKEN}\r\nContent-Type: application/json\r\n")
+    // A scheme is written in any case.
+    format!("Authorization: bearer {TOKEN}\r\nContent-Type: application/json\r\n")
 }
 
 /// Posts a body as who may. Returns the status and the answer.

@@ -48,7 +48,8 @@ fn a_lost_lock_and_a_lease_that_ran_out_are_told_with_their_client() {
     eventually("the end of the lease is told", || !told().is_empty());
     assert!(told()[0].contains(r#""lock":"lease\\r\\n""#), "{:?}", told());
     assert_eq!(number(&told()[0], "fence"), u64::try_from(lease.fence).unwrap());
-    assert!(number(&told()[0], "held_ms") >= 100);
+    // Up to its end, though it is told later.
+    assert!(number(&told()[0], "held_ms") <= 100, "{:?}", told());
     assert_eq!(lines(&proxy, &["given:back"]), Vec::<String>::new());
     assert!(!proxy.log().contains(&lost.token) && !proxy.log().contains(&lease.token));
 }

@@ -179,7 +179,11 @@ impl Actions {
             return Err((StatusCode::FORBIDDEN, "a page of another site has sent this".into()));
         }
         let given = headers.get(AUTHORIZATION).map(|value| value.as_bytes());
-        if !given.and_then(|value| value.strip_prefix(b"Bearer ")).is_some_and(|it| token.is(it)) {
+        // RFC 9110, 11.1: the scheme in any case.
+        let is_bearer = |scheme: &&[u8]| scheme.eq_ignore_ascii_case(b"Bearer ");
+        let bearer = given.and_then(|value| value.split_at_checked(7));
+        let bearer = bearer.filter(|(scheme, _)| is_bearer(scheme)).map(|(_, token)| token);
+        if !bearer.is_some_and(|given| token.is(given)) {
             let why = "send admin.token as Authorization: Bearer";
             return Err((StatusCode::UNAUTHORIZED, why.into()));
         }
