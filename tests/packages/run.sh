@@ -213,7 +213,10 @@ if [ -n "$arm" ]; then
   rpm --checksig --nosignature "$rpm" >/dev/null
   rm -rf "$work/tree"; mkdir "$work/tree"
   # It is for another machine, and would not be installed here.
-  rpm2cpio "$rpm" | (cd "$work/tree" && cpio --extract --make-directories --quiet)
+  # rpm2cpio of RPM 4.18 ends with 1 behind a whole payload of these packages. Its digests were checked above, and
+  # cpio fails where an archive is cut.
+  rpm2cpio "$rpm" >"$work/cpio" || true
+  (cd "$work/tree" && cpio --extract --make-directories --quiet <"$work/cpio")
   is_for aarch64 "$work/tree/usr/bin/lockgate"
   say "the binary for arm64, under qemu, in a root without any other file"
   root=$work/arm; debian "$1" "$root"
