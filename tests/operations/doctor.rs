@@ -457,7 +457,10 @@ fn doctor_of_nobody(settings: &str) -> (Option<i32>, String) {
     std::fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
     let (file, binary) = (dir.path().join("f.yaml"), dir.path().join("lockgate"));
     std::fs::write(&file, settings).unwrap();
-    std::fs::copy(env!("CARGO_BIN_EXE_lockgate"), &binary).unwrap();
+    // By a process of its own: one that another test starts would inherit the open file, which cannot be
+    // run as long as somebody may write it.
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_lockgate")).arg(&binary).status();
+    assert!(copied.unwrap().success());
     let output = Command::new("setpriv")
         .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all"])
         .arg(&binary)

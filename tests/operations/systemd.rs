@@ -187,7 +187,7 @@ fn sockets_that_a_service_manager_has_opened_are_used() {
         .spawn()
         .unwrap();
     let reply = early.reply();
-    let text = fs::read_to_string(&log).unwrap();
+    let text = crate::support::log_in(&log);
     let _ = child.kill();
     let _ = child.wait();
     assert_eq!(reply, Reply::simple("PONG"));

@@ -84,7 +84,7 @@ impl Process {
     }
 
     fn log(&self) -> String {
-        fs::read_to_string(&self.log).unwrap_or_default()
+        support::log_in(&self.log)
     }
 
     fn signal(&self, signal: Signal) {

@@ -365,6 +365,21 @@ fn listening(
     (!taken).then_some(Listening { child, ports, tls_port, balancer_port, admin_port, dir })
 }
 
+/// A proxy's log so far. A thread of the proxy's own writes it: what the proxy has told a client of
+/// may not be there yet, so this reads until nothing more has come for a while.
+pub fn log_in(file: &Path) -> String {
+    let read = || std::fs::read_to_string(file).unwrap_or_default();
+    let mut log = read();
+    loop {
+        thread::sleep(Duration::from_millis(100));
+        let now = read();
+        if now.len() == log.len() {
+            return now;
+        }
+        log = now;
+    }
+}
+
 /// The real binary, its data node and its lock nodes.
 pub struct Proxy {
     child: Child,
@@ -637,7 +652,7 @@ impl Proxy {
 
     /// The proxy's log so far.
     pub fn log(&self) -> String {
-        std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
+        log_in(&self.dir.path().join("log"))
     }
 }
 
