@@ -24,7 +24,7 @@ case "${1:-run}" in
     "script bsdutils" "tmux tmux" "haproxy haproxy" "php php-cli" "chromium chromium"
     "prometheus prometheus" "promtool prometheus") ;;
   picture) wanted+=("chromium chromium" "unshare util-linux" "pngquant pngquant") ;;
-  bench) wanted+=("haproxy haproxy" "nutcracker nutcracker" "redis-benchmark redis-tools"
+  bench) wanted+=("haproxy haproxy" "nutcracker nutcracker" "valgrind valgrind" "redis-benchmark redis-tools"
     "openssl openssl" "python3 python3" "node nodejs" "npm npm") ;;
   dist) wanted+=("musl-gcc musl-tools" "aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu"
     "python3 python3" "rpm rpm" "debootstrap debootstrap" "qemu-aarch64-static qemu-user-static"
