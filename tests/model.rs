@@ -36,11 +36,16 @@ mod model {
     pub(crate) mod shards;
     pub(crate) mod state;
     pub(crate) mod steps;
+    pub(crate) mod turns;
 
     /// Lockgate's own rules by which votes are counted.
     #[path = "../../src/lock/quorum.rs"]
     #[allow(dead_code, reason = "not all of it is asked here")]
     mod quorum;
+
+    /// Lockgate's own rule by which coordinators take turns.
+    #[path = "../../src/lock/fitness/change/seals.rs"]
+    mod seals;
 }
 
 use std::{fmt::Debug, hash::Hash, time::Instant};
@@ -64,6 +69,7 @@ use model::{
         self, EXCHANGED_GRANTS, KEPT_BY_SHARD, MOVED_GRANTS, ONE_AGREEMENT, ONE_OWNER,
         PROMOTED_GRANTS, SHARDS_ALWAYS, Shards,
     },
+    turns::{self, ENDS, NOT_SEALED, TAKEN_AND_DONE, TURNS_ALWAYS, Turns},
 };
 
 /// Checks all states: the properties of `always` hold in every state, and each other property in
@@ -1277,4 +1283,19 @@ fn a_request_is_one_of_the_nodes_that_it_began_with() {
     change_breaks("votes over a seal", Fault::VotesOverSeal, ONE_COUNTS_ON, asked());
     let setup = change::Setup { backs_out: [false, false], ..asked() };
     change_breaks("votes of both", Fault::VotesOfBoth, ONE_COUNTS_ON, setup);
+}
+
+#[test]
+fn coordinators_at_once_come_to_an_end() {
+    let properties = &[ENDS, NOT_SEALED, TAKEN_AND_DONE];
+    for deaths in [0, 1] {
+        let turns = Turns { deaths, fault: None, properties };
+        every_state(&format!("three coordinators, {deaths} deaths"), turns, TURNS_ALWAYS);
+    }
+    let fault = Some(turns::Fault::TakesBack);
+    let turns = Turns { deaths: 0, fault, properties: &[ENDS] };
+    shortest_break("each takes the seal back", turns, TURNS_ALWAYS);
+    let fault = Some(turns::Fault::WaitsForEver);
+    let turns = Turns { deaths: 1, fault, properties: &[NOT_SEALED] };
+    shortest_break("whoever waits does so for ever", turns, TURNS_ALWAYS);
 }

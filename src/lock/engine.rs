@@ -427,9 +427,10 @@ impl Engine {
         self.moving.serving()
     }
 
-    /// Sets which lock nodes are to take the place of these; none: they stay.
-    pub(crate) fn set_next_nodes(&self, next: &[LockNode]) {
-        self.moving.set_next(next);
+    /// Sets what the file has as `locks.nodes` and `locks.next_nodes`. Those of them that are not asked are,
+    /// once they have taken the place of those that are.
+    pub(crate) fn set_listed_nodes(&self, nodes: &[LockNode], next_nodes: &[LockNode]) {
+        self.moving.set_listed(nodes, next_nodes);
     }
 
     /// The number of nodes that must be up for a lock to be granted.

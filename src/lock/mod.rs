@@ -68,7 +68,9 @@ pub(crate) use claim::Claim;
 pub use engine::Engine;
 pub(crate) use engine::padded;
 pub use fitness::{
-    change::{ChangeError, ChangeStatus, Changed, NodeOfSet, SetNow, back_out, change, status},
+    change::{
+        BackedOut, ChangeError, ChangeStatus, Changed, NodeOfSet, SetNow, back_out, change, status,
+    },
     fault::Fault,
     init::{InitError, initialise},
 };

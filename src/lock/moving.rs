@@ -4,6 +4,10 @@
 //! ([`SetPair`]). Once the next one votes it is asked from then on: it gets
 //! connections and subscriptions of its own. Grants, lines and the watchdog stay. What is under way on
 //! the nodes before ends there, by their votes alone.
+//!
+//! The file may run ahead of this proxy: it lists those as `locks.nodes` that this proxy has not gone to
+//! yet, or has missed changes to. Those are looked at as next ones. Whoever has begun as a later set of the same
+//! deployment votes, however many sets were between.
 
 use std::{
     sync::{Arc, Weak},
@@ -21,7 +25,7 @@ use tracing::{info, warn};
 use super::{
     WallClock,
     address::{NodeAddress, connector_to_nodes},
-    fitness::change::{SetNow, SetPair},
+    fitness::change::{FoundSet, SetNow, SetPair, votes_anew},
     line::{
         streams,
         subscribe::{self, ListeningSeat},
@@ -44,6 +48,8 @@ const LOOK_SOON: Duration = Duration::from_millis(50);
 const CONNECTED_IN: Duration = Duration::from_millis(500);
 /// How long the nodes before are kept: undone attempts are on their way to them.
 const KEPT_FOR: Duration = Duration::from_secs(10);
+/// What the log calls nodes that vote again.
+const ANEW: &str = "locks.nodes, as a later set,";
 /// How often it is told that no set votes.
 const TOLD_EVERY: Duration = Duration::from_secs(10);
 
@@ -53,6 +59,8 @@ pub(super) struct Moving {
     wall_clock: WallClock,
     /// With the nodes that are asked as `nodes`.
     config: watch::Sender<LocksConfig>,
+    /// `locks.nodes` and `locks.next_nodes` as the file has them.
+    listed: Mutex<(Vec<LockNode>, Vec<LockNode>)>,
     /// Subscriptions to releases.
     listeners: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -76,6 +84,7 @@ impl Moving {
             runtime: runtime.clone(),
             wall_clock,
             config: watch::Sender::new(config.clone()),
+            listed: Mutex::new((config.nodes.clone(), config.next_nodes.clone())),
             listeners: Mutex::default(),
         }
     }
@@ -85,13 +94,23 @@ impl Moving {
         self.config.borrow().nodes.clone()
     }
 
-    /// Sets the nodes that are to take the place of these; none: they stay.
-    pub(super) fn set_next(&self, next: &[LockNode]) {
+    /// Sets what the file has as `locks.nodes` and `locks.next_nodes`.
+    pub(super) fn set_listed(&self, nodes: &[LockNode], next_nodes: &[LockNode]) {
+        let mut listed = self.listed.lock();
+        *listed = (nodes.to_vec(), next_nodes.to_vec());
         self.config.send_if_modified(|config| {
+            let next = next_of(&config.nodes, &listed);
             let is_other = config.next_nodes != next;
-            config.next_nodes = next.to_vec();
+            config.next_nodes = next;
             is_other
         });
+    }
+
+    /// Has these nodes be the ones that are asked.
+    fn ask_those(&self, config: LocksConfig) {
+        let listed = self.listed.lock();
+        let next_nodes = next_of(&config.nodes, &listed);
+        self.config.send_replace(LocksConfig { next_nodes, ..config });
     }
 
     /// Starts to hear of releases through other proxies, and to inspect the nodes.
@@ -124,6 +143,16 @@ impl Moving {
     }
 }
 
+/// The nodes that may take the place of those that are asked, by what the file lists; none: no others are to.
+fn next_of(asked: &[LockNode], (nodes, next): &(Vec<LockNode>, Vec<LockNode>)) -> Vec<LockNode> {
+    match (asked == nodes, asked == next) {
+        (true, _) => next.clone(),
+        (false, true) => Vec::new(),
+        // This proxy has not heard of it.
+        (false, false) => nodes.clone(),
+    }
+}
+
 /// Has the nodes tell the watchdog when they can be asked again.
 pub(super) fn tell(locks: &Arc<Locks>, nodes: &Nodes) {
     let (watched, held) = (Arc::downgrade(&locks.grants), Arc::downgrade(&locks.grants));
@@ -153,7 +182,19 @@ async fn follow(locks: Weak<Locks>, moving: Arc<Moving>) -> Option<()> {
         nodes.note_releases(!config.next_nodes.is_empty());
         let Some(pair) = SetPair::new(&config).await else {
             admissions.may_write(true, true);
-            changes.changed().await.ok()?;
+            tokio::select! {
+                changed = changes.changed() => changed.ok()?,
+                () = admissions.given_up.notified() => {
+                    // They may have been given up, and have taken the place of the others again.
+                    drop(nodes);
+                    match admissions.set() {
+                        Some(known) if votes_anew(&config, &known).await => {
+                            move_on(&locks.upgrade()?, &moving, config, ANEW).await;
+                        }
+                        _ => sleep(LOOK_EVERY).await,
+                    }
+                }
+            }
             continue;
         };
         info!(
@@ -162,11 +203,18 @@ async fn follow(locks: Weak<Locks>, moving: Arc<Moving>) -> Option<()> {
         // This proxy knows its own set, or finds out before it writes anything.
         admissions.may_write(admissions.set().is_some(), false);
         while !changes.has_changed().ok()? {
-            let now = pair.find(admissions.set()).await;
+            let FoundSet { now, is_anew } = pair.find(admissions.set().as_ref()).await;
             let pause = match now {
                 SetNow::NextNodes => {
                     drop(nodes);
-                    move_on(&locks.upgrade()?, &moving).await;
+                    let next = config.next()?;
+                    move_on(&locks.upgrade()?, &moving, next, "locks.next_nodes").await;
+                    break;
+                }
+                SetNow::Nodes if is_anew => {
+                    drop(nodes);
+                    let same = LocksConfig { next_nodes: Vec::new(), ..config };
+                    move_on(&locks.upgrade()?, &moving, same, ANEW).await;
                     break;
                 }
                 SetNow::Nodes => {
@@ -197,9 +245,8 @@ async fn follow(locks: Weak<Locks>, moving: Arc<Moving>) -> Option<()> {
     }
 }
 
-/// Asks the next set of nodes from now on.
-async fn move_on(locks: &Arc<Locks>, moving: &Arc<Moving>) {
-    let Some(config) = moving.config.borrow().next() else { return };
+/// Asks this set of nodes from now on. `named`: what the log calls it.
+async fn move_on(locks: &Arc<Locks>, moving: &Arc<Moving>, config: LocksConfig, named: &str) {
     let listeners = std::mem::take(&mut *moving.listeners.lock());
     let listens = !listeners.is_empty();
     for listener in listeners {
@@ -220,12 +267,12 @@ async fn move_on(locks: &Arc<Locks>, moving: &Arc<Moving>) {
     locks.grants.move_to(nodes.clone());
     locks.queues.moved(&config);
     nodes.repeat_releases(&before);
-    moving.config.send_replace(config);
+    moving.ask_those(config);
     // Who has not listened before goes on without.
     if listens {
         moving.listen(locks, at);
     }
-    info!(nodes = nodes.status().len(), "the lock nodes are locks.next_nodes from now on");
+    info!(nodes = nodes.status().len(), "the lock nodes are {named} from now on");
     // Attempts that were given up are undone there.
     tokio::spawn(async move {
         sleep(KEPT_FOR).await;

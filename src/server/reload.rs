@@ -27,6 +27,10 @@ use crate::{
     session::Shared,
 };
 
+/// Why lock nodes are not asked yet.
+const AHEAD: &str = "this proxy asks others still, and goes over to those of the file once they have taken their place \
+    (lockgate nodes --change, which needs them as locks.next_nodes first: docs/operations.md)";
+
 /// The outcome of reading the configuration again.
 #[derive(Debug, PartialEq)]
 struct Merged {
@@ -45,6 +49,10 @@ fn merge(running: &Config, read: &Config, is_alone: bool, serving: &[LockNode]) 
     // The nodes that serve are among those of the file, in either place.
     let is_listed =
         has_served || read.locks.nodes == running.locks.nodes && read.locks.next_nodes == serving;
+    let is_fixed = |node: &LockNode| matches!(node, LockNode::Fixed(_));
+    let may_go_over = running.locks.quarantine
+        && read.locks.quarantine
+        && read.locks.nodes.iter().chain(serving).all(is_fixed);
     let (mut config, mut taken, mut left) = (running.clone(), Vec::new(), Vec::new());
     config.take(read, &mut |key, is_live| {
         let why = match key {
@@ -56,6 +64,8 @@ fn merge(running: &Config, read: &Config, is_alone: bool, serving: &[LockNode]) 
                 taken.push(key);
                 return true;
             }
+            "locks.nodes" if may_go_over => AHEAD,
+            "locks.next_nodes" if may_go_over => "waits until this proxy asks those of locks.nodes",
             "locks.next_nodes" => {
                 "the lock nodes that vote now are to be locks.nodes, or to stay locks.next_nodes"
             }
@@ -152,9 +162,8 @@ impl Reloader {
         let running = self.shared.config.load_full();
         let Merged { mut config, mut taken, mut left } =
             merge(&running, read, self.is_alone(), &serving);
-        if config.locks.nodes == serving {
-            self.shared.engine.set_next_nodes(&config.locks.next_nodes);
-        }
+        // The file may run ahead of what this proxy has heard.
+        self.shared.engine.set_listed_nodes(&read.locks.nodes, &read.locks.next_nodes);
         let room = descriptors::make_room(config.maxclients, config.locks.listed());
         self.admission.set_limits(&Config { maxclients: room, ..config.clone() }, Instant::now());
         self.shared.engine.set_limits(&config.locks);

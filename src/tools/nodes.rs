@@ -6,7 +6,7 @@ use anyhow::bail;
 
 use crate::{
     config::Config,
-    lock::{self, ChangeStatus, NodeOfSet},
+    lock::{self, BackedOut, ChangeError, ChangeStatus, NodeOfSet},
 };
 
 /// What is to become of a change.
@@ -58,10 +58,13 @@ async fn carry_out(config: &Config, step: NodesStep) -> anyhow::Result<()> {
                     );
                 }
             }
+            // Old lock nodes that had not heard of it are told.
+            Err(done @ ChangeError::Done) => println!("{done}"),
             Err(error) => bail!(error),
         },
         NodesStep::BackOut => match lock::back_out(locks).await {
-            Ok(()) => println!("taken back: locks.nodes vote"),
+            Ok(BackedOut::TakenBack) => println!("taken back: locks.nodes vote"),
+            Ok(BackedOut::Nothing) => println!("there is nothing to take back"),
             Err(error) => bail!(error),
         },
     }

@@ -24,13 +24,36 @@ fn list(proxy: &Proxy, next: &[String]) {
     reload(proxy);
 }
 
-/// Writes both lists into the proxy's file, and has it read that.
+/// Writes both lists into the proxy's file, and has it read that. No list is written that is empty.
 fn list_both(proxy: &Proxy, nodes: &[String], next: &[String]) {
+    write_both(proxy, nodes, next);
+    reload(proxy);
+}
+
+fn write_both(proxy: &Proxy, nodes: &[String], next: &[String]) {
     let text = fs::read_to_string(proxy.config_file()).unwrap();
     let at = text.find("  nodes:").unwrap();
-    let lists = format!("  nodes: {nodes:?}\n  next_nodes: {next:?}\n");
+    let next = if next.is_empty() { String::new() } else { format!("  next_nodes: {next:?}\n") };
+    let lists = format!("  nodes: {nodes:?}\n{next}");
     fs::write(proxy.config_file(), format!("{}{lists}", &text[..at])).unwrap();
-    reload(proxy);
+}
+
+/// Writes so many fences to the proxy's lock nodes that copying takes a while.
+fn fill(proxy: &Proxy, count: usize) {
+    let fill = format!(
+        "for n = 1, {count} do redis.call('SET', 'lockgate:fence:lock:' .. n, n .. ' 1111111111111111') end"
+    );
+    for node in 0..3 {
+        proxy.node_client(node).cmd(&["EVAL", &fill, "0"]);
+    }
+}
+
+fn three() -> [RedisServer; 3] {
+    [redis(), redis(), redis()]
+}
+
+fn urls(nodes: &[RedisServer]) -> Vec<String> {
+    nodes.iter().map(RedisServer::url).collect()
 }
 
 fn reload(proxy: &Proxy) {
@@ -206,7 +229,7 @@ fn locks_outlive_the_nodes_that_granted_them() {
         assert!(other.log().contains(&format!("\"changed\",\"key\":\"{key}\"")), "{}", other.log());
     }
     assert!(refused(&other, &[]).contains("has no locks.next_nodes"));
-    assert!(refused(&one, &["--change"]).contains("have been changed already"));
+    assert!(shown(&one, &["--change"]).contains("have been changed already"));
     assert!(refused(&one, &["--back-out"]).contains("have been changed already"));
     elsewhere.cmd(&["LOCK", "again", "x", "PX", "1000"]).grant();
 }
@@ -273,11 +296,7 @@ fn a_change_that_was_cut_off_is_taken_back_or_brought_to_its_end() {
     let urls: Vec<String> = next.iter().map(RedisServer::url).collect();
     let mut client = proxy.client();
     client.cmd(&["LOCK", "held", "h", "PX", "50000"]).grant();
-    // So many that copying takes a while.
-    let fill = "for n = 1, 60000 do redis.call('SET', 'lockgate:fence:lock:' .. n, n .. ' 1111111111111111') end";
-    for node in 0..3 {
-        proxy.node_client(node).cmd(&["EVAL", fill, "0"]);
-    }
+    fill(&proxy, 60_000);
     list(&proxy, &urls);
     let cut_off = |proxy: &Proxy| {
         let mut tool = start_changing(proxy);
@@ -578,8 +597,200 @@ fn a_node_that_has_not_heard_that_it_was_left_is_named_and_told() {
     let text = shown(&proxy, &[]);
     let address = proxy.node(2).addr();
     assert!(text.contains(&format!("warning: {address} has not heard that it was left")), "{text}");
-    assert!(refused(&proxy, &["--change"]).contains("have been changed already"));
+    assert!(shown(&proxy, &["--change"]).contains("have been changed already"));
     let text = shown(&proxy, &[]);
     assert!(text.starts_with("locks.next_nodes vote\n"), "{text}");
     assert!(!text.contains("has not heard"), "{text}");
+}
+
+#[test]
+fn two_at_once_come_to_an_end_where_copying_takes_long() {
+    let proxy = Proxy::with().nodes(3).locks("node_timeout: 500ms").start();
+    let next = three();
+    fill(&proxy, 20_000);
+    proxy.client().cmd(&["LOCK", "held", "h", "PX", "50000"]).grant();
+    list(&proxy, &urls(&next));
+    let all = [(); 3].map(|()| {
+        let tool = start_changing(&proxy);
+        // Behind the other's seal, while that one copies.
+        eventually("it is sealed", || shown(&proxy, &[]).starts_with("locks.nodes are sealed"));
+        tool
+    });
+    let all = all.map(said);
+    let copied = |text: &&String| text.contains("changed: 1 held locks were copied");
+    assert_eq!(all.iter().filter(copied).count(), 1, "{all:?}");
+    let are_told = all.iter().all(|text| text.contains("\nlocks.next_nodes vote\n"));
+    assert!(are_told, "{all:?}");
+    let expected = addresses(&next.each_ref());
+    eventually("the next nodes are asked", || asked(&proxy) == expected);
+    lock(&mut proxy.client(), &["LOCK", "a", "x", "PX", "1000"]);
+}
+
+#[test]
+fn who_waits_for_another_takes_the_change_back_in_time() {
+    let proxy = Proxy::with().nodes(3).locks("node_timeout: 500ms\n  default_ttl: 6s").start();
+    let next = three();
+    fill(&proxy, 40_000);
+    list(&proxy, &urls(&next));
+    let sealed = || shown(&proxy, &[]).starts_with("locks.nodes are sealed");
+    let mut tool = Command::new(env!("CARGO_BIN_EXE_lockgate"));
+    tool.args(["nodes", "--change", "--at-most", "6s"]).arg(proxy.config_file());
+    let first = tool.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    eventually("it is sealed", sealed);
+    let seal = || {
+        let marker = proxy.node_client(0).cmd(&["GET", "lockgate:deployment"]);
+        let Reply::Bulk(marker) = marker else { panic!("no marker") };
+        String::from_utf8(marker).unwrap()
+    };
+    let before = seal();
+    let mut second = start_changing(&proxy);
+    eventually("the other one has sealed", || seal() != before);
+    second.kill().unwrap();
+    second.wait().unwrap();
+    let said = said(first);
+    assert!(said.contains("was taken back: locks.nodes vote again"), "{said}");
+    lock(&mut proxy.client(), &["LOCK", "a", "x", "PX", "1000"]);
+    assert!(shown(&proxy, &["--back-out"]).starts_with("there is nothing to take back\n"));
+}
+
+#[test]
+fn who_runs_beside_a_back_out_says_so() {
+    let proxy = Proxy::with().nodes(3).locks("node_timeout: 500ms").start();
+    let next = three();
+    fill(&proxy, 20_000);
+    list(&proxy, &urls(&next));
+    let tool = start_changing(&proxy);
+    eventually("it is sealed", || shown(&proxy, &[]).starts_with("locks.nodes are sealed"));
+    assert!(shown(&proxy, &["--back-out"]).starts_with("taken back: locks.nodes vote\n"));
+    let said = said(tool);
+    assert!(said.contains("somebody else has taken it back"), "{said}");
+    assert!(shown(&proxy, &[]).starts_with("locks.nodes vote\n"));
+    lock(&mut proxy.client(), &["LOCK", "a", "x", "PX", "1000"]);
+}
+
+#[test]
+fn a_proxy_goes_over_to_what_its_file_has_ahead_of_it() {
+    let one = Proxy::with().nodes(3).locks("node_timeout: 500ms").start();
+    let other = Proxy::beside(&one).start();
+    eventually("the other proxy is ready", || asked(&other).len() == 3);
+    let first = one.urls();
+    let [second, third] = [three(), three()];
+    let mut client = other.client();
+    client.cmd(&["LOCK", "held", "h", "PX", "50000"]).grant();
+    // It has read the list of step 4 before the change, and that of the next change behind it.
+    list_both(&other, &urls(&second), &urls(&third));
+    let text = other.log();
+    for key in ["locks.nodes", "locks.next_nodes"] {
+        assert!(text.contains(&format!("\"key\":\"{key}\"")), "{key}: {text}");
+    }
+    assert!(text.contains("goes over to those of the file once they have taken their place"));
+    client.cmd(&["LOCK", "a", "x", "PX", "1000"]).grant();
+    list(&one, &urls(&second));
+    shown(&one, &["--change"]);
+    eventually("the second nodes are asked", || asked(&other) == addresses(&second.each_ref()));
+    list_both(&one, &urls(&second), &urls(&third));
+    shown(&one, &["--change"]);
+    for proxy in [&one, &other] {
+        eventually("the third nodes are asked", || asked(proxy) == addresses(&third.each_ref()));
+    }
+    assert!(matches!(client.cmd(&["RENEW", "held", "h", "PX", "50000"]), Reply::Int(_)));
+
+    // And one that has heard of neither of two changes, and those of the first are gone.
+    list_both(&other, &urls(&third), &[]);
+    let fourth = three();
+    list_both(&one, &urls(&third), &urls(&fourth));
+    shown(&one, &["--change"]);
+    eventually("the fourth nodes are asked", || asked(&one) == addresses(&fourth.each_ref()));
+    list_both(&one, &urls(&fourth), &first);
+    for node in 0..3 {
+        one.node_client(node).cmd(&["FLUSHALL"]);
+    }
+    shown(&one, &["--change"]);
+    let voting: Vec<String> =
+        first.iter().map(|url| url.trim_start_matches("redis://").to_owned()).collect();
+    eventually("the first nodes are asked", || asked(&one) == voting);
+    drop(fourth);
+    let reply = client.cmd(&["LOCK", "a", "x", "PX", "1000"]);
+    assert!(reply.error_text().starts_with("NOQUORUM"), "{reply:?}");
+    list_both(&other, &first, &[]);
+    eventually("the first nodes are asked", || asked(&other) == voting);
+    lock(&mut client, &["LOCK", "a", "x", "PX", "1000"]);
+    assert!(matches!(client.cmd(&["RENEW", "held", "h", "PX", "50000"]), Reply::Int(_)));
+}
+
+#[test]
+fn a_proxy_asks_its_nodes_again_once_they_are_back_in_their_place() {
+    let one = Proxy::with().nodes(3).locks("node_timeout: 500ms").start();
+    let other = Proxy::beside(&one).start();
+    eventually("the other proxy is ready", || asked(&other).len() == 3);
+    let first = one.urls();
+    let second = three();
+    let mut client = other.client();
+    client.cmd(&["LOCK", "held", "h", "PX", "50000"]).grant();
+    // In the second round it has a list of those that are not to come after all.
+    for lists in [vec![], urls(&three())] {
+        list_both(&other, &first, &lists);
+        list_both(&one, &first, &urls(&second));
+        shown(&one, &["--change"]);
+        eventually("the second nodes are asked", || asked(&one) == addresses(&second.each_ref()));
+        let reply = client.cmd(&["LOCK", "a", "x", "PX", "1000"]);
+        assert!(reply.error_text().starts_with("NOQUORUM"), "{reply:?}");
+        list_both(&one, &urls(&second), &first);
+        shown(&one, &["--change"]);
+        lock(&mut client, &["LOCK", "a", "x", "PX", "1000"]);
+        assert!(matches!(client.cmd(&["RENEW", "held", "h", "PX", "50000"]), Reply::Int(_)));
+        client.cmd(&["UNLOCK", "a", "x"]);
+    }
+}
+
+#[test]
+fn what_cannot_be_done_is_told_as_it_is() {
+    let proxy = Proxy::with().nodes(3).locks("node_timeout: 200ms\n  default_ttl: 4s").start();
+    let next = three();
+    let init = |nodes: &[RedisServer]| {
+        let text = fs::read_to_string(proxy.config_file()).unwrap();
+        let at = text.find("  nodes:").unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), format!("{}  nodes: {:?}\n", &text[..at], urls(nodes))).unwrap();
+        let mut tool = Command::new(env!("CARGO_BIN_EXE_lockgate"));
+        let Output { status, stderr, .. } = tool.arg("init").arg(file.path()).output().unwrap();
+        assert!(!status.success());
+        String::from_utf8(stderr).unwrap()
+    };
+    // The nodes to come lose their memory behind the copy, before it is decided.
+    fill(&proxy, 20_000);
+    list(&proxy, &urls(&next));
+    let mut tool = start_changing(&proxy);
+    eventually("copying is begun", || has(&next[0], "lockgate:copied") != Reply::NullBulk);
+    tool.kill().unwrap();
+    tool.wait().unwrap();
+    let words = init(&next);
+    assert!(words.contains("copied by lockgate nodes --change"), "{words}");
+    assert!(words.contains("DEL lockgate:copied on node 1"), "{words}");
+    // A quorum of those that are sealed forget it.
+    for node in 0..2 {
+        proxy.node_client(node).cmd(&["FLUSHALL"]);
+    }
+    for flag in ["--change", "--back-out"] {
+        let words = refused(&proxy, &[flag]);
+        assert!(words.contains("locks.nodes are sealed, and too few"), "{flag}: {words}");
+        assert!(words.contains("a new deployment is needed"), "{flag}: {words}");
+        assert!(!words.contains("run lockgate nodes"), "{flag}: {words}");
+    }
+    assert!(shown(&proxy, &[]).starts_with("too few nodes answer, and have kept their memory"));
+}
+
+#[test]
+fn who_lists_other_nodes_than_those_decided_upon_is_told_so() {
+    let proxy = Proxy::with().nodes(3).start();
+    let [next, others] = [three(), three()];
+    list(&proxy, &urls(&next));
+    shown(&proxy, &["--change"]);
+    let before = proxy.urls();
+    write_both(&proxy, &before, &urls(&others));
+    for flag in ["--change", "--back-out"] {
+        let words = refused(&proxy, &[flag]);
+        assert!(words.contains("it is decided that other nodes than locks.next_nodes"), "{words}");
+        assert!(!words.contains("No locks are granted"), "{words}");
+    }
 }

@@ -62,7 +62,7 @@ use tracing::{info, warn};
 use super::{
     fault::Fault,
     look::{MarkerFound, SelfReport},
-    marker::{Deployment, Identity, NOTE, Seat},
+    marker::{Deployment, Identity, KnownSet, NOTE, Seat},
     refusal::{FORGOTTEN, Place, refusal},
     round::{self, MarkerWrite, Way},
     seats::{Accepted, Survey, Waiting, has_joined},
@@ -317,9 +317,11 @@ impl Admissions {
         self.learned.load(Ordering::Acquire)
     }
 
-    /// The number of the set of nodes that votes here. Returns `None` if that is not known.
-    pub(in crate::lock) fn set(&self) -> Option<u64> {
-        Some(self.state.lock().current.as_ref()?.deployment.set)
+    /// The set of nodes that votes here. Returns `None` if that is not known.
+    pub(in crate::lock) fn set(&self) -> Option<KnownSet> {
+        let state = self.state.lock();
+        let Deployment { id, set, .. } = &state.current.as_ref()?.deployment;
+        Some(KnownSet { id: id.clone(), set: *set })
     }
 
     /// Sets whether this proxy may write that nodes sit on other seats, and that a deployment is new.

@@ -6,6 +6,7 @@ use thiserror::Error;
 use tokio::time::Instant;
 
 use super::{
+    change::has_copy,
     look::{MarkerFound, SelfReport},
     marker::{Deployment, Seat},
     refusal::keys_of_marker,
@@ -25,6 +26,10 @@ use crate::{
 
 /// How long Sentinels and clusters may take to name the masters.
 const SENTINELS_LIMIT: Duration = Duration::from_secs(3);
+
+/// What `lockgate nodes --change` may be about to have vote.
+const HAS_COPY: &str =
+    "has the locks of another deployment, copied by lockgate nodes --change (lockgate:copied)";
 
 /// Why the first markers were not written.
 #[derive(Debug, Error)]
@@ -89,6 +94,10 @@ pub async fn initialise(config: &LocksConfig) -> Result<String, InitError> {
             }
             Ok(asked) => {
                 let name = |what| format!("lock node {url} {what}");
+                if asked.look.marker == MarkerFound::Nothing && has_copy(&ways[seat]).await {
+                    found.push(name(HAS_COPY.into()));
+                    deletions.push(format!("DEL lockgate:copied on node {}", seat + 1));
+                }
                 if let Some(marker) = marker_of(&asked.look) {
                     found.push(name(marker));
                     let station = asked.look.station;

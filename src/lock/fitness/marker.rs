@@ -138,6 +138,22 @@ pub(in crate::lock) struct Deployment {
     pub(in crate::lock) phase: Phase,
 }
 
+/// The set that a proxy knows to be `locks.nodes`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::lock) struct KnownSet {
+    /// The deployment's id.
+    pub(in crate::lock) id: String,
+    /// How many sets there were before this one.
+    pub(in crate::lock) set: u64,
+}
+
+impl KnownSet {
+    /// Whether these nodes vote as a later set of the same deployment.
+    pub(in crate::lock) fn is_before(&self, agreed: &Deployment) -> bool {
+        agreed.stands() && agreed.id == self.id && agreed.set > self.set
+    }
+}
+
 /// The marker of one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::lock) struct Marker {

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{
     super::{
@@ -13,15 +13,16 @@ use super::{
     begin::begin,
     copying::{Copied, copy},
     error::ChangeError,
+    seals::{SealTurn, Seals},
     sets::{AGAIN, LookedAt, NodeSet, Trouble, sets, silent},
     trial::{fit, try_out, warn},
-    which::{SetNow, decided, has_begun, set_now},
+    which::{SetNow, are_of, decided, has_begun, set_now},
 };
 use crate::{config::LocksConfig, lock::jitter};
 
-/// How long each step of a change is tried, round after round.
+/// How long is tried, round after round, what takes no lock away from anybody, and what cannot be taken back.
 const LIMIT: Duration = Duration::from_secs(5);
-/// How long copying may take at least: a busy machine pauses for longer than a short TTL allows for.
+/// How long nobody votes at most, at least: a busy machine pauses for longer than a short TTL allows for.
 const LEAST: Duration = Duration::from_secs(2);
 
 /// The outcome of a change.
@@ -36,9 +37,19 @@ pub struct Changed {
     pub waiting: Vec<(String, String)>,
 }
 
+/// What came of taking a change back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BackedOut {
+    /// It was begun, and is taken back.
+    TakenBack,
+    /// None was begun.
+    Nothing,
+}
+
 /// Has `locks.next_nodes` of a configuration take the place of `locks.nodes`. May be repeated whatever
-/// became of it before. Tells its steps. `at_most`: how long nobody may be granted a lock; half of
-/// `locks.default_ttl` if it is not told, within which each session lock is renewed in time.
+/// became of it before. Tells its steps. `at_most`: how long nobody may be granted a lock, before the change
+/// is taken back; half of `locks.default_ttl` if it is not told, within which each session lock is renewed
+/// in time.
 ///
 /// # Errors
 /// If nodes are missing or not fit. Unless the error says so, nothing has changed.
@@ -51,23 +62,35 @@ pub async fn change(
     let (from, to) = (NodeSet::new(config).await, NodeSet::new(&next).await);
     let at_most = at_most.unwrap_or_else(|| (config.default_ttl / 2).max(LEAST));
     let mut coordinator = Coordinator::new(from, to, at_most);
-    while Instant::now() < coordinator.deadline {
-        match coordinator.step(&mut tell).await? {
-            Step::Done(changed) => return Ok(changed),
-            Step::Next => {}
-            Step::Again(trouble) => {
-                coordinator.trouble = trouble;
-                sleep(AGAIN).await;
+    loop {
+        while Instant::now() < coordinator.deadline() {
+            match coordinator.step(&mut tell).await? {
+                Step::Done(changed) => return Ok(changed),
+                Step::Next => {}
+                Step::Again(trouble) => {
+                    coordinator.trouble = trouble;
+                    sleep(AGAIN).await;
+                }
             }
         }
+        let trouble = coordinator.trouble.clone();
+        if coordinator.is_decided {
+            return Err(ChangeError::NotBegun(trouble));
+        }
+        // Nobody is to wait for who mends it.
+        let taken_back = back_out(config).await;
+        let has_sealed = coordinator.sealed_at.is_some();
+        return Err(match taken_back {
+            Ok(_) if has_sealed => ChangeError::TakenBack(trouble),
+            Err(ChangeError::Decided | ChangeError::Done) if has_sealed => {
+                coordinator.is_decided = true;
+                coordinator.until = Instant::now() + LIMIT;
+                continue;
+            }
+            Err(_) if has_sealed => ChangeError::HalfWay(trouble),
+            _ => ChangeError::Unfit(trouble),
+        });
     }
-    // Nobody is to wait for who mends it.
-    let is_taken_back = back_out(config).await.is_ok();
-    Err(match coordinator.sealed_at {
-        Some(_) if is_taken_back => ChangeError::TakenBack(coordinator.trouble),
-        Some(_) => ChangeError::HalfWay(coordinator.trouble),
-        None => ChangeError::Unfit(coordinator.trouble),
-    })
 }
 
 /// What came of one look at both sets, and of what was done then.
@@ -85,16 +108,19 @@ enum Step {
 struct Coordinator {
     from: NodeSet,
     to: NodeSet,
-    /// How long copying may take, as nobody is granted a lock meanwhile.
+    /// How long nobody may be granted a lock before the change is taken back.
     at_most: Duration,
-    /// Until when it is tried; later once a copy is whole.
-    deadline: Instant,
+    /// Until when it is tried, if nothing is sealed, or a copy is whole.
+    until: Instant,
+    /// Whether it is known that the set before is left.
+    is_decided: bool,
     /// Why the last step has come to nothing.
     trouble: String,
     /// Since when nobody can be granted a lock, as far as this coordinator knows.
     sealed_at: Option<Instant>,
-    /// The seal that it has written last, under which it may copy once.
-    own_seal: Option<u64>,
+    /// Whether it has found the set sealed: it may have failed to seal it.
+    was_sealed: bool,
+    seals: Seals,
     /// The seal under which it has copied, and how many locks that may be held.
     copied: Option<(u64, usize)>,
     /// Nodes of the next set that have no copy of its making, with the reason.
@@ -108,13 +134,23 @@ impl Coordinator {
             from,
             to,
             at_most,
-            deadline: Instant::now() + LIMIT,
+            until: Instant::now() + LIMIT,
+            is_decided: false,
             trouble: String::new(),
             sealed_at: None,
-            own_seal: None,
+            was_sealed: false,
+            seals: Seals::default(),
             copied: None,
             without: BTreeMap::new(),
             has_warned: false,
+        }
+    }
+
+    /// When it is given up.
+    fn deadline(&self) -> Instant {
+        match self.sealed_at {
+            Some(since) if self.copied.is_none() && !self.is_decided => since + self.at_most,
+            _ => self.until,
         }
     }
 
@@ -124,10 +160,13 @@ impl Coordinator {
         for lost in silent(&self.to, &of_to) {
             self.without.entry(lost.address).or_insert(lost.why);
         }
-        if let Some((first, seal)) = decided(&of_from, &of_to) {
+        let now = set_now((&self.from, &of_from), (&self.to, &of_to), None);
+        if let Some((first, seal)) = decided(&of_from, &of_to)
+            && (now != SetNow::NextNodes || has_begun(&of_to, &first))
+        {
             return self.begin_next(&first, seal, of_from.survey.longest, of_to).await;
         }
-        if set_now((&self.from, &of_from), (&self.to, &of_to), None) == SetNow::NextNodes {
+        if now == SetNow::NextNodes {
             // Where all nodes are of both sets, none tells any more that one was left.
             return match (&of_to.survey.committed, self.sealed_at) {
                 (Some(now), Some(since)) => {
@@ -144,8 +183,7 @@ impl Coordinator {
             });
         };
         if !of_from.survey.is_covered(&self.from.voters) {
-            let why = "too few of locks.nodes are there and have kept their memory";
-            return Ok(Step::Again(why.into()));
+            return Ok(Step::Again(too_few(&newest.deployment)));
         }
         if of_from.survey.committed.as_ref() != Some(&newest) {
             // What was begun is brought to its end.
@@ -153,19 +191,33 @@ impl Coordinator {
             return Ok(Step::Next);
         }
         let Accepted { deployment, .. } = newest;
-        if deployment.stands() {
+        let found = match deployment.phase {
+            Phase::Joint(seal) => Some(seal),
+            Phase::Stands | Phase::Left(..) => None,
+        };
+        if found.is_none() {
+            if self.was_sealed {
+                let why = "somebody else has taken it back (lockgate nodes)";
+                return Err(ChangeError::TakenBack(why.into()));
+            }
+            self.sealed_at = None;
             self.try_out(&of_from, &of_to, &deployment, tell).await?;
             tell("seals locks.nodes: no lock is granted or renewed from now on");
         }
+        self.was_sealed |= found.is_some();
         self.sealed_at.get_or_insert_with(Instant::now);
         // A copy takes the one before away, upon which another coordinator may decide just now, or
         // this one has not known whether it has: each has a seal of its own. What is decided under a seal
         // comes to nothing once there is another.
-        match self.own_seal.take() {
-            Some(seal) if deployment.phase == Phase::Joint(seal) => {
+        match self.seals.turn(found) {
+            SealTurn::Copy(seal) => {
                 self.copy_and_leave((&of_from, &of_to), &deployment, seal, tell).await
             }
-            _ => self.seal(of_from, &deployment).await,
+            SealTurn::Seal => self.seal(of_from, &deployment, found).await,
+            SealTurn::Wait => Ok(Step::Again(format!(
+                "another lockgate nodes --change has not been done within {:?}",
+                self.at_most
+            ))),
         }
     }
 
@@ -182,15 +234,18 @@ impl Coordinator {
             self.leave_the_others(first).await;
             return Err(ChangeError::Done);
         }
+        if !is_begun && !are_of(&self.to, &of_to, first, true) {
+            return Err(ChangeError::Others);
+        }
+        if !std::mem::replace(&mut self.is_decided, true) {
+            self.until = Instant::now() + LIMIT;
+        }
         let since = *self.sealed_at.get_or_insert_with(Instant::now);
         let mut late = Vec::new();
         if !is_begun {
             match begin(&self.to, of_to, first, (seal, longest)).await {
                 Ok(troubles) => late = troubles,
-                Err(why) => {
-                    let why = format!("too few of locks.next_nodes can begin: {why}");
-                    return Ok(Step::Again(why));
-                }
+                Err(why) => return Ok(Step::Again(why)),
             }
         }
         self.leave_the_others(first).await;
@@ -247,9 +302,14 @@ impl Coordinator {
     }
 
     /// Seals the set before, under a seal of its own.
-    async fn seal(&mut self, of_from: LookedAt, now: &Deployment) -> Result<Step, ChangeError> {
+    async fn seal(
+        &mut self,
+        of_from: LookedAt,
+        now: &Deployment,
+        found: Option<u64>,
+    ) -> Result<Step, ChangeError> {
         let seal = jitter::number();
-        self.own_seal = Some(seal);
+        self.seals.replaces(found, seal);
         Ok(match self.from.agree(of_from, following(now, Phase::Joint(seal))).await {
             true => Step::Next,
             false => Step::Again("not enough of locks.nodes agreed".into()),
@@ -266,18 +326,17 @@ impl Coordinator {
     ) -> Result<Step, ChangeError> {
         tell("copies the locks to locks.next_nodes");
         let copying = copy((&self.from, of_from), (&self.to, of_to), joint, seal);
-        let Copied { held, seats, troubles } = match timeout(self.at_most, copying).await {
+        let Copied { held, seats, troubles } = match timeout_at(self.deadline(), copying).await {
             Ok(Ok(copied)) => copied,
             Ok(Err(why)) => return Ok(Step::Again(why)),
             Err(_) => {
-                self.deadline = Instant::now();
                 let why = format!("the locks could not be copied within {:?}", self.at_most);
                 return Ok(Step::Again(why));
             }
         };
         self.copied = Some((seal, held));
         self.without.extend(troubles.into_iter().map(|lost| (lost.address, lost.why)));
-        self.deadline = Instant::now() + LIMIT;
+        self.until = Instant::now() + LIMIT;
         tell("leaves locks.nodes for locks.next_nodes");
         let successor = successor(&self.to, of_to, &seats, joint);
         let left = following(joint, Phase::Left(seal, Box::new(successor)));
@@ -301,23 +360,34 @@ impl Coordinator {
 ///
 /// # Errors
 /// If it was decided, or too few nodes are there.
-pub async fn back_out(config: &LocksConfig) -> Result<(), ChangeError> {
+pub async fn back_out(config: &LocksConfig) -> Result<BackedOut, ChangeError> {
     let next = sets(config)?;
     let (from, to) = (NodeSet::new(config).await, NodeSet::new(&next).await);
     let deadline = Instant::now() + LIMIT;
+    let mut done = BackedOut::Nothing;
+    let mut trouble = String::from("no node of locks.nodes has a marker that fits");
     while Instant::now() < deadline {
         let (of_from, of_to) = tokio::join!(from.look(), to.look());
         match set_now((&from, &of_from), (&to, &of_to), None) {
             SetNow::NextNodes => return Err(ChangeError::Done),
-            SetNow::Decided => return Err(ChangeError::Decided),
-            SetNow::Others => return Err(ChangeError::Decided),
+            SetNow::Decided
+                if decided(&of_from, &of_to)
+                    .is_some_and(|(first, _)| are_of(&to, &of_to, &first, true)) =>
+            {
+                return Err(ChangeError::Decided);
+            }
+            SetNow::Decided | SetNow::Others => return Err(ChangeError::Others),
             SetNow::Nodes | SetNow::Sealed | SetNow::Unknown => {}
         }
         let Some(newest) = of_from.survey.newest.clone() else { break };
         let is_committed = of_from.survey.committed.as_ref() == Some(&newest);
         let stands = newest.deployment.stands();
         if is_committed && stands {
-            return Ok(());
+            return Ok(done);
+        }
+        trouble = too_few(&newest.deployment);
+        if !stands {
+            done = BackedOut::TakenBack;
         }
         let next = match is_committed {
             true => following(&newest.deployment, Phase::Stands),
@@ -326,7 +396,19 @@ pub async fn back_out(config: &LocksConfig) -> Result<(), ChangeError> {
         from.agree(of_from, next).await;
         sleep(AGAIN).await;
     }
-    Err(ChangeError::HalfWay("too few of locks.nodes are there and have kept their memory".into()))
+    Err(ChangeError::NotTakenBack(trouble))
+}
+
+/// That the set before cannot agree on anything. `newest`: what any of its nodes has accepted last.
+fn too_few(newest: &Deployment) -> String {
+    let what = "too few of locks.nodes are there and have kept their memory";
+    match newest.stands() {
+        true => what.into(),
+        false => format!(
+            "locks.nodes are sealed, and {what}. Where those that were sealed have lost it, nobody can tell \
+             what was decided: a new deployment is needed (docs/operations.md)"
+        ),
+    }
 }
 
 /// The next epoch of a set, in another phase.

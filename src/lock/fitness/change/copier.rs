@@ -47,6 +47,15 @@ impl CopyNote {
     }
 }
 
+/// Whether locks were copied to a node that has not begun, nor been told that nobody wants them.
+pub(in crate::lock::fitness) async fn has_copy(way: &Way) -> bool {
+    if way.address.cluster().is_some() {
+        return false;
+    }
+    let asked = async { Copier::connect(way).await?.note().await };
+    asked.await.is_ok_and(|note| note.is_some())
+}
+
 /// A connection by which locks are read or written.
 pub(super) struct Copier {
     pub(super) seat: usize,

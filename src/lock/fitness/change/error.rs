@@ -20,12 +20,30 @@ pub enum ChangeError {
          --back-out"
     )]
     HalfWay(String),
+    /// It was not taken back, as far as is known.
+    #[error("{0}; nothing was taken back")]
+    NotTakenBack(String),
     /// It is decided, and the next set has not begun.
     #[error(
         "it is decided that locks.next_nodes vote, and it cannot be taken back: run lockgate nodes \
          --change, so that they begin"
     )]
     Decided,
+    /// It is decided, and the next set cannot begin.
+    #[error(
+        "it is decided that locks.next_nodes vote, and too few of them can begin: {0}. No locks are granted \
+         until they do: run lockgate nodes --change again once they are there. Where they have lost what was \
+         copied to them, a new deployment is needed (docs/operations.md)"
+    )]
+    NotBegun(String),
+    /// It is decided for nodes that are not these.
+    #[error(
+        "it is decided that other nodes than locks.next_nodes vote, or too few of these have kept their memory \
+         since; it cannot be taken back, and nothing was changed. List the nodes of that change as \
+         locks.next_nodes, or, if they vote already, as locks.nodes. If these are they, a new deployment is \
+         needed (docs/operations.md)"
+    )]
+    Others,
     /// The next set has begun.
     #[error(
         "the lock nodes have been changed already. Another change, be it back, needs those that vote as \

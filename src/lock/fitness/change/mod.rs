@@ -16,7 +16,8 @@
 //!    Whoever finds step 3 done may do that, again and again.
 //!
 //! Each copy has a seal of its own, written by who copies: what another coordinator is about to decide upon
-//! comes to nothing, and is not written over. A proxy that lists both sets does step 4, too.
+//! comes to nothing, and is not written over. A coordinator takes the seal from another once, and waits for
+//! who takes it from itself. Once nobody has voted for as long as it may take, each takes the change back. A proxy that lists both sets does step 4, too.
 //!
 //! Whatever fails in between can be done again by anybody, or taken back before step 3. A quorum of the set
 //! before is needed up to there, and one of the next set from step 2 on. A node of the next set that
@@ -31,7 +32,7 @@
 //! file lists two. A set's number stands in its markers, so that a node of both sets never has one text
 //! for both.
 //!
-//! - `coordinator` does it all, in that order; `error` says why it did not.
+//! - `coordinator` does it all, in that order, one of several at once (`seals`); `error` says why it did not.
 //! - `sets`: one set of nodes and its agreement; `which`: which of two sets votes; `status` tells it; `begin`:
 //!   step 4.
 //! - `trial`: what is tried before anything is sealed; `misfit`: what keeps a node out.
@@ -45,14 +46,16 @@ mod copying;
 mod error;
 mod found;
 mod misfit;
+mod seals;
 mod sets;
 mod status;
 mod trial;
 mod which;
 
-pub(in crate::lock) use self::which::SetPair;
+pub(super) use self::copier::has_copy;
+pub(in crate::lock) use self::which::{FoundSet, SetPair, votes_anew};
 pub use self::{
-    coordinator::{Changed, back_out, change},
+    coordinator::{BackedOut, Changed, back_out, change},
     error::ChangeError,
     status::{ChangeStatus, NodeOfSet, status},
     which::SetNow,

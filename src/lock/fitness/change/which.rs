@@ -5,7 +5,7 @@ use std::fmt;
 use super::{
     super::{
         look::SelfReport,
-        marker::{Deployment, NextSet, Phase},
+        marker::{Deployment, KnownSet, NextSet, Phase},
     },
     begin::begin,
     sets::{LookedAt, NodeSet, sets},
@@ -44,9 +44,24 @@ impl fmt::Display for SetNow {
                 "it is decided that other nodes than locks.next_nodes vote, or too few of these have kept their \
                  memory since: list those of the change, or those that vote now as locks.nodes"
             }
-            SetNow::Unknown => "too few nodes answer to tell which set votes",
+            SetNow::Unknown => "too few nodes answer, and have kept their memory, to tell which set votes",
         })
     }
+}
+
+/// Which set votes, for somebody who may have missed changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::lock) struct FoundSet {
+    pub(in crate::lock) now: SetNow,
+    /// Whether `locks.nodes` vote as a later set than the one that is known: they were left for others and
+    /// took the place of those again.
+    pub(in crate::lock) is_anew: bool,
+}
+
+/// As [`FoundSet::is_anew`], of the nodes of a configuration that has one set alone.
+pub(in crate::lock) async fn votes_anew(config: &LocksConfig, known: &KnownSet) -> bool {
+    let of = NodeSet::new(config).await.look().await;
+    of.survey.committed.is_some_and(|agreed| known.is_before(&agreed.deployment))
 }
 
 /// Two sets of nodes of which one votes.
@@ -62,10 +77,17 @@ impl SetPair {
         Some(SetPair { from: NodeSet::new(config).await, to: NodeSet::new(&next).await })
     }
 
-    /// Finds out which set votes. `known`: the number of the set that the asker knows to be
-    /// `locks.nodes`, if it does.
-    pub(in crate::lock) async fn find(&self, known: Option<u64>) -> SetNow {
+    /// Finds out which set votes. `known`: the set that the asker knows to be `locks.nodes`, if it does.
+    pub(in crate::lock) async fn find(&self, known: Option<&KnownSet>) -> FoundSet {
         let (of_from, of_to) = tokio::join!(self.from.look(), self.to.look());
+        let agreed = of_from.survey.committed.as_ref().map(|accepted| &accepted.deployment);
+        let is_before = |known: &KnownSet| agreed.is_some_and(|agreed| known.is_before(agreed));
+        let is_anew = known.is_some_and(is_before);
+        let now = self.now(of_from, of_to, known).await;
+        FoundSet { now, is_anew: is_anew && now == SetNow::Nodes }
+    }
+
+    async fn now(&self, of_from: LookedAt, of_to: LookedAt, known: Option<&KnownSet>) -> SetNow {
         let now = set_now((&self.from, &of_from), (&self.to, &of_to), known);
         if now == SetNow::Decided
             && let Some((first, seal)) = decided(&of_from, &of_to)
@@ -126,8 +148,20 @@ pub(super) fn has_begun(of_to: &LookedAt, first: &Deployment) -> bool {
 pub(super) fn set_now(
     (from, of_from): (&NodeSet, &LookedAt),
     (to, of_to): (&NodeSet, &LookedAt),
-    known: Option<u64>,
+    known: Option<&KnownSet>,
 ) -> SetNow {
+    let agreed = of_from.survey.committed.as_ref().map(|accepted| &accepted.deployment);
+    let theirs = of_to.survey.committed.as_ref().map(|accepted| &accepted.deployment);
+    // Who has missed changes knows another deployment by its id alone.
+    let is_known = |theirs: &Deployment| known.is_none_or(|known| known.id == theirs.id);
+    let theirs = theirs.filter(|theirs| theirs.stands() && theirs.set > 0 && is_known(theirs));
+    // Nodes before that were left may have been given seats anew, as they have forgotten it; and more sets
+    // than one may have followed.
+    let is_later =
+        |theirs: &Deployment| agreed.is_some_and(|it| it.id == theirs.id && theirs.set > it.set);
+    if theirs.is_some_and(is_later) {
+        return SetNow::NextNodes;
+    }
     if let Some((first, _)) = decided(of_from, of_to) {
         return match has_begun(of_to, &first) {
             true => SetNow::NextNodes,
@@ -135,20 +169,11 @@ pub(super) fn set_now(
             false => SetNow::Decided,
         };
     }
-    let agreed = of_from.survey.committed.as_ref().map(|accepted| &accepted.deployment);
-    let theirs = of_to.survey.committed.as_ref().map(|accepted| &accepted.deployment);
-    let theirs = theirs.filter(|theirs| theirs.stands() && theirs.set > 0);
     match agreed {
-        // Nodes before that were left, and have forgotten it, were given seats anew.
-        Some(agreed)
-            if theirs.is_some_and(|theirs| theirs.id == agreed.id && theirs.set > agreed.set) =>
-        {
-            SetNow::NextNodes
-        }
         // Nodes of both sets: it is the one whose nodes it names.
         Some(agreed)
             if theirs == Some(agreed)
-                && (known.is_some_and(|known| known < agreed.set)
+                && (known.is_some_and(|known| known.set < agreed.set)
                     || to.matches(agreed, &of_to.looks) > from.matches(agreed, &of_from.looks)) =>
         {
             SetNow::NextNodes
