@@ -17,6 +17,8 @@ use tracing::warn;
 const MOST_WAITING: usize = 4 * 1024 * 1024;
 /// What a buffer keeps for the next lines.
 const KEPT: usize = 64 * 1024;
+/// How long the writer waits where stderr takes nothing now and does not have it wait.
+const AGAIN: Duration = Duration::from_millis(10);
 /// How long an ending process waits for its last lines to be read.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
@@ -93,14 +95,32 @@ fn write_all(lines: &Lines) {
     let mut hand = Vec::new();
     loop {
         let dropped = lines.take(&mut hand);
-        // Nobody could be told of an error.
-        let _ = io::stderr().lock().write_all(&hand);
+        let lost = write_out(&mut io::stderr().lock(), &hand);
+        counter!("lockgate_log_lines_dropped_total").increment(lost);
         hand.clear();
         hand.shrink_to(KEPT);
+        // Of what was lost only /metrics can tell.
         if dropped > 0 {
             warn!(dropped, "lines of the log were dropped, as nobody read it");
         }
     }
+}
+
+/// Writes these lines. Returns how many were lost, as they cannot be written (a full disk).
+fn write_out(out: &mut impl Write, mut lines: &[u8]) -> u64 {
+    while !lines.is_empty() {
+        match out.write(lines) {
+            Ok(written) if written > 0 => lines = &lines[written..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            // As one whose reader stands still.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::sleep(AGAIN),
+            Ok(_) | Err(_) => {
+                let lost = lines.iter().filter(|byte| **byte == b'\n').count();
+                return u64::try_from(lost).unwrap_or(u64::MAX);
+            }
+        }
+    }
+    0
 }
 
 /// Starts the thread that writes. Until then, lines are written where they come from.
@@ -135,7 +155,7 @@ pub(crate) fn flush() {
 pub(crate) fn describe() {
     describe_counter!(
         "lockgate_log_lines_dropped_total",
-        "Lines of the log and of the audit trail dropped, as more than 4 MB of them waited to be read."
+        "Lines of the log and of the audit trail dropped, as more than 4 MB of them waited to be read or they could not be written."
     );
     counter!("lockgate_log_lines_dropped_total").increment(0);
 }
@@ -171,6 +191,38 @@ mod tests {
         assert_eq!(lines.push(b"four\n"), Fate::Waits);
         assert_eq!(lines.take(&mut hand), 0);
         assert_eq!(hand, b"four\n");
+    }
+
+    /// Takes four bytes at a time, with something in between.
+    struct Slow(Vec<u8>, Vec<io::ErrorKind>);
+
+    impl Write for Slow {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            if self.0.len() >= 8
+                && let Some(kind) = self.1.pop()
+            {
+                return Err(kind.into());
+            }
+            let taken = bytes.len().min(4);
+            self.0.extend_from_slice(&bytes[..taken]);
+            Ok(taken)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn lines_that_cannot_be_written_are_counted_and_slow_ones_are_not() {
+        let lines = b"one\ntwo\nthree\nfour\n";
+        let busy = vec![io::ErrorKind::WouldBlock, io::ErrorKind::Interrupted];
+        let mut out = Slow(Vec::new(), busy);
+        assert_eq!(write_out(&mut out, lines), 0);
+        assert_eq!(out.0, lines);
+        let mut out = Slow(Vec::new(), vec![io::ErrorKind::StorageFull]);
+        assert_eq!(write_out(&mut out, lines), 2);
+        assert_eq!(out.0, b"one\ntwo\n");
     }
 
     #[test]

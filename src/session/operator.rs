@@ -154,51 +154,51 @@ fn now_as_fence() -> u64 {
 pub(crate) struct ForcedUnlock {
     metrics: Arc<Metrics>,
     by: String,
-    /// The lock as operators name it, and the grant, once the log was told of them.
-    begun: Option<(String, FoundGrant)>,
+    /// The lock as operators name it.
+    lock: String,
+    /// The grant, once the log was told of it.
+    begun: Option<FoundGrant>,
     is_over: bool,
 }
 
 impl ForcedUnlock {
-    /// `by`: who the operator is.
-    pub(super) fn new(shared: &Shared, by: String) -> Box<ForcedUnlock> {
-        let metrics = shared.metrics.clone();
-        Box::new(ForcedUnlock { metrics, by, begun: None, is_over: false })
+    /// `lock`: as operators name it; `by`: who the operator is.
+    pub(super) fn new(shared: &Shared, lock: &[u8], by: String) -> Box<ForcedUnlock> {
+        let (metrics, lock) = (shared.metrics.clone(), shown(lock));
+        Box::new(ForcedUnlock { metrics, by, lock, begun: None, is_over: false })
     }
 
     /// Tells the log that this grant is taken back from here on.
-    pub(super) fn begins(&mut self, lock: &[u8], found: &FoundGrant) {
-        let lock = shown(lock);
-        let (address, name) = found.client();
+    pub(super) fn begins(&mut self, found: &FoundGrant) {
+        let (lock, (address, name)) = (&self.lock, found.client());
         warn!(
             lock, fence = found.fence(), address, %name, by = self.by,
             "an operator takes a lock back (LOCKGATE UNLOCK)"
         );
-        self.begun = Some((lock, found.clone()));
+        self.begun = Some(found.clone());
     }
 
-    /// Counts the end, and tells the log if it was told of the beginning.
+    /// Counts the end and tells the log of it, unless the request made no sense.
     pub(super) fn ends(mut self, done: Result<(), NotTakenBack>) -> Result<(), NotTakenBack> {
         self.is_over = true;
-        if let Some(result) = done.as_ref().err().map_or(Some(TakenBack::Ok), NotTakenBack::result)
-        {
-            self.metrics.taken_back(result);
-        }
-        if let Some((lock, found)) = &self.begun {
-            let fence = found.fence();
-            match &done {
-                Ok(()) => {
-                    let (address, name) = found.client();
-                    warn!(
-                        lock, fence, address, %name, by = self.by,
-                        "an operator has taken a lock back (LOCKGATE UNLOCK)"
-                    );
-                }
-                Err(error) => warn!(
-                    lock, fence, by = self.by, %error,
-                    "an operator has not taken a lock back (LOCKGATE UNLOCK)"
-                ),
+        let result = done.as_ref().err().map_or(Some(TakenBack::Ok), NotTakenBack::result);
+        let Some(result) = result else { return done };
+        self.metrics.taken_back(result);
+        let ForcedUnlock { lock, by, .. } = &self;
+        let fence = self.begun.as_ref().map(FoundGrant::fence);
+        match (&done, &self.begun) {
+            (Ok(()), Some(found)) => {
+                let (address, name) = found.client();
+                warn!(
+                    lock, fence, address, %name, by,
+                    "an operator has taken a lock back (LOCKGATE UNLOCK)"
+                );
             }
+            (Err(error), _) => warn!(
+                lock, fence, by, %error,
+                "an operator has not taken a lock back (LOCKGATE UNLOCK)"
+            ),
+            (Ok(()), None) => {}
         }
         done
     }
@@ -210,9 +210,9 @@ impl Drop for ForcedUnlock {
             return;
         }
         self.metrics.taken_back(TakenBack::Aborted);
-        if let Some((lock, found)) = &self.begun {
+        if let Some(found) = &self.begun {
             warn!(
-                lock,
+                lock = self.lock,
                 fence = found.fence(),
                 by = self.by,
                 "an operator who was taking a lock back has gone, or the proxy ends: its holder may \
@@ -262,7 +262,7 @@ pub(crate) async fn unlock(
     fence: Option<u64>,
     by: &(dyn fmt::Display + Sync),
 ) -> Result<(), NotTakenBack> {
-    let mut unlocking = ForcedUnlock::new(shared, by.to_string());
+    let mut unlocking = ForcedUnlock::new(shared, name, by.to_string());
     match prepare(shared, data, name, fence, &mut unlocking).await {
         Ok((key, found)) => take_back(shared, key, found, unlocking).await,
         Err(why) => unlocking.ends(Err(why)),
@@ -284,7 +284,7 @@ async fn prepare(
     let key = Key::new(config.locks.prefix.as_bytes(), name);
     command::check_key(name, &key, &config.locks).map_err(NotTakenBack::BadRequest)?;
     let found = meant(shared.engine.find(key.clone()).await, fence)?;
-    unlocking.begins(name, &found);
+    unlocking.begins(&found);
     if !shared.is_guard_lock(&key) {
         return Ok((key, found));
     }

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use anyhow::bail;
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
-    config::Config,
-    lock::{self, BackedOut, ChangeError, ChangeStatus, NodeOfSet},
+    config::{Config, LocksConfig},
+    lock::{self, BackedOut, ChangeError, ChangeStatus, Changed, NodeOfSet},
 };
 
 /// What is to become of a change.
@@ -34,15 +35,38 @@ pub fn run(config: &Config, step: NodesStep) -> anyhow::Result<()> {
     done
 }
 
+/// Makes the change. Takes it back where somebody ends this process meanwhile: nobody could lock else.
+async fn change(
+    locks: &LocksConfig,
+    at_most: Option<Duration>,
+) -> anyhow::Result<Result<Changed, ChangeError>> {
+    let mut interrupted = signal(SignalKind::interrupt())?;
+    let mut terminated = signal(SignalKind::terminate())?;
+    let mut ended = async || {
+        tokio::select! {
+            _ = interrupted.recv() => {}
+            _ = terminated.recv() => {}
+        }
+    };
+    tokio::select! {
+        changed = lock::change(locks, at_most, |step| println!("{step}")) => return Ok(changed),
+        () = ended() => println!("ended by a signal: takes the change back"),
+    }
+    tokio::select! {
+        backed_out = lock::back_out(locks) => match backed_out {
+            Ok(BackedOut::TakenBack) => bail!("ended by a signal; the change was taken back: locks.nodes vote"),
+            Ok(BackedOut::Nothing) => bail!("ended by a signal; nothing was changed"),
+            Err(error) => bail!("ended by a signal; {error}"),
+        },
+        () = ended() => bail!("ended by a second signal: lockgate nodes FILE says how far the change is"),
+    }
+}
+
 async fn carry_out(config: &Config, step: NodesStep) -> anyhow::Result<()> {
     let locks = &config.locks;
     match step {
         NodesStep::Show => {}
-        NodesStep::Change { at_most } => match lock::change(locks, at_most, |step| {
-            println!("{step}");
-        })
-        .await
-        {
+        NodesStep::Change { at_most } => match change(locks, at_most).await? {
             Ok(changed) => {
                 let copied = match changed.held {
                     Some(held) => format!("{held} held locks were copied"),

@@ -9,6 +9,7 @@ use std::{
 };
 
 use lockgate::tools::redis_server::RedisServer;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::{Client, Proxy, Reply, encode, eventually, relay::Relay};
 
@@ -793,4 +794,21 @@ fn who_lists_other_nodes_than_those_decided_upon_is_told_so() {
         assert!(words.contains("it is decided that other nodes than locks.next_nodes"), "{words}");
         assert!(!words.contains("No locks are granted"), "{words}");
     }
+}
+
+#[test]
+fn a_command_that_is_ended_takes_its_change_back() {
+    let proxy = Proxy::with().nodes(3).locks("node_timeout: 500ms").start();
+    let next = three();
+    fill(&proxy, 20_000);
+    list(&proxy, &urls(&next));
+    for signal in [Signal::INT, Signal::TERM] {
+        let tool = start_changing(&proxy);
+        eventually("it is sealed", || shown(&proxy, &[]).starts_with("locks.nodes are sealed"));
+        kill_process(Pid::from_child(&tool), signal).unwrap();
+        let said = said(tool);
+        assert!(said.contains("ended by a signal; the change was taken back"), "{said}");
+        assert!(shown(&proxy, &[]).starts_with("locks.nodes vote\n"));
+    }
+    lock(&mut proxy.client(), &["LOCK", "a", "x", "PX", "1000"]);
 }

@@ -221,6 +221,32 @@ fn late_writes_are_refused_where_no_lock_node_knows_a_fence_that_is_ahead_of_the
 }
 
 #[test]
+fn an_operator_who_takes_nothing_back_is_told_of_all_the_same() {
+    let mut proxy = Proxy::with().nodes(3).admin_token(TOKEN).start();
+    let mut operator = proxy.client();
+    let granted = proxy.client().cmd(&["LOCK", "held", "h", "PX", "60000"]).grant();
+    assert_eq!(unlock(&mut operator, "held", granted.fence + 1), Reply::Int(0));
+    post(&proxy, "/api/locks/unlock", r#"{"key": "free", "any": true}"#);
+    for node in 0..2 {
+        proxy.node(node).freeze().unwrap();
+    }
+    let reply = operator.cmd(&["LOCKGATE", "UNLOCK", "held", "ANY"]);
+    assert!(reply.error().starts_with("NOQUORUM"), "{reply:?}");
+    for (lock, error) in
+        [("held", "ERR nobody holds"), ("free", "ERR nobody holds"), ("held", "NOQUORUM")]
+    {
+        let lock = format!("\"lock\":\"{lock}\"");
+        let told = lines(&proxy, &["an operator has not taken a lock back", &lock, error]);
+        assert!(told.len() == 1 && told[0].contains("\"by\":"), "{}", proxy.log());
+    }
+    assert!(lines(&proxy, &[BEGINS]).is_empty(), "{}", proxy.log());
+    // What makes no sense has none.
+    let before = proxy.log().len();
+    assert!(operator.cmd(&["LOCKGATE", "UNLOCK", "", "ANY"]).error().starts_with("ERR"));
+    assert_eq!(proxy.log()[before..].matches("an operator").count(), 0);
+}
+
+#[test]
 fn an_operator_who_goes_in_the_middle_has_left_a_trace() {
     let mut proxy =
         Proxy::with().nodes(3).top(ACCOUNTS).locks("node_timeout: 6s\n  node_silence: 8s").start();

@@ -128,7 +128,7 @@ impl Job for Introducing {
             OperatorAct::Unlock { key: name, fence } => {
                 let key = desk.key(&name);
                 let question = Question::Find(key.clone());
-                let unlocking = ForcedUnlock::new(&desk.shared, operator.to_string());
+                let unlocking = ForcedUnlock::new(&desk.shared, &name, operator.to_string());
                 Progress::Ask(Box::new(FindingGrant { ours, key, fence, unlocking }), question)
             }
             OperatorAct::PauseNode { address, force } => {
@@ -168,7 +168,7 @@ impl Job for FindingGrant {
             Ok(found) => found,
             Err(why) => return answered(ours, unlocking.ends(Err(why)), desk),
         };
-        unlocking.begins(desk.name(&key), &found);
+        unlocking.begins(&found);
         match desk.is_guard_lock(&key) {
             true => {
                 let outbid = Outbid::of(&found);
