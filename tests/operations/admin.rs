@@ -323,6 +323,11 @@ fn health_tries_all_addresses_of_a_name_and_the_port_that_is_left_out() {
         // Somebody may be there.
         assert!(healthy || error.contains("127.0.0.9:9380"), "{error}");
     }
+    let redis = RedisServer::start(&[]).unwrap();
+    for port in [redis.port(), proxy.port()] {
+        let (healthy, error) = health(&format!("127.0.0.1:{port}"));
+        assert!(!healthy && error.contains("does not answer as an admin address"), "{error}");
+    }
     let (healthy, error) = health("http://[::1]");
     assert!(healthy || error.contains("[::1]:9380"), "{error}");
 }

@@ -812,3 +812,14 @@ fn a_command_that_is_ended_takes_its_change_back() {
     }
     lock(&mut proxy.client(), &["LOCK", "a", "x", "PX", "1000"]);
 }
+
+#[test]
+fn doctor_tells_of_a_lock_node_whose_locks_cannot_be_listed() {
+    let proxy = Proxy::with().nodes(3).start();
+    proxy.node_client(0).cmd(&["ACL", "SETUSER", "default", "-scan"]);
+    let says = |proxy: &Proxy| doctor(proxy).1.contains("--change cannot list its locks: ");
+    assert!(!says(&proxy), "no change is wanted");
+    let next = three();
+    list(&proxy, &urls(&next));
+    assert!(says(&proxy), "{}", doctor(&proxy).1);
+}

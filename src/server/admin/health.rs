@@ -2,7 +2,7 @@
 
 use std::{
     fmt::Write as _,
-    io::{self, Read, Write},
+    io::{self, ErrorKind, Read, Write},
     net::{SocketAddr, TcpStream, ToSocketAddrs},
     sync::{
         Arc,
@@ -359,9 +359,18 @@ fn ask_for_health(admin: &str, address: SocketAddr, until: Instant) -> Result<()
         stream.set_read_timeout(Some(left(until)))?;
         stream.read_exact(&mut status)
     };
-    ask().map_err(|error| format!("{address}: {error}"))?;
+    ask().map_err(|error| match error.kind() {
+        // A Redis closes such a connection.
+        ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset => {
+            format!("{address} does not answer as an admin address")
+        }
+        _ => format!("{address}: {error}"),
+    })?;
     match &status {
         b"HTTP/1.1 200" => Ok(()),
+        answer if !answer.starts_with(b"HTTP/") => {
+            Err(format!("{address} does not answer as an admin address"))
+        }
         _ => Err(format!("{address} says {}", String::from_utf8_lossy(&status))),
     }
 }

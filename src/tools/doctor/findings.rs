@@ -309,6 +309,11 @@ pub(super) fn diagnose(index: usize, patient: &Patient, list: &NodeList<'_>) -> 
         let what = format!("it refuses writes: {words}");
         findings.push(Finding { what, ..of_fault(Fault::Refuses) });
     }
+    let is_to_change = list.key == "next_nodes" || !locks.next_nodes.is_empty();
+    if is_to_change && let Some(words) = &patient.hides_keys {
+        let what = format!("lockgate nodes --change cannot list its locks: {words}");
+        findings.push(Finding::minor(what, "Allow the user SCAN (ACL SETUSER … +scan)."));
+    }
     if run_id.is_empty() && locks.quarantine {
         findings.push(of_fault(Fault::Unidentified));
     }

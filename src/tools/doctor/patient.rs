@@ -31,6 +31,8 @@ pub(super) struct Patient {
     pub(super) modes: Vec<ProxyModes>,
     /// In what words a lock node refuses writes.
     pub(super) refusal: Option<String>,
+    /// In what words a lock node refuses to list its keys.
+    pub(super) hides_keys: Option<String>,
     /// Median and longest of the round trips.
     pub(super) round_trip: (Duration, Duration),
     /// Idle seconds after which the server closes a client's connection; 0: never.
@@ -172,6 +174,13 @@ async fn question(
         true => lock::refusal_of_writes(connection).await,
         false => None,
     };
+    let mut scan = redis::cmd("SCAN");
+    scan.arg(0).arg("COUNT").arg(1);
+    let hides_keys = match votes && !is_cluster {
+        true => scan.query_async::<redis::Value>(connection).await.err(),
+        false => None,
+    };
+    let hides_keys = hides_keys.map(|error| error.to_string());
     let round_trip = (round_trips[ROUND_TRIPS / 2], round_trips[ROUND_TRIPS - 1]);
     let modes = match votes {
         true => redis::cmd("GET").arg(MODES).query_async::<Option<String>>(connection).await,
@@ -180,7 +189,18 @@ async fn question(
     // A user need not have this key.
     let modes = ProxyModes::read_all(&modes.ok().flatten().unwrap_or_default());
     let election = None;
-    Ok(Patient { info, markers, election, modes, refusal, round_trip, timeout, sentinels, clock })
+    Ok(Patient {
+        info,
+        markers,
+        election,
+        modes,
+        refusal,
+        hides_keys,
+        round_trip,
+        timeout,
+        sentinels,
+        clock,
+    })
 }
 
 /// The time of day on this machine, in ms since 1970.
