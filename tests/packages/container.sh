@@ -12,8 +12,9 @@ read -ra monitoring <<<"${MONITORING:-}"
 work=$(mktemp -d)
 chmod 755 "$work"
 clean() {
-  compose "${files[@]}" down --volumes >/dev/null 2>&1 || true
+  # These first: they are in the network of compose, which stays while anything is in it.
   docker rm --force lockgate-test-open lockgate-test-other >/dev/null 2>&1 || true
+  compose "${files[@]}" down --volumes >/dev/null 2>&1 || true
   rm -rf "$work"
 }
 trap clean EXIT
