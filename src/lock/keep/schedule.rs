@@ -179,7 +179,8 @@ impl Schedule {
                     (times.ttl, times.valid_until) = (ttl, times.valid_until.min(until));
                     watch.losses.check_by(times.valid_until);
                 }
-                shorter.then(|| now + renewed_after(ttl))
+                // The holder is told in time, whatever becomes of that.
+                shorter.then(|| (now + renewed_after(ttl)).min(times.valid_until))
             });
         }
     }
@@ -192,7 +193,7 @@ impl Schedule {
             self.set(watch, |times| {
                 (times.ttl, times.valid_until) = (ttl, until);
                 watch.losses.check_by(times.valid_until);
-                Some(now + renewed_after(ttl))
+                Some((now + renewed_after(ttl)).min(until))
             });
         }
     }
@@ -220,5 +221,34 @@ impl Schedule {
     pub(in crate::lock) fn replace(&self, watch: &Watch) {
         self.release(watch);
         watch.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use super::*;
+    use crate::{
+        card::ClientCard,
+        key::{Key, Token},
+        lock::{Claim, keep::losses::Losses},
+    };
+
+    /// Its holder asks for a shorter TTL a moment before the lock's validity ends, and no node answers.
+    #[tokio::test(start_paused = true)]
+    async fn a_shorter_ttl_that_is_asked_for_does_not_hide_the_end_of_the_validity() {
+        let schedule = Schedule::new(&LocksConfig::default());
+        let (now, ttl) = (Instant::now(), Duration::from_secs(6));
+        let until = now + Duration::from_millis(10);
+        let times = Times { ttl, valid_until: until, due: None, fence_until: until, votes: None };
+        let losses = Arc::new(Losses::new(Waker::noop().clone(), ClientCard::new(None)));
+        let grant = (&Key::from("k"), &Token::from("t"), Claim::new());
+        let watch = Arc::new(Watch::new(1, grant, None, times, &losses));
+        schedule.set(&watch, |_| Some(until));
+        schedule.asked(&watch, Duration::from_secs(3), 0.01);
+        assert_eq!(schedule.first(), Some(until));
+        schedule.granted(&watch, Duration::from_secs(3), until);
+        assert_eq!(schedule.first(), Some(until));
     }
 }
