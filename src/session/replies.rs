@@ -167,6 +167,18 @@ impl Core {
     /// Looks at the first byte of a reply that is handled specially. Returns `false` if all bytes
     /// only pass from here on.
     fn begin_special(&mut self, special: Entry, first: u8) -> bool {
+        if matches!(special, Entry::ArmedExec)
+            && first != b'>'
+            && let Some(limit) = self.holds()
+        {
+            if first != b'-' && !self.desk.owed.topologies().is_empty() {
+                // What is held for the replicas is told as it is.
+                self.tracking = Tracking::Closing;
+                return false;
+            }
+            self.filter = Some(Filter::held(Whose::Clients, limit));
+            return true;
+        }
         match special {
             // An error is an ordinary reply. Anything else begins a replication stream, which is
             // not RESP.
@@ -180,17 +192,6 @@ impl Core {
                     let held = self.holds().map(|limit| Filter::held(whose, limit));
                     self.filter = Some(held.unwrap_or_else(|| Filter::unwrap(whose, silent)));
                 }
-            }
-            Entry::ArmedExec
-                if first != b'>'
-                    && let Some(limit) = self.holds() =>
-            {
-                if first != b'-' && !self.desk.owed.topologies().is_empty() {
-                    // What is held for the replicas is told as it is.
-                    self.tracking = Tracking::Closing;
-                    return false;
-                }
-                self.filter = Some(Filter::held(Whose::Clients, limit));
             }
             // An error may be a redirection.
             Entry::ArmedExec if first == b'-' && self.desk.view.is_some() => {}

@@ -201,8 +201,8 @@ impl Job for Announcing {
             desk.shared.metrics.fences_ahead.increment(1);
             guards.tell_of_fence_ahead(desk.name(&self.lock.key), seen);
         }
-        match seen {
-            Some(seen) if seen <= self.lock.fence => match acknowledged {
+        match (seen, self.lock.claim) {
+            (Some(seen), _) if seen <= self.lock.fence => match acknowledged {
                 Some((replicas, Err(why))) if !planted::has(PlantedFault::NoReplicas) => {
                     desk.shared.lacks_replicas();
                     let left = Some(self.left);
@@ -215,15 +215,12 @@ impl Job for Announcing {
                     self.announced(desk)
                 }
             },
-            Some(seen)
-                if seen < END
-                    && !self.lock.attached
-                    && self.lock.rounds < MAX_ROUNDS
-                    && let Some(claim) = self.lock.claim =>
+            (Some(seen), Some(claim))
+                if seen < END && !self.lock.attached && self.lock.rounds < MAX_ROUNDS =>
             {
                 self.outbid(claim, seen, desk)
             }
-            seen => {
+            (seen, _) => {
                 let error = self.why(seen, reply);
                 self.fail(&error, desk)
             }
