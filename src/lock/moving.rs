@@ -97,13 +97,18 @@ impl Moving {
     /// Sets what the file has as `locks.nodes` and `locks.next_nodes`.
     pub(super) fn set_listed(&self, nodes: &[LockNode], next_nodes: &[LockNode]) {
         let mut listed = self.listed.lock();
-        *listed = (nodes.to_vec(), next_nodes.to_vec());
+        let before = std::mem::replace(&mut *listed, (nodes.to_vec(), next_nodes.to_vec()));
         self.config.send_if_modified(|config| {
-            let next = next_of(&config.nodes, &listed);
-            let is_other = config.next_nodes != next;
-            config.next_nodes = next;
-            is_other
+            config.next_nodes = next_of(&config.nodes, &listed);
+            before != *listed
         });
+    }
+
+    /// Where the file runs ahead of this proxy by two sets, the second one as the next set.
+    fn after_next(&self, config: &LocksConfig) -> Option<LocksConfig> {
+        let (nodes, next) = &*self.listed.lock();
+        let is_ahead = config.nodes != *nodes && config.next_nodes == *nodes && !next.is_empty();
+        is_ahead.then(|| LocksConfig { next_nodes: next.clone(), ..config.clone() })
     }
 
     /// Has these nodes be the ones that are asked.
@@ -200,10 +205,24 @@ async fn follow(locks: Weak<Locks>, moving: Arc<Moving>) -> Option<()> {
         info!(
             "locks.next_nodes are looked at: they are asked once they have taken the place of locks.nodes"
         );
+        let after = match moving.after_next(&config) {
+            Some(after) => SetPair::new(&after).await.map(|pair| (after, pair)),
+            None => None,
+        };
         // This proxy knows its own set, or finds out before it writes anything.
         admissions.may_write(admissions.set().is_some(), false);
         while !changes.has_changed().ok()? {
-            let FoundSet { now, is_anew } = pair.find(admissions.set().as_ref()).await;
+            let known = admissions.set();
+            let FoundSet { now, is_anew } = pair.find(known.as_ref()).await;
+            if now != SetNow::NextNodes
+                && let Some((after, pair)) = &after
+                && pair.find(known.as_ref()).await.now == SetNow::NextNodes
+            {
+                drop(nodes);
+                let next = after.next()?;
+                move_on(&locks.upgrade()?, &moving, next, "locks.next_nodes").await;
+                break;
+            }
             let pause = match now {
                 SetNow::NextNodes => {
                     drop(nodes);

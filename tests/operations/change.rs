@@ -823,3 +823,60 @@ fn doctor_tells_of_a_lock_node_whose_locks_cannot_be_listed() {
     list(&proxy, &urls(&next));
     assert!(says(&proxy), "{}", doctor(&proxy).1);
 }
+
+#[test]
+fn lists_of_another_deployment_are_never_followed() {
+    let one = Proxy::with().nodes(3).locks("node_timeout: 200ms").start();
+    let late = Proxy::beside(&one).start();
+    eventually("the late proxy is ready", || asked(&late).len() == 3);
+    let before = one.urls();
+    // Others have changed theirs once, too.
+    let foreign = Proxy::with().nodes(3).start();
+    let [next, theirs] = [three(), three()];
+    list(&foreign, &urls(&theirs));
+    shown(&foreign, &["--change"]);
+    eventually("they are asked", || asked(&foreign) == addresses(&theirs.each_ref()));
+    list(&one, &urls(&next));
+    shown(&one, &["--change"]);
+    for (nodes, next) in [(urls(&theirs), vec![]), (before.clone(), urls(&theirs))] {
+        list_both(&late, &nodes, &next);
+        thread::sleep(Duration::from_secs(2));
+        assert!(
+            asked_if(&late, |_| true)
+                .iter()
+                .all(|node| before.iter().any(|url| url.ends_with(node)))
+        );
+        let reply = late.client().cmd(&["LOCK", "a", "x", "PX", "1000"]);
+        assert!(reply.error_text().starts_with("NOQUORUM"), "{reply:?}");
+    }
+    list_both(&late, &urls(&next), &[]);
+    lock(&mut late.client(), &["LOCK", "a", "x", "PX", "1000"]);
+}
+
+#[test]
+fn a_proxy_finds_the_nodes_that_vote_whichever_of_them_it_knows_from_before() {
+    let one = Proxy::with().nodes(3).locks("node_timeout: 200ms").start();
+    let mut late = Proxy::beside(&one).start();
+    eventually("the late proxy is ready", || asked(&late).len() == 3);
+    let [a, b, _] = [0, 1, 2].map(|node| one.urls()[node].clone());
+    let [f, g, h] = three();
+    let middle = [a, b.clone(), f.url()];
+    list(&one, &middle);
+    shown(&one, &["--change"]);
+    eventually("the middle ones are asked", || asked(&one).len() == 3);
+    // The first one comes back with nothing, and stays out of what follows.
+    late.freeze();
+    let last = [g.url(), b, h.url()];
+    list_both(&one, &middle, &last);
+    let mut one = one;
+    one.node(0).restart().unwrap();
+    shown(&one, &["--change"]);
+    let voting: Vec<String> =
+        last.iter().map(|url| url.trim_start_matches("redis://").to_owned()).collect();
+    eventually("the last ones are asked", || asked(&one) == voting);
+    late.thaw();
+    list_both(&late, &last, &[]);
+    eventually("the late proxy asks them too", || asked(&late) == voting);
+    lock(&mut late.client(), &["LOCK", "a", "x", "PX", "1000"]);
+    late.kill();
+}

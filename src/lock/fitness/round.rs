@@ -190,11 +190,23 @@ pub(super) async fn carry_out_by(
         joins: plan.joining.contains(&seat),
         note,
     };
+    // A node of the set before that begins in the next one forgets that it was left: who is cut off meanwhile
+    // must find that out still, until all the others have begun.
+    let has_marker = |seat: &usize| {
+        let look = all[*seat].as_ref().map(|answered| &answered.look);
+        look.is_ok_and(|look| look.marker != MarkerFound::Nothing)
+    };
+    let (marked, bare): (Vec<usize>, Vec<usize>) =
+        plan.admitted.iter().copied().partition(has_marker);
     let promises = step(&mut all, &plan.acceptors, PROMISE, write).await;
     if !are_enough(&promises) || plan.admitted.iter().any(|seat| !promises.contains(seat)) {
         return None;
     }
-    let mut done = step(&mut all, &plan.admitted, ACCEPT, write).await;
+    let mut done = step(&mut all, &bare, ACCEPT, write).await;
+    if done.len() < bare.len() {
+        return None;
+    }
+    done.extend(step(&mut all, &marked, ACCEPT, write).await);
     if done.len() < plan.admitted.len() {
         return None;
     }

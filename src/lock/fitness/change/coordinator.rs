@@ -14,7 +14,7 @@ use super::{
     copying::{Copied, copy},
     error::ChangeError,
     seals::{SealTurn, Seals},
-    sets::{AGAIN, LookedAt, NodeSet, Trouble, sets, silent},
+    sets::{AGAIN, LookedAt, NodeSet, Trouble, joined, sets, silent},
     trial::{fit, try_out, warn},
     which::{SetNow, are_of, decided, has_begun, set_now},
 };
@@ -24,6 +24,10 @@ use crate::{config::LocksConfig, lock::jitter};
 const LIMIT: Duration = Duration::from_secs(5);
 /// How long nobody votes at most, at least: a busy machine pauses for longer than a short TTL allows for.
 const LEAST: Duration = Duration::from_secs(2);
+
+/// What is wrong where all nodes of the set before answer, and none knows of it.
+const NO_MARKER: &str = "no node of locks.nodes has a marker that fits: where they have lost it, nobody can tell what was \
+    decided, and a new deployment is needed (docs/operations.md)";
 
 /// The outcome of a change.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,8 +81,9 @@ pub async fn change(
         if coordinator.is_decided {
             return Err(ChangeError::NotBegun(trouble));
         }
-        // Nobody is to wait for who mends it.
-        let taken_back = back_out(config).await;
+        // Nobody is to wait for who mends it, nor for nodes by which it has failed.
+        coordinator.to.expect_silence();
+        let taken_back = back_out_of(&coordinator.from, &coordinator.to).await;
         let has_sealed = coordinator.sealed_at.is_some();
         return Err(match taken_back {
             Ok(_) if has_sealed => ChangeError::TakenBack(trouble),
@@ -176,11 +181,12 @@ impl Coordinator {
             };
         }
         let Some(newest) = of_from.survey.newest.clone() else {
-            let why = "no node of locks.nodes has a marker that fits".into();
-            return Err(match self.sealed_at {
-                None => ChangeError::Unfit(why),
-                Some(_) => ChangeError::HalfWay(why),
-            });
+            let silent = silent(&self.from, &of_from);
+            return match (silent.is_empty(), self.sealed_at) {
+                (false, _) => Ok(Step::Again(joined(&silent))),
+                (true, None) => Err(ChangeError::Unfit(NO_MARKER.into())),
+                (true, Some(_)) => Err(ChangeError::HalfWay(NO_MARKER.into())),
+            };
         };
         if !of_from.survey.is_covered(&self.from.voters) {
             return Ok(Step::Again(too_few(&newest.deployment)));
@@ -362,24 +368,35 @@ impl Coordinator {
 /// If it was decided, or too few nodes are there.
 pub async fn back_out(config: &LocksConfig) -> Result<BackedOut, ChangeError> {
     let next = sets(config)?;
-    let (from, to) = (NodeSet::new(config).await, NodeSet::new(&next).await);
+    back_out_of(&NodeSet::new(config).await, &NodeSet::new(&next).await).await
+}
+
+async fn back_out_of(from: &NodeSet, to: &NodeSet) -> Result<BackedOut, ChangeError> {
     let deadline = Instant::now() + LIMIT;
     let mut done = BackedOut::Nothing;
-    let mut trouble = String::from("no node of locks.nodes has a marker that fits");
+    let mut trouble = String::from(NO_MARKER);
     while Instant::now() < deadline {
         let (of_from, of_to) = tokio::join!(from.look(), to.look());
-        match set_now((&from, &of_from), (&to, &of_to), None) {
+        match set_now((from, &of_from), (to, &of_to), None) {
             SetNow::NextNodes => return Err(ChangeError::Done),
             SetNow::Decided
                 if decided(&of_from, &of_to)
-                    .is_some_and(|(first, _)| are_of(&to, &of_to, &first, true)) =>
+                    .is_some_and(|(first, _)| are_of(to, &of_to, &first, true)) =>
             {
                 return Err(ChangeError::Decided);
             }
             SetNow::Decided | SetNow::Others => return Err(ChangeError::Others),
             SetNow::Nodes | SetNow::Sealed | SetNow::Unknown => {}
         }
-        let Some(newest) = of_from.survey.newest.clone() else { break };
+        let Some(newest) = of_from.survey.newest.clone() else {
+            let silent = silent(from, &of_from);
+            if silent.is_empty() {
+                break;
+            }
+            trouble = joined(&silent);
+            sleep(AGAIN).await;
+            continue;
+        };
         let is_committed = of_from.survey.committed.as_ref() == Some(&newest);
         let stands = newest.deployment.stands();
         if is_committed && stands {
@@ -405,8 +422,8 @@ fn too_few(newest: &Deployment) -> String {
     match newest.stands() {
         true => what.into(),
         false => format!(
-            "locks.nodes are sealed, and {what}. Where those that were sealed have lost it, nobody can tell \
-             what was decided: a new deployment is needed (docs/operations.md)"
+            "locks.nodes are sealed, and {what}: run it again once they are there. Where those that were sealed \
+             have lost it, nobody can tell what was decided: a new deployment is needed (docs/operations.md)"
         ),
     }
 }

@@ -10,7 +10,7 @@ use super::{
     copier::{Copier, CopyNote},
     found::{FoundLocks, LockCopy},
     misfit::misfit,
-    sets::{LookedAt, NodeSet, Trouble, joined},
+    sets::{LookedAt, NodeSet, Trouble, joined, silent},
 };
 
 /// What came of copying.
@@ -130,7 +130,10 @@ pub(super) async fn copy(
     let seats = seats_of(&writers);
     match to.is_quorum(&seats) {
         true => Ok(Copied { held: count, seats, troubles }),
-        false => Err(format!("too few of locks.next_nodes took a copy: {}", joined(&troubles))),
+        false => {
+            troubles.extend(silent(to, of_to));
+            Err(format!("too few of locks.next_nodes took a copy: {}", joined(&troubles)))
+        }
     }
 }
 

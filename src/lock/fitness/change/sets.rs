@@ -108,6 +108,11 @@ impl NodeSet {
         LookedAt { all, looks, survey }
     }
 
+    /// Has nobody of this set be waited for long from now on.
+    pub(super) fn expect_silence(&self) {
+        self.silent.iter().for_each(|silent| silent.store(true, Ordering::Relaxed));
+    }
+
     /// Whether these seats are those of a quorum.
     pub(super) fn is_quorum(&self, seats: &[usize]) -> bool {
         self.voters.agree(|_| false, |seat| seats.contains(&seat))

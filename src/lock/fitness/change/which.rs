@@ -1,11 +1,12 @@
 //! Which of two sets of lock nodes votes, as far as their nodes tell.
 
-use std::fmt;
+use std::{cmp::Ordering, fmt};
 
 use super::{
     super::{
         look::SelfReport,
-        marker::{Deployment, KnownSet, NextSet, Phase},
+        marker::{Deployment, KnownSet, NextSet, Phase, Seat},
+        seats::Accepted,
     },
     begin::begin,
     sets::{LookedAt, NodeSet, sets},
@@ -60,8 +61,25 @@ pub(in crate::lock) struct FoundSet {
 
 /// As [`FoundSet::is_anew`], of the nodes of a configuration that has one set alone.
 pub(in crate::lock) async fn votes_anew(config: &LocksConfig, known: &KnownSet) -> bool {
-    let of = NodeSet::new(config).await.look().await;
-    of.survey.committed.is_some_and(|agreed| known.is_before(&agreed.deployment))
+    let set = NodeSet::new(config).await;
+    let looked = set.look().await;
+    is_later(&set, &looked, known)
+}
+
+/// Whether a set votes, as a later one than the one that is known. All of its nodes must be there, with the
+/// seats that they have on the list: where a quorum of them is one of other nodes too, those may vote.
+fn is_later(set: &NodeSet, looked: &LookedAt, known: &KnownSet) -> bool {
+    let Some(Accepted { deployment: agreed, .. }) = &looked.survey.committed else { return false };
+    let has_seat = |(seat, look): (usize, &Option<SelfReport>)| {
+        let who = look.as_ref().and_then(SelfReport::identity);
+        match &agreed.seats[seat] {
+            Seat::Filled(named) | Seat::Waiting(named, _) => who.as_ref() == Some(named),
+            Seat::Blank(_) => false,
+        }
+    };
+    known.is_before(agreed)
+        && agreed.seats.len() == set.ways.len()
+        && looked.looks.iter().enumerate().all(has_seat)
 }
 
 /// Two sets of nodes of which one votes.
@@ -80,9 +98,7 @@ impl SetPair {
     /// Finds out which set votes. `known`: the set that the asker knows to be `locks.nodes`, if it does.
     pub(in crate::lock) async fn find(&self, known: Option<&KnownSet>) -> FoundSet {
         let (of_from, of_to) = tokio::join!(self.from.look(), self.to.look());
-        let agreed = of_from.survey.committed.as_ref().map(|accepted| &accepted.deployment);
-        let is_before = |known: &KnownSet| agreed.is_some_and(|agreed| known.is_before(agreed));
-        let is_anew = known.is_some_and(is_before);
+        let is_anew = known.is_some_and(|known| is_later(&self.from, &of_from, known));
         let now = self.now(of_from, of_to, known).await;
         FoundSet { now, is_anew: is_anew && now == SetNow::Nodes }
     }
@@ -138,11 +154,9 @@ pub(super) fn decided(of_from: &LookedAt, of_to: &LookedAt) -> Option<(Deploymen
 
 /// Whether a quorum of the next set has begun.
 pub(super) fn has_begun(of_to: &LookedAt, first: &Deployment) -> bool {
-    of_to
-        .survey
-        .committed
-        .as_ref()
-        .is_some_and(|it| it.deployment.set == first.set && it.deployment.epoch >= first.epoch)
+    of_to.survey.committed.as_ref().is_some_and(|Accepted { deployment: it, .. }| {
+        it.id == first.id && it.set == first.set && it.epoch >= first.epoch
+    })
 }
 
 pub(super) fn set_now(
@@ -156,10 +170,14 @@ pub(super) fn set_now(
     let is_known = |theirs: &Deployment| known.is_none_or(|known| known.id == theirs.id);
     let theirs = theirs.filter(|theirs| theirs.stands() && theirs.set > 0 && is_known(theirs));
     // Nodes before that were left may have been given seats anew, as they have forgotten it; and more sets
-    // than one may have followed.
-    let is_later =
-        |theirs: &Deployment| agreed.is_some_and(|it| it.id == theirs.id && theirs.set > it.set);
-    if theirs.is_some_and(is_later) {
+    // than one may have followed, to which some of these nodes belong.
+    let follows = |theirs: &Deployment| match (agreed, known) {
+        (Some(agreed), _) if agreed.set >= theirs.set => false,
+        (Some(agreed), None) => agreed.id == theirs.id,
+        (None, None) => false,
+        (_, Some(known)) => theirs.set > known.set,
+    };
+    if theirs.is_some_and(follows) {
         return SetNow::NextNodes;
     }
     if let Some((first, _)) = decided(of_from, of_to) {
@@ -171,12 +189,14 @@ pub(super) fn set_now(
     }
     match agreed {
         // Nodes of both sets: it is the one whose nodes it names.
-        Some(agreed)
-            if theirs == Some(agreed)
-                && (known.is_some_and(|known| known.set < agreed.set)
-                    || to.matches(agreed, &of_to.looks) > from.matches(agreed, &of_from.looks)) =>
-        {
-            SetNow::NextNodes
+        Some(agreed) if theirs == Some(agreed) => {
+            let of_both = (to.matches(agreed, &of_to.looks), from.matches(agreed, &of_from.looks));
+            let has_changed = known.is_some_and(|known| known.set < agreed.set);
+            match of_both.0.cmp(&of_both.1) {
+                Ordering::Greater => SetNow::NextNodes,
+                Ordering::Equal if has_changed => SetNow::NextNodes,
+                Ordering::Equal | Ordering::Less => SetNow::Nodes,
+            }
         }
         Some(Deployment { phase: Phase::Stands, .. }) => SetNow::Nodes,
         Some(_) => SetNow::Sealed,
