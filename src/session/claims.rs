@@ -357,16 +357,15 @@ impl Tokens {
         }
     }
 
-    /// Releases all session locks, as the client has ended or RESET the connection, and forgets leases: whoever
-    /// has their tokens gives them back. Those that adopted commands took stay: a pool closes connections whose
-    /// locks are still counted on.
+    /// Releases all session locks, as the client has ended or RESET the connection. Those that
+    /// adopted commands took stay: a pool closes connections whose locks are still counted on.
     pub(super) fn give_back(&mut self) {
         self.held.retain(|_, held| match held.keep.take_if(|keep| !keep.is_adopted()) {
             Some(keep) => {
                 keep.give_back();
                 false
             }
-            None => held.keep.is_some() || held.claim.is_some_and(|claim| claim.is_adopted()),
+            None => true,
         });
     }
 }

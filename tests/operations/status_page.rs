@@ -198,6 +198,8 @@ fn a_lock_is_freed_from_the_page_by_the_keyboard() {
 
     page.tab_to("#hot button");
     page.press("Enter");
+    // It has asked the same before.
+    eventually("it opens", || page.run("document.activeElement.id") == "ask-no");
     page.shows("#ask", "The lock job with the fence");
     page.press("Tab");
     page.press("Enter");
@@ -208,6 +210,7 @@ fn a_lock_is_freed_from_the_page_by_the_keyboard() {
 
     page.tab_to("#nodes button");
     page.press("Enter");
+    eventually("it opens", || page.run("document.activeElement.id") == "ask-no");
     page.shows("#ask", "Pause this lock node?");
     page.press("Tab");
     page.press("Enter");

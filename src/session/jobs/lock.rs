@@ -64,8 +64,8 @@ pub(super) fn begin(
     if is_session_lock && !desk.tokens.has_room(&key, ours.since) {
         return Err(BadRequest::TooManySessionLocks(MAX_TOKENS));
     }
-    // What is not remembered could not be given back without its token, nor written under.
-    if (!named || desk.is_guard_lock(&key)) && !desk.tokens.has_room(&key, ours.since) {
+    // Nothing could be written under what is not remembered.
+    if desk.is_guard_lock(&key) && !desk.tokens.has_room(&key, ours.since) {
         return Err(BadRequest::TooManyLocks(MAX_TOKENS));
     }
     let token = token.unwrap_or_else(new_token);
