@@ -340,9 +340,11 @@ impl Coordinator {
                 return Ok(Step::Again(why));
             }
         };
-        self.copied = Some((seal, held));
+        // Once: who cannot leave, copy after copy, is not to keep the set sealed.
+        if self.copied.replace((seal, held)).is_none() {
+            self.until = Instant::now() + LIMIT;
+        }
         self.without.extend(troubles.into_iter().map(|lost| (lost.address, lost.why)));
-        self.until = Instant::now() + LIMIT;
         tell("leaves locks.nodes for locks.next_nodes");
         let successor = successor(&self.to, of_to, &seats, joint);
         let left = following(joint, Phase::Left(seal, Box::new(successor)));

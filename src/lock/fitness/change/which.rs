@@ -200,7 +200,8 @@ pub(super) fn set_now(
         }
         Some(Deployment { phase: Phase::Stands, .. }) => SetNow::Nodes,
         Some(_) => SetNow::Sealed,
-        None if theirs.is_some() => SetNow::NextNodes,
+        // Who knows its set was told of a later one above: with nodes of both sets these may be its own.
+        None if theirs.is_some() && known.is_none() => SetNow::NextNodes,
         None => SetNow::Unknown,
     }
 }
