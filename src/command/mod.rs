@@ -144,7 +144,7 @@ pub enum BadRequest {
     /// UNLOCK or RENEW without a token, of a lock that the connection never had.
     #[error("NOTOKEN this connection took no lock '{0}'; name its token")]
     NoToken(String),
-    /// A WAIT that only the waiting connection itself could end.
+    /// A WAIT that the waiting connection itself would have to end.
     #[error("DEADLOCK this connection holds the lock and would wait for itself")]
     Deadlock,
 }

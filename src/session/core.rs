@@ -324,6 +324,7 @@ impl Core {
                 Turn::Answering(_) => {
                     self.replies.between_frames() && self.to_client.len() < READ_AHEAD
                 }
+                Turn::Job(job) => job.gives_way() && self.has_more_behind(job.as_ref()),
                 _ => false,
             };
             if !is_ready {
@@ -336,9 +337,19 @@ impl Core {
                     self.apply(progress);
                 }
                 Turn::Answering(answering) => self.finish(*answering),
+                Turn::Job(job) => {
+                    self.question = Asking::Nothing;
+                    let progress = job.more_came(&mut self.desk);
+                    self.apply(progress);
+                }
                 turn => self.turn = turn,
             }
         }
+    }
+
+    /// Whether the client has sent more than this command of ours, which has the floor.
+    fn has_more_behind(&self, job: &dyn Job) -> bool {
+        job.ours().is_some_and(|ours| self.desk.unsent.len() > ours.length)
     }
 
     /// Begins a command once all earlier replies are in.
@@ -379,7 +390,10 @@ impl Core {
     /// Refuses the command of ours that has begun.
     pub(super) fn refuse(&mut self, error: &str) {
         self.step(|job, desk| match job.ours() {
-            Some(ours) => ours.refuse(error, Outcome::BadRequest, desk),
+            Some(ours) => {
+                job.note_refused(desk);
+                ours.refuse(error, Outcome::BadRequest, desk)
+            }
             None => Progress::Wait(job),
         });
     }

@@ -151,6 +151,32 @@ fn a_lease_that_another_connection_has_released_is_no_deadlock() {
 }
 
 #[test]
+fn a_connection_waits_for_its_own_lease_which_another_may_release() {
+    let proxy = Proxy::start();
+    let (mut pooled, mut other) = (proxy.client(), proxy.client());
+    let wanted = encode(&["LOCK", "job", "b", "PX", "60000", "WAIT", "20000"]);
+    pooled.cmd(&["LOCK", "job", "a", "PX", "60000"]).grant();
+    pooled.send(&wanted);
+    eventually("it waits", || proxy.waiters() == 1);
+    assert_eq!(other.cmd(&["UNLOCK", "job", "a"]), Reply::Int(1));
+    pooled.reply().grant();
+    assert_eq!(other.cmd(&["UNLOCK", "job", "b"]), Reply::Int(1));
+
+    // What comes behind ends no wait for a lock that somebody else has meanwhile.
+    pooled.cmd(&["LOCK", "job", "a", "PX", "60000"]).grant();
+    assert_eq!(other.cmd(&["UNLOCK", "job", "a"]), Reply::Int(1));
+    other.cmd(&["LOCK", "job", "c", "PX", "60000"]).grant();
+    pooled.send(&wanted);
+    eventually("it waits", || proxy.waiters() == 1);
+    pooled.send(&encode(&["ECHO", "behind"]));
+    thread::sleep(ms(100));
+    eventually("it waits on", || proxy.waiters() == 1);
+    assert_eq!(other.cmd(&["UNLOCK", "job", "c"]), Reply::Int(1));
+    pooled.reply().grant();
+    assert_eq!(pooled.reply(), Reply::bulk("behind"));
+}
+
+#[test]
 fn a_connection_does_not_wait_for_itself() {
     let mut proxy = Proxy::with().nodes(3).start();
     let mut client = proxy.client();
@@ -161,8 +187,16 @@ fn a_connection_does_not_wait_for_itself() {
     assert_eq!(client.cmd(&["UNLOCK", "k", "other"]), Reply::Int(0));
     client.cmd(&["LOCK", "k", &session.token, "WAIT", "0"]).grant();
     assert_eq!(client.cmd(&["UNLOCK", "k"]), Reply::Int(1));
+    // A lease may be released by another connection, unless something waits behind the LOCK.
     client.cmd(&["LOCK", "k", "PX", "60000"]).grant();
-    assert_eq!(client.cmd(&["LOCK", "k", "WAIT", "20000"]).error(), deadlock);
+    let behind = client.pipe(&[&["LOCK", "k", "WAIT", "20000"], &["ECHO", "behind"]]);
+    assert_eq!((behind[0].error(), &behind[1]), (deadlock, &Reply::bulk("behind")));
+    client.send(&encode(&["LOCK", "k", "other", "PX", "60000", "WAIT", "20000"]));
+    eventually("it waits", || proxy.waiters() == 1);
+    client.send(&encode(&["UNLOCK", "k", "other"])[..1]);
+    assert_eq!(client.reply().error(), deadlock);
+    client.send(&encode(&["UNLOCK", "k", "other"])[1..]);
+    assert_eq!((client.reply(), proxy.waiters()), (Reply::Int(0), 0));
     assert_eq!(client.cmd(&["UNLOCK", "k"]), Reply::Int(1));
     // A lock that runs out meanwhile is worth waiting for.
     client.cmd(&["LOCK", "k", "PX", "300"]).grant();

@@ -21,15 +21,11 @@ use crate::{
 /// A LOCK that the lock nodes are asked for.
 struct Locking {
     ours: Ours,
-    key: Key,
-    token: Token,
+    wanted: LockWanted,
+    /// What the lock nodes are asked for: the default may change meanwhile.
     ttl: Duration,
-    /// The LOCK has no TTL.
-    is_session_lock: bool,
-    /// The client has named the token.
-    named: bool,
-    /// The LOCK waits in line.
-    waits: bool,
+    /// The token of this connection's own lease for which the LOCK waits, until more comes behind it.
+    own_lease: Option<Token>,
     /// The connection has the lock by this token, as far as it knows.
     again: bool,
     /// The lock's keys on the data node were taken too.
@@ -52,7 +48,7 @@ fn new_token() -> Token {
 /// Asks the lock nodes.
 ///
 /// # Errors
-/// If the connection has too many locks to keep one more, or would wait for itself.
+/// If the connection has too many locks to keep one more, or would wait for its own session lock.
 pub(super) fn begin(
     ours: Ours,
     key: Key,
@@ -72,17 +68,16 @@ pub(super) fn begin(
     let wanted = LockWanted { key, token, named, ttl, wait };
     let LockWanted { key, token, .. } = &wanted;
     if wait.is_some_and(|wait| desk.tokens.outlasts(key, token, ours.since + wait)) {
-        // A pool releases a lease on whichever connection it has at hand.
+        // A pool releases a lease by whichever connection it has at hand, and sends nothing behind a LOCK.
         if let Some(held) = desk.tokens.lease(key) {
-            let question = Question::Attached(vec![(key.clone(), held.clone())]);
-            return Ok(Progress::Ask(Box::new(Doubting { ours, wanted, held }), question));
+            return Ok(wanted.ask(ours, Some(held), desk));
         }
         if named {
             desk.tokens.refused(key, token);
         }
         return Err(BadRequest::Deadlock);
     }
-    Ok(wanted.ask(ours, desk))
+    Ok(wanted.ask(ours, None, desk))
 }
 
 /// A LOCK that is asked for.
@@ -112,7 +107,7 @@ impl Job for Doubting {
         match said.into_iter().next() {
             Some(Ok(None)) | None => {
                 desk.tokens.not_held(&wanted.key, &held);
-                wanted.ask(ours, desk)
+                wanted.ask(ours, None, desk)
             }
             Some(Err(NotAttached::NoQuorum(error))) => no_quorum(ours, &error, desk),
             Some(Ok(Some(_)) | Err(NotAttached::FenceForgotten)) => {
@@ -130,26 +125,23 @@ impl Job for Doubting {
 }
 
 impl LockWanted {
-    fn ask(self, ours: Ours, desk: &Desk) -> Progress {
-        let LockWanted { key, token, named, ttl, wait } = self;
-        let is_session_lock = ttl.is_none();
-        let ttl = ttl.unwrap_or(desk.config.locks.default_ttl);
+    /// Asks the lock nodes. `own_lease`: the token of this connection's own lease that the LOCK waits for.
+    fn ask(self, ours: Ours, own_lease: Option<Token>, desk: &Desk) -> Progress {
+        let LockWanted { key, token, wait, .. } = &self;
         // A grant to an adopted command is no LOCK's: blind commands may end it.
-        let again = desk.tokens.claim_of(&key, &token).filter(|claim| !claim.is_adopted());
-        let is_again = again.is_some();
-        let question = Question::Lock { key: key.clone(), token: token.clone(), ttl, again, wait };
-        let waits = wait.is_some();
+        let again = desk.tokens.claim_of(key, token).filter(|claim| !claim.is_adopted());
+        let (is_again, is_bridged) = (again.is_some(), desk.shared.is_bridged(key));
+        let ttl = self.ttl.unwrap_or(desk.config.locks.default_ttl);
+        let (key, token, wait) = (key.clone(), token.clone(), *wait);
+        let question = Question::Lock { key, token, ttl, again, wait };
         let job = Locking {
             ours,
+            wanted: self,
             ttl,
-            is_session_lock,
-            named,
-            waits,
+            own_lease,
             again: is_again,
-            is_bridged: desk.shared.is_bridged(&key),
+            is_bridged,
             granted_before: None,
-            key,
-            token,
         };
         Progress::Ask(Box::new(job), question)
     }
@@ -159,7 +151,7 @@ impl Job for Locking {
     fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
         let Answer::Lock(said) = answer else { return not_asked() };
         match said {
-            Ok(grant) if !self.is_bridged && desk.shared.is_bridged(&self.key) => {
+            Ok(grant) if !self.is_bridged && desk.shared.is_bridged(&self.wanted.key) => {
                 self.ask_for_keys(&grant)
             }
             Ok(grant) => self.granted(grant, desk),
@@ -172,7 +164,26 @@ impl Job for Locking {
     }
 
     fn waits_in_line(&self) -> bool {
-        self.waits
+        self.wanted.wait.is_some()
+    }
+
+    fn note_refused(&self, desk: &mut Desk) {
+        if self.wanted.named {
+            desk.tokens.refused(&self.wanted.key, &self.wanted.token);
+        }
+    }
+
+    fn gives_way(&self) -> bool {
+        self.own_lease.is_some()
+    }
+
+    fn more_came(self: Box<Self>, _desk: &mut Desk) -> Progress {
+        let Locking { ours, mut wanted, own_lease, .. } = *self;
+        let Some(held) = own_lease else { return not_asked() };
+        let waited = Instant::now().saturating_duration_since(ours.since);
+        wanted.wait = wanted.wait.map(|wait| wait.saturating_sub(waited));
+        let question = Question::Attached(vec![(wanted.key.clone(), held.clone())]);
+        Progress::Ask(Box::new(Doubting { ours, wanted, held }), question)
     }
 }
 
@@ -180,20 +191,19 @@ impl Locking {
     /// Asks for the lock once more, and for its keys on the data node: its rule was bridged while
     /// the client waited.
     fn ask_for_keys(self, grant: &Grant) -> Progress {
-        let Locking { key, token, ttl, .. } = &self;
+        let Locking { wanted: LockWanted { key, token, .. }, ttl, .. } = &self;
         let (key, token, ttl, again) = (key.clone(), token.clone(), *ttl, grant.claim);
         let question = Question::Lock { key, token, ttl, again, wait: None };
         let granted_before = Some(grant.claim);
-        Progress::Ask(Box::new(Locking { is_bridged: true, granted_before, ..self }), question)
+        let job = Locking { is_bridged: true, own_lease: None, granted_before, ..self };
+        Progress::Ask(Box::new(job), question)
     }
 
     fn refused(self, why: &NotGranted, desk: &mut Desk) -> Progress {
         if let Some(claim) = self.granted_before {
-            desk.shared.give_back(self.key.clone(), self.token.clone(), claim);
+            desk.shared.give_back(self.wanted.key.clone(), self.wanted.token.clone(), claim);
         }
-        if self.named {
-            desk.tokens.refused(&self.key, &self.token);
-        }
+        self.note_refused(desk);
         match why {
             NotGranted::QueueFull { limit } => {
                 let error = format!("QUEUEFULL {limit} clients wait for this lock already");
@@ -210,7 +220,9 @@ impl Locking {
     }
 
     fn granted(self, grant: Grant, desk: &mut Desk) -> Progress {
-        let Locking { ours, key, token, ttl, is_session_lock, again, .. } = self;
+        let Locking { ours, wanted, ttl, again, .. } = self;
+        let LockWanted { key, token, ttl: named_ttl, .. } = wanted;
+        let is_session_lock = named_ttl.is_none();
         let mut out = Vec::with_capacity(96);
         let now = Instant::now();
         desk.shared.metrics.granted(is_session_lock);

@@ -137,6 +137,19 @@ pub(super) trait Job: Send {
         false
     }
 
+    /// Takes in that this command is refused, whatever it was waiting for.
+    fn note_refused(&self, _desk: &mut Desk) {}
+
+    /// Whether [`Job::more_came`] is to follow once bytes have come behind this command.
+    fn gives_way(&self) -> bool {
+        false
+    }
+
+    /// Takes in that the client has sent more behind this command.
+    fn more_came(self: Box<Self>, _desk: &mut Desk) -> Progress {
+        not_asked()
+    }
+
     /// Whether this is a LOCK of that key whose fence is being announced.
     fn announces(&self, _key: &Key) -> bool {
         false
