@@ -61,6 +61,8 @@ pub(super) struct Happened {
     pub(super) writes: usize,
     pub(super) fenced: usize,
     pub(super) untold: usize,
+    /// Seeds in which so many nodes lost their memory during a change that a new deployment is needed.
+    pub(super) stuck: usize,
 }
 
 impl AddAssign for Happened {
@@ -82,6 +84,7 @@ impl AddAssign for Happened {
         self.writes += other.writes;
         self.fenced += other.fenced;
         self.untold += other.untold;
+        self.stuck += other.stuck;
     }
 }
 
@@ -253,6 +256,11 @@ impl Checker {
         let now = Instant::now();
         let lock = seen.locks.entry(key).or_default();
         lock.holders.retain(|_, holder| holder.until.is_none_or(|until| until > now));
+        // The answer came when the client could not count on the lock any more.
+        if validity.is_some_and(|validity| validity.is_zero()) {
+            lock.holders.remove(token);
+            return;
+        }
         // What a blind DEL may have ended since it was asked for may be a later holder's.
         let (is_adopted, uncertain) = match by {
             By::Lock => (false, None),

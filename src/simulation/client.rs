@@ -390,10 +390,15 @@ impl Client {
                     }
                     self.checker.ended(key, name, "not renewed");
                 }
-                Ok(Some(left)) => match &hold.lost {
-                    Some(lost) => lost.has(ttl),
-                    None => self.checker.renewed(key, name, ms(left)),
-                },
+                Ok(Some(left)) => {
+                    match &hold.lost {
+                        Some(lost) => lost.has(ttl),
+                        None => self.checker.renewed(key, name, ms(left)),
+                    }
+                    // RENEW raises the fence of a lock that a LOCK had raised before it was refused.
+                    let known = self.known(key, token).map(|(_, fence)| fence);
+                    hold.fence = hold.fence.max(known.unwrap_or_default());
+                }
                 Ok(None) => {}
                 Err(_) => return,
             }

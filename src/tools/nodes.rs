@@ -72,8 +72,12 @@ async fn carry_out(config: &Config, step: NodesStep) -> anyhow::Result<()> {
                     Some(held) => format!("{held} held locks were copied"),
                     None => "another coordinator has copied the locks".into(),
                 };
+                let longer = match changed.taken_over {
+                    true => ", nor before since it was begun by another command",
+                    false => "",
+                };
                 println!(
-                    "changed: {copied}, nobody could lock for {} ms",
+                    "changed: {copied}, nobody could lock for {} ms{longer}",
                     changed.sealed.as_millis()
                 );
                 for (node, why) in &changed.waiting {

@@ -187,6 +187,7 @@ fn locks_outlive_the_nodes_that_granted_them() {
     assert!(text.contains(&format!("{}  no marker", four.addr())), "{text}");
     let text = shown(&one, &["--change"]);
     assert!(text.contains("changed: 2 held locks were copied"), "{text}");
+    assert!(!text.contains("another command"), "{text}");
     assert!(text.contains("\nlocks.next_nodes vote\n"), "{text}");
     for node in [&four, &five] {
         assert_eq!(has(node, "lockgate:fence:lock:far"), Reply::bulk(far));
@@ -335,6 +336,7 @@ fn a_change_that_was_cut_off_is_taken_back_or_brought_to_its_end() {
     cut_off(&proxy);
     let text = shown(&proxy, &["--change", "--at-most", "60s"]);
     assert!(text.contains("changed: 2 held locks were copied"), "{text}");
+    assert!(text.contains("nor before since it was begun by another command"), "{text}");
     let expected = addresses(&next.each_ref());
     eventually("the next nodes are asked", || asked(&proxy) == expected);
     for node in &next {
@@ -824,6 +826,29 @@ fn doctor_tells_of_a_lock_node_whose_locks_cannot_be_listed() {
     let next = three();
     list(&proxy, &urls(&next));
     assert!(says(&proxy), "{}", doctor(&proxy).1);
+}
+
+#[test]
+fn old_nodes_that_forget_all_beside_a_list_of_others_say_what_to_do() {
+    let mut proxy = Proxy::with()
+        .nodes(3)
+        .locks("max_ttl: 2s\n  default_ttl: 1s\n  node_timeout: 200ms")
+        .start();
+    let next = three();
+    list(&proxy, &urls(&next));
+    lock(&mut proxy.client(), &["LOCK", "a", "x", "PX", "500"]);
+    for node in 0..3 {
+        proxy.node(node).kill().unwrap();
+    }
+    eventually("it is seen", || proxy.nodes_up() == 0);
+    for node in 0..3 {
+        proxy.node(node).restart().unwrap();
+    }
+    let untold = "take locks.next_nodes out of the file, and send SIGHUP";
+    eventually("it is told", || proxy.http("/readyz").contains(untold));
+    list_both(&proxy, &proxy.urls(), &[]);
+    eventually("they vote", || proxy.nodes_up() == 3);
+    lock(&mut proxy.client(), &["LOCK", "a", "x", "PX", "500"]);
 }
 
 #[test]

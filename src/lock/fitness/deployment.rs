@@ -97,6 +97,10 @@ const ASK_SOON: Duration = Duration::from_millis(60);
 /// The pause before nodes that were away are asked what others may have forgotten.
 const ASK_OTHERS_EVERY: Duration = Duration::from_secs(3);
 
+/// Why no node votes where all of `locks.nodes` have lost their memory, and others are to take their place.
+const UNTOLD: &str = "no node of locks.nodes knows any more whether locks.next_nodes have taken their place: where they \
+    have not, take locks.next_nodes out of the file, and send SIGHUP";
+
 /// A text with which no marker begins.
 const NOTHING: &[u8] = b"-";
 
@@ -510,10 +514,15 @@ impl Admissions {
             return self.ask_or(state, why);
         }
         let epoch = known.map_or(0, |known| known.deployment.epoch);
+        let nobody_knows = survey.is_some_and(|survey| survey.newest.is_none());
         match self.remaining(state, index, look, Instant::now()) {
             None => Judgement::Note(epoch),
             Some(Duration::ZERO) => {
-                self.ask_or(state, "its wait is over, but too few other nodes can be asked")
+                let why = match nobody_knows && !self.begins.load(Ordering::Acquire) {
+                    true => UNTOLD,
+                    false => "its wait is over, but too few other nodes can be asked",
+                };
+                self.ask_or(state, why)
             }
             Some(_) if self.may_know_more(state, index) => Judgement::Ask,
             Some(left) => {

@@ -36,6 +36,8 @@ pub struct Changed {
     pub held: Option<usize>,
     /// For how long nobody could be granted a lock, as far as this coordinator knows.
     pub sealed: Duration,
+    /// Whether another coordinator had begun it, so that nobody could be granted a lock for longer.
+    pub taken_over: bool,
     /// Nodes of the next set that have not begun with the others, each with the reason: they wait before they
     /// vote.
     pub waiting: Vec<(String, String)>,
@@ -123,6 +125,8 @@ struct Coordinator {
     trouble: String,
     /// Since when nobody can be granted a lock, as far as this coordinator knows.
     sealed_at: Option<Instant>,
+    /// Whether the set was sealed, or left, before this coordinator has done anything.
+    has_taken_over: bool,
     /// Whether it has found the set sealed: it may have failed to seal it.
     was_sealed: bool,
     seals: Seals,
@@ -141,8 +145,9 @@ impl Coordinator {
             at_most,
             until: Instant::now() + LIMIT,
             is_decided: false,
-            trouble: String::new(),
+            trouble: format!("it was not done within {at_most:?}"),
             sealed_at: None,
+            has_taken_over: false,
             was_sealed: false,
             seals: Seals::default(),
             copied: None,
@@ -211,6 +216,7 @@ impl Coordinator {
             tell("seals locks.nodes: no lock is granted or renewed from now on");
         }
         self.was_sealed |= found.is_some();
+        self.has_taken_over |= found.is_some() && self.sealed_at.is_none();
         self.sealed_at.get_or_insert_with(Instant::now);
         // A copy takes the one before away, upon which another coordinator may decide just now, or
         // this one has not known whether it has: each has a seal of its own. What is decided under a seal
@@ -246,6 +252,7 @@ impl Coordinator {
         if !std::mem::replace(&mut self.is_decided, true) {
             self.until = Instant::now() + LIMIT;
         }
+        self.has_taken_over |= self.sealed_at.is_none();
         let since = *self.sealed_at.get_or_insert_with(Instant::now);
         let mut late = Vec::new();
         if !is_begun {
@@ -360,7 +367,8 @@ impl Coordinator {
     fn changed(&self, first: &Deployment, seal: Option<u64>, since: Instant) -> Changed {
         let own = self.copied.filter(|(own, _)| seal.is_none_or(|seal| *own == seal));
         let waiting = without_copy(&self.to, first, &self.without);
-        Changed { held: own.map(|(_, held)| held), sealed: since.elapsed(), waiting }
+        let (sealed, taken_over) = (since.elapsed(), self.has_taken_over);
+        Changed { held: own.map(|(_, held)| held), sealed, taken_over, waiting }
     }
 }
 
