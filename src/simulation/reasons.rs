@@ -296,6 +296,15 @@ impl History {
         let sought: Vec<(Instant, Instant)> = disturbed.map(|at| (at, at + FOUND)).collect();
         let mut sought: Vec<(Instant, Instant)> =
             failures.iter().map(|one| (one.from, one.until)).chain(sought).collect();
+        // A node that has lost its memory is given its seat by the others, once enough of them can be asked.
+        let has_forgotten = |had: &&Had| had.cause == Cause::Memory && had.at + LOOKED_BACK >= now;
+        if had.iter().any(has_forgotten) {
+            let waits = if loss.adopts { WAITS_FOR_ADOPTED } else { WAITS };
+            let failed = self.failures.iter().filter(|one| one.node != node);
+            sought.extend(failed.map(|one| (one.from, one.until + FOUND)));
+            let jumped = self.jumped.iter().filter(|(which, _)| *which != node);
+            sought.extend(jumped.map(|(_, at)| (*at, *at + SEEN + waits + FOUND)));
+        }
         // A node that belongs to another deployment is not asked at all, for as long as it does.
         if self.was_split {
             sought.push((now - LOOKED_BACK, now));
