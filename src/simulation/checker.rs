@@ -61,8 +61,6 @@ pub(super) struct Happened {
     pub(super) writes: usize,
     pub(super) fenced: usize,
     pub(super) untold: usize,
-    /// Seeds in which so many nodes lost their memory during a change that a new deployment is needed.
-    pub(super) stuck: usize,
 }
 
 impl AddAssign for Happened {
@@ -84,7 +82,6 @@ impl AddAssign for Happened {
         self.writes += other.writes;
         self.fenced += other.fenced;
         self.untold += other.untold;
-        self.stuck += other.stuck;
     }
 }
 
