@@ -54,8 +54,8 @@ use stateright::{Checker, HasDiscoveries, Model};
 
 use model::{
     change::{
-        self, CHANGE_ALWAYS, Change, FENCES_ONWARD, FINISHED, GRANTED_AGAIN, GRANTED_BY_B,
-        KEPT_BY_B, ONE_DECISION, ONE_HOLDS, STAYS_RELEASED,
+        self, CHANGE_ALWAYS, COPIED_ANEW, Change, FENCES_ONWARD, FINISHED, GRANTED_AGAIN,
+        GRANTED_BY_B, KEPT_BY_B, ONE_DECISION, ONE_HOLDS, STAYS_RELEASED,
     },
     epochs::{
         self, ADMITTED, EPOCHS_ALWAYS, Epochs, GRANTED as GRANTED_SECOND, NOT_STUCK, ONE_EPOCH,
@@ -1069,6 +1069,7 @@ fn changed() -> change::Setup {
         asks: [2, 0],
         changes: [true, true],
         backs_out: [false, true],
+        copies_anew: false,
         restarts: 0,
         away: None,
         asks_all: false,
@@ -1190,6 +1191,29 @@ fn a_node_to_come_forgets_what_was_copied() {
     let (restarts, away, properties) = (1, Some(1), GRANTS_ON);
     let setup = change::Setup { restarts, renewals: 0, away, properties, ..changed() };
     change_holds("a change and a restart", setup);
+}
+
+/// B was decided upon, and one of the two nodes that were copied to may lose that. The second coordinator
+/// copies anew, the first begins what was decided.
+fn decided() -> change::Setup {
+    let properties =
+        &[ONE_HOLDS, ONE_DECISION, FENCES_ONWARD, STAYS_RELEASED, GRANTED_BY_B, COPIED_ANEW];
+    let (start, copies_anew, asks) = (change::Start::Decided, true, [0, 3]);
+    let base = change::Setup { start, copies_anew, asks, properties, ..changed() };
+    change::Setup { restarts: 1, renewals: 0, locks: [1, 1], away: Some(1), ..base }
+}
+
+#[test]
+fn a_change_that_cannot_begin_is_copied_anew() {
+    change_holds("a change is copied anew", decided());
+    let setup = change::Setup { renewals: 1, locks: [0, 0], restarts: 0, ..decided() };
+    let properties = &[ONE_HOLDS, ONE_DECISION, FENCES_ONWARD, STAYS_RELEASED, COPIED_ANEW];
+    change_holds("a lock outlives two copies", change::Setup { properties, ..setup });
+    let setup = change::Setup { shared: 1, away_of_b: Some(2), ..decided() };
+    change_holds("a change is copied anew, a node is shared", setup);
+    use change::Fault;
+    change_breaks("anew unproven", Fault::AnewUnproven, ONE_COUNTS_ON, decided());
+    change_breaks("anew over a beginning", Fault::AnewOverBegun, ONE_COUNTS_ON, decided());
 }
 
 /// Each vote proves itself, so it does not matter when a proxy goes.

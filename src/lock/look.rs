@@ -7,6 +7,9 @@
 //! be admitted or whose clock has jumped forward, as a grant is not: it may have lost locks that
 //! are still held.
 //!
+//! **By which grant.** Blind commands end the grants to adopted commands and no others, so the claim
+//! counts too. Where a quorum names one token, but no one claim, all nodes are waited for.
+//!
 //! **How long.** A quorum of nodes must keep the lock, so what counts is the quorum-th largest of
 //! their remaining TTLs, less the time since before they were asked and the drift, as in
 //! [`attach`](super::attach).
@@ -107,19 +110,43 @@ impl Future for LookUp {
     type Output = Result<Option<Holding>, NoQuorum>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        Poll::Ready(match ready!(self.tally.poll_decision(cx)) {
-            Decision::Yes => {
-                let held = self.held();
-                debug_assert!(held.is_some(), "a quorum names one holder");
-                Ok(held)
+        let decision = ready!(self.tally.poll_decision(cx));
+        let Tally { nodes, operation, rule, .. } = &mut self.tally;
+        let failed = || Err(nodes.no_quorum(&operation.key, &operation.votes()));
+        if decision == Decision::Yes {
+            // Where one node keeps an older grant of the same token still, the first answers may name two
+            // claims, though a quorum has one of them.
+            let (named, votes) = (operation.holders(), operation.votes());
+            if are_of_two_grants(&named, votes.len()) {
+                if *rule != Rule::All {
+                    *rule = Rule::All;
+                    return self.poll(cx);
+                }
+                if votes.iter().any(|vote| matches!(vote, Vote::Missing(_))) {
+                    return Poll::Ready(failed());
+                }
             }
+            let held = self.held();
+            debug_assert!(held.is_some(), "a quorum names one holder");
+            return Poll::Ready(Ok(held));
+        }
+        Poll::Ready(match decision {
             Decision::No => Ok(None),
-            Decision::NoQuorum | Decision::Open => Err(self
-                .tally
-                .nodes
-                .no_quorum(&self.tally.operation.key, &self.tally.operation.votes())),
+            Decision::Yes | Decision::NoQuorum | Decision::Open => failed(),
         })
     }
+}
+
+/// Whether a quorum of `nodes` nodes names one holder, and no quorum one grant to it.
+fn are_of_two_grants(named: &[(Token, NamedLock)], nodes: usize) -> bool {
+    let alike = |token: &Token, claim: Option<i64>| {
+        let is_alike = |(other, lock): &&(Token, NamedLock)| {
+            other == token && claim.is_none_or(|claim| claim == lock.claim)
+        };
+        named.iter().filter(is_alike).count() >= quorum(nodes)
+    };
+    named.iter().any(|(token, _)| alike(token, None))
+        && !named.iter().any(|(token, lock)| alike(token, Some(lock.claim)))
 }
 
 /// The holder that a quorum of `nodes` nodes names, and how long a quorum keeps its lock (`None`:
@@ -151,6 +178,22 @@ fn named_by_quorum(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_token_may_have_two_grants() {
+        let are_two = |all: &[(&str, i64)]| {
+            let lock = |claim| NamedLock { left: 9, claim };
+            let named: Vec<(Token, NamedLock)> =
+                all.iter().map(|(token, claim)| (Token::from(token), lock(*claim))).collect();
+            are_of_two_grants(&named, 3)
+        };
+        assert!(are_two(&[("a", 1), ("a", 2)]));
+        assert!(!are_two(&[("a", 1), ("a", 2), ("a", 2)]));
+        assert!(!are_two(&[("a", 2), ("b", 1), ("a", 2)]));
+        assert!(!are_two(&[("a", 1), ("b", 2)]), "nobody has a quorum");
+        assert!(!are_two(&[("a", 0), ("a", 0)]));
+        assert!(!are_two(&[]));
+    }
 
     #[test]
     fn the_holder_is_told_for_as_long_as_a_quorum_keeps_its_lock() {

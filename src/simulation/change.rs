@@ -150,14 +150,32 @@ async fn change_nodes(
     }
 }
 
+/// Whether a set that has begun has a seat without a copy, other than that of this node. With that one, more
+/// nodes than are allowed to would lack what was granted, as where a quorum of any set forgets.
+fn lacks_another(network: &Network, next: &[usize], index: usize) -> bool {
+    let begun = next.iter().filter_map(|node| {
+        let [marker, seats] = network.marker_of(*node);
+        let words: Vec<&str> = marker.split(' ').collect();
+        let [_, epoch, place, ..] = words[..] else { return None };
+        let stands = place.contains('@') && !place.contains(':');
+        stands.then(|| (epoch.parse::<u64>().unwrap(), seats))
+    });
+    let Some((_, seats)) = begun.max_by_key(|(epoch, _)| *epoch) else { return false };
+    let is_filled = |line: &str| !line.starts_with('-') && line.split(' ').count() == 2;
+    seats.lines().zip(next).any(|(line, node)| *node != index && !is_filled(line))
+}
+
 /// Disturbs the nodes.
 async fn fail(network: Arc<Network>, checker: Arc<Checker>, seed: u64) {
     let mut last = Instant::now();
     loop {
         sleep(ms(100 + network.below(1200))).await;
         if forgets(seed) && last.elapsed() > ms(6000) {
-            last = Instant::now();
             let index = network.below(NODES as u64) as usize;
+            if lacks_another(&network, sets(seed).1, index) {
+                continue;
+            }
+            last = Instant::now();
             network.forget(index);
             checker.happened(&format!("node {index} is restarted, and has forgotten all"));
         } else {

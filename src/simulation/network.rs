@@ -129,6 +129,16 @@ impl Network {
         self.lock().nodes[index].redis.keys()
     }
 
+    /// The marker of a node, and who sits where by that; empty: none.
+    pub(super) fn marker_of(&self, index: usize) -> [String; 2] {
+        let state = self.lock();
+        let text = |key: &str| {
+            let found = state.nodes[index].redis.get(key.as_bytes()).unwrap_or_default();
+            String::from_utf8_lossy(found).into_owned()
+        };
+        ["lockgate:deployment", "lockgate:seats"].map(text)
+    }
+
     /// Makes a replica a master, with the keys that it was sent.
     pub(super) fn promote(&self, index: usize, keys: StoredKeys) {
         let mut state = self.lock();

@@ -146,7 +146,12 @@ impl Redis {
     }
 
     pub(super) fn marker(&self) -> Option<&[u8]> {
-        Some(&self.memory.get(MARKER)?.0)
+        self.get(MARKER)
+    }
+
+    /// The value of a key.
+    pub(super) fn get(&self, key: &[u8]) -> Option<&[u8]> {
+        Some(&self.memory.get(key)?.0)
     }
 
     /// Notes the locks that the node has now, and until when.

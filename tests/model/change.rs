@@ -47,6 +47,8 @@ pub(crate) struct Setup {
     /// Whether each coordinator may change the nodes, and may back out.
     pub(crate) changes: [bool; PARTIES],
     pub(crate) backs_out: [bool; PARTIES],
+    /// Whether a change that was decided, and cannot begin, may be copied anew.
+    pub(crate) copies_anew: bool,
     /// Nodes of B that restart with an empty memory.
     pub(crate) restarts: u8,
     /// The node of A that no coordinator reaches, and whether all others are always asked; that of B.
@@ -78,6 +80,8 @@ pub(crate) enum Start {
     Rest,
     /// Nodes of B have a grant of the first client that ran out: an earlier change was backed out.
     Stale,
+    /// The first coordinator has copied to the first two nodes of B, and has left A.
+    Decided,
 }
 
 /// A fault planted to see that the checker finds it.
@@ -121,6 +125,10 @@ pub(crate) enum Fault {
     VotesOfBoth,
     /// A proxy goes to B by the marker of one node.
     OneMarker,
+    /// A is sealed again though B may begin still.
+    AnewUnproven,
+    /// The note is taken away from a node that has begun.
+    AnewOverBegun,
 }
 
 /// The state that a marker tells.
@@ -200,6 +208,8 @@ struct Coordinator {
     complete: [Option<u8>; NODES],
     /// Left, as a quorum has accepted it.
     left: Option<Marker>,
+    /// The nodes that were named by that, from which the note on the copy was taken away.
+    revoked: [bool; NODES],
 }
 
 /// Nodes that a proxy asks, and what they must have.
@@ -291,6 +301,8 @@ pub(crate) enum Aim {
     Seal,
     Leave,
     BackOut,
+    /// To seal A again, as B cannot begin.
+    Anew,
 }
 
 /// One step.
@@ -359,6 +371,11 @@ pub(crate) enum Step {
         coordinator: usize,
         seat: usize,
     },
+    /// The note on a copy is taken away.
+    Revoke {
+        coordinator: usize,
+        seat: usize,
+    },
     Restart {
         seat: usize,
     },
@@ -383,6 +400,9 @@ pub(crate) const KEPT_BY_B: &str = "a lock that outlives the change";
 pub(crate) const GRANTED_AGAIN: &str = "a grant after backing out";
 /// One coordinator has sealed, and the other has left A.
 pub(crate) const FINISHED: &str = "a change that another coordinator finishes";
+
+/// B grants behind a change that was decided, could not begin, and was copied anew.
+pub(crate) const COPIED_ANEW: &str = "a grant behind a second copy";
 
 /// One run of the checker.
 pub(crate) struct Change(pub(crate) Setup);
@@ -461,6 +481,7 @@ impl Change {
             copied: [false; NODES],
             complete: [None; NODES],
             left: None,
+            revoked: [false; NODES],
         };
         let mut state = State {
             servers,
@@ -496,6 +517,26 @@ impl Change {
         }
         match start {
             Start::Plain | Start::Sealed => {}
+            Start::Decided => {
+                let is = Agreement { epoch: 2, phase: Phase::Joint };
+                state.chosen.push((is, 0));
+                let reached = || (0..NODES).filter(|seat| self.0.away != Some(*seat));
+                for seat in reached() {
+                    state.servers[seat].marker = Some(Marker { ballot: 2, is });
+                }
+                state.coordinators[0].sealed = Some(2);
+                reached().for_each(|seat| state.read(0, seat));
+                (0..quorum(NODES)).for_each(|seat| state.copy(0, seat, self));
+                let named = state.coordinators[0].complete;
+                let left =
+                    Marker { ballot: 4, is: Agreement { epoch: 3, phase: Phase::Left(named) } };
+                for seat in reached() {
+                    let server = &mut state.servers[seat];
+                    (server.marker, server.promised) = (Some(left), 4);
+                }
+                state.chosen.push((left.is, 0));
+                state.coordinators[0].left = Some(left);
+            }
             Start::Rest => state.clients[0].valid = 0,
             Start::Asked => {
                 state.servers[last].lock = Some(Lock { claim: 1, left: self.0.ttl });
@@ -573,6 +614,12 @@ impl Server {
 
     fn has_begun(&self) -> bool {
         self.marker.is_some_and(|marker| marker.is.phase == Phase::Begun)
+    }
+
+    /// Whether the node has begun, and is no rest of a change that was copied anew under a seal of this
+    /// epoch.
+    fn has_begun_since(&self, epoch: u8) -> bool {
+        self.has_begun() && self.marker.is_some_and(|marker| marker.is.epoch >= epoch)
     }
 }
 
@@ -812,6 +859,11 @@ impl State {
                 next(Phase::Left(this.complete))
             }
             (Phase::Joint, Aim::BackOut) if is_committed => next(Phase::Stands),
+            (Phase::Left(_), Aim::Anew)
+                if is_committed && this.left.is_some_and(|left| left.is == newest.is) =>
+            {
+                next(Phase::Joint)
+            }
             (Phase::Joint, Aim::Seal) if is_committed => None,
             (Phase::Left(_), _) if is_committed => None,
             (Phase::Stands, _) if is_committed => return,
@@ -843,11 +895,17 @@ impl State {
             Phase::Joint if this.sealed != Some(marker.is.epoch) => {
                 this.sealed = Some(marker.is.epoch);
                 (this.copied, this.complete) = ([false; NODES], [None; NODES]);
+                (this.left, this.revoked) = (None, [false; NODES]);
                 if !model.has(Fault::ReadBeforeSeal) {
                     this.reads = [None; NODES];
                 }
             }
-            Phase::Left(_) => this.left = Some(marker),
+            Phase::Left(_) => {
+                if this.left.is_none_or(|left| left.is != marker.is) {
+                    this.revoked = [false; NODES];
+                }
+                this.left = Some(marker);
+            }
             _ => {}
         }
     }
@@ -888,7 +946,7 @@ impl State {
         let node = model.node(true, seat);
         self.coordinators[coordinator].copied[seat] = true;
         let server = &mut self.servers[node];
-        let may = !server.has_begun() && (node >= NODES || server.is_sealed(epoch));
+        let may = !server.has_begun_since(epoch) && (node >= NODES || server.is_sealed(epoch));
         if !may && !model.has(Fault::LateCopy) {
             return;
         }
@@ -910,7 +968,7 @@ impl State {
         let this = &mut self.coordinators[coordinator];
         let Some(epoch) = this.sealed else { return };
         let server = &mut self.servers[model.node(true, seat)];
-        if server.copying != Some((coordinator, epoch)) || server.has_begun() {
+        if server.copying != Some((coordinator, epoch)) || server.has_begun_since(epoch) {
             return;
         }
         server.note = Some(epoch);
@@ -927,7 +985,8 @@ impl State {
     fn may_begin(&self, coordinator: usize, seat: usize, model: &Change) -> Option<Marker> {
         let this = self.coordinators[coordinator];
         let server = &self.servers[model.node(true, seat)];
-        if server.has_begun() {
+        let is_since = |left: Marker| server.has_begun_since(left.is.epoch - 1);
+        if this.left.map_or(server.has_begun(), is_since) {
             return None;
         }
         let begun = |epoch: u8| Agreement { epoch: epoch + 1, phase: Phase::Begun };
@@ -950,6 +1009,32 @@ impl State {
         }
         let server = &mut self.servers[model.node(true, seat)];
         (server.marker, server.promised, server.note) = (Some(marker), marker.ballot, None);
+    }
+
+    /// Whether the nodes that Left names, and that this coordinator has not kept from it, are too few to
+    /// begin.
+    fn cannot_begin(&self, coordinator: usize, model: &Change) -> bool {
+        let this = &self.coordinators[coordinator];
+        let Some(Phase::Left(named)) = this.left.map(|left| left.is.phase) else { return false };
+        let may = |seat: &usize| named[*seat].is_some() && !this.revoked[*seat];
+        (0..NODES).filter(may).count() < quorum(NODES) || model.has(Fault::AnewUnproven)
+    }
+
+    /// Whether a node has the note by which it would begin.
+    fn may_revoke(&self, coordinator: usize, seat: usize, model: &Change) -> bool {
+        let this = &self.coordinators[coordinator];
+        let Some(left) = this.left else { return false };
+        let Phase::Left(named) = left.is.phase else { return false };
+        let server = &self.servers[model.node(true, seat)];
+        let has_note = named[seat] == Some(server.who) && server.note == Some(left.is.epoch - 1);
+        let any = model.has(Fault::AnewOverBegun) && server.has_begun();
+        model.0.copies_anew && !this.revoked[seat] && (has_note || any)
+    }
+
+    fn revoke(&mut self, coordinator: usize, seat: usize, model: &Change) {
+        let server = &mut self.servers[model.node(true, seat)];
+        (server.note, server.copying) = (None, None);
+        self.coordinators[coordinator].revoked[seat] = true;
     }
 
     fn tick(&mut self, model: &Change) {
@@ -1022,6 +1107,9 @@ impl State {
             if model.0.backs_out[coordinator] {
                 aims.push(Aim::BackOut);
             }
+            if model.0.copies_anew && self.cannot_begin(coordinator, model) {
+                aims.push(Aim::Anew);
+            }
             for aim in aims {
                 // Without none, or without one.
                 for without in 0..=NODES {
@@ -1073,6 +1161,9 @@ impl State {
             }
             if self.may_begin(coordinator, seat, model).is_some() {
                 steps.push(Step::Begin { coordinator, seat });
+            }
+            if self.may_revoke(coordinator, seat, model) {
+                steps.push(Step::Revoke { coordinator, seat });
             }
         }
     }
@@ -1176,6 +1267,7 @@ impl Model for Change {
             Step::Copy { coordinator, seat } => next.copy(coordinator, seat, self),
             Step::Note { coordinator, seat } => next.note(coordinator, seat, self),
             Step::Begin { coordinator, seat } => next.begin(coordinator, seat, self),
+            Step::Revoke { coordinator, seat } => next.revoke(coordinator, seat, self),
             Step::Restart { seat } => {
                 next.restarts -= 1;
                 let server = &mut next.servers[self.node(true, seat)];
@@ -1195,7 +1287,7 @@ impl Model for Change {
     }
 
     fn properties(&self) -> Vec<Property<Change>> {
-        let all: [Property<Change>; 8] = [
+        let all: [Property<Change>; 9] = [
             Property::always(ONE_HOLDS, |_, state: &State| {
                 state.clients.iter().filter(|client| client.valid > 0).count() <= 1
             }),
@@ -1222,6 +1314,12 @@ impl Model for Change {
             }),
             Property::sometimes(GRANTED_AGAIN, |_, state: &State| {
                 state.clients.iter().any(|client| client.valid > 0 && client.again)
+            }),
+            Property::sometimes(COPIED_ANEW, |_, state: &State| {
+                let is_anew =
+                    |(is, _): &(Agreement, usize)| is.phase == Phase::Joint && is.epoch > 2;
+                let by_b = |client: &Client| client.valid > 0 && (client.by_b || client.kept);
+                state.chosen.iter().any(is_anew) && state.clients.iter().any(by_b)
             }),
             Property::sometimes(FINISHED, |_, state: &State| {
                 let by = |one: usize, is: fn(&Phase) -> bool| {

@@ -168,6 +168,40 @@ fn a_lock_is_kept_for_as_long_as_its_connection_lives() {
     }
 }
 
+/// A DEL right behind the SETNX that took the lock: one lock node keeps the grant before, by the same
+/// token, a little longer, and answers first.
+#[test]
+fn a_lock_is_freed_though_a_node_keeps_the_grant_before_of_the_same_token() {
+    let mut proxy = Proxy::with().nodes(3).top(&rules("enforce")).locks("default_ttl: 60s").start();
+    let mut client = proxy.client();
+    let fences = "lockgate:fence:lock:job";
+    let mut keep_before = |proxy: &mut Proxy, node: usize| {
+        assert_eq!(client.cmd(&SETNX), Reply::Int(1));
+        eventually("all nodes have the lock", || proxy.nodes_with("lock:job") == 3);
+        let mut there = proxy.node_client(node);
+        let Reply::Bulk(stored) = there.cmd(&["GET", fences]) else { panic!() };
+        let stored = String::from_utf8(stored).unwrap();
+        let (fence, _) = stored.split_once(' ').unwrap();
+        assert_eq!(there.cmd(&["SET", fences, &format!("{fence} 9000000000000001")]), Reply::ok());
+        there
+    };
+    let mut there = keep_before(&mut proxy, 0);
+    let mut remote = proxy.client();
+    proxy.node(1).freeze().expect("lock node");
+    remote.send(&encode(&["DEL", "lock:job"]));
+    thread::sleep(Duration::from_millis(100));
+    proxy.node(1).thaw().expect("lock node");
+    assert_eq!(remote.reply(), Reply::Int(1));
+    there.cmd(&["DEL", "lock:job"]);
+
+    // Where the third never answers, nobody knows which grant it is.
+    keep_before(&mut proxy, 0);
+    proxy.node(1).freeze().expect("lock node");
+    let said = remote.cmd(&["DEL", "lock:job"]);
+    proxy.node(1).thaw().expect("lock node");
+    assert!(said.error().starts_with("NOQUORUM"), "{said:?}");
+}
+
 #[test]
 fn a_release_on_another_connection_is_no_loss() {
     let proxy = setup("enforce").start();

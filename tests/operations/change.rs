@@ -851,6 +851,48 @@ fn old_nodes_that_forget_all_beside_a_list_of_others_say_what_to_do() {
     lock(&mut proxy.client(), &["LOCK", "a", "x", "PX", "500"]);
 }
 
+/// Two of three nodes to come were copied to, and one of them loses that before they begin.
+#[test]
+fn what_was_decided_and_cannot_begin_is_copied_anew() {
+    let proxy = Proxy::with().nodes(3).locks("node_timeout: 200ms").start();
+    let mut next = three();
+    let relay = Relay::to(next[0].port());
+    let first = format!("redis://127.0.0.1:{}", relay.port());
+    list(&proxy, &[first, next[1].url(), next[2].url()]);
+    let mut client = proxy.client();
+    let fence = client.cmd(&["LOCK", "held", "h", "PX", "50000"]).grant().fence;
+    next[2].kill().unwrap();
+    relay.hold_request("whole ");
+    let mut tool = start_changing(&proxy);
+    relay.wait_until_held();
+    let is_whole = |node: &RedisServer| match has(node, "lockgate:copied") {
+        Reply::Bulk(note) => note.starts_with(b"whole "),
+        _ => false,
+    };
+    eventually("the second one has its copy", || is_whole(&next[1]));
+    let refuse = ["CONFIG", "SET", "min-replicas-to-write", "1"];
+    Client::connect(next[1].port()).cmd(&refuse);
+    relay.release();
+    let decided = "it is decided that locks.next_nodes vote";
+    eventually("it is decided", || shown(&proxy, &[]).starts_with(decided));
+    tool.kill().unwrap();
+    tool.wait().unwrap();
+    next[1].kill().unwrap();
+    next[1].restart().unwrap();
+    // With two of three such nodes away, nobody can tell whether they have begun.
+    let why = refused(&proxy, &["--back-out"]);
+    assert!(why.contains("have kept their memory since"), "{why}");
+    let text = shown(&proxy, &["--change"]);
+    assert!(text.contains("seals locks.nodes again, to copy anew"), "{text}");
+    assert!(text.contains("changed: 1 held locks were copied"), "{text}");
+    let two = [format!("127.0.0.1:{}", relay.port()), next[1].addr().to_string()];
+    eventually("they are asked", || asked(&proxy) == two);
+    assert_eq!(client.cmd(&["LOCK", "held", "x", "PX", "1000"]), Reply::NullArray);
+    assert_eq!(client.cmd(&["UNLOCK", "held", "h"]), Reply::Int(1));
+    let later = client.cmd(&["LOCK", "held", "x", "PX", "1000"]).grant().fence;
+    assert!(later > fence, "{later} {fence}");
+}
+
 #[test]
 fn lists_of_another_deployment_are_never_followed() {
     let one = Proxy::with().nodes(3).locks("node_timeout: 200ms").start();

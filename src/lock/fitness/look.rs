@@ -130,6 +130,16 @@ pub(in crate::lock) enum MarkerFound {
 }
 
 impl SelfReport {
+    /// What a node tells of itself by INFO server and INFO replication.
+    pub(in crate::lock) fn of_info(server: &[u8], replication: &[u8]) -> SelfReport {
+        SelfReport {
+            run_id: info_field(server, "run_id"),
+            is_master: info_field(replication, "role").is_none_or(|role| role == "master"),
+            replication_id: info_field(replication, "master_replid"),
+            ..SelfReport::default()
+        }
+    }
+
     /// The node's identity, if it tells.
     pub(in crate::lock) fn identity(&self) -> Option<Identity> {
         let replication_id = self.replication_id.clone().unwrap_or_else(|| "?".into());
@@ -290,15 +300,13 @@ async fn read_one_look(
     stream: &mut Stream,
     received: &mut Vec<u8>,
 ) -> Result<Option<SelfReport>, ConnectError> {
-    let mut look = SelfReport { is_master: true, ..SelfReport::default() };
-    // An ACL may refuse INFO.
-    if let OwnedFrame::BulkString(info) = read_reply(stream, received).await? {
-        look.run_id = info_field(&info, "run_id");
-    }
-    if let OwnedFrame::BulkString(info) = read_reply(stream, received).await? {
-        look.is_master = info_field(&info, "role").is_none_or(|role| role == "master");
-        look.replication_id = info_field(&info, "master_replid");
-    }
+    let info = |reply| match reply {
+        OwnedFrame::BulkString(info) => info,
+        // An ACL may refuse INFO.
+        _ => Vec::new(),
+    };
+    let server = info(read_reply(stream, received).await?);
+    let mut look = SelfReport::of_info(&server, &info(read_reply(stream, received).await?));
     // An ACL may refuse TIME.
     if let OwnedFrame::Array(words) = read_reply(stream, received).await? {
         look.time = micros(&words);

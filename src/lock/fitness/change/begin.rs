@@ -8,20 +8,31 @@ use super::{
     sets::{LookedAt, NodeSet, Trouble, joined, silent},
 };
 
+/// It is not known that a quorum has begun.
+pub(super) struct NotBegun {
+    /// What keeps its nodes from it.
+    pub(super) why: String,
+    /// Whether too few of those that answer can, and those that do not are too few to change that.
+    pub(super) is_hopeless: bool,
+}
+
 /// Writes the next set's first marker where the copy is whole still. Returns what keeps other nodes that
 /// have a seat in it from it, once a quorum has it.
 ///
 /// # Errors
-/// What keeps its nodes from it, if it is not known that a quorum has that marker.
+/// If it is not known that a quorum has that marker.
 pub(super) async fn begin(
     to: &NodeSet,
     mut of_to: LookedAt,
     first: &Deployment,
     (seal, longest): (u64, Duration),
-) -> Result<Vec<Trouble>, String> {
+) -> Result<Vec<Trouble>, NotBegun> {
     let whole = CopyNote::whole(&first.id, seal);
     let (mut acceptors, mut admitted) = (Vec::new(), Vec::new());
     let mut troubles = silent(to, &of_to);
+    let mut may_yet: Vec<usize> = (0..to.ways.len())
+        .filter(|seat| of_to.looks[*seat].is_none() && !first.is_blank(*seat))
+        .collect();
     for (seat, look) in of_to.looks.iter().enumerate() {
         let Some(look) = look else { continue };
         let mut fails = |why: &dyn fmt::Display| troubles.push(Trouble::of(to, seat, &why));
@@ -31,6 +42,7 @@ pub(super) async fn begin(
         }
         if look.marker().is_some_and(|marker| marker.deployment == *first) {
             acceptors.push(seat);
+            may_yet.push(seat);
             continue;
         }
         // One that refuses writes by now would have nobody begin.
@@ -43,17 +55,22 @@ pub(super) async fn begin(
             Ok(note) if note.as_ref() == Some(&whole) => {
                 acceptors.push(seat);
                 admitted.push(seat);
+                may_yet.push(seat);
             }
             Ok(_) => fails(&"has lost its copy"),
-            Err(error) => fails(&error),
+            Err(error) => {
+                may_yet.push(seat);
+                fails(&error);
+            }
         }
     }
     let is_begun = of_to.survey.committed.as_ref().is_some_and(|it| it.deployment == *first);
     if is_begun && admitted.is_empty() {
         return Ok(troubles);
     }
+    let is_hopeless = !to.is_quorum(&may_yet);
     if !to.is_quorum(&acceptors) {
-        return Err(joined(&troubles));
+        return Err(NotBegun { why: joined(&troubles), is_hopeless });
     }
     // The note that admits them is that of the copy.
     for seat in &admitted {
@@ -68,7 +85,9 @@ pub(super) async fn begin(
     let done = round::carry_out_by(COPIED, of_to.all, &plan, &promised, longest, is_quorum).await;
     match done {
         Some(_) => Ok(troubles),
-        None if troubles.is_empty() => Err("they did not agree in time".into()),
-        None => Err(joined(&troubles)),
+        None if troubles.is_empty() => {
+            Err(NotBegun { why: "they did not agree in time".into(), is_hopeless })
+        }
+        None => Err(NotBegun { why: joined(&troubles), is_hopeless }),
     }
 }

@@ -7,16 +7,17 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::{
     super::{
         look::SelfReport,
-        marker::{Deployment, NextSet, Phase, Seat},
+        marker::{Deployment, Identity, NextSet, Phase, Seat},
         seats::Accepted,
     },
-    begin::begin,
+    anew::prevent,
+    begin::{NotBegun, begin},
     copying::{Copied, copy},
     error::ChangeError,
     seals::{SealTurn, Seals},
     sets::{AGAIN, LookedAt, NodeSet, Trouble, joined, sets, silent},
     trial::{fit, try_out, warn},
-    which::{SetNow, are_of, decided, has_begun, set_now},
+    which::{SetNow, are_of, decided, first_of, has_begun, set_now},
 };
 use crate::{config::LocksConfig, lock::jitter};
 
@@ -121,6 +122,8 @@ struct Coordinator {
     until: Instant,
     /// Whether it is known that the set before is left.
     is_decided: bool,
+    /// Whether too few of the next set can begin by what was decided.
+    is_hopeless: bool,
     /// Why the last step has come to nothing.
     trouble: String,
     /// Since when nobody can be granted a lock, as far as this coordinator knows.
@@ -145,6 +148,7 @@ impl Coordinator {
             at_most,
             until: Instant::now() + LIMIT,
             is_decided: false,
+            is_hopeless: false,
             trouble: format!("it was not done within {at_most:?}"),
             sealed_at: None,
             has_taken_over: false,
@@ -174,7 +178,7 @@ impl Coordinator {
         if let Some((first, seal)) = decided(&of_from, &of_to)
             && (now != SetNow::NextNodes || has_begun(&of_to, &first))
         {
-            return self.begin_next(&first, seal, of_from.survey.longest, of_to).await;
+            return self.begin_next((&first, seal), &of_from, of_to, tell).await;
         }
         if now == SetNow::NextNodes {
             // Where all nodes are of both sets, none tells any more that one was left.
@@ -236,18 +240,24 @@ impl Coordinator {
     /// Has the next set begin, as it is decided.
     async fn begin_next(
         &mut self,
-        first: &Deployment,
-        seal: u64,
-        longest: Duration,
+        (first, seal): (&Deployment, u64),
+        of_from: &LookedAt,
         of_to: LookedAt,
+        tell: &mut impl FnMut(&str),
     ) -> Result<Step, ChangeError> {
         let is_begun = has_begun(&of_to, first);
         if is_begun && self.sealed_at.is_none() {
             self.leave_the_others(first).await;
             return Err(ChangeError::Done);
         }
-        if !is_begun && !are_of(&self.to, &of_to, first, true) {
-            return Err(ChangeError::Others);
+        let are_these = is_begun || are_of(&self.to, &of_to, first, true);
+        if std::mem::take(&mut self.is_hopeless) || !are_these {
+            if prevent(&self.to, &of_to, first, seal).await {
+                return Ok(self.seal_again(first, tell).await);
+            }
+            if !are_these {
+                return Err(ChangeError::Others);
+            }
         }
         if !std::mem::replace(&mut self.is_decided, true) {
             self.until = Instant::now() + LIMIT;
@@ -256,9 +266,12 @@ impl Coordinator {
         let since = *self.sealed_at.get_or_insert_with(Instant::now);
         let mut late = Vec::new();
         if !is_begun {
-            match begin(&self.to, of_to, first, (seal, longest)).await {
+            match begin(&self.to, of_to, first, (seal, of_from.survey.longest)).await {
                 Ok(troubles) => late = troubles,
-                Err(why) => return Ok(Step::Again(why)),
+                Err(NotBegun { why, is_hopeless }) => {
+                    self.is_hopeless = is_hopeless;
+                    return Ok(Step::Again(why));
+                }
             }
         }
         self.leave_the_others(first).await;
@@ -268,6 +281,30 @@ impl Coordinator {
         late.retain(is_new);
         changed.waiting.extend(late.into_iter().map(|late| (late.address, late.why)));
         Ok(Step::Done(changed))
+    }
+
+    /// Seals the set before again, which was left for one that never begins with `first`.
+    async fn seal_again(&mut self, first: &Deployment, tell: &mut impl FnMut(&str)) -> Step {
+        tell(
+            "what was copied to locks.next_nodes is lost on too many of them: seals locks.nodes again, to copy anew",
+        );
+        self.has_taken_over |= self.sealed_at.is_none();
+        self.sealed_at.get_or_insert_with(Instant::now);
+        (self.is_decided, self.was_sealed, self.copied) = (false, true, None);
+        let looked = self.from.look().await;
+        let agreed = looked.survey.committed.as_ref().map(|it| it.deployment.clone());
+        let left = agreed.filter(|agreed| match &agreed.phase {
+            Phase::Left(_, successor) => first_of(agreed, successor) == *first,
+            Phase::Stands | Phase::Joint(_) => false,
+        });
+        // Whoever has sealed it meanwhile works under that seal.
+        let Some(left) = left else { return Step::Next };
+        let own = jitter::number();
+        self.seals.replaces(None, own);
+        match self.from.agree(looked, following(&left, Phase::Joint(own))).await {
+            true => Step::Next,
+            false => Step::Again("not enough of locks.nodes agreed".into()),
+        }
     }
 
     /// Has nodes of the set before know that it was left that have missed it, as far as they answer. A quorum
@@ -353,7 +390,7 @@ impl Coordinator {
         }
         self.without.extend(troubles.into_iter().map(|lost| (lost.address, lost.why)));
         tell("leaves locks.nodes for locks.next_nodes");
-        let successor = successor(&self.to, of_to, &seats, joint);
+        let successor = successor(&self.to, seats, joint);
         let left = following(joint, Phase::Left(seal, Box::new(successor)));
         // The marker must be the one under which was copied.
         let looked = self.from.look().await;
@@ -444,14 +481,11 @@ fn following(deployment: &Deployment, phase: Phase) -> Deployment {
 }
 
 /// The seats of the next set: those have copies.
-fn successor(to: &NodeSet, of_to: &LookedAt, copied: &[usize], joint: &Deployment) -> NextSet {
+fn successor(to: &NodeSet, mut copied: BTreeMap<usize, Identity>, joint: &Deployment) -> NextSet {
     // Sealed, left, begun.
     let epoch = joint.epoch + 2;
-    let seat = |(seat, look): (usize, &Option<SelfReport>)| {
-        let who = look.as_ref().and_then(SelfReport::identity);
-        who.filter(|_| copied.contains(&seat)).map_or(Seat::Blank(epoch), Seat::Filled)
-    };
-    let seats = of_to.looks.iter().enumerate().map(seat).collect();
+    let seat = |seat| copied.remove(&seat).map_or(Seat::Blank(epoch), Seat::Filled);
+    let seats = (0..to.ways.len()).map(seat).collect();
     NextSet { shape: to.voters.shape(), seats }
 }
 

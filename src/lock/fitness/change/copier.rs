@@ -8,7 +8,12 @@ use sha1_smol::Sha1;
 use tokio::time::{Instant, timeout};
 
 use super::{
-    super::{inspect::PROBE, marker::MARKER, round::Way},
+    super::{
+        inspect::PROBE,
+        look::SelfReport,
+        marker::{Identity, MARKER},
+        round::Way,
+    },
     found::{FoundLocks, LockCopy, ToldLock},
 };
 use crate::{
@@ -41,6 +46,11 @@ impl CopyNote {
         CopyNote { begun, whole: CopyNote::whole(id, seal) }
     }
 
+    /// What stands on a node from which such a copy was taken away.
+    pub(super) fn taken(id: &str, seal: u64) -> String {
+        format!("taken {id} {seal}")
+    }
+
     /// What stands on a node whose copy is whole.
     pub(super) fn whole(id: &str, seal: u64) -> String {
         format!("whole {id} {seal}")
@@ -65,6 +75,8 @@ pub(super) struct Copier {
     pub(super) took: Duration,
     /// What the node noted about a copy before locks were read for another one; empty: nothing.
     noted: String,
+    /// Who has the copy, once it is whole.
+    pub(super) who: Option<Identity>,
     connection: Connection,
 }
 
@@ -74,7 +86,7 @@ impl Copier {
         let there = way.address.now()?;
         let connection = within(redis_client::connect(&there.url, &way.connector)).await?;
         let (seat, db, took, noted) = (way.seat.seat, there.url.db, Duration::ZERO, String::new());
-        let mut copier = Copier { seat, db, took, noted, connection };
+        let mut copier = Copier { seat, db, took, noted, who: None, connection };
         let mut load = redis::pipe();
         load.cmd("SCRIPT").arg("LOAD").arg(TELL).ignore();
         load.cmd("SCRIPT").arg("LOAD").arg(COPY).ignore();
@@ -207,12 +219,36 @@ impl Copier {
         Ok(())
     }
 
-    /// Notes that all is there.
+    /// Notes that all is there, and who has it: over this connection, as the address may be another's by now.
     pub(super) async fn end(&mut self, note: &CopyNote) -> Result<(), RedisError> {
         // What has forgotten the copy has forgotten the note.
         let compare = "if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end \
                        redis.call('SET', KEYS[1], ARGV[2]) return 1";
-        self.note_if(compare, &[&note.begun, &note.whole]).await
+        self.note_if(compare, &[&note.begun, &note.whole]).await?;
+        self.who = Some(self.identity().await?);
+        Ok(())
+    }
+
+    /// Takes the copy made under this seal away, so that the node does not begin by it. Returns who that is.
+    ///
+    /// # Errors
+    /// If its note on that copy is not there: it has begun, or has lost it, perhaps after it had begun.
+    pub(super) async fn take_away(&mut self, id: &str, seal: u64) -> Result<Identity, RedisError> {
+        let compare = "local note = redis.call('GET', KEYS[1]) \
+                       if note ~= ARGV[1] and note ~= ARGV[2] then return 0 end \
+                       redis.call('SET', KEYS[1], ARGV[2]) return 1";
+        let (whole, taken) = (CopyNote::whole(id, seal), CopyNote::taken(id, seal));
+        self.note_if(compare, &[&whole, &taken]).await?;
+        self.identity().await
+    }
+
+    async fn identity(&mut self) -> Result<Identity, RedisError> {
+        let mut both = redis::pipe();
+        both.cmd("INFO").arg("server").cmd("INFO").arg("replication");
+        let asked = both.query_async(&mut self.connection.redis);
+        let (server, replication): (Vec<u8>, Vec<u8>) = within(asked).await?;
+        let told = SelfReport::of_info(&server, &replication);
+        told.identity().ok_or_else(|| failed("it does not tell its run_id"))
     }
 
     async fn note_if(&mut self, script: &str, words: &[&str]) -> Result<(), RedisError> {

@@ -1,12 +1,19 @@
 //! Copies all locks of a sealed set of lock nodes to the next set, under one seal.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use bb8_redis::redis::RedisError;
 use tokio::task::JoinSet;
 
 use super::{
-    super::{look::SelfReport, marker::Deployment},
+    super::{
+        look::SelfReport,
+        marker::{Deployment, Identity},
+    },
+    anew::is_rest,
     copier::{Copier, CopyNote},
     found::{FoundLocks, LockCopy},
     misfit::misfit,
@@ -17,8 +24,9 @@ use super::{
 pub(super) struct Copied {
     /// How many locks may be held.
     pub(super) held: usize,
-    /// The seats whose copies are whole: those of a quorum.
-    pub(super) seats: Vec<usize>,
+    /// The seats whose copies are whole, those of a quorum, and who has them: another may have answered the
+    /// look before.
+    pub(super) seats: BTreeMap<usize, Identity>,
     /// Nodes that were not read or not written.
     pub(super) troubles: Vec<Trouble>,
 }
@@ -42,8 +50,9 @@ pub(super) async fn copy(
     // A node of both sets that is not sealed still votes in the one before.
     let is_fit = |seat: &usize| {
         of_to.looks[*seat].as_ref().is_some_and(|look| misfit(look, joint).is_none())
-            && marker_of(of_to, *seat)
-                .is_none_or(|theirs| theirs == *joint || theirs.set < joint.set)
+            && marker_of(of_to, *seat).is_none_or(|theirs| {
+                theirs == *joint || theirs.set < joint.set || is_rest(&theirs, joint)
+            })
     };
     let fit: Vec<usize> = (0..to.ways.len()).filter(is_fit).collect();
     let mut troubles = Vec::new();
@@ -127,9 +136,11 @@ pub(super) async fn copy(
         }
     })
     .await;
-    let seats = seats_of(&writers);
-    match to.is_quorum(&seats) {
-        true => Ok(Copied { held: count, seats, troubles }),
+    match to.is_quorum(&seats_of(&writers)) {
+        true => {
+            let seats = writers.into_iter().filter_map(|writer| Some((writer.seat, writer.who?)));
+            Ok(Copied { held: count, seats: seats.collect(), troubles })
+        }
         false => {
             troubles.extend(silent(to, of_to));
             Err(format!("too few of locks.next_nodes took a copy: {}", joined(&troubles)))

@@ -19,6 +19,9 @@
 //! comes to nothing, and is not written over. A coordinator takes the seal from another once, and waits for
 //! who takes it from itself. Once nobody has voted for as long as it may take, each takes the change back. A proxy that lists both sets does step 4, too.
 //!
+//! Where the next set cannot begin, as nodes that were copied to have lost that, the set before is sealed again
+//! and copied anew, once it is proven that no quorum begins by the first decision ([`anew`]).
+//!
 //! Whatever fails in between can be done again by anybody, or taken back before step 3. A quorum of the set
 //! before is needed up to there, and one of the next set from step 2 on. A node of the next set that
 //! was not there, or has forgotten its copy, is a stranger, and waits as any other.
@@ -34,11 +37,12 @@
 //!
 //! - `coordinator` does it all, in that order, one of several at once (`seals`); `error` says why it did not.
 //! - `sets`: one set of nodes and its agreement; `which`: which of two sets votes; `status` tells it; `begin`:
-//!   step 4.
+//!   step 4; `anew`: back from there to step 1.
 //! - `trial`: what is tried before anything is sealed; `misfit`: what keeps a node out.
 //! - `copying`: the order of step 2; `copier`: a node that is read or written; `found`: what the nodes read
 //!   tell together of a lock.
 
+mod anew;
 mod begin;
 mod coordinator;
 mod copier;

@@ -43,7 +43,8 @@ impl fmt::Display for SetNow {
             SetNow::NextNodes => "locks.next_nodes vote",
             SetNow::Others => {
                 "it is decided that other nodes than locks.next_nodes vote, or too few of these have kept their \
-                 memory since: list those of the change, or those that vote now as locks.nodes"
+                 memory since: list those of the change and run lockgate nodes --change, or list those that vote \
+                 now as locks.nodes"
             }
             SetNow::Unknown => "too few nodes answer, and have kept their memory, to tell which set votes",
         })
@@ -141,6 +142,10 @@ pub(super) fn decided(of_from: &LookedAt, of_to: &LookedAt) -> Option<(Deploymen
     let seal_before = |next: &Deployment| {
         let is_before = |it: &&Deployment| it.id == next.id && it.set + 1 == next.set;
         let last = before.iter().filter(is_before).max_by_key(|it| it.epoch)?;
+        if last.epoch >= next.epoch {
+            // It could not begin, and what it followed was sealed again.
+            return None;
+        }
         match last.phase {
             Phase::Stands => None,
             Phase::Joint(seal) | Phase::Left(seal, _) => Some(seal),
@@ -211,7 +216,7 @@ pub(super) fn set_now(
 pub(super) fn are_of(to: &NodeSet, of_to: &LookedAt, first: &Deployment, if_silent: bool) -> bool {
     let is_named = |seat: &usize| match &of_to.looks[*seat] {
         Some(look) => look.identity().is_some_and(|who| first.names(*seat, &who)),
-        None => if_silent,
+        None => if_silent && !first.is_blank(*seat),
     };
     to.is_quorum(&(0..to.ways.len()).filter(is_named).collect::<Vec<usize>>())
 }

@@ -1,0 +1,62 @@
+//! What was decided and cannot begin, as nodes that were copied to have lost that, is copied anew: the set
+//! before has all locks still.
+//!
+//! The set before is sealed again once the next one provably never begins by what was decided. A node begins
+//! where it is named in that decision, and its note on the copy still stands; the note ends with that. So the
+//! note is taken away from so many named nodes that the others are no quorum, which can be done unless a quorum
+//! has lost it. A node that has no such note
+//! proves nothing: it may have begun before it forgot all. Neither does one that is another process by now:
+//! who was named may be elsewhere, if the list was edited.
+
+use super::{
+    super::{look::SelfReport, marker::Deployment},
+    copier::{Copier, CopyNote},
+    sets::{LookedAt, NodeSet},
+};
+
+/// Whether a marker is a rest of a beginning that came to nothing before this seal.
+pub(super) fn is_rest(theirs: &Deployment, joint: &Deployment) -> bool {
+    theirs.id == joint.id && theirs.set == joint.set + 1 && theirs.epoch <= joint.epoch
+}
+
+/// Whether a note is about a copy made under this seal, whole or taken away. A node that begins has none.
+fn is_of(note: &str, id: &str, seal: u64) -> bool {
+    note == CopyNote::whole(id, seal) || note == CopyNote::taken(id, seal)
+}
+
+/// Keeps the set that begins with `first`, by copies made under this seal, from doing so. Returns whether it
+/// never begins from now on.
+pub(super) async fn prevent(to: &NodeSet, of_to: &LookedAt, first: &Deployment, seal: u64) -> bool {
+    if first.shape != to.voters.shape() || first.seats.len() != to.ways.len() {
+        return false;
+    }
+    let are_enough = |kept: &[usize]| {
+        let may_begin = |seat: &usize| !first.is_blank(*seat) && !kept.contains(seat);
+        !to.is_quorum(&(0..to.ways.len()).filter(may_begin).collect::<Vec<_>>())
+    };
+    let is_named = |seat: &usize| {
+        let who = of_to.looks[*seat].as_ref().and_then(SelfReport::identity);
+        who.is_some_and(|who| first.names(*seat, &who))
+    };
+    let named: Vec<usize> = (0..to.ways.len()).filter(is_named).collect();
+    let mut noted = Vec::new();
+    for seat in named {
+        let note = async { Copier::connect(&to.ways[seat]).await?.note().await };
+        if note.await.is_ok_and(|note| note.is_some_and(|note| is_of(&note, &first.id, seal))) {
+            noted.push(seat);
+        }
+    }
+    // What would not be enough is left as it is: the others may come back.
+    if !are_enough(&noted) {
+        return false;
+    }
+    let mut kept = Vec::new();
+    for seat in noted {
+        let taken =
+            async { Copier::connect(&to.ways[seat]).await?.take_away(&first.id, seal).await };
+        if taken.await.is_ok_and(|who| first.names(seat, &who)) {
+            kept.push(seat);
+        }
+    }
+    are_enough(&kept)
+}
