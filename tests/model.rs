@@ -1203,12 +1203,19 @@ fn decided() -> change::Setup {
     change::Setup { restarts: 1, renewals: 0, locks: [1, 1], away: Some(1), ..base }
 }
 
+/// The same, and the lock is given back meanwhile.
+fn released_behind() -> change::Setup {
+    let properties = &[ONE_HOLDS, ONE_DECISION, FENCES_ONWARD, STAYS_RELEASED];
+    change::Setup { unlocks: 1, locks: [0, 0], properties, ..decided() }
+}
+
 #[test]
 fn a_change_that_cannot_begin_is_copied_anew() {
     change_holds("a change is copied anew", decided());
     let setup = change::Setup { renewals: 1, locks: [0, 0], restarts: 0, ..decided() };
     let properties = &[ONE_HOLDS, ONE_DECISION, FENCES_ONWARD, STAYS_RELEASED, COPIED_ANEW];
     change_holds("a lock outlives two copies", change::Setup { properties, ..setup });
+    change_holds("an UNLOCK and a second copy", change::Setup { restarts: 0, ..released_behind() });
     let setup = change::Setup { shared: 1, away_of_b: Some(2), ..decided() };
     change_holds("a change is copied anew, a node is shared", setup);
     use change::Fault;
@@ -1234,6 +1241,11 @@ fn changes_hold_in_wider_bounds() {
     );
     let in_steps = change::Setup { in_steps: true, ..sealed() };
     change_holds("a change is finished, in steps", in_steps);
+    change_holds("an UNLOCK, a restart and a second copy", released_behind());
+    let (asks, locks, restarts) = ([1, 3], [0, 0], 0);
+    let properties = &[ONE_HOLDS, ONE_DECISION, FENCES_ONWARD, STAYS_RELEASED];
+    let base = change::Setup { properties, held_by: 0, ..decided() };
+    change_holds("two copy anew", change::Setup { asks, locks, restarts, ..base });
     let properties = &[ONE_HOLDS, ONE_DECISION, FENCES_ONWARD, STAYS_RELEASED, FINISHED];
     let base = change::Setup { backs_out: [false, true], locks: [0, 0], properties, ..sealed() };
     change_holds("a change is decided, two nodes are shared", change::Setup { shared: 2, ..base });

@@ -256,6 +256,9 @@ fn a_proxy_that_has_not_read_the_file_grants_nothing_more() {
     eventually("it says why", || {
         late.http("/readyz").contains("other lock nodes are to take its place")
     });
+    let reply = client.cmd(&["LOCK", "a", "x", "PX", "1000"]);
+    let told = "(other lock nodes are to take its place, or have taken it";
+    assert!(reply.error_text().contains(told), "{reply:?}");
     list(&late, &urls);
     lock(&mut client, &["LOCK", "a", "x", "PX", "1000"]);
     assert!(matches!(client.cmd(&["RENEW", "held", "h", "PX", "50000"]), Reply::Int(_)));

@@ -26,7 +26,7 @@ use crate::{
     lock::{
         Alarm, Claim, NoQuorum, NodeStatus,
         address::NodeAddress,
-        fitness::{clocks::Clocks, deployment::Admissions},
+        fitness::{clocks::Clocks, deployment::Admissions, fault::Fault},
         operation::{Absence, Kind, Operation, Vote},
         quorum::{DRIFT, Decision, Rule, quorum, validity},
         scripts::{Dialect, Ended, Wanted},
@@ -474,8 +474,9 @@ impl Nodes {
                 | Vote::No(_) => None,
             })
             .map(|(why, node)| {
-                let NodeStatus { address, reason, .. } = self.status_of(node, key);
-                let told = matches!(why, Absence::Quarantined | Absence::Unconfirmed);
+                let NodeStatus { address, reason, unfit, .. } = self.status_of(node, key);
+                let told = matches!(why, Absence::Quarantined | Absence::Unconfirmed)
+                    || why == Absence::Down && unfit == Some(Fault::Changing);
                 let reason = reason.filter(|_| told);
                 format!("{address} ({})", reason.as_deref().unwrap_or(why.as_str()))
             })
