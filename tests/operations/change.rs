@@ -448,6 +448,7 @@ fn what_is_wrong_with_a_node_is_told_before_and_behind_the_change() {
     urls[2] = format!("redis://127.0.0.1:{}", slow.port());
     list(&proxy, &urls);
     next[3].freeze().unwrap();
+    Client::connect(next[0].port()).cmd(&["SET", "another's", "x"]);
     let text = shown(&proxy, &["--change"]);
     let (before, behind) = text.split_once("seals locks.nodes").unwrap();
     for (node, why) in [(3, "no answer"), (4, "OOM")] {
@@ -462,7 +463,9 @@ fn what_is_wrong_with_a_node_is_told_before_and_behind_the_change() {
     assert!(before.contains("nobody waits for it"), "{text}");
     let late = before.lines().find(|line| line.contains("more than locks.node_timeout (200ms)"));
     assert!(late.unwrap().contains(&format!("127.0.0.1:{} takes", slow.port())), "{text}");
-    assert_eq!(before.matches("warning: ").count(), 3, "{text}");
+    let used = format!("{} has keys already (1)", next[0].addr());
+    assert!(before.contains(&used), "{text}");
+    assert_eq!(before.matches("warning: ").count(), 4, "{text}");
     assert!(!behind.contains("was not there"), "{text}");
     next[3].thaw().unwrap();
 }

@@ -54,6 +54,8 @@ pub(super) struct Tried {
     took: Duration,
     /// The most keys on any node.
     keys: u64,
+    /// Nodes of the next set that have keys, though they were no lock nodes yet, and how many.
+    used: Vec<(String, u64)>,
 }
 
 impl Tried {
@@ -88,7 +90,7 @@ pub(super) async fn try_out(
     })
     .await;
     let writers = connect(to, &fit.collect::<Vec<_>>(), &mut troubles).await;
-    let writers = each(writers, to, &mut troubles, |mut writer| async move {
+    let mut writers = each(writers, to, &mut troubles, |mut writer| async move {
         let done = writer.try_to_write().await;
         (writer, done)
     })
@@ -109,7 +111,16 @@ pub(super) async fn try_out(
     for reader in &mut readers {
         keys = keys.max(reader.keys().await);
     }
-    Ok(Tried { troubles, slow: slow.into_iter().collect(), took, keys })
+    let mut used = Vec::new();
+    for writer in &mut writers {
+        let is_new = of_to.looks[writer.seat].as_ref().is_some_and(|look| look.marker().is_none())
+            && writer.note().await.is_ok_and(|note| note.is_none());
+        let there = if is_new { writer.keys().await } else { 0 };
+        if there > 0 {
+            used.push((to.ways[writer.seat].address.to_string(), there));
+        }
+    }
+    Ok(Tried { troubles, slow: slow.into_iter().collect(), took, keys, used })
 }
 
 /// Tells what makes the time long in which nobody votes, and which nodes will have no part in the change.
@@ -134,6 +145,12 @@ pub(super) fn warn(
         tell(&format!(
             "warning: lock node {address} takes {took} ms to answer, more than locks.node_timeout ({limit:?}): \
              nobody votes while it is waited for"
+        ));
+    }
+    for (address, keys) in &tried.used {
+        tell(&format!(
+            "warning: lock node {address} has keys already ({keys}), and may store nothing else: a key under \
+             locks.prefix is a lock that somebody holds, until it is deleted"
         ));
     }
     let long = tried.copying((from, to));
