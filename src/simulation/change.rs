@@ -380,15 +380,15 @@ fn is_found(planted: Planted, what: &str, first: u64) {
 
 #[test]
 fn a_set_that_begins_without_the_locks_is_found() {
-    is_found(Planted::NotCopied, "at once", 32);
+    is_found(Planted::NotCopied, "at once", 37);
 }
 
 #[test]
 fn a_set_that_begins_without_the_fences_is_found() {
-    is_found(Planted::FencesNotCopied, "after", 530);
+    is_found(Planted::FencesNotCopied, "after", 539);
 }
 
 #[test]
 fn sealed_nodes_that_vote_are_found() {
-    is_found(Planted::SealedVotes, "at once", 50);
+    is_found(Planted::SealedVotes, "at once", 73);
 }
