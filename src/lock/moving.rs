@@ -180,12 +180,16 @@ pub(super) async fn run(locks: Weak<Locks>, moving: Arc<Moving>) {
 async fn follow(locks: Weak<Locks>, moving: Arc<Moving>) -> Option<()> {
     let mut changes = moving.config.subscribe();
     let mut last_told: Option<Instant> = None;
+    let mut were_listed = false;
     loop {
         let config = changes.borrow_and_update().clone();
         let nodes = Arc::clone(&locks.upgrade()?.grants.nodes());
         let admissions = nodes.admissions().clone();
         nodes.note_releases(!config.next_nodes.is_empty());
         let Some(pair) = SetPair::new(&config).await else {
+            if std::mem::take(&mut were_listed) {
+                admissions.are_kept();
+            }
             admissions.may_write(true, true);
             tokio::select! {
                 changed = changes.changed() => changed.ok()?,
@@ -202,6 +206,7 @@ async fn follow(locks: Weak<Locks>, moving: Arc<Moving>) -> Option<()> {
             }
             continue;
         };
+        were_listed = true;
         info!(
             "locks.next_nodes are looked at: they are asked once they have taken the place of locks.nodes"
         );

@@ -334,6 +334,12 @@ impl Admissions {
         self.begins.store(begins, Ordering::Release);
     }
 
+    /// Forgets that these nodes were to be given up, as the operator lists no others any more. Their markers
+    /// tell it again, if they have any.
+    pub(in crate::lock) fn are_kept(&self) {
+        self.state.lock().given_up = None;
+    }
+
     /// Notified when the deployment changes.
     pub(in crate::lock) fn changes(&self) -> watch::Receiver<()> {
         self.changed.subscribe()

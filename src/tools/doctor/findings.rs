@@ -362,8 +362,15 @@ fn marked(index: usize, patient: &Patient, list: &NodeList<'_>) -> Option<Findin
     };
     let locks = Some(list.locks).filter(|locks| locks.quarantine)?;
     let (fault, what) = lock::diagnose(locks, index, identity, markers)?;
+    let all_bare = fault == Fault::Quarantined && list.patients.iter().all(is_bare);
     let finding = match fault {
-        Fault::Quarantined if list.patients.iter().all(is_bare) => Finding::minor(
+        _ if all_bare && !locks.next_nodes.is_empty() => Finding::grave(
+            "no lock node of this list has a marker, and others are to take their place: none votes, as nobody knows \
+             whether those have",
+            "Where they have not: take locks.next_nodes out of the file, and send SIGHUP. Where the deployment is new: \
+             lockgate init with this file.",
+        ),
+        _ if all_bare => Finding::minor(
             "no lock node has a marker, so all of them wait as if they had been restarted",
             "If the deployment is new: lockgate init with this file.",
         ),

@@ -30,6 +30,11 @@ const LEAST: Duration = Duration::from_secs(2);
 const NO_MARKER: &str = "no node of locks.nodes has a marker that fits: where they have lost it, nobody can tell what was \
     decided, and a new deployment is needed (docs/operations.md)";
 
+/// The same, once this coordinator has found it begun.
+const NO_MARKER_ANY_MORE: &str = "no node of locks.nodes has a marker that fits any more: either somebody has changed the \
+    lock nodes once more since, and the file of that change says which vote (lockgate nodes), or they have lost it, and a new \
+    deployment is needed (docs/operations.md)";
+
 /// The outcome of a change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Changed {
@@ -194,7 +199,7 @@ impl Coordinator {
             return match (silent.is_empty(), self.sealed_at) {
                 (false, _) => Ok(Step::Again(joined(&silent))),
                 (true, None) => Err(ChangeError::Unfit(NO_MARKER.into())),
-                (true, Some(_)) => Err(ChangeError::HalfWay(NO_MARKER.into())),
+                (true, Some(_)) => Err(ChangeError::NotTakenBack(NO_MARKER_ANY_MORE.into())),
             };
         };
         if !of_from.survey.is_covered(&self.from.voters) {

@@ -1,9 +1,9 @@
 //! A connection to a lock node of which locks are read, or to which they are copied, while no node of the set
 //! before votes ([`super`]).
 
-use std::time::Duration;
+use std::{io, time::Duration};
 
-use bb8_redis::redis::{self, ErrorKind, RedisError};
+use bb8_redis::redis::{self, RedisError};
 use sha1_smol::Sha1;
 use tokio::time::{Instant, timeout};
 
@@ -273,5 +273,5 @@ async fn within<T>(asking: impl Future<Output = Result<T, RedisError>>) -> Resul
 }
 
 fn failed(why: &'static str) -> RedisError {
-    (ErrorKind::Client, why).into()
+    io::Error::other(why).into()
 }

@@ -157,6 +157,9 @@ pub(super) fn sets(config: &LocksConfig) -> Result<LocksConfig, ChangeError> {
     let Some(next) = config.next() else {
         return impossible("the file has no locks.next_nodes, the lock nodes to come");
     };
+    if next.nodes == config.nodes {
+        return impossible("locks.next_nodes are locks.nodes: there is nothing to change");
+    }
     // A failover may lose a marker, and what a single voter says then goes.
     let is_fixed = |node: &LockNode| matches!(node, LockNode::Fixed(_));
     match config.nodes.iter().chain(&next.nodes).all(is_fixed) {

@@ -196,7 +196,11 @@ pub(super) fn set_now(
         // Nodes of both sets: it is the one whose nodes it names.
         Some(agreed) if theirs == Some(agreed) => {
             let of_both = (to.matches(agreed, &of_to.looks), from.matches(agreed, &of_from.looks));
-            let has_changed = known.is_some_and(|known| known.set < agreed.set);
+            // With a seat that nobody has yet, both lists may have all others.
+            let has_changed = match known {
+                Some(known) => known.set < agreed.set,
+                None => has_left(from, of_from, agreed) && !has_left(to, of_to, agreed),
+            };
             match of_both.0.cmp(&of_both.1) {
                 Ordering::Greater => SetNow::NextNodes,
                 Ordering::Equal if has_changed => SetNow::NextNodes,
@@ -209,6 +213,17 @@ pub(super) fn set_now(
         None if theirs.is_some() && known.is_none() => SetNow::NextNodes,
         None => SetNow::Unknown,
     }
+}
+
+/// Whether a node of this list is no member of `agreed`, but was one of a set before that.
+fn has_left(set: &NodeSet, looked: &LookedAt, agreed: &Deployment) -> bool {
+    let is_former = |seat: usize| {
+        let marker = looked.looks[seat].as_ref().and_then(SelfReport::marker);
+        marker.is_some_and(|marker| {
+            marker.deployment.id == agreed.id && marker.deployment.set < agreed.set
+        })
+    };
+    (0..set.ways.len()).any(is_former)
 }
 
 /// Whether a quorum of these are nodes that were decided upon. `if_silent`: whether one that does not
