@@ -390,5 +390,5 @@ fn a_set_that_begins_without_the_fences_is_found() {
 
 #[test]
 fn sealed_nodes_that_vote_are_found() {
-    is_found(Planted::SealedVotes, "at once", 73);
+    is_found(Planted::SealedVotes, "at once", 190);
 }
