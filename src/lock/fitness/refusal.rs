@@ -135,7 +135,7 @@ pub(crate) fn diagnose(
             "its set is sealed, and no node of it votes: other lock nodes are to take its place",
         ),
         Some(Phase::Left(..)) => {
-            Some("other lock nodes have taken its place: it never votes again")
+            Some("other lock nodes have taken its place, or are to: it does not vote")
         }
     };
     if let Some(why) = given_up {
