@@ -4,9 +4,8 @@
 //! The set before is sealed again once the next one provably never begins by what was decided. A node begins
 //! where it is named in that decision, and its note on the copy still stands; the note ends with that. So the
 //! note is taken away from so many named nodes that the others are no quorum, which can be done unless a quorum
-//! has lost it. A node that has no such note
-//! proves nothing: it may have begun before it forgot all. Neither does one that is another process by now:
-//! who was named may be elsewhere, if the list was edited.
+//! has lost it. A node that has no such note proves nothing: it may have begun before it forgot all. Neither does
+//! one that is another process by now: who was named may be elsewhere, if the list was edited.
 
 use super::{
     super::{look::SelfReport, marker::Deployment},

@@ -255,8 +255,9 @@ impl Coordinator {
             self.leave_the_others(first).await;
             return Err(ChangeError::Done);
         }
+        let is_hopeless = std::mem::take(&mut self.is_hopeless);
         let are_these = is_begun || are_of(&self.to, &of_to, first, true);
-        if std::mem::take(&mut self.is_hopeless) || !are_these {
+        if !is_begun && (is_hopeless || !are_these) {
             if prevent(&self.to, &of_to, first, seal).await {
                 return Ok(self.seal_again(first, tell).await);
             }
