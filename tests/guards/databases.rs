@@ -1,10 +1,8 @@
 //! Fences live in one database, whichever of them clients have selected: a lock counts alike
 //! for its keys in all.
 
-use crate::{
-    account::{ACCOUNTS, SCRIPT, WAYS, is_written, take_away, write},
-    support::{Client, Proxy, Reply, eventually, pipeline},
-};
+use super::account::{ACCOUNTS, SCRIPT, WAYS, is_written, take_away, write};
+use crate::support::{Client, Proxy, Reply, eventually, pipeline};
 
 /// A deployment whose accounts are guarded.
 fn accounts() -> Proxy {

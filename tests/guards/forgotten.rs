@@ -1,10 +1,8 @@
 //! A data node that has forgotten a fence is told it again under a lock that is still held,
 //! and under no other.
 
-use crate::{
-    account::{ACCOUNTS, WAYS, is_written, take_away, write},
-    support::{Client, Proxy, Reply, eventually},
-};
+use super::account::{ACCOUNTS, WAYS, is_written, take_away, write};
+use crate::support::{Client, Proxy, Reply, eventually};
 
 const FENCE: &str = "lockgate:guard:lock:account:1";
 

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use lockgate::tools::redis_server::RedisServer;
 
-use crate::{
-    account::{SCRIPT, WAYS, is_written, take_away, write},
-    support::{Client, Proxy, Reply, cluster::text, encode, eventually, pipeline, relay::Relay},
+use super::account::{SCRIPT, WAYS, is_written, take_away, write};
+use crate::support::{
+    Client, Proxy, Reply, cluster::text, encode, eventually, pipeline, relay::Relay,
 };
 
 const FENCE: &str = "lockgate:guard:lock:account:1";

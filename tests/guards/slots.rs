@@ -9,14 +9,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{
-    account::SCRIPT,
-    support::{
-        Client, LIMIT, Proxy, Reply, Setup,
-        cluster::{Cluster, text},
-        eventually,
-        relay::Relay,
-    },
+use super::account::SCRIPT;
+use crate::support::{
+    Client, LIMIT, Proxy, Reply, Setup,
+    cluster::{Cluster, text},
+    eventually,
+    relay::Relay,
 };
 
 /// Keys with a hash tag, and keys that are named as their locks.

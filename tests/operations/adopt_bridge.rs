@@ -9,10 +9,8 @@ use std::{
     time::Duration,
 };
 
-use crate::{
-    adopt::adopted,
-    support::{Client, Proxy, Reply, encode, eventually},
-};
+use super::adopt::adopted;
+use crate::support::{Client, Proxy, Reply, encode, eventually};
 use lockgate::tools::redis_server::RedisServer;
 
 const RELEASE: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then return \

@@ -8,10 +8,8 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::{
-    support::{Proxy, Reply, encode, eventually, pipeline},
-    who::{address_of, named},
-};
+use super::who::{address_of, named};
+use crate::support::{Proxy, Reply, encode, eventually, pipeline};
 
 /// The lines of the log that have all of these words.
 pub(crate) fn lines(proxy: &Proxy, words: &[&str]) -> Vec<String> {

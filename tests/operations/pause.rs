@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use super::logs::lines;
-use crate::{
-    support::{Client, Proxy, Reply, encode, eventually},
+use super::{
+    logs::lines,
     who::{elements, field},
 };
+use crate::support::{Client, Proxy, Reply, encode, eventually};
 
 fn deployment() -> Proxy {
     Proxy::with().nodes(3).locks("default_ttl: 1500ms").start()

@@ -16,10 +16,8 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::{
-    support::{Client, LIMIT, Proxy, Reply, encode, eventually},
-    who::{address_of, named},
-};
+use super::who::{address_of, named};
+use crate::support::{Client, LIMIT, Proxy, Reply, encode, eventually};
 
 const LOCKGATE: &str = env!("CARGO_BIN_EXE_lockgate");
 /// A name that clears the screen and changes the title, where it reaches a terminal.

@@ -1,12 +1,5 @@
 //! The proxy as operators meet it: command line, configuration, signals, upgrades, metrics.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
-
 mod admin;
 mod admin_actions;
 mod adopt;
@@ -32,8 +25,6 @@ mod reload;
 mod sentinel;
 mod status;
 mod status_page;
-#[path = "../support/mod.rs"]
-mod support;
 mod systemd;
 mod top;
 mod unlock;

@@ -3,16 +3,6 @@
 //!
 //! Each library has a script in `tests/clients/`, which is only started here. `make test` installs
 //! the libraries.
-//!
-//! The tests have a binary of their own: redis-benchmark and a Redis that replicates keep the
-//! machine busy.
-
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
 
 mod agents;
 mod cluster;
@@ -20,8 +10,6 @@ mod failover;
 mod legacy;
 mod page;
 mod stock;
-#[path = "../support/mod.rs"]
-mod support;
 
 use std::{
     ffi::OsStr,
@@ -33,7 +21,8 @@ use std::{
 };
 
 use lockgate::tools::redis_server::RedisServer;
-use support::{Client, Proxy, Reply, eventually};
+
+use crate::support::{self, Client, Proxy, Reply, eventually};
 
 /// The longest time for a program, in seconds: far more than any of them needs. It is killed then,
 /// so that a lost reply is a failure.
