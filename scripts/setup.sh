@@ -160,7 +160,7 @@ case "${1:-run}" in
   bench) libraries=(bench/peers) ;;
 esac
 for place in "${libraries[@]}"; do
-  lists=("$place/requirements.txt")
+  lists=(scripts/pip.txt "$place/requirements.txt")
   # Packages beside the others, as they share a module's name or want other versions.
   if [ -e "$place/beside.txt" ]; then lists+=("$place/beside.txt"); fi
   # Marked with what was installed, so that a change of the lists is noticed.
@@ -168,6 +168,9 @@ for place in "${libraries[@]}"; do
     rm -rf "$place/.venv"
     python3 -m venv "$place/.venv"
     pip=("$place/.venv/bin/pip" install --quiet --disable-pip-version-check)
+    # Of one version everywhere: Debian's pip makes, without wheel, no .dist-info of a package that comes as its source.
+    "${pip[@]}" -r scripts/pip.txt
+    pip+=(--build-constraint scripts/pip.txt)
     "${pip[@]}" -r "$place/requirements.txt"
     if [ -e "$place/beside.txt" ]; then
       while read -r package; do
