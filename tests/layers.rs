@@ -483,6 +483,7 @@ const CODES: &[&str] = &[
     "READONLY",
     "TRYAGAIN",
     "UNREPLICATED",
+    "UNSURE",
     "WRONGTYPE",
 ];
 

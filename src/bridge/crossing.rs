@@ -14,7 +14,7 @@ use crate::{
     card::ClientCard,
     clock::Instant,
     key::{Key, Token},
-    lock::{Claim, Grant, Holding, NoQuorum, NotGranted, Renewed},
+    lock::{Claim, Grant, Holding, NoQuorum, NotGranted, Renewed, SameToken},
 };
 
 /// How often a LOCK that waits asks again: nobody tells when a key of the data node is freed.
@@ -33,6 +33,8 @@ pub(crate) enum Asker {
     /// An adopted command: a key of the data node that has its token is its lock, as it was before
     /// the rule was bridged.
     Adopted,
+    /// A command of ours about a grant that the lock nodes have told.
+    Told,
 }
 
 /// An operation on a lock and its keys.
@@ -94,12 +96,12 @@ impl Crossing {
     ) -> Result<Grant, NotGranted> {
         let Crossing { bridge, places, key, token, .. } = self;
         if again.is_none() && bridge.engine.paused_for().is_some() {
-            return Err(NotGranted::Held { remaining: None, contested: false });
+            return Err(NotGranted::Held { remaining: None, contested: false, same_token: SameToken::Unknown });
         }
         let mut taken = None;
         if again.is_some() {
             if !self.keep(ttl).await.map_err(NotGranted::NoQuorum)? {
-                return Err(NotGranted::Held { remaining: None, contested: false });
+                return Err(NotGranted::Held { remaining: None, contested: false, same_token: SameToken::Unknown });
             }
         } else {
             let said = bridge.keys.take(places, token, bridge.lasts(ttl)).await;
@@ -107,7 +109,7 @@ impl Crossing {
                 Ok(keys) => taken = Some(keys),
                 Err(left) => {
                     let remaining = u64::try_from(left).ok().map(Duration::from_millis);
-                    return Err(NotGranted::Held { remaining, contested: false });
+                    return Err(NotGranted::Held { remaining, contested: false, same_token: SameToken::Unknown });
                 }
             }
         }
@@ -170,7 +172,7 @@ impl Crossing {
     /// other way round.
     pub(crate) async fn convert(self, ttl: Duration, claim: Claim) -> Result<Grant, NotGranted> {
         let Crossing { bridge, key, token, .. } = &self;
-        let nobodys = NotGranted::Held { remaining: None, contested: false };
+        let nobodys = NotGranted::Held { remaining: None, contested: false, same_token: SameToken::Unknown };
         let taking = bridge.engine.take_over(key.clone(), token.clone(), ttl, claim);
         let grant = match taking.by(&self.card).await {
             Err(NotGranted::Held { .. }) => {
@@ -227,7 +229,7 @@ impl Crossing {
         }
         let Crossing { bridge, places, key, token, .. } = &self;
         let released = match (claim, self.asker) {
-            (Some(claim), Asker::Adopted) if claim != Claim::PAST_THE_NODES => {
+            (Some(claim), Asker::Adopted | Asker::Told) if claim != Claim::PAST_THE_NODES => {
                 bridge.engine.release_found(key.clone(), token.clone(), claim).await
             }
             _ => bridge.engine.release(key.clone(), token.clone(), claim).await,

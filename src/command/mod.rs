@@ -144,6 +144,15 @@ pub enum BadRequest {
     /// UNLOCK or RENEW without a token, of a lock that the connection never had.
     #[error("NOTOKEN this connection took no lock '{0}'; name its token")]
     NoToken(String),
+    /// UNLOCK or RENEW without a token, of a lock for which several have asked over the connection.
+    #[error("NOTOKEN several LOCKs of '{0}' came over this connection; name the token")]
+    MustName(String),
+    /// UNLOCK or RENEW by a token that may be another client's too.
+    #[error(
+        "UNSURE this connection was refused a LOCK of '{0}' with this token, and whether another client \
+         has the lock by it is not known; use the connection that was granted it"
+    )]
+    Unsure(String),
     /// A WAIT that the waiting connection itself would have to end.
     #[error("DEADLOCK this connection holds the lock and would wait for itself")]
     Deadlock,
@@ -318,6 +327,13 @@ fn misplaced<Word: AsRef<[u8]>>(own: Own, rest: &[Word]) -> BadRequest {
         true => BadRequest::NoValue(shown(word(at))),
         false => BadRequest::UnknownOption(shown(word(at))),
     }
+}
+
+/// The token that the words behind a LOCK which makes no sense seem to name.
+pub(crate) fn named_token<Word: AsRef<[u8]>>(words: &[Word]) -> Option<Token> {
+    let word = words.get(1)?.as_ref();
+    let is_option = is_no_token(word) || is_number(word) || is_time(word);
+    (!word.is_empty() && !is_option).then(|| Token::from(word))
 }
 
 fn is_no_token(word: &[u8]) -> bool {

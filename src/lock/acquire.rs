@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{
-    Alarm, Claim, Grant, NotGranted,
+    Alarm, Claim, Grant, NotGranted, SameToken,
     grants::Grants,
     holders::Holder,
     node::nodes::{Nodes, Tally},
@@ -225,14 +225,21 @@ impl Acquire {
             .iter()
             .filter_map(|vote| match vote {
                 Vote::Yes(_) | Vote::Taken(_) => Some(Some(Duration::ZERO)),
-                Vote::No(millis) => Some(u64::try_from(*millis).ok().map(Duration::from_millis)),
+                Vote::No(millis) | Vote::Same { left: millis, .. } => {
+                    Some(u64::try_from(*millis).ok().map(Duration::from_millis))
+                }
                 _ => None,
             })
             .collect();
         // A key without a TTL comes last.
         held.sort_by_key(|remaining| remaining.unwrap_or(Duration::MAX));
         let remaining = held.get(self.tally.nodes.quorum() - 1).copied().flatten();
-        NotGranted::Held { remaining, contested }
+        let same = votes.iter().filter_map(|vote| match vote {
+            Vote::Same { claim, .. } => Some(Claim::told(*claim)),
+            _ => None,
+        });
+        let same_token = SameToken::Grants(same.collect());
+        NotGranted::Held { remaining, contested, same_token }
     }
 
     /// The answer if the votes do not decide, or came too late.

@@ -22,6 +22,9 @@ impl Claim {
     /// commands may end that.
     pub(crate) const PAST_THE_NODES: Claim = Claim(ADOPTED);
 
+    /// Stands for the claim of a grant whose node stores none: it was made past Lockgate, or by version 0.1.
+    pub(crate) const NOT_STORED: Claim = Claim(1);
+
     /// A claim that no other grant has.
     pub(crate) fn new() -> Claim {
         Claim(FIRST + rand::random::<u64>() % (ADOPTED - FIRST))
@@ -53,6 +56,16 @@ impl Claim {
     /// 0.1.
     pub(super) fn read(number: i64) -> Option<Claim> {
         u64::try_from(number).ok().filter(|number| (FIRST..END).contains(number)).map(Claim)
+    }
+
+    /// The claim of a grant as a node tells it; [`Claim::NOT_STORED`] if it stores none.
+    pub(super) fn told(number: i64) -> Claim {
+        Claim::read(number).unwrap_or(Claim::NOT_STORED)
+    }
+
+    /// A claim by which a node releases the grant: where none is stored, any claim does.
+    pub(super) fn to_release(self) -> Claim {
+        if self == Claim::NOT_STORED { Claim::new() } else { self }
     }
 
     /// The claim as the scripts write it.

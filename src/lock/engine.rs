@@ -6,7 +6,7 @@
 //! function, so that tests can give each proxy a clock of its own.
 
 use std::{
-    future::Future,
+    future::{Future, poll_fn},
     sync::{Arc, Weak},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -52,8 +52,7 @@ pub(crate) fn padded(ttl: Duration, locks: &LocksConfig) -> Duration {
 }
 
 impl Engine {
-    /// The claim and the fence of the grant of `key` to `token`.
-    #[cfg(test)]
+    /// The claim and the fence of the grant of `key` to `token`, if it was made through this proxy.
     pub(crate) fn claim_of(&self, key: &Key, token: &Token) -> Option<(Claim, u64)> {
         self.locks.grants.holders.claim(key, token)
     }
@@ -196,6 +195,23 @@ impl Engine {
         claim: Claim,
     ) -> Release {
         Release::ask_found(&self.locks, key.into(), token.into(), claim)
+    }
+
+    /// Asks every node for the claim by which `token` holds `key`. Changes nothing. `None`: the token
+    /// does not hold it.
+    pub(crate) fn claim_held(
+        &self,
+        key: Key,
+        token: Token,
+    ) -> impl Future<Output = Result<Option<Claim>, NoQuorum>> + Send + 'static {
+        let mut look = self.look(key);
+        async move { poll_fn(|cx| look.poll_claim_of(&token, cx)).await }
+    }
+
+    /// When the grant with this claim was made through this proxy. `None`: it was not, as far as the
+    /// proxy remembers.
+    pub(crate) fn granted_at(&self, key: &Key, claim: Claim) -> Option<Instant> {
+        self.locks.grants.holders.granted_at(key, claim)
     }
 
     /// Asks every node which grant has `key`. Changes nothing. `None`: nobody holds it.

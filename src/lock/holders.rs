@@ -297,6 +297,12 @@ impl Holders {
         has.then_some((holder.claim, holder.fence))
     }
 
+    /// When the grant with this claim was made, as far as this proxy knows.
+    pub(super) fn granted_at(&self, key: &Key, claim: Claim) -> Option<Instant> {
+        let map = self.lock(key);
+        map.by_key.get(key).filter(|holder| holder.claim == claim).map(|holder| holder.since)
+    }
+
     /// Forgets the holder of a lock that is given back: by `claim`, or without one whichever grant
     /// the token has. Returns the grant's claim, and what is told of it.
     pub(super) fn release(

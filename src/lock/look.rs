@@ -75,9 +75,7 @@ impl LookUp {
                 || named.iter().filter(|(holder, _)| **holder == *token).map(|(_, at)| at.claim);
             let by = |claim: i64| claims().filter(|other| *other == claim).count();
             if let Some(claim) = claims().find(|claim| by(*claim) >= enough) {
-                // A lock without a claim was not granted by Lockgate, or by version 0.1. Any claim
-                // releases it.
-                return Poll::Ready(Ok(Some(Claim::read(claim).unwrap_or_else(Claim::new))));
+                return Poll::Ready(Ok(Some(Claim::told(claim))));
             }
             let free = votes.iter().filter(|vote| matches!(vote, Vote::No(_))).count();
             let others = free + named.len() - claims().count();

@@ -113,6 +113,8 @@ pub(crate) mod seams {
 
 use std::{fmt, time::Duration};
 
+use smallvec::SmallVec;
+
 use crate::{
     clock::Instant,
     key::{Key, Token},
@@ -174,6 +176,16 @@ pub struct Holding {
     pub claim: Option<Claim>,
 }
 
+/// Grants of the token that was refused a lock, which stood in its way: two clients may use one token.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum SameToken {
+    /// It is not known whether the token had the lock.
+    #[default]
+    Unknown,
+    /// These grants had it on some nodes; none of them: only other tokens had it.
+    Grants(SmallVec<[Claim; 1]>),
+}
+
 /// Why a LOCK was not granted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NotGranted {
@@ -184,6 +196,8 @@ pub enum NotGranted {
         remaining: Option<Duration>,
         /// Whether some nodes granted the lock: other clients asked at the same time.
         contested: bool,
+        /// Grants of the same token in its way.
+        same_token: SameToken,
     },
     /// Too many clients wait for the lock.
     QueueFull {

@@ -58,6 +58,7 @@ impl Kind {
             Vote::Taken(_) => matches!(self, Kind::HandOver { .. }),
             Vote::Held { .. } => self == Kind::Attach,
             Vote::Found { .. } => self == Kind::Look,
+            Vote::Same { .. } => matches!(self, Kind::Acquire { .. }),
             Vote::Yes(_) => !matches!(self, Kind::Renew | Kind::Attach | Kind::Look),
             Vote::No(_) | Vote::Missing(_) => true,
         }
@@ -176,6 +177,9 @@ pub(super) enum Vote {
     /// No. The number is the holder's remaining TTL in ms if it was a LOCK; for several locks, a
     /// bit for each renewed one.
     No(i64),
+    /// LOCK only: no, as the asker's own token has the lock by another grant, with this claim (1: the
+    /// node stores none), for `left` ms more (-1: without a TTL).
+    Same { left: i64, claim: i64 },
     /// The node's vote will not come.
     Missing(Absence),
 }
@@ -363,7 +367,7 @@ impl Operation {
         match vote {
             Vote::Yes(_) | Vote::Kept { .. } | Vote::Held { .. } => state.counted.yes += 1,
             Vote::Taken(_) => state.counted.taken += 1,
-            Vote::No(_) => state.counted.no += 1,
+            Vote::No(_) | Vote::Same { .. } => state.counted.no += 1,
             Vote::Found { .. } => {
                 let alike = state.alike(node);
                 state.counted.named(alike);
@@ -399,7 +403,7 @@ impl Operation {
         let state = self.state.lock();
         // A refusal takes part in no quorum, unless it says that the lock is free.
         let counts = |vote: &Vote| match vote {
-            Vote::Pending | Vote::Missing(_) => false,
+            Vote::Pending | Vote::Missing(_) | Vote::Same { .. } => false,
             Vote::No(_) => self.kind.says_free(*vote),
             _ => true,
         };

@@ -87,6 +87,7 @@ impl Release {
 
     /// Releases the grant with this claim, which the nodes have told.
     pub(super) fn ask_found(locks: &Arc<Locks>, key: Key, token: Token, claim: Claim) -> Release {
+        let claim = claim.to_release();
         Release::begin(locks, key, token, Some(claim), ReleaseCause::Found).told()
     }
 

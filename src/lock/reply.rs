@@ -182,6 +182,7 @@ pub(super) fn vote_of_numbers(
         }
         (1, Kind::Renew) => Vote::Kept { fence: value, claim: more },
         (1, _) => Vote::Yes(value),
+        (0, Kind::Acquire { .. }) if more != 0 => Vote::Same { left: value, claim: more },
         (0, _) => Vote::No(value),
         (2, Kind::HandOver { .. }) => Vote::Taken(value),
         (3, kind) if kind.is_proven() => Vote::Missing(Absence::Unproven),

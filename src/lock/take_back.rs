@@ -52,6 +52,7 @@ pub(super) async fn find(locks: Arc<Locks>, key: Key) -> Result<Option<FoundGran
     let Some(claim) = poll_fn(|cx| look.poll_claim_of(&token, cx)).await? else {
         return Ok(None);
     };
+    let claim = claim.to_release();
     // What was granted here is known better than the nodes tell it.
     let known = locks.grants.holders.claim(&key, &token);
     let (fences, holder) = match known.filter(|(known, _)| *known == claim) {

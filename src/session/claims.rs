@@ -1,24 +1,23 @@
 //! The locks that a connection was granted, keeps, or has attached to by LOCK.ATTACH.
 
-use std::{
-    collections::VecDeque,
-    hash::{BuildHasher, RandomState},
-    sync::LazyLock,
-    time::Duration,
-};
+use std::{collections::VecDeque, time::Duration};
 
+use super::{
+    attempts::{Attempt, Attempts, InTheWay},
+    planted::{self, PlantedFault},
+};
 use crate::{
     clock::Instant,
     key::{Key, KeyMap, Token},
-    lock::{Claim, Grant, Keep, Lost},
+    lock::{Claim, Grant, Keep, Lost, SameToken},
 };
 
 /// Most tokens remembered on one connection. Tokens whose TTL has run out make room first; a client
 /// with more locks at once must name its tokens itself.
 pub(super) const MAX_TOKENS: usize = 10_000;
 
-/// Most locks that a connection remembers it was refused, and most that it remembers as ended.
-const MAX_PAST: usize = 256;
+/// Most locks that a connection remembers as ended.
+const MAX_ENDED: usize = 256;
 
 /// A lock that this connection was granted or attached to; its token serves UNLOCK and RENEW
 /// without one.
@@ -41,6 +40,36 @@ pub(super) struct Held {
     pub(super) attached: bool,
     /// UNLOCK was sent to the lock nodes: each releases the lock as soon as it can be reached.
     pub(super) giving_back: bool,
+    /// Whether the lock is meant by an UNLOCK or RENEW that names no token.
+    unnamed: Unnamed,
+}
+
+/// Whether a grant is meant by an UNLOCK or RENEW that names no token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Unnamed {
+    /// It is: the last LOCK without a token was granted it.
+    Own,
+    /// It is: its token was named, and nobody else has asked for the lock over this connection since.
+    Lent,
+    /// The last LOCK without a token was refused, and its UNLOCK has not come.
+    Refused,
+    /// Several have asked for the lock over this connection: the token must be named.
+    MustName,
+}
+
+/// The grant that an UNLOCK or RENEW without a token means.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Meant {
+    /// The one that this token has.
+    Grant(Token),
+    /// None: the last LOCK without a token was refused, though the connection holds the lock.
+    Refused,
+    /// None: what the connection had, or was refused, has ended.
+    Ended,
+    /// None: it is not known who asks.
+    MustName,
+    /// None: the connection has never asked for the lock.
+    Nothing,
 }
 
 impl Held {
@@ -59,6 +88,7 @@ impl Held {
             keep,
             attached: false,
             giving_back: false,
+            unnamed: Unnamed::Lent,
         }
     }
 }
@@ -67,44 +97,58 @@ impl Held {
 #[derive(Debug, Default)]
 pub(super) struct Tokens {
     pub(super) held: KeyMap<Held>,
-    /// Keys with tokens that LOCK was refused: an UNLOCK of them would unlock another's lock.
-    refused: Past,
-    /// Keys of locks that the connection held once: an UNLOCK of them is no mistake.
-    ended: Past,
+    /// The LOCK under way, and those that named a token and were refused.
+    attempts: Attempts,
+    /// Locks that the connection held once, or was refused without a token: an UNLOCK of them is no
+    /// mistake.
+    ended: EndedLocks,
 }
 
-/// The last numbers noted; the oldest goes first.
+/// The last locks noted, by the numbers of their keys; the oldest goes first.
 #[derive(Debug, Default)]
-struct Past(VecDeque<u64>);
-
-impl Past {
-    fn note(&mut self, number: u64) {
-        self.forget(number);
-        if self.0.len() >= MAX_PAST {
-            self.0.pop_front();
-        }
-        self.0.push_back(number);
-    }
-
-    fn has(&self, number: u64) -> bool {
-        self.0.contains(&number)
-    }
-
-    fn forget(&mut self, number: u64) {
-        // The number is nearly always the one noted last.
-        if self.0.back() == Some(&number) {
-            self.0.pop_back();
-        } else if self.has(number) {
-            self.0.retain(|known| *known != number);
-        }
-    }
+struct EndedLocks {
+    /// With each, whether an UNLOCK without a token is still to come.
+    keys: VecDeque<(u64, bool)>,
+    /// Whether a lock had to be forgotten whose UNLOCK was still to come.
+    has_forgotten: bool,
 }
 
-/// Hashes a key with a token, seeded at random: clients choose both, and must not be able to make
-/// two hashes collide.
-fn number_of(key: &Key, token: &[u8]) -> u64 {
-    static HASHES: LazyLock<RandomState> = LazyLock::new(RandomState::new);
-    HASHES.hash_one((key.number(), token))
+impl EndedLocks {
+    fn note(&mut self, key: &Key, is_open: bool) {
+        self.forget(key);
+        if self.keys.len() >= MAX_ENDED
+            && let Some((_, was_open)) = self.keys.pop_front()
+        {
+            self.has_forgotten |= was_open;
+        }
+        self.keys.push_back((key.number(), is_open));
+    }
+
+    fn has(&self, key: &Key) -> bool {
+        self.keys.iter().any(|(known, _)| *known == key.number())
+    }
+
+    /// Whether an UNLOCK without a token may still come that means no grant made since.
+    fn is_open(&self, key: &Key) -> bool {
+        self.has_forgotten || self.keys.contains(&(key.number(), true))
+    }
+
+    /// Notes that an UNLOCK without a token has come.
+    fn close(&mut self, key: &Key) {
+        let known = self.keys.iter_mut().find(|(known, _)| *known == key.number());
+        if let Some((_, is_open)) = known {
+            *is_open = false;
+        }
+    }
+
+    fn forget(&mut self, key: &Key) {
+        // The lock is nearly always the one noted last.
+        if self.keys.back().is_some_and(|(last, _)| *last == key.number()) {
+            self.keys.pop_back();
+        } else if self.has(key) {
+            self.keys.retain(|(known, _)| *known != key.number());
+        }
+    }
 }
 
 /// Earlier hold of a connection on a lock that it was granted again.
@@ -132,11 +176,124 @@ impl Left {
 }
 
 impl Tokens {
+    /// Takes in the grant to the LOCK under way.
+    pub(super) fn granted(&mut self, key: Key, held: Held, now: Instant) {
+        match self.attempts.granted() {
+            Some(None) => self.put(key, Held { unnamed: Unnamed::Own, ..held }, now),
+            Some(Some(_)) | None => self.insert(key, held, now),
+        }
+    }
+
+    /// Takes in a lock whose token the client has named.
     pub(super) fn insert(&mut self, key: Key, held: Held, now: Instant) {
-        self.refused_no_more(&key, &held.token);
-        self.ended.forget(key.number());
+        let unnamed = match self.held.get(&key) {
+            Some(before) if before.token == held.token => before.unnamed,
+            Some(before) if before.unnamed == Unnamed::Lent => Unnamed::Lent,
+            // Its UNLOCK has come.
+            Some(before) if before.giving_back && before.unnamed != Unnamed::Refused => {
+                Unnamed::Lent
+            }
+            Some(_) => Unnamed::MustName,
+            None if self.ended.is_open(&key) => Unnamed::MustName,
+            None => Unnamed::Lent,
+        };
+        self.put(key, Held { unnamed, ..held }, now);
+    }
+
+    fn put(&mut self, key: Key, held: Held, now: Instant) {
+        self.attempts.forget(&key, &held.token);
+        self.ended.forget(&key);
         if self.has_room(&key, now) {
             self.held.insert(key, held);
+        }
+    }
+
+    /// Notes that a LOCK begins. It counts as refused for a reason that is not known, until its grant is
+    /// taken in or [`Tokens::stood_in_the_way`] tells.
+    pub(super) fn begin_attempt(&mut self, key: Key, token: Option<Token>, now: Instant) {
+        self.attempts.begin(key, token, now);
+    }
+
+    /// Notes what stood in the way of the LOCK under way.
+    pub(super) fn stood_in_the_way(&mut self, what: InTheWay) {
+        self.attempts.stood_in_the_way(what);
+    }
+
+    /// Remembers the last LOCK, if it was refused.
+    #[inline]
+    pub(super) fn settle_attempt(&mut self) {
+        if let Some(attempt) = self.attempts.ended() {
+            self.settle(attempt);
+        }
+    }
+
+    #[cold]
+    fn settle(&mut self, Attempt { key, token, in_the_way }: Attempt) {
+        match (token, self.held.get_mut(&key)) {
+            (None, Some(held)) => held.unnamed = Unnamed::Refused,
+            (None, None) => self.ended.note(&key, true),
+            (Some(token), Some(held)) if held.token == token => {}
+            (Some(token), _) => {
+                self.others_asked(&key, &token);
+                self.attempts.refused(&key, &token, in_the_way);
+            }
+        }
+    }
+
+    /// Which grant an UNLOCK or RENEW means that names no token: that of the last LOCK without one.
+    pub(super) fn meant(&self, key: &Key) -> Meant {
+        let Some(held) = self.held.get(key) else {
+            return if self.ended.has(key) { Meant::Ended } else { Meant::Nothing };
+        };
+        match held.unnamed {
+            _ if planted::has(PlantedFault::AnyAttempt) => Meant::Grant(held.token.clone()),
+            Unnamed::Own | Unnamed::Lent => Meant::Grant(held.token.clone()),
+            Unnamed::Refused => Meant::Refused,
+            Unnamed::MustName => Meant::MustName,
+        }
+    }
+
+    /// Notes that an UNLOCK without a token is answered, which meant no grant.
+    pub(super) fn unnamed_answered(&mut self, key: &Key) {
+        match self.held.get_mut(key) {
+            Some(held) if held.unnamed == Unnamed::Refused => held.unnamed = Unnamed::MustName,
+            Some(_) => {}
+            None => self.ended.close(key),
+        }
+    }
+
+    /// What stood in the way of the last LOCK with this token, which was refused, if an UNLOCK or RENEW
+    /// by the token may so be about another's grant. A connection that has the lock by it knows its own.
+    pub(super) fn in_the_way(&self, key: &Key, token: &Token) -> Option<InTheWay> {
+        match self.held.get(key) {
+            Some(held) if held.token == *token => None,
+            _ if planted::has(PlantedFault::ForgottenRefusal) => None,
+            _ => self.attempts.in_the_way(key, token),
+        }
+    }
+
+    /// Forgets that LOCK was refused with this token: what stood in its way has ended.
+    pub(super) fn refused_no_more(&mut self, key: &Key, token: &Token) {
+        self.attempts.forget(key, token);
+    }
+
+    /// Notes that a lock library was refused a lock which these grants of its token had.
+    pub(super) fn refused_adopted(&mut self, key: &Key, token: &Token, same_token: SameToken) {
+        self.others_asked(key, token);
+        if let SameToken::Grants(grants) = same_token {
+            self.attempts.refused(key, token, InTheWay::Grants(grants));
+        }
+    }
+
+    /// Notes that the lock was asked for by this token: where the connection has it by another, its token
+    /// must be named from now on, unless a LOCK without one was granted it.
+    fn others_asked(&mut self, key: &Key, token: &Token) {
+        if let Some(held) = self.held.get_mut(key)
+            && held.token != *token
+            && held.unnamed == Unnamed::Lent
+            && !held.giving_back
+        {
+            held.unnamed = Unnamed::MustName;
         }
     }
 
@@ -229,8 +386,15 @@ impl Tokens {
     /// Forgets the lock that was granted with this fence: the connection does not hold it any more.
     pub(super) fn forget(&mut self, key: &Key, fence: u64) {
         if self.held.get(key).is_some_and(|held| held.fence == fence) {
-            self.held.remove(key);
-            self.ended.note(key.number());
+            self.end(key);
+        }
+    }
+
+    /// Forgets a lock that has ended, though the client has not given it back: its UNLOCK is still to
+    /// come.
+    fn end(&mut self, key: &Key) {
+        if let Some(held) = self.held.remove(key) {
+            self.ended.note(key, matches!(held.unnamed, Unnamed::Own | Unnamed::Refused));
         }
     }
 
@@ -279,42 +443,27 @@ impl Tokens {
 
     /// Notes that a lease was renewed, or a session lock beyond what the watchdog does.
     pub(super) fn renewed(&mut self, key: &Key, token: &Token, ttl: Duration, until: Instant) {
-        self.refused_no_more(key, token);
         if let Some(held) = self.held.get_mut(key).filter(|held| held.token == *token) {
             (held.ttl, held.until) = (ttl, until);
         }
     }
 
-    /// Whether the connection held the lock once and does not any more.
-    pub(super) fn has_ended(&self, key: &Key) -> bool {
-        self.ended.has(key.number())
-    }
-
-    /// Forgets the token of `key` if it is this one.
+    /// Forgets the token of `key` if it is this one: the client has been told that the lock has ended.
     pub(super) fn remove(&mut self, key: &Key, token: &Token) {
-        if self.held.get(key).is_some_and(|held| held.token == *token) {
+        if let Some(held) = self.held.get(key).filter(|held| held.token == *token) {
+            let is_open = held.unnamed == Unnamed::Refused;
             self.held.remove(key);
-            self.ended.note(key.number());
+            self.ended.note(key, is_open);
         }
     }
 
-    /// Notes that a LOCK was not granted, unless the connection holds that lock from before.
-    pub(super) fn refused(&mut self, key: &Key, token: &Token) {
-        if !self.held.get(key).is_some_and(|held| held.token == *token) {
-            self.refused.note(number_of(key, token));
-        }
-    }
-
-    /// Whether the connection was refused that lock and not granted it since.
-    pub(super) fn was_refused(&self, key: &Key, token: &Token) -> bool {
-        !self.refused.0.is_empty() && self.refused.has(number_of(key, token))
-    }
-
-    /// Notes that the connection was granted the lock or otherwise holds it.
-    fn refused_no_more(&mut self, key: &Key, token: &Token) {
-        if !self.refused.0.is_empty() {
-            self.refused.forget(number_of(key, token));
-        }
+    /// Forgets a grant that is given back before its client was told of it: its LOCK is refused.
+    pub(super) fn undo(&mut self, key: &Key, fence: u64) {
+        let Some(held) = self.held.get(key).filter(|held| held.fence == fence) else { return };
+        let token = (held.unnamed != Unnamed::Own).then(|| held.token.clone());
+        let in_the_way = InTheWay::Grants(held.claim.into_iter().collect());
+        self.end(key);
+        self.settle(Attempt { key: key.clone(), token, in_the_way });
     }
 
     /// Takes in the loss of a session lock. Returns `false` if the connection does not keep that
@@ -328,8 +477,7 @@ impl Tokens {
                 {
                     keep.was_replaced();
                 }
-                self.held.remove(&lost.key);
-                self.ended.note(lost.key.number());
+                self.end(&lost.key);
                 true
             }
             _ => false,

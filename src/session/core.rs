@@ -20,6 +20,7 @@ use std::{
 };
 
 use super::{
+    attempts::InTheWay,
     audit::Audit,
     desk::Desk,
     dropping::Dropping,
@@ -391,7 +392,7 @@ impl Core {
     pub(super) fn refuse(&mut self, error: &str) {
         self.step(|job, desk| match job.ours() {
             Some(ours) => {
-                job.note_refused(desk);
+                desk.tokens.stood_in_the_way(InTheWay::Unknown(Instant::now()));
                 ours.refuse(error, Outcome::BadRequest, desk)
             }
             None => Progress::Wait(job),

@@ -104,6 +104,19 @@ labels! {
 }
 
 labels! {
+    /// Why an UNLOCK or RENEW has left a lock to its holder; the label `why` of
+    /// `lockgate_left_alone_total`.
+    pub(crate) enum LeftAlone {
+        /// It named no token, and the last LOCK without one on its connection was refused.
+        Unnamed = "unnamed",
+        /// Its token has the lock by the grant for which its connection was refused a LOCK.
+        Refused = "refused",
+        /// That may be so.
+        Unsure = "unsure",
+    }
+}
+
+labels! {
     /// What an operator has done for maintenance; the label `action` of
     /// `lockgate_operator_actions_total`.
     pub(crate) enum Maintenance {
@@ -163,6 +176,10 @@ pub(crate) fn describe() {
         "Lock nodes paused and resumed by operators (LOCKGATE NODE), and pauses of new LOCKs (LOCKGATE \
          PAUSE), by action and result."
     );
+    describe_counter!(
+        "lockgate_left_alone_total",
+        "UNLOCKs and RENEWs behind a refused LOCK that left a lock to its holder, by reason."
+    );
     describe_counter!("lockgate_grants_total", "LOCKs granted, by kind: lease or session.");
 }
 
@@ -194,6 +211,8 @@ pub(crate) struct Metrics {
     pub barrier_wait_seconds: Histogram,
     /// By [`TakenBack`].
     taken_back: Vec<Tallied>,
+    /// By [`LeftAlone`].
+    left_alone: Vec<Counter>,
     /// By [`Maintenance`]: those done, and those refused.
     maintenance: Vec<[Counter; 2]>,
     /// By [`GuardedWrite`].
@@ -246,6 +265,9 @@ impl Metrics {
                 })
                 .map(Tallied::new)
                 .into(),
+            left_alone: LeftAlone::ALL
+                .map(|why| counter!("lockgate_left_alone_total", "why" => why.as_str()))
+                .into(),
             maintenance: Maintenance::ALL.map(maintenance).into(),
             guarded: GuardedWrite::ALL
                 .map(|result| counter!("lockgate_guarded_writes_total", "result" => result.as_str()))
@@ -271,6 +293,11 @@ impl Metrics {
     /// Counts one LOCKGATE UNLOCK.
     pub(crate) fn taken_back(&self, result: TakenBack) {
         self.taken_back[result as usize].one_more();
+    }
+
+    /// Counts an UNLOCK or RENEW that has left a lock to its holder.
+    pub(super) fn left_alone(&self, why: LeftAlone) {
+        self.left_alone[why as usize].increment(1);
     }
 
     /// Counts what an operator has done for maintenance, or was refused.

@@ -17,7 +17,7 @@
 //! - [`replies`]: data node → client. [`filter`]: replies that are changed on their way.
 //! - [`jobs`]: commands that have the floor. [`guarded`]: writes that guards are about.
 //! - [`desk`]: the parts of a session that a job may use: [`conn`], what the data node thinks of
-//!   the connection; [`owed`] and [`notes`], which replies are owed; [`claims`], the locks held or
+//!   the connection; [`owed`] and [`notes`], which replies are owed; [`attempts`], the LOCKs refused; [`claims`], the locks held or
 //!   attached to; [`losses`], what the client is told when a session lock is lost;
 //!   [`lock_transaction`], how far a transaction about an adopted lock has come.
 //! - [`operator`]: what an operator has done, by LOCKGATE or at the admin address.
@@ -27,6 +27,7 @@
 //! - [`metrics`]: counters of commands, and the words for how things end.
 
 mod ahead;
+mod attempts;
 mod audit;
 mod claims;
 mod conn;

@@ -33,6 +33,12 @@ pub(crate) enum PlantedFault {
     ExtendedAnyway,
     /// A blind adopted command ends a lock that was taken by LOCK.
     BlindForAll,
+    /// A connection forgets that it was refused a lock.
+    ForgottenRefusal,
+    /// A refusal bars all later grants of the token too.
+    AnyGrant,
+    /// An UNLOCK without a token means whatever the connection holds.
+    AnyAttempt,
 }
 
 #[cfg(test)]

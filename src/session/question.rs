@@ -16,7 +16,7 @@ use crate::{
     bridge::{Asker, Crossing},
     card::ClientCard,
     key::Token,
-    lock::{Acquire, Alarm, Attach, LookUp, NotGranted, Raise, Release, Renew, Waiter},
+    lock::{Acquire, Alarm, Attach, LookUp, NotGranted, Raise, Release, Renew, SameToken, Waiter},
 };
 
 /// A question, until it is answered. A LOCK whose question is dropped before is undone on every
@@ -49,7 +49,7 @@ impl Asked {
         };
         let engine = &shared.engine;
         if takes_at_once(&question) && engine.paused_for().is_some() {
-            let held = NotGranted::Held { remaining: None, contested: false };
+            let held = NotGranted::Held { remaining: None, contested: false, same_token: SameToken::Unknown };
             return Asked::Boxed(Box::pin(async { Answer::Lock(Err(held)) }));
         }
         let mut asked =
@@ -64,9 +64,12 @@ impl Asked {
                     Asked::Lock(engine.adopt(key, token, ttl, claim).by(card))
                 }
                 // Adopted commands know a claim only from the nodes.
-                Question::Unlock { key, token, claim: Some(claim), asker: Asker::Adopted } => {
-                    Asked::Unlock(engine.release_found(key, token, claim))
-                }
+                Question::Unlock {
+                    key,
+                    token,
+                    claim: Some(claim),
+                    asker: Asker::Adopted | Asker::Told,
+                } => Asked::Unlock(engine.release_found(key, token, claim)),
                 Question::Unlock { key, token, claim, .. } => {
                     Asked::Unlock(engine.release(key, token, claim))
                 }
@@ -81,6 +84,10 @@ impl Asked {
                     Asked::Attached(locks.into_iter().map(attach).collect(), Vec::new())
                 }
                 Question::Look(key) => Asked::Look(engine.look(key)),
+                Question::ClaimOf(key, token) => {
+                    let asking = engine.claim_held(key, token);
+                    Asked::Boxed(Box::pin(async move { Answer::ClaimOf(asking.await) }))
+                }
                 Question::Find(key) => {
                     let finding = engine.find(key);
                     Asked::Boxed(Box::pin(async move { Answer::Find(finding.await) }))
@@ -170,6 +177,7 @@ fn bridged(
         Question::Look(key) => (key, &nobody, Asker::Adopted),
         Question::TakeOver { .. }
         | Question::Attached(_)
+        | Question::ClaimOf(..)
         | Question::Find(_)
         | Question::TakeBack { .. }
         | Question::Raise { .. }

@@ -22,6 +22,7 @@ use super::{
     transact::Transacting,
 };
 use crate::{
+    clock::Instant,
     command::{self, MAX_WORDS, operator},
     guard::catalog::{Glance, Table},
     resp::{
@@ -252,6 +253,7 @@ impl Core {
         if scan.lost && name != Name::Blank && !passes {
             scan.lost = self.desk.losing.is_refused_at(position);
             if scan.lost && !self.is_about_lost(name, bytes) {
+                self.note_lost_attempt(name, bytes);
                 self.lose_in_transaction(name);
                 return Flow::Drop(Dropping::Lost(Refused::one(name)));
             }
@@ -375,12 +377,13 @@ impl Core {
     /// or one that is not whole yet.
     #[cold]
     fn is_about_lost(&self, name: Name, bytes: &[u8]) -> bool {
-        if !matches!(name, Name::Own(Own::Unlock | Own::Renew)) {
+        if !matches!(name, Name::Own(Own::Lock | Own::Unlock | Own::Renew)) {
             return false;
         }
         match split(bytes, MAX_WORDS, self.own_limit()) {
             Split::Incomplete => true,
             Split::TooLong => false,
+            Split::Whole { .. } if name == Name::Own(Own::Lock) => false,
             Split::Whole { words, .. } => {
                 let [_, key, rest @ ..] = &words[..] else { return false };
                 let key = command::full_key(key, &self.desk.config.locks);
@@ -388,6 +391,17 @@ impl Core {
                 let token = rest.first().filter(|_| rest.len() % 2 == 1);
                 self.desk.losing.was_lost(&key, token.map(|token| &**token))
             }
+        }
+    }
+
+    /// Notes a LOCK that is refused as a loss must be told.
+    #[cold]
+    fn note_lost_attempt(&mut self, name: Name, bytes: &[u8]) {
+        if name == Name::Own(Own::Lock)
+            && let Split::Whole { words, length } = split(bytes, MAX_WORDS, self.own_limit())
+        {
+            let command = OwnCommand::new(Own::Lock, &words[1..], length, &self.desk.config.locks);
+            command.note_attempt(Instant::now(), &mut self.desk);
         }
     }
 

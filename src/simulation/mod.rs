@@ -6,7 +6,7 @@
 //! [`connection`] that a session of the product serves, by LOCK or, where it is [`adopted`], as lock
 //! libraries do; where such locks are [`bridged`], some clients go past the proxies. [`checker`] checks
 //! what must hold, [`writes`] what must hold of guarded writes. In [`failover`] Sentinels promote a lock
-//! node's replica. A seed that fails does so each time:
+//! node's replica; in [`pools`] programs share tokens and connections. A seed that fails does so each time:
 //! `LOCKGATE_SEED=n cargo test --lib simulation` prints its history. `LOCKGATE_SEEDS=n` tries `n`
 //! seeds.
 
@@ -22,6 +22,7 @@ mod failover;
 mod lua;
 mod memory;
 mod network;
+mod pools;
 mod reasons;
 mod redis;
 mod watched_pair;
@@ -128,6 +129,12 @@ enum Planted {
     ExtendedAnyway,
     /// A blind DEL ends a LOCK client's lock too.
     BlindForAll,
+    /// A connection forgets that it was refused a lock.
+    ForgottenRefusal,
+    /// A refusal bars all later grants of the token too.
+    AnyGrant,
+    /// An UNLOCK without a token means whatever the connection holds.
+    AnyAttempt,
     /// A bridged lock does not take its key on the data node.
     NoKey,
     /// A bridged lock's key lasts no longer than the lock.
@@ -198,6 +205,9 @@ impl Planted {
             Planted::ShortHold => Some(PlantedFault::ShortHold),
             Planted::ExtendedAnyway => Some(PlantedFault::ExtendedAnyway),
             Planted::BlindForAll => Some(PlantedFault::BlindForAll),
+            Planted::ForgottenRefusal => Some(PlantedFault::ForgottenRefusal),
+            Planted::AnyGrant => Some(PlantedFault::AnyGrant),
+            Planted::AnyAttempt => Some(PlantedFault::AnyAttempt),
             _ => None,
         });
         NOT_COMPARED.set(self == Planted::NoCompare);

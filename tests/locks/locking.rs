@@ -19,11 +19,14 @@ fn every_row_of_the_command_table() {
         assert_eq!(b.cmd(&["LOCK", "k", "PX", "10000"]), Reply::NullArray);
         assert!(matches!(b.cmd(&["HELLO", "3"]), Reply::Map(_)));
         assert_eq!(b.cmd(&["LOCK", "k", "t", "EX", "10"]), Reply::Null);
-        let error = "NOTOKEN this connection took no lock 'k'; name its token";
-        assert_eq!(b.cmd(&["UNLOCK", "k"]).error(), error);
+        // The one that was refused may send its UNLOCK all the same; one that never asked may not.
+        for words in [&["UNLOCK", "k"][..], &["RENEW", "k"]] {
+            let error = "NOTOKEN this connection took no lock 'k'; name its token";
+            assert_eq!(b.cmd(words), Reply::Int(0));
+            assert_eq!(proxy.client().cmd(words).error(), error);
+        }
         assert_eq!(b.cmd(&["UNLOCK", "k", "wrong"]), Reply::Int(0));
         assert_eq!(b.cmd(&["RENEW", "k", "wrong"]), Reply::Int(0));
-        assert_eq!(b.cmd(&["RENEW", "k"]).error(), error);
         let Reply::Int(validity) = a.cmd(&["RENEW", "k", "PX", "20000"]) else { panic!() };
         assert!((19_000..=19_798).contains(&validity), "{validity}");
         let Reply::Int(validity) = a.cmd(&["renew", "k"]) else { panic!() };
@@ -108,29 +111,141 @@ fn bad_words_are_refused_in_redis_wording_and_harm_nothing() {
 #[test]
 fn who_was_refused_a_lock_cannot_free_it() {
     let proxy = Proxy::with().nodes(3).start();
+    let other = Proxy::beside(&proxy).start();
+    for (key, mut b) in [("k", proxy.client()), ("l", other.client())] {
+        let mut a = proxy.client();
+        let lease = ["LOCK", key, "host", "PX", "60000"];
+        // Two programs on one host would use one token so, each on its own connection.
+        for (held, wait) in [(&lease[..], None), (&lease[..3], None), (&lease[..], Some("50"))] {
+            a.cmd(held).grant();
+            let wanted = wait.map_or(lease.to_vec(), |ms| [&lease[..], &["WAIT", ms]].concat());
+            assert_eq!(b.cmd(&wanted), Reply::NullArray);
+            for _ in 0..2 {
+                assert_eq!(b.cmd(&["UNLOCK", key, "host"]), Reply::Int(0), "finally: UNLOCK");
+                assert_eq!(b.cmd(&["RENEW", key, "host", "PX", "60000"]), Reply::Int(0));
+                assert_eq!(b.cmd(&["RENEW", key, "host"]), Reply::Int(0));
+            }
+            assert_eq!(proxy.on_nodes(&format!("lock:{key}")), vec![Reply::bulk("host"); 3]);
+            assert_eq!(a.cmd(&["UNLOCK", key, "host"]), Reply::Int(1));
+            // A grant made since is the client's own, over another connection of its pool.
+            a.cmd(held).grant();
+            assert_eq!(b.cmd(&["UNLOCK", key, "host"]), Reply::Int(1));
+            a.cmd(&["UNLOCK", key, "host"]);
+        }
+        // So is one that was made when the token had no lock before.
+        a.cmd(&["LOCK", key, "other", "PX", "60000"]).grant();
+        assert_eq!(b.cmd(&lease), Reply::NullArray);
+        assert_eq!(a.cmd(&["UNLOCK", key, "other"]), Reply::Int(1));
+        a.cmd(&lease).grant();
+        assert!(matches!(b.cmd(&["RENEW", key, "host", "PX", "60000"]), Reply::Int(1..)));
+        assert_eq!(b.cmd(&["UNLOCK", key, "host"]), Reply::Int(1));
+        // Attached, it acts for who holds the lock.
+        a.cmd(&lease).grant();
+        assert_eq!(b.cmd(&lease), Reply::NullArray);
+        b.cmd(&["LOCK.ATTACH", key, "host"]).grant();
+        assert_eq!(b.cmd(&["UNLOCK", key, "host"]), Reply::Int(1));
+        // A lock that the client holds from before stays its own, whatever is refused then.
+        b.cmd(&["LOCK", key, "mine", "PX", "60000"]).grant();
+        assert_eq!(b.cmd(&["LOCK", key, "another", "PX", "60000"]), Reply::NullArray);
+        assert_eq!(b.cmd(&["UNLOCK", key, "another"]), Reply::Int(0));
+        assert_eq!(b.cmd(&["UNLOCK", key, "mine"]), Reply::Int(1));
+    }
+    assert_eq!(proxy.metric("lockgate_left_alone_total", "why=\"refused\""), 18.0);
+    assert_eq!(proxy.metric("lockgate_left_alone_total", "why=\"unsure\""), 0.0);
+}
+
+#[test]
+fn a_refusal_that_is_not_remembered_frees_nothing() {
+    let proxy = Proxy::with().nodes(3).start();
     let (mut a, mut b) = (proxy.client(), proxy.client());
-    // Two programs on one host would use one token so, each on its own connection.
-    a.cmd(&["LOCK", "k", "other", "PX", "60000"]).grant();
-    assert_eq!(b.cmd(&["LOCK", "k", "host", "PX", "60000"]), Reply::NullArray);
-    assert_eq!(a.cmd(&["UNLOCK", "k"]), Reply::Int(1));
-    a.cmd(&["LOCK", "k", "host", "PX", "60000"]).grant();
-    assert_eq!(b.cmd(&["UNLOCK", "k", "host"]), Reply::Int(0), "finally: UNLOCK");
-    assert_eq!(proxy.on_nodes("lock:k"), vec![Reply::bulk("host"); 3]);
-    // Attached, it acts for who holds the lock.
-    b.cmd(&["LOCK.ATTACH", "k", "host"]).grant();
-    assert_eq!(b.cmd(&["UNLOCK", "k", "host"]), Reply::Int(1));
-    // A lock that the client holds from before stays its own, whatever is refused then.
-    b.cmd(&["LOCK", "k", "mine", "PX", "60000"]).grant();
-    assert_eq!(b.cmd(&["LOCK", "k", "another", "PX", "60000"]), Reply::NullArray);
-    assert_eq!(b.cmd(&["UNLOCK", "k", "another"]), Reply::Int(0));
-    assert_eq!(b.cmd(&["UNLOCK", "k", "mine"]), Reply::Int(1));
-    // The session remembers the last refused tokens only, and asks the nodes about others.
+    // Refusals for which other tokens stood in the way need not be remembered.
     a.cmd(&["LOCK", "k", "t", "PX", "60000"]).grant();
-    for n in 0..1000 {
+    for n in 0..600 {
         assert_eq!(b.cmd(&["LOCK", "k", &format!("t{n}"), "PX", "60000"]), Reply::NullArray);
     }
     assert_eq!(b.cmd(&["UNLOCK", "k", "t0"]), Reply::Int(0));
     assert_eq!(b.cmd(&["UNLOCK", "k", "t"]), Reply::Int(1));
+    let keys: Vec<String> = (0..300).map(|n| format!("k{n}")).collect();
+    for key in &keys {
+        a.cmd(&["LOCK", key, "host", "PX", "60000"]).grant();
+        assert_eq!(b.cmd(&["LOCK", key, "host", "PX", "60000"]), Reply::NullArray);
+    }
+    let unsure = "UNSURE this connection was refused a LOCK of 'k0' with this token, and whether \
+                  another client has the lock by it is not known; use the connection that was \
+                  granted it";
+    assert_eq!(b.cmd(&["UNLOCK", "k0", "host"]).error(), unsure);
+    assert_eq!(b.cmd(&["RENEW", "k0", "host"]).error(), unsure);
+    assert_eq!(b.cmd(&["UNLOCK", "k299", "host"]), Reply::Int(0));
+    for key in &keys {
+        assert_eq!(a.cmd(&["UNLOCK", key]), Reply::Int(1), "{key}");
+    }
+    assert_eq!(b.cmd(&["UNLOCK", "k0", "host"]), Reply::Int(0), "nobody has it");
+    assert_eq!(proxy.metric("lockgate_left_alone_total", "why=\"unsure\""), 2.0);
+}
+
+#[test]
+fn a_refusal_without_a_quorum_frees_nothing_either() {
+    let mut proxy = Proxy::with().nodes(3).start();
+    let other = Proxy::beside(&proxy).start();
+    let (mut a, mut b, mut c) = (proxy.client(), proxy.client(), other.client());
+    let lease = ["LOCK", "k", "host", "PX", "60000"];
+    let refuse = |proxy: &mut Proxy, client: &mut Client| {
+        (0..2).for_each(|node| proxy.node(node).freeze().unwrap());
+        assert!(client.cmd(&lease).error().starts_with("NOQUORUM"));
+        (0..2).for_each(|node| proxy.node(node).thaw().unwrap());
+    };
+    a.cmd(&lease).grant();
+    refuse(&mut proxy, &mut b);
+    refuse(&mut proxy, &mut c);
+    eventually("all are back", || proxy.nodes_up() == 3 && other.nodes_up() == 3);
+    assert_eq!(b.cmd(&["UNLOCK", "k", "host"]), Reply::Int(0), "its proxy knows since when");
+    assert!(c.cmd(&["UNLOCK", "k", "host"]).error().starts_with("UNSURE "));
+    assert_eq!(a.cmd(&["UNLOCK", "k"]), Reply::Int(1));
+    refuse(&mut proxy, &mut b);
+    eventually("all are back", || proxy.nodes_up() == 3);
+    a.cmd(&lease).grant();
+    assert_eq!(b.cmd(&["UNLOCK", "k", "host"]), Reply::Int(1), "it was granted since");
+}
+
+#[test]
+fn an_unlock_without_a_token_is_about_the_last_lock_without_one() {
+    let proxy = Proxy::start();
+    let mut pooled = proxy.client();
+    let must_name = "NOTOKEN several LOCKs of 'k' came over this connection; name the token";
+    let lock = ["LOCK", "k", "PX", "60000"];
+    // Two threads with one connection of a pool.
+    for refused in [&lock[..], &["LOCK", "k", "PX", "70000"], &["LOCK", "k", "WAIT", "1"]] {
+        let first = pooled.cmd(&lock).grant();
+        let said = pooled.cmd(refused);
+        assert!(said == Reply::NullArray || said.error_text().contains("expire time"), "{said:?}");
+        assert_eq!(pooled.cmd(&["RENEW", "k"]), Reply::Int(0), "{refused:?}");
+        assert_eq!(pooled.cmd(&["UNLOCK", "k"]), Reply::Int(0), "finally: UNLOCK");
+        assert_eq!(pooled.cmd(&["UNLOCK", "k"]).error(), must_name);
+        assert_eq!(pooled.cmd(&["RENEW", "k"]).error(), must_name);
+        assert_eq!(pooled.cmd(&["UNLOCK", "k", &first.token]), Reply::Int(1));
+        assert_eq!(pooled.cmd(&["UNLOCK", "k"]), Reply::Int(0));
+    }
+    // The second one comes late with its UNLOCK.
+    let first = pooled.cmd(&lock).grant();
+    assert_eq!(pooled.cmd(&lock), Reply::NullArray);
+    assert_eq!(pooled.cmd(&["UNLOCK", "k", &first.token]), Reply::Int(1));
+    pooled.cmd(&["LOCK", "k", "third", "PX", "60000"]).grant();
+    assert_eq!(pooled.cmd(&["UNLOCK", "k"]).error(), must_name);
+    assert_eq!(pooled.cmd(&["UNLOCK", "k", "third"]), Reply::Int(1));
+    // A named token serves until somebody else asks.
+    pooled.cmd(&["LOCK", "k", "mine", "PX", "60000"]).grant();
+    assert_eq!(pooled.cmd(&["UNLOCK", "k"]), Reply::Int(1));
+    pooled.cmd(&["LOCK", "k", "mine", "PX", "60000"]).grant();
+    assert_eq!(pooled.cmd(&["LOCK", "k", "another", "PX", "60000"]), Reply::NullArray);
+    assert_eq!(pooled.cmd(&["UNLOCK", "k"]).error(), must_name);
+    assert_eq!(pooled.cmd(&["UNLOCK", "k", "mine"]), Reply::Int(1));
+    // Nothing but a refusal.
+    let mut other = proxy.client();
+    other.cmd(&lock).grant();
+    assert_eq!(pooled.cmd(&lock), Reply::NullArray);
+    assert_eq!(pooled.cmd(&["UNLOCK", "k"]), Reply::Int(0));
+    assert_eq!(other.cmd(&["UNLOCK", "k"]), Reply::Int(1));
+    assert_eq!(proxy.metric("lockgate_left_alone_total", "why=\"unnamed\""), 6.0);
 }
 
 #[test]
@@ -186,9 +301,9 @@ fn a_connection_does_not_wait_for_itself() {
     assert_eq!(client.cmd(&["LOCK", "k", "other", "PX", "100", "WAIT", "50"]).error(), deadlock);
     assert_eq!(client.cmd(&["UNLOCK", "k", "other"]), Reply::Int(0));
     client.cmd(&["LOCK", "k", &session.token, "WAIT", "0"]).grant();
-    assert_eq!(client.cmd(&["UNLOCK", "k"]), Reply::Int(1));
+    assert_eq!(client.cmd(&["UNLOCK", "k", &session.token]), Reply::Int(1));
     // A lease may be released by another connection, unless something waits behind the LOCK.
-    client.cmd(&["LOCK", "k", "PX", "60000"]).grant();
+    let lease = client.cmd(&["LOCK", "k", "PX", "60000"]).grant();
     let behind = client.pipe(&[&["LOCK", "k", "WAIT", "20000"], &["ECHO", "behind"]]);
     assert_eq!((behind[0].error(), &behind[1]), (deadlock, &Reply::bulk("behind")));
     client.send(&encode(&["LOCK", "k", "other", "PX", "60000", "WAIT", "20000"]));
@@ -197,7 +312,7 @@ fn a_connection_does_not_wait_for_itself() {
     assert_eq!(client.reply().error(), deadlock);
     client.send(&encode(&["UNLOCK", "k", "other"])[1..]);
     assert_eq!((client.reply(), proxy.waiters()), (Reply::Int(0), 0));
-    assert_eq!(client.cmd(&["UNLOCK", "k"]), Reply::Int(1));
+    assert_eq!(client.cmd(&["UNLOCK", "k", &lease.token]), Reply::Int(1));
     // A lock that runs out meanwhile is worth waiting for.
     client.cmd(&["LOCK", "k", "PX", "300"]).grant();
     client.cmd(&["LOCK", "k", "PX", "60000", "WAIT", "30000"]).grant();
@@ -344,6 +459,28 @@ fn locks_hold_while_a_quorum_is_up_and_noquorum_says_who_is_missing() {
     eventually("all are back", || proxy.nodes_up() == 5);
     client.cmd(&["LOCK", "k", "PX", "5000"]).grant();
     assert_eq!(client.cmd(&["UNLOCK", "held", &held.token]), Reply::Int(0));
+}
+
+#[test]
+fn nodes_that_are_all_late_at_once_are_waited_for_once_more() {
+    let mut proxy =
+        Proxy::with().nodes(3).locks("node_timeout: 1500ms\n  node_silence: 20s").start();
+    let mut client = proxy.client();
+    for words in [&["LOCK", "k", "t", "PX", "60000"][..], &["UNLOCK", "k", "t"]] {
+        // As long as the nodes are stopped, so is this machine, as far as the proxy can see.
+        (0..3).for_each(|node| proxy.node(node).freeze().unwrap());
+        client.send(&encode(words));
+        thread::sleep(ms(2000));
+        (0..3).for_each(|node| proxy.node(node).thaw().unwrap());
+        match client.reply() {
+            Reply::Int(released) => assert_eq!(released, 1),
+            granted => {
+                let validity = granted.grant().validity;
+                assert!(validity <= 58_000, "it counts from the first question: {validity}");
+            }
+        }
+    }
+    assert_eq!(proxy.metric("lockgate_all_late_total", ""), 2.0);
 }
 
 #[test]

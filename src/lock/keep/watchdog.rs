@@ -175,6 +175,7 @@ fn count(votes: &[Vote], place: usize) -> Votes {
             }
             Vote::Yes(_)
             | Vote::No(_)
+            | Vote::Same { .. }
             | Vote::Taken(_)
             | Vote::Kept { .. }
             | Vote::Held { .. }

@@ -334,7 +334,7 @@ impl Queues {
         };
         queue.is_held = matches!(why, NotGranted::Held { contested: false, .. });
         match why {
-            NotGranted::Held { remaining, contested: false } => {
+            NotGranted::Held { remaining, contested: false, .. } => {
                 queue.clashed = false;
                 queue.sleep(*remaining, self.quorum());
                 self.listen(key, queue);

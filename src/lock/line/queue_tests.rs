@@ -1,13 +1,18 @@
 //! Lines without nodes and without clients.
 
 use super::*;
+use crate::lock::SameToken;
 
 const TTL: Duration = Duration::from_secs(10);
-const HELD: NotGranted =
-    NotGranted::Held { remaining: Some(Duration::from_secs(10)), contested: false };
+const HELD: NotGranted = NotGranted::Held {
+    remaining: Some(Duration::from_secs(10)),
+    contested: false,
+    same_token: SameToken::Unknown,
+};
 /// Rounds in which two threads meet.
 const ROUNDS: usize = 1_000_000;
-const CLASHED: NotGranted = NotGranted::Held { remaining: None, contested: true };
+const CLASHED: NotGranted =
+    NotGranted::Held { remaining: None, contested: true, same_token: SameToken::Unknown };
 
 /// Queues over five nodes, for at most three waiters and two hand-overs in a row.
 fn queues() -> Queues {
@@ -133,7 +138,11 @@ async fn who_listens_sleeps_long_and_who_does_not_looks_often() {
     assert_eq!([2, 3].map(|node| queues.untold(node).len()), [1, 0]);
     tokio::time::advance(POLLING.1).await;
     assert_eq!(turn(&queues, 1), "ask Retry");
-    let soon = NotGranted::Held { remaining: Some(Duration::from_millis(3)), contested: false };
+    let soon = NotGranted::Held {
+        remaining: Some(Duration::from_millis(3)),
+        contested: false,
+        same_token: SameToken::Unknown,
+    };
     queues.refused(b"k", 1, &soon);
     tokio::time::advance(Duration::from_millis(4)).await;
     assert_eq!(turn(&queues, 1), "ask Expiry");

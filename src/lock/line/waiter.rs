@@ -17,7 +17,7 @@ use super::queue::{Departure, LineUp, WaiterTurn};
 use crate::{
     card::ClientCard,
     key::{Key, Token},
-    lock::{Acquire, Claim, Grant, NotGranted, locks::Locks, metrics::WakeUp},
+    lock::{Acquire, Claim, Grant, NotGranted, SameToken, locks::Locks, metrics::WakeUp},
 };
 
 /// Tells waiters apart.
@@ -75,7 +75,7 @@ impl Waiter {
             deadline,
             asking,
             timer: Box::pin(sleep_until(deadline)),
-            last: NotGranted::Held { remaining: None, contested: false },
+            last: NotGranted::Held { remaining: None, contested: false, same_token: SameToken::Unknown },
         }
     }
 

@@ -471,7 +471,8 @@ impl Nodes {
                 | Vote::Taken(_)
                 | Vote::Held { .. }
                 | Vote::Found { .. }
-                | Vote::No(_) => None,
+                | Vote::No(_)
+                | Vote::Same { .. } => None,
             })
             .map(|(why, node)| {
                 let NodeStatus { address, reason, unfit, .. } = self.status_of(node, key);

@@ -5,7 +5,9 @@
 -- ARGV[5]  the grant's claim       ARGV[6]  "1": only where the same claim has it
 -- ARGV[7]  what the marker must be ("": anything)
 -- Answer: {1, fence} granted; a TTL that is longer already stays;
---         {0, remaining TTL in ms} held (-1: without a TTL), or not by this claim (-2: free);
+--         {0, remaining TTL in ms, claim} held (-1: without a TTL), or not by this claim (-2:
+--         free). The claim is that of a grant to the same token (1: none is stored), or 0:
+--         another token has it;
 --         {3, 0} the marker is another: this node does not vote;
 --         {4, 0} the fence has come to its end.
 -- At KEYS[2] stands "fence claim", or "largest/fence claim" where others' failed
@@ -27,10 +29,16 @@ end
 if fence >= 9007199254740991 then
   return {4, 0}
 end
+local function held(left)
+  if redis.pcall('GET', KEYS[1]) ~= ARGV[1] then
+    return {0, left, 0}
+  end
+  return {0, left, tonumber(string.match(found[1] or '', ' (%d+)$')) or 1}
+end
 if ARGV[6] == '' then
   -- A key of another type than a string is held too.
   if not redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2], 'NX') then
-    return {0, redis.call('PTTL', KEYS[1])}
+    return held(redis.call('PTTL', KEYS[1]))
   end
 else
   -- Where the key is free, the grant may have been released through another proxy, whose
@@ -38,7 +46,7 @@ else
   local left = redis.call('PTTL', KEYS[1])
   local claim = string.match(found[1] or '', ' (.*)$') or '-'
   if redis.pcall('GET', KEYS[1]) ~= ARGV[1] or claim ~= ARGV[5] and claim ~= '-' then
-    return {0, left}
+    return held(left)
   end
   -- Its holder may still count on the grant before, should this one fail.
   if left < tonumber(ARGV[2]) then

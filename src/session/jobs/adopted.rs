@@ -29,7 +29,7 @@ use crate::{
     command::{BadRequest, shown},
     config::{BlindPolicy, LongTtlPolicy, NoTtlPolicy},
     key::{Key, Token},
-    lock::{Claim, Holding, NotGranted, padded},
+    lock::{Claim, Holding, NotGranted, SameToken, padded},
     resp::{
         encode,
         name::{Own, ReplyMode},
@@ -346,6 +346,12 @@ pub(super) fn acquire(taking: Taking, desk: &mut Desk) -> Progress {
         return refused;
     }
     if desk.shared.engine.is_known_as_held(&taking.key, taking.ours.since) {
+        // Of grants through other proxies it is not known whose they are.
+        let same_token = match desk.shared.engine.claim_of(&taking.key, &taking.token) {
+            Some((claim, _)) => SameToken::Grants(std::iter::once(claim).collect()),
+            None => SameToken::Unknown,
+        };
+        desk.tokens.refused_adopted(&taking.key, &taking.token, same_token);
         return tell(taking.ours, taking.replies[3], Outcome::Busy, desk);
     }
     let (ttl, claim) = taking.terms(desk);
@@ -368,7 +374,8 @@ impl Job for Acquiring {
         let Acquiring { taking, releases } = *self;
         let grant = match said {
             Ok(grant) => grant,
-            Err(NotGranted::Held { remaining, contested }) => {
+            Err(NotGranted::Held { remaining, contested, same_token }) => {
+                desk.tokens.refused_adopted(&taking.key, &taking.token, same_token);
                 // Votes that are split say that several ask, and not that anybody holds it.
                 if !contested && desk.shared.engine.releases(&taking.key) == releases {
                     desk.shared.engine.note_held(&taking.key, remaining, taking.ours.since);

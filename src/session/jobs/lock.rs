@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::{
     super::{
+        attempts::InTheWay,
         claims::{Granted, Held, MAX_TOKENS},
         desk::Desk,
         metrics::Outcome,
@@ -14,7 +15,7 @@ use crate::{
     clock::{Instant, millis},
     command::BadRequest,
     key::{Key, Token},
-    lock::{Claim, Grant, NoQuorum, NotAttached, NotGranted},
+    lock::{Claim, Grant, NoQuorum, NotAttached, NotGranted, SameToken},
     resp::encode,
 };
 
@@ -72,9 +73,7 @@ pub(super) fn begin(
         if let Some(held) = desk.tokens.lease(key) {
             return Ok(wanted.ask(ours, Some(held), desk));
         }
-        if named {
-            desk.tokens.refused(key, token);
-        }
+        desk.tokens.stood_in_the_way(InTheWay::of_others());
         return Err(BadRequest::Deadlock);
     }
     Ok(wanted.ask(ours, None, desk))
@@ -109,11 +108,9 @@ impl Job for Doubting {
                 desk.tokens.not_held(&wanted.key, &held);
                 wanted.ask(ours, None, desk)
             }
-            Some(Err(NotAttached::NoQuorum(error))) => no_quorum(ours, &error, desk),
+            Some(Err(NotAttached::NoQuorum(error))) => refused_unknown(ours, &error, desk),
             Some(Ok(Some(_)) | Err(NotAttached::FenceForgotten)) => {
-                if wanted.named {
-                    desk.tokens.refused(&wanted.key, &wanted.token);
-                }
+                desk.tokens.stood_in_the_way(InTheWay::of_others());
                 ours.refuse(&BadRequest::Deadlock.to_string(), Outcome::BadRequest, desk)
             }
         }
@@ -155,7 +152,12 @@ impl Job for Locking {
                 self.ask_for_keys(&grant)
             }
             Ok(grant) => self.granted(grant, desk),
-            Err(why) => self.refused(&why, desk),
+            // Of a LOCK that waits in line the lock nodes say nothing: another client with its token
+            // may have been granted the lock meanwhile.
+            Err(why @ NotGranted::Held { .. }) if self.wanted.named && self.waits_in_line() => {
+                self.ask_for_claim(why, desk)
+            }
+            Err(why) => self.refused(why, desk),
         }
     }
 
@@ -165,12 +167,6 @@ impl Job for Locking {
 
     fn waits_in_line(&self) -> bool {
         self.wanted.wait.is_some()
-    }
-
-    fn note_refused(&self, desk: &mut Desk) {
-        if self.wanted.named {
-            desk.tokens.refused(&self.wanted.key, &self.wanted.token);
-        }
     }
 
     fn gives_way(&self) -> bool {
@@ -199,23 +195,37 @@ impl Locking {
         Progress::Ask(Box::new(job), question)
     }
 
-    fn refused(self, why: &NotGranted, desk: &mut Desk) -> Progress {
-        if let Some(claim) = self.granted_before {
+    /// Asks whether it is the client's own token that has the lock for which it has waited.
+    fn ask_for_claim(mut self, why: NotGranted, desk: &Desk) -> Progress {
+        self.give_back_granted(desk);
+        let LockWanted { key, token, .. } = &self.wanted;
+        let question = Question::ClaimOf(key.clone(), token.clone());
+        Progress::Ask(Box::new(WaitedInVain { locking: self, why }), question)
+    }
+
+    /// Gives back what the lock nodes granted before the lock's rule was bridged.
+    fn give_back_granted(&mut self, desk: &Desk) {
+        if let Some(claim) = self.granted_before.take() {
             desk.shared.give_back(self.wanted.key.clone(), self.wanted.token.clone(), claim);
         }
-        self.note_refused(desk);
+    }
+
+    fn refused(mut self, why: NotGranted, desk: &mut Desk) -> Progress {
+        self.give_back_granted(desk);
         match why {
             NotGranted::QueueFull { limit } => {
+                desk.tokens.stood_in_the_way(InTheWay::Unknown(Instant::now()));
                 let error = format!("QUEUEFULL {limit} clients wait for this lock already");
                 self.ours.refuse(&error, Outcome::QueueFull, desk)
             }
-            NotGranted::Held { .. } => {
+            NotGranted::Held { same_token, .. } => {
+                desk.tokens.stood_in_the_way(InTheWay::of(same_token, Instant::now()));
                 let mut out = Vec::new();
                 encode::null_array(&mut out, desk.conn.state.resp3);
                 self.ours.count(Outcome::Busy, desk);
                 self.ours.answer(out, None)
             }
-            NotGranted::NoQuorum(error) => no_quorum(self.ours, error, desk),
+            NotGranted::NoQuorum(error) => refused_unknown(self.ours, &error, desk),
         }
     }
 
@@ -233,10 +243,44 @@ impl Locking {
         let validity = keep.as_ref().map(|keep| keep.within_hold(grant.validity));
         encode_grant(&mut out, &token, grant.fence, validity.unwrap_or(grant.validity));
         let granted = Granted::here(&key, &token, &grant, again);
-        desk.tokens.insert(key, Held::granted(token, ttl, &grant, keep), now);
+        desk.tokens.granted(key, Held::granted(token, ttl, &grant, keep), now);
         ours.count(Outcome::Ok, desk);
         announce::granted(ours, granted, out, desk)
     }
+}
+
+/// The lock was not free in time, and the lock nodes are asked whether the client's token has it.
+struct WaitedInVain {
+    locking: Locking,
+    why: NotGranted,
+}
+
+impl Job for WaitedInVain {
+    fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
+        let Answer::ClaimOf(said) = answer else { return not_asked() };
+        let WaitedInVain { locking, why } = *self;
+        let same_token = match said {
+            Ok(claim) => SameToken::Grants(claim.into_iter().collect()),
+            Err(_) => SameToken::Unknown,
+        };
+        let why = match why {
+            NotGranted::Held { remaining, contested, .. } => {
+                NotGranted::Held { remaining, contested, same_token }
+            }
+            why => why,
+        };
+        locking.refused(why, desk)
+    }
+
+    fn asks_for(&self) -> Option<Ours> {
+        Some(self.locking.ours)
+    }
+}
+
+/// Refuses a LOCK that too few lock nodes have answered.
+fn refused_unknown(ours: Ours, error: &NoQuorum, desk: &mut Desk) -> Progress {
+    desk.tokens.stood_in_the_way(InTheWay::Unknown(Instant::now()));
+    no_quorum(ours, error, desk)
 }
 
 /// Tells that too few lock nodes have answered.

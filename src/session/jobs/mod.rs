@@ -19,7 +19,8 @@
 //!   `adopted_exec`: a transaction about one.
 //! - `own`: a command of ours, until it is known whether the client may.
 //! - `authorize`: may this client lock this key.
-//! - `lock`, `unlock`, `renew`, `attach`: one file for each of our commands about a lock.
+//! - `lock`, `unlock`, `renew`, `attach`: one file for each of our commands about a lock. `own_grant`:
+//!   which grant an UNLOCK or RENEW is about.
 //! - `announce`: the data node is told the fence of a lock that guards need.
 //! - `undo`: gives back a LOCK that was granted and is not answered.
 //! - `inquiry`: LOCKGATE's answers; `inquiry_locks`: those about locks and who holds them or waits.
@@ -39,6 +40,7 @@ mod inquiry_locks;
 mod lock;
 pub(super) mod lost;
 pub(super) mod own;
+mod own_grant;
 pub(super) mod pass;
 mod renew;
 mod undo;
@@ -136,9 +138,6 @@ pub(super) trait Job: Send {
     fn waits_in_line(&self) -> bool {
         false
     }
-
-    /// Takes in that this command is refused, whatever it was waiting for.
-    fn note_refused(&self, _desk: &mut Desk) {}
 
     /// Whether [`Job::more_came`] is to follow once bytes have come behind this command.
     fn gives_way(&self) -> bool {
@@ -241,6 +240,8 @@ pub(super) enum Question {
     Attached(Vec<(Key, Token)>),
     /// Who holds this lock.
     Look(Key),
+    /// By which claim this token holds this lock.
+    ClaimOf(Key, Token),
     /// Which grant has this lock.
     Find(Key),
     /// Takes a lock back from this grant, for an operator.
@@ -266,6 +267,8 @@ pub(super) enum Answer {
     Attached(Vec<Attached>),
     /// `None`: nobody holds it.
     Look(Result<Option<Holding>, NoQuorum>),
+    /// `None`: the token does not hold it.
+    ClaimOf(Result<Option<Claim>, NoQuorum>),
     /// `None`: nobody holds it.
     Find(Result<Option<FoundGrant>, NoQuorum>),
     /// The answer to `TakeBack`.

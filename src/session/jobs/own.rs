@@ -19,7 +19,7 @@ use crate::{
     },
     config::LocksConfig,
     guard::fences,
-    key::Key,
+    key::{Key, Token},
     resp::{
         encode,
         name::{Name, Own, ReplyMode},
@@ -31,6 +31,8 @@ pub(in crate::session) struct OwnCommand {
     own: Own,
     /// The request, or the error that any client is told.
     asked: Result<OwnRequest, BadRequest>,
+    /// The token that a LOCK which makes no sense seems to name.
+    named: Option<Token>,
     /// Number of unsent bytes that are its own.
     length: usize,
 }
@@ -55,6 +57,7 @@ impl OwnCommand {
         length: usize,
         locks: &LocksConfig,
     ) -> OwnCommand {
+        let mut named = None;
         let asked = command::check_arity(own, words.len() + 1).map(|()| match own {
             Own::Lockgate => match command::act::read(words) {
                 Some(act) => OwnRequest::Act(act),
@@ -65,25 +68,42 @@ impl OwnCommand {
             Own::Lock | Own::Unlock | Own::Renew | Own::Attach | Own::Detach => {
                 let key = command::full_key(&words[0], locks);
                 let request = command::parse(own, &key, words, locks);
+                named = request.is_err().then(|| command::named_token(words)).flatten();
                 OwnRequest::Lock { key, request }
             }
         });
-        OwnCommand { own, asked, length }
+        OwnCommand { own, asked, named, length }
     }
 
     /// Makes a command of ours of an idiom on an adopted key. `length`: its bytes; 0 if they were
     /// dropped.
     pub(in crate::session) fn adopted(task: Box<AdoptTask>, length: usize) -> OwnCommand {
-        OwnCommand { own: adopted::verb(&task), asked: Ok(OwnRequest::Adopted(task)), length }
+        let (own, asked) = (adopted::verb(&task), Ok(OwnRequest::Adopted(task)));
+        OwnCommand { own, asked, named: None, length }
     }
 
     /// Makes a command of ours whose bytes were dropped.
     pub(in crate::session) fn dropped(own: Own, error: BadRequest) -> OwnCommand {
-        OwnCommand { own, asked: Err(error), length: 0 }
+        OwnCommand { own, asked: Err(error), named: None, length: 0 }
     }
 
     fn is_adopted(&self) -> bool {
         matches!(self.asked, Ok(OwnRequest::Adopted(_)))
+    }
+
+    /// Remembers the connection's last LOCK if it was refused, and notes that this one begins.
+    pub(in crate::session) fn note_attempt(&self, now: Instant, desk: &mut Desk) {
+        desk.tokens.settle_attempt();
+        if self.own == Own::Lock
+            && let Ok(OwnRequest::Lock { key, request }) = &self.asked
+        {
+            let token = match request {
+                Ok(Request::Lock { token, .. }) => token.clone(),
+                Ok(_) => None,
+                Err(_) => self.named.clone(),
+            };
+            desk.tokens.begin_attempt(key.clone(), token, now);
+        }
     }
 
     /// Returns the lock, and the token if it is named, that an UNLOCK or RENEW is for.
@@ -132,6 +152,9 @@ impl Waits for OwnCommand {
             let waited = when.since.elapsed().as_secs_f64();
             desk.shared.metrics.barrier_wait_seconds.record(waited);
         }
+        // One reading of the clock serves all that begins now.
+        let now = when.now();
+        self.note_attempt(now, desk);
         let silent = desk.conn.reply_mode != ReplyMode::On;
         let is_adopted = self.is_adopted();
         let ours = Ours {
@@ -161,8 +184,6 @@ impl Waits for OwnCommand {
         // A flag for the next command only must be used up, and a silent command must learn that
         // earlier commands are done.
         let ask = silent || std::mem::take(&mut desk.conn.next_only);
-        // One reading of the clock serves all that begins now.
-        let now = when.now();
         let remembered = match &asked {
             OwnRequest::Lock { key, .. } => desk.conn.permissions.remembered(key, now),
             OwnRequest::Inquiry(_) | OwnRequest::Act(_) => false,

@@ -11,7 +11,7 @@ use super::{
     Answer, Job, Ours, Progress, Question, announce,
     lock::{encode_millis, no_quorum},
     not_asked,
-    unlock::{no_token, not_held},
+    own_grant::{self, GrantOfToken, not_held},
 };
 use crate::{
     bridge::Asker,
@@ -49,45 +49,53 @@ pub(super) fn begin(
     ttl: Option<Duration>,
     desk: &mut Desk,
 ) -> Result<Progress, BadRequest> {
-    let held = desk.tokens.held.get(&key);
     let is_named = token.is_some();
-    let token = token.or_else(|| held.map(|held| held.token.clone()));
-    let held = held.filter(|held| Some(&held.token) == token.as_ref());
+    let token = match own_grant::token_of(&key, token, desk) {
+        Ok(token) => token,
+        Err(no_grant) => return no_grant.answer(ours, &key, false, desk),
+    };
+    let held = desk.tokens.held.get(&key).filter(|held| held.token == token);
     // A client that names the token of a lock that is not its own is to be its keeper.
     let takes_over = is_named && ttl.is_none() && held.is_none_or(|held| held.attached);
     let before = held.filter(|_| !takes_over).map(|held| held.ttl);
     let claim = held.and_then(|held| held.claim);
     let ttl = ttl.or(before).unwrap_or(desk.config.locks.default_ttl);
-    if desk.losing.was_lost(&key, token.as_deref()) {
-        return Ok(not_held(ours, &key, false, desk));
-    }
-    let Some(token) = token else {
-        return match desk.tokens.has_ended(&key) {
-            true => Ok(not_held(ours, &key, false, desk)),
-            false => Err(no_token(&key, desk)),
-        };
-    };
     if desk.tokens.is_given_back(&key, &token) {
         return Ok(not_held(ours, &key, false, desk));
     }
-    let (job, question): (Box<dyn Job>, _) = if takes_over {
-        if !desk.tokens.has_room(&key, ours.since) {
-            return Err(BadRequest::TooManySessionLocks(MAX_TOKENS));
+    if takes_over && !desk.tokens.has_room(&key, ours.since) {
+        return Err(BadRequest::TooManySessionLocks(MAX_TOKENS));
+    }
+    Ok(match desk.tokens.in_the_way(&key, &token) {
+        Some(in_the_way) => {
+            let asks = GrantOfToken { ours, key, token, in_the_way, unlocks: false };
+            asks.find(Box::new(move |ours, key, token, claim| match takes_over {
+                true => take_over(ours, key, token, ttl),
+                false => ask(ours, key, token, ttl, (Some(claim), Asker::Told)),
+            }))
         }
-        let claim = Claim::new();
-        let question = Question::TakeOver { key: key.clone(), token: token.clone(), ttl, claim };
-        (Box::new(TakingOver { ours, key, token, ttl }), question)
-    } else {
-        let question = Question::Renew {
-            key: key.clone(),
-            token: token.clone(),
-            ttl,
-            claim,
-            asker: Asker::Ours,
-        };
-        (Box::new(Renewing { ours, key, token, ttl }), question)
-    };
-    Ok(Progress::Ask(job, question))
+        None if takes_over => take_over(ours, key, token, ttl),
+        None => ask(ours, key, token, ttl, (claim, Asker::Ours)),
+    })
+}
+
+/// Asks the lock nodes to renew the grant with this claim; without one, that of the token.
+pub(super) fn ask(
+    ours: Ours,
+    key: Key,
+    token: Token,
+    ttl: Duration,
+    (claim, asker): (Option<Claim>, Asker),
+) -> Progress {
+    let question = Question::Renew { key: key.clone(), token: token.clone(), ttl, claim, asker };
+    Progress::Ask(Box::new(Renewing { ours, key, token, ttl }), question)
+}
+
+/// Asks the lock nodes to give the lock that the token has another keeper.
+pub(super) fn take_over(ours: Ours, key: Key, token: Token, ttl: Duration) -> Progress {
+    let claim = Claim::new();
+    let question = Question::TakeOver { key: key.clone(), token: token.clone(), ttl, claim };
+    Progress::Ask(Box::new(TakingOver { ours, key, token, ttl }), question)
 }
 
 /// Answers with the validity.

@@ -35,9 +35,8 @@ impl Undo {
 
     /// Gives the lock back and forgets it: its client will never be told.
     pub(in crate::session) fn undo(self, tokens: &mut Tokens) {
-        if let Some((_, key, token, _)) = &self.lock {
-            tokens.forget(key, self.fence);
-            tokens.refused(key, token);
+        if let Some((_, key, ..)) = &self.lock {
+            tokens.undo(key, self.fence);
         }
     }
 }

@@ -5,10 +5,11 @@ use super::{
     Answer, Job, Ours, Progress, Question,
     lock::no_quorum,
     not_asked,
+    own_grant::{self, GrantOfToken},
 };
 use crate::{
     bridge::Asker,
-    command::{BadRequest, shown},
+    command::BadRequest,
     key::{Key, Token},
     lock::Claim,
     resp::encode,
@@ -19,22 +20,6 @@ struct Unlocking {
     ours: Ours,
     key: Key,
     token: Token,
-}
-
-/// Makes the error for a connection that has no token for this lock.
-pub(super) fn no_token(key: &Key, desk: &Desk) -> BadRequest {
-    BadRequest::NoToken(shown(desk.name(key)))
-}
-
-/// Answers that the connection does not hold the lock, without asking the lock nodes. If the lock
-/// was lost, this answer tells the client so.
-pub(super) fn not_held(ours: Ours, key: &Key, unlocks: bool, desk: &mut Desk) -> Progress {
-    let prefix = desk.config.locks.prefix.len();
-    desk.losing.tells_of(key, unlocks, prefix);
-    let mut out = Vec::new();
-    encode::integer(&mut out, 0);
-    ours.count(Outcome::NotHeld, desk);
-    ours.answer(out, None)
 }
 
 /// Notes that the connection's lock is about to be released. Returns the claim of the connection's
@@ -60,24 +45,32 @@ pub(super) fn begin(
     token: Option<Token>,
     desk: &mut Desk,
 ) -> Result<Progress, BadRequest> {
-    let held = desk.tokens.held.get(&key);
-    let token = token.or_else(|| held.map(|held| held.token.clone()));
-    if desk.losing.was_lost(&key, token.as_deref()) {
-        return Ok(not_held(ours, &key, true, desk));
-    }
-    let Some(token) = token else {
-        return match desk.tokens.has_ended(&key) {
-            true => Ok(not_held(ours, &key, true, desk)),
-            false => Err(no_token(&key, desk)),
-        };
+    let token = match own_grant::token_of(&key, token, desk) {
+        Ok(token) => token,
+        Err(no_grant) => return no_grant.answer(ours, &key, true, desk),
     };
-    if desk.tokens.was_refused(&key, &token) {
-        return Ok(not_held(ours, &key, true, desk));
+    match desk.tokens.in_the_way(&key, &token) {
+        Some(in_the_way) => {
+            let asks = GrantOfToken { ours, key, token, in_the_way, unlocks: true };
+            let go_on = |ours, key, token, claim| ask(ours, key, token, (Some(claim), Asker::Told));
+            Ok(asks.find(Box::new(go_on)))
+        }
+        None => {
+            let claim = gives_back(&key, &token, desk);
+            Ok(ask(ours, key, token, (claim, Asker::Ours)))
+        }
     }
-    let claim = gives_back(&key, &token, desk);
-    let question =
-        Question::Unlock { key: key.clone(), token: token.clone(), claim, asker: Asker::Ours };
-    Ok(Progress::Ask(Box::new(Unlocking { ours, key, token }), question))
+}
+
+/// Asks the lock nodes to release the grant with this claim; without one, that of the token.
+pub(super) fn ask(
+    ours: Ours,
+    key: Key,
+    token: Token,
+    (claim, asker): (Option<Claim>, Asker),
+) -> Progress {
+    let question = Question::Unlock { key: key.clone(), token: token.clone(), claim, asker };
+    Progress::Ask(Box::new(Unlocking { ours, key, token }), question)
 }
 
 impl Job for Unlocking {

@@ -43,7 +43,11 @@ impl Others {
             Question::Adopt { .. } => {
                 self.asked.push("adopt".into());
                 assert!(self.holder.is_some());
-                Answer::Lock(Err(NotGranted::Held { remaining: None, contested: false }))
+                Answer::Lock(Err(NotGranted::Held {
+                    remaining: None,
+                    contested: false,
+                    same_token: SameToken::Unknown,
+                }))
             }
             Question::Unlock { token, claim, .. } => {
                 self.asked.push("unlock".into());

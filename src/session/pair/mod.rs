@@ -36,7 +36,7 @@ use crate::{
     clock::Instant,
     config::{Config, GuardRule, Pattern, Policy, Template},
     guard::Guards,
-    lock::{Claim, Engine, Grant, NoQuorum, NotGranted, Renewed},
+    lock::{Claim, Engine, Grant, NoQuorum, NotGranted, Renewed, SameToken},
     resp::encode,
 };
 
@@ -75,6 +75,7 @@ impl Pair {
             adoption: Adoption::new(&config.adopt.rules),
             bridge: None,
             fleet: Arc::new(Fleet::new()),
+            data_is_silent: Arc::default(),
             config: ArcSwap::from_pointee(config),
             idle: Arc::new(Idle::default()),
             ahead: Arc::new(Taken::default()),

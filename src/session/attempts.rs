@@ -1,0 +1,235 @@
+//! LOCKs of a connection that named a token and were refused. Several clients may use one token, so an
+//! UNLOCK or RENEW by it could meet a grant that is not its asker's.
+//!
+//! Such a command is about the grant that its asker can have. A refusal bars the grants of the same token
+//! that stood in the way of the LOCK, by their claims, and no grant made since: that is the asker's own,
+//! made over another connection of its pool. What is not remembered any more may have been either, and is
+//! told apart by nobody.
+
+use std::{
+    collections::VecDeque,
+    hash::{BuildHasher, RandomState},
+    sync::LazyLock,
+};
+
+use smallvec::SmallVec;
+
+use super::planted::{self, PlantedFault};
+use crate::{
+    clock::Instant,
+    key::{Key, Token},
+    lock::{Claim, SameToken},
+};
+
+/// Most refusals that a connection remembers with what stood in the way.
+const MOST: usize = 256;
+/// Words of the set of refusals that are remembered by one bit.
+const WORDS: usize = 256;
+
+/// What stood in the way of a LOCK.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum InTheWay {
+    /// These grants of the same token.
+    Grants(SmallVec<[Claim; 1]>),
+    /// It is not known whether the token had the lock at this time, when the LOCK was refused: too few lock
+    /// nodes have answered, or none was asked.
+    Unknown(Instant),
+    /// That had to make room.
+    Forgotten,
+}
+
+impl InTheWay {
+    /// What was refused at `now`.
+    pub(super) fn of(same_token: SameToken, now: Instant) -> InTheWay {
+        match same_token {
+            SameToken::Grants(grants) => InTheWay::Grants(grants),
+            SameToken::Unknown => InTheWay::Unknown(now),
+        }
+    }
+
+    /// Grants of other tokens.
+    pub(super) fn of_others() -> InTheWay {
+        InTheWay::Grants(SmallVec::new())
+    }
+
+    /// Whether nothing of the token did.
+    fn is_nothing(&self) -> bool {
+        matches!(self, InTheWay::Grants(grants) if grants.is_empty())
+    }
+
+    /// Whether the grant with this claim did. `granted_at`: when it was made, if that is known. `None`:
+    /// that cannot be told.
+    pub(super) fn has(&self, claim: Claim, granted_at: Option<Instant>) -> Option<bool> {
+        match self {
+            _ if planted::has(PlantedFault::AnyGrant) => Some(true),
+            InTheWay::Grants(grants) => Some(grants.contains(&claim)),
+            InTheWay::Unknown(refused_at) => granted_at.map(|granted_at| granted_at < *refused_at),
+            InTheWay::Forgotten => None,
+        }
+    }
+}
+
+/// A LOCK that has begun.
+#[derive(Debug)]
+pub(super) struct Attempt {
+    pub(super) key: Key,
+    /// The token that it names.
+    pub(super) token: Option<Token>,
+    pub(super) in_the_way: InTheWay,
+}
+
+/// The last LOCK of a connection, and those that named a token and were refused.
+#[derive(Debug, Default)]
+pub(super) struct Attempts {
+    /// The LOCK under way, or the last one if it was refused.
+    last: Option<Attempt>,
+    /// The last refusals, the oldest first, each with the hash of its key and token.
+    refused: VecDeque<(u64, InTheWay)>,
+    /// Those before.
+    forgotten: Option<Box<Bits>>,
+}
+
+impl Attempts {
+    pub(super) fn begin(&mut self, key: Key, token: Option<Token>, now: Instant) {
+        self.last = Some(Attempt { key, token, in_the_way: InTheWay::Unknown(now) });
+    }
+
+    pub(super) fn stood_in_the_way(&mut self, what: InTheWay) {
+        if let Some(attempt) = &mut self.last {
+            attempt.in_the_way = what;
+        }
+    }
+
+    /// Takes in that the LOCK under way is granted. Returns the token that it named, if one is under way.
+    pub(super) fn granted(&mut self) -> Option<Option<Token>> {
+        self.last.take().map(|attempt| attempt.token)
+    }
+
+    /// Returns the last LOCK, once, if it was refused.
+    #[inline]
+    pub(super) fn ended(&mut self) -> Option<Attempt> {
+        self.last.take()
+    }
+
+    /// Remembers a refusal.
+    pub(super) fn refused(&mut self, key: &Key, token: &Token, in_the_way: InTheWay) {
+        let number = number_of(key, token);
+        self.remove(number);
+        // Whatever has the lock was seen by a quorum of nodes, so what was noted before has ended.
+        let may_be_forgotten = self.forgotten.as_ref().is_some_and(|bits| bits.may_have(number));
+        if in_the_way.is_nothing() && !may_be_forgotten {
+            return;
+        }
+        if self.refused.len() >= MOST
+            && let Some((oldest, _)) = self.refused.pop_front()
+        {
+            self.forgotten.get_or_insert_default().add(oldest);
+        }
+        self.refused.push_back((number, in_the_way));
+    }
+
+    /// What stood in the way of the last LOCK of this key and token, if that was refused.
+    pub(super) fn in_the_way(&self, key: &Key, token: &Token) -> Option<InTheWay> {
+        if self.refused.is_empty() && self.forgotten.is_none() {
+            return None;
+        }
+        let number = number_of(key, token);
+        let known = self.refused.iter().find(|(known, _)| *known == number);
+        match (known, &self.forgotten) {
+            (Some((_, in_the_way)), _) => Some(in_the_way.clone()),
+            (None, Some(forgotten)) if forgotten.may_have(number) => Some(InTheWay::Forgotten),
+            (None, _) => None,
+        }
+    }
+
+    /// Forgets a refusal, unless it is remembered by one bit.
+    pub(super) fn forget(&mut self, key: &Key, token: &Token) {
+        if !self.refused.is_empty() {
+            self.remove(number_of(key, token));
+        }
+    }
+
+    fn remove(&mut self, number: u64) {
+        // The number is nearly always the one noted last.
+        if self.refused.back().is_some_and(|(last, _)| *last == number) {
+            self.refused.pop_back();
+        } else if self.refused.iter().any(|(known, _)| *known == number) {
+            self.refused.retain(|(known, _)| *known != number);
+        }
+    }
+}
+
+/// Hashes a key with a token, seeded at random: clients choose both, and must not be able to make
+/// two hashes collide.
+fn number_of(key: &Key, token: &Token) -> u64 {
+    static HASHES: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+    HASHES.hash_one((key.number(), &**token))
+}
+
+/// A set of numbers that may have some more.
+#[derive(Debug)]
+struct Bits([u64; WORDS]);
+
+impl Default for Bits {
+    fn default() -> Bits {
+        Bits([0; WORDS])
+    }
+}
+
+impl Bits {
+    fn add(&mut self, number: u64) {
+        if let Some(word) = self.0.get_mut(Bits::word(number)) {
+            *word |= 1 << (number % 64);
+        }
+    }
+
+    fn may_have(&self, number: u64) -> bool {
+        self.0.get(Bits::word(number)).is_some_and(|word| word >> (number % 64) & 1 == 1)
+    }
+
+    fn word(number: u64) -> usize {
+        (number / 64) as usize % WORDS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grants(all: &[Claim]) -> InTheWay {
+        InTheWay::Grants(all.iter().copied().collect())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refusal_is_about_the_grants_that_stood_in_the_way() {
+        let (key, token, mut attempts) = (Key::from("k"), Token::from("t"), Attempts::default());
+        let (first, second, now) = (Claim::new(), Claim::new(), Instant::now());
+        attempts.refused(&key, &token, grants(&[first]));
+        let known = attempts.in_the_way(&key, &token).unwrap();
+        assert_eq!((known.has(first, None), known.has(second, None)), (Some(true), Some(false)));
+        assert_eq!(attempts.in_the_way(&key, &Token::from("u")), None);
+        attempts.refused(&key, &token, grants(&[]));
+        assert_eq!(attempts.in_the_way(&key, &token), None, "others alone had it");
+        attempts.refused(&key, &token, InTheWay::Unknown(now));
+        let known = attempts.in_the_way(&key, &token).unwrap();
+        let later = now + std::time::Duration::from_millis(1);
+        assert_eq!(known.has(first, Some(later)), Some(false), "it was made since");
+        assert_eq!(known.has(first, Some(now - std::time::Duration::from_millis(1))), Some(true));
+        assert_eq!(known.has(first, None), None, "that cannot be told");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_forgotten_is_never_taken_for_what_was_not() {
+        let (token, mut attempts) = (Token::from("t"), Attempts::default());
+        let key = |n: usize| Key::from(&n.to_string());
+        for n in 0..4 * MOST {
+            attempts.refused(&key(n), &token, grants(&[Claim::new()]));
+        }
+        assert_eq!(attempts.refused.len(), MOST);
+        let known = |n| attempts.in_the_way(&key(n), &token);
+        assert!((0..3 * MOST).all(|n| known(n) == Some(InTheWay::Forgotten)));
+        assert!((3 * MOST..4 * MOST).all(|n| matches!(known(n), Some(InTheWay::Grants(_)))));
+        let wrong = (4 * MOST..12 * MOST).filter(|n| known(*n).is_some()).count();
+        assert!(wrong < MOST, "{wrong} of {} that were never refused", 8 * MOST);
+    }
+}

@@ -1,0 +1,170 @@
+//! Which grant an UNLOCK or RENEW is about: the one that its asker can have.
+//!
+//! On the connection that holds the lock, that grant. Without a token, the one of the connection's last
+//! LOCK without one. By a token elsewhere, whichever grant has it, unless that grant stood in the way when
+//! this connection was refused the lock by the same token: then it is another client's.
+
+use tracing::info;
+
+use super::{
+    super::{
+        attempts::InTheWay,
+        claims::Meant,
+        desk::Desk,
+        metrics::{LeftAlone, Outcome},
+    },
+    Answer, Job, Ours, Progress, Question,
+    lock::no_quorum,
+    not_asked,
+};
+use crate::{
+    command::{BadRequest, shown as shown_in_error},
+    key::{Key, Token},
+    lock::Claim,
+    resp::encode,
+    told::{FewLines, shown},
+};
+
+/// An UNLOCK or RENEW by a token with which its connection was refused a LOCK.
+pub(super) struct GrantOfToken {
+    pub(super) ours: Ours,
+    pub(super) key: Key,
+    pub(super) token: Token,
+    /// What stood in the way of that LOCK.
+    pub(super) in_the_way: InTheWay,
+    /// Whether it is an UNLOCK.
+    pub(super) unlocks: bool,
+}
+
+/// Goes on with the grant that has this claim.
+type GoOn = Box<dyn FnOnce(Ours, Key, Token, Claim) -> Progress + Send>;
+
+/// Why an UNLOCK or RENEW is about no grant.
+pub(super) enum NoGrant {
+    /// The lock has ended, as the client knows or is told now.
+    Ended { is_named: bool },
+    /// The LOCK that it belongs to was refused, though the connection holds the lock.
+    Refused,
+    /// It does not name the token that it must name.
+    NotNamed(BadRequest),
+}
+
+/// Returns the token that is named or, if none is, the token of the grant that is meant.
+pub(super) fn token_of(key: &Key, token: Option<Token>, desk: &Desk) -> Result<Token, NoGrant> {
+    let name = || shown_in_error(desk.name(key));
+    let is_named = token.is_some();
+    let (token, none) = match token {
+        Some(token) => (Some(token), NoGrant::Ended { is_named }),
+        None => match desk.tokens.meant(key) {
+            Meant::Grant(token) => (Some(token), NoGrant::Ended { is_named }),
+            Meant::Refused => (None, NoGrant::Refused),
+            Meant::Ended => (None, NoGrant::Ended { is_named }),
+            Meant::MustName => (None, NoGrant::NotNamed(BadRequest::MustName(name()))),
+            Meant::Nothing => (None, NoGrant::NotNamed(BadRequest::NoToken(name()))),
+        },
+    };
+    if desk.losing.was_lost(key, token.as_deref()) {
+        return Err(NoGrant::Ended { is_named });
+    }
+    token.ok_or(none)
+}
+
+impl NoGrant {
+    /// Answers without asking the lock nodes.
+    ///
+    /// # Errors
+    /// If the token must be named.
+    pub(super) fn answer(
+        self,
+        ours: Ours,
+        key: &Key,
+        unlocks: bool,
+        desk: &mut Desk,
+    ) -> Result<Progress, BadRequest> {
+        let is_named = match self {
+            NoGrant::Ended { is_named } => is_named,
+            NoGrant::Refused => {
+                leave_alone(key, LeftAlone::Unnamed, desk);
+                false
+            }
+            NoGrant::NotNamed(error) => return Err(error),
+        };
+        if unlocks && !is_named {
+            desk.tokens.unnamed_answered(key);
+        }
+        Ok(not_held(ours, key, unlocks, desk))
+    }
+}
+
+impl GrantOfToken {
+    /// Asks the lock nodes which grant the token has, and goes on with it if the asker can have it.
+    pub(super) fn find(self, go_on: GoOn) -> Progress {
+        let question = Question::ClaimOf(self.key.clone(), self.token.clone());
+        Progress::Ask(Box::new(FindingGrant { asks: self, go_on }), question)
+    }
+}
+
+/// The lock nodes are asked which grant the token has.
+struct FindingGrant {
+    asks: GrantOfToken,
+    go_on: GoOn,
+}
+
+impl Job for FindingGrant {
+    fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
+        let Answer::ClaimOf(said) = answer else { return not_asked() };
+        let FindingGrant { asks, go_on } = *self;
+        let GrantOfToken { ours, key, token, in_the_way, unlocks } = asks;
+        let claim = match said {
+            Ok(Some(claim)) => claim,
+            Ok(None) => {
+                desk.tokens.refused_no_more(&key, &token);
+                return not_held(ours, &key, unlocks, desk);
+            }
+            Err(error) => return no_quorum(ours, &error, desk),
+        };
+        match in_the_way.has(claim, desk.shared.engine.granted_at(&key, claim)) {
+            Some(false) => {
+                desk.tokens.refused_no_more(&key, &token);
+                go_on(ours, key, token, claim)
+            }
+            Some(true) => {
+                leave_alone(&key, LeftAlone::Refused, desk);
+                not_held(ours, &key, unlocks, desk)
+            }
+            None => {
+                leave_alone(&key, LeftAlone::Unsure, desk);
+                let error = BadRequest::Unsure(shown_in_error(desk.name(&key)));
+                ours.refuse(&error.to_string(), Outcome::NotHeld, desk)
+            }
+        }
+    }
+
+    fn asks_for(&self) -> Option<Ours> {
+        Some(self.asks.ours)
+    }
+}
+
+/// Answers that the connection does not hold the lock, without asking the lock nodes. If the lock
+/// was lost, this answer tells the client so.
+pub(super) fn not_held(ours: Ours, key: &Key, unlocks: bool, desk: &mut Desk) -> Progress {
+    let prefix = desk.config.locks.prefix.len();
+    desk.losing.tells_of(key, unlocks, prefix);
+    let mut out = Vec::new();
+    encode::integer(&mut out, 0);
+    ours.count(Outcome::NotHeld, desk);
+    ours.answer(out, None)
+}
+
+/// Counts an UNLOCK or RENEW that leaves a lock to its holder, and logs it.
+fn leave_alone(key: &Key, why: LeftAlone, desk: &Desk) {
+    static LINES: FewLines = FewLines::new();
+    desk.shared.metrics.left_alone(why);
+    if let Some(left_out) = LINES.next(std::time::Instant::now()) {
+        let (address, name) = (desk.card.address(), desk.card.name());
+        info!(
+            lock = %shown(desk.name(key)), why = why.as_str(), address, name = &*name, left_out,
+            "an UNLOCK or RENEW behind a refused LOCK leaves the lock to its holder"
+        );
+    }
+}

@@ -1,0 +1,291 @@
+//! Programs that share a token, or a connection, and give back what they were refused.
+//!
+//! Each task plays all that use one token, so that it knows whose each grant is. Others contend for the
+//! locks, and are granted what was freed that was not theirs to free.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::time::{Instant, sleep};
+
+use super::{
+    DRIFT_FACTOR, NODE_TIMEOUT, Planted, RunOutcome,
+    checker::Checker,
+    client::{full, ms},
+    clock,
+    connection::{Reply, SessionUnderTest, shared},
+    hold,
+    network::Network,
+    seeds, simulate_by,
+};
+use crate::{
+    config::{Endpoint, LocksConfig, RedisUrl},
+    key::{Key, Token},
+    lock::{Engine, initialise},
+    net::memory::set_network,
+};
+
+const PROXIES: usize = 2;
+/// Tasks that play programs, on either of two locks.
+const PLAYS: usize = 4;
+const KEYS: [&str; 2] = ["a", "b"];
+const NODES: usize = 3;
+const MAX_TTL: Duration = Duration::from_secs(4);
+/// For how long one deployment is played.
+const PLAYED: Duration = Duration::from_secs(90);
+/// The seeds tried.
+const SEEDS: u64 = 6;
+
+/// Two programs with one token, or two threads with one connection.
+struct Play {
+    /// To either proxy.
+    connections: [SessionUnderTest; PROXIES],
+    network: Arc<Network>,
+    checker: Arc<Checker>,
+    name: usize,
+    key: &'static str,
+}
+
+/// A grant that a program counts on.
+struct Counted {
+    name: String,
+    token: String,
+    fence: u64,
+    /// While half of its validity is left, no node has ended it, however fast its clock.
+    surely_until: Instant,
+}
+
+impl Play {
+    async fn run(mut self, is_over: Arc<AtomicBool>) {
+        let mut round = 0;
+        while !is_over.load(Ordering::Relaxed) {
+            round += 1;
+            for connection in &mut self.connections {
+                connection.open().await;
+            }
+            let name = format!("p{}.{round}", self.name);
+            match self.network.below(3) {
+                0 => self.refused_by_its_own_token(&name).await,
+                1 => self.granted_over_another_connection(&name).await,
+                _ => self.refused_without_a_token(&name).await,
+            }
+            sleep(ms(self.network.below(300))).await;
+        }
+        self.connections.iter_mut().for_each(SessionUnderTest::close);
+    }
+
+    async fn ask(&mut self, over: usize, words: &[&str]) -> Option<Reply> {
+        self.connections[over].ask(words).await.ok()
+    }
+
+    /// Takes the lock with these words, and counts on it as `name`.
+    async fn lock(&mut self, over: usize, words: &[&str], name: &str) -> Option<Counted> {
+        let reply = self.ask(over, words).await?;
+        let (fence, left) = reply.grant()?;
+        let Reply::Array(Some(grant)) = &reply else { return None };
+        self.checker.granted(self.key, name, fence, Some(ms(left)));
+        let token = grant[0].text().to_owned();
+        let surely_until = Instant::now() + ms(left / 2);
+        Some(Counted { name: name.to_owned(), token, fence, surely_until })
+    }
+
+    /// Gives the lock back by its token.
+    async fn unlock(&mut self, over: usize, grant: &Counted) -> Option<Reply> {
+        self.checker.ended(self.key, &grant.name, "unlocked");
+        let (key, token) = (self.key, &grant.token);
+        self.ask(over, &["UNLOCK", key, token]).await
+    }
+
+    fn pause(&self) -> Duration {
+        ms(self.network.below(200))
+    }
+
+    fn ttl(&self) -> String {
+        (800 + self.network.below(3000)).to_string()
+    }
+
+    fn over(&self) -> usize {
+        self.network.below(PROXIES as u64) as usize
+    }
+
+    /// One program has the lock; another with its token is refused it, and gives back all the same.
+    async fn refused_by_its_own_token(&mut self, name: &str) {
+        let (key, px, token, first) = (self.key, self.ttl(), format!("host.{name}"), self.over());
+        let words = ["LOCK", key, &token, "PX", &px];
+        let Some(grant) = self.lock(first, &words, name).await else { return };
+        // A connection of its own, as that of another program.
+        let second = 1 - first;
+        let wait = self.network.below(300).to_string();
+        let waits = [&words[..], &["WAIT", &wait]].concat();
+        let words = if self.network.below(2) == 0 { &words[..] } else { &waits };
+        let other = format!("{name}.other");
+        if let Some(late) = self.lock(second, words, &other).await {
+            self.unlock(second, &late).await;
+            self.unlock(first, &grant).await;
+            return;
+        }
+        sleep(self.pause()).await;
+        let verb = ["UNLOCK", "RENEW"][self.over()];
+        let mut asks = vec![verb, key, &token];
+        if verb == "RENEW" && self.network.below(2) == 0 {
+            asks.extend(["PX", "4000"]);
+        }
+        let reply = self.ask(second, &asks).await;
+        let is_anothers = reply.as_ref().and_then(Reply::number).is_some_and(|number| number > 0);
+        self.checker.must(!is_anothers, &format!("{asks:?} meets another's grant: {reply:?}"));
+        sleep(self.pause()).await;
+        self.unlock(first, &grant).await;
+    }
+
+    /// A program is refused over one connection of its pool, granted over another, and gives back over the
+    /// first.
+    async fn granted_over_another_connection(&mut self, name: &str) {
+        let (key, px, token, first) = (self.key, self.ttl(), format!("try.{name}"), self.over());
+        let (second, holder) = (1 - first, format!("{name}.before"));
+        let words = ["LOCK", key, &token, "PX", &px];
+        let its_token = if self.network.below(2) == 0 { &token } else { &holder };
+        let before = ["LOCK", key, its_token, "PX", &px];
+        let Some(before) = self.lock(first, &before, &holder).await else { return };
+        if let Some(late) = self.lock(second, &words, name).await {
+            self.unlock(second, &late).await;
+            self.unlock(first, &before).await;
+            return;
+        }
+        sleep(self.pause()).await;
+        self.unlock(first, &before).await;
+        sleep(ms(self.network.below(20))).await;
+        let Some(grant) = self.lock(first, &words, name).await else { return };
+        sleep(self.pause()).await;
+        let is_sure = Instant::now() < grant.surely_until;
+        let reply = self.unlock(second, &grant).await;
+        let engine = self.connections[first].engine();
+        let known = engine.claim_of(&Key::from(&full(key)), &Token::from(&token));
+        let stays = known.is_some_and(|(_, fence)| fence == grant.fence);
+        let is_left = is_sure && reply.as_ref().and_then(Reply::number) == Some(0) && stays;
+        self.checker.must(!is_left, &format!("UNLOCK {token} is answered 0, and the lock stays"));
+        self.unlock(first, &grant).await;
+    }
+
+    /// One thread has the lock without a token; another is refused it over the same connection.
+    async fn refused_without_a_token(&mut self, name: &str) {
+        let (key, px, over) = (self.key, self.ttl(), self.over());
+        let words = ["LOCK", key, "PX", &px];
+        let Some(grant) = self.lock(over, &words, name).await else { return };
+        if let Some(late) = self.lock(over, &words, &format!("{name}.mate")).await {
+            self.unlock(over, &late).await;
+            self.checker.ended(key, name, "over");
+            return;
+        }
+        sleep(self.pause()).await;
+        let reply = self.ask(over, &["UNLOCK", key]).await;
+        let is_anothers = reply.as_ref().and_then(Reply::number).is_some_and(|number| number > 0);
+        self.checker.must(!is_anothers, &format!("UNLOCK {key} frees {name}'s lock: {reply:?}"));
+        sleep(self.pause()).await;
+        self.unlock(over, &grant).await;
+    }
+}
+
+fn config(proxy: usize) -> LocksConfig {
+    let node = |index: usize| RedisUrl {
+        endpoint: Endpoint::Tcp { host: format!("simulated-{proxy}-{index}"), port: 1 },
+        ..RedisUrl::local(1)
+    };
+    LocksConfig {
+        nodes: (0..NODES).map(|index| node(index).into()).collect(),
+        max_ttl: MAX_TTL,
+        default_ttl: MAX_TTL,
+        node_timeout: NODE_TIMEOUT,
+        drift_factor: DRIFT_FACTOR,
+        ..LocksConfig::default()
+    }
+}
+
+async fn live(seed: u64, _planted: Planted) -> RunOutcome {
+    let delay = ms(3);
+    let network = Network::new(seed, NODES, 1.09, delay);
+    network.keep_time(true);
+    let data = Network::of_data(seed, delay, 1.0, false, false, false);
+    let (dialled, its_data) = (network.clone(), data.clone());
+    set_network(Some(Box::new(move |host| {
+        let ends: Vec<&str> = host.split('-').skip(1).collect();
+        let number = |at: usize| ends[at].parse::<usize>().unwrap();
+        match ends[0] {
+            "data" => its_data.connect(number(1), 0),
+            _ => dialled.connect(number(0), number(1)),
+        }
+    })));
+    let checker = Arc::new(Checker::new());
+    initialise(&config(0)).await.unwrap();
+    let begun = Instant::now();
+    let engines: Vec<Arc<Engine>> = (0..PROXIES)
+        .map(|proxy| Engine::start_alone(&config(proxy), clock(proxy, begun)))
+        .collect();
+    sleep(Duration::from_secs(2)).await;
+    let is_over = Arc::new(AtomicBool::new(false));
+    let plays = (0..PLAYS).map(|name| {
+        let connections = [0, 1].map(|proxy| {
+            let shared = shared(&engines[proxy], config(proxy), None, None);
+            SessionUnderTest::new(shared, data.clone(), 2 * name + proxy)
+        });
+        let (network, checker, key) = (network.clone(), checker.clone(), KEYS[name % KEYS.len()]);
+        let play = Play { connections, network, checker, name, key };
+        tokio::spawn(play.run(is_over.clone()))
+    });
+    let plays: Vec<_> = plays.collect();
+    sleep(PLAYED).await;
+    is_over.store(true, Ordering::Relaxed);
+    for play in plays {
+        let ended = tokio::time::timeout(Duration::from_secs(60), play).await;
+        checker.must(matches!(ended, Ok(Ok(()))), "a program never ends");
+    }
+    let outcome = RunOutcome {
+        faults: checker.faults(),
+        history: checker.history(),
+        digest: checker.digest(),
+        counts: checker.counts(),
+    };
+    drop(engines);
+    outcome
+}
+
+fn simulate(seed: u64, planted: Planted) -> RunOutcome {
+    simulate_by(seed, planted, live)
+}
+
+#[test]
+fn no_unlock_behind_a_refusal_meets_another_grant() {
+    let seeds = seeds(SEEDS);
+    let tried = seeds.end - seeds.start;
+    let grants = hold(seeds, simulate).grants as u64;
+    assert!(grants > 50 * tried, "hardly anything happened");
+}
+
+/// Checks that the checker says this of some seed, and that two clients hold one lock in one.
+fn is_found(planted: Planted, all: &[&str]) {
+    for what in all {
+        let says = |seed: &u64| simulate(*seed, planted).faults.iter().any(|f| f.contains(what));
+        let found = (0..50).find(says);
+        println!("{planted:?}, {what:?}, is found by seed {found:?}");
+        assert!(found.is_some(), "{planted:?} is not found by {what:?}");
+    }
+}
+
+#[test]
+fn a_refusal_that_is_forgotten_is_found() {
+    is_found(Planted::ForgottenRefusal, &["meets another's grant", "at once"]);
+}
+
+#[test]
+fn a_refusal_that_outlives_the_grant_it_was_about_is_found() {
+    is_found(Planted::AnyGrant, &["the lock stays"]);
+}
+
+#[test]
+fn an_unlock_without_a_token_that_means_any_lock_is_found() {
+    is_found(Planted::AnyAttempt, &["frees", "at once"]);
+}
