@@ -11,7 +11,7 @@ use std::{
     },
 };
 
-use crate::sync::Mutex;
+use crate::{key::Key, sync::Mutex};
 
 /// Most bytes of a name that are kept.
 const LONGEST_NAME: usize = 64;
@@ -24,6 +24,8 @@ pub(crate) struct ClientCard {
     /// Where the client is, as far as is known: behind a balancer, what that has said.
     address: Option<SocketAddr>,
     name: Mutex<Option<Arc<str>>>,
+    /// The lock for which it stands in line.
+    waits_for: Mutex<Option<Key>>,
     has_left: AtomicBool,
 }
 
@@ -54,6 +56,16 @@ impl ClientCard {
     pub(crate) fn rename(&self, name: &[u8]) {
         let name = printable(name);
         *self.name.lock() = (!name.is_empty()).then(|| name.into());
+    }
+
+    /// Notes for which lock the client stands in line now; `None`: for none any more.
+    pub(crate) fn set_waits_for(&self, key: Option<Key>) {
+        *self.waits_for.lock() = key;
+    }
+
+    /// The lock for which the client stands in line.
+    pub(crate) fn waits_for(&self) -> Option<Key> {
+        self.waits_for.lock().clone()
     }
 
     /// Notes that the connection has ended.

@@ -297,6 +297,16 @@ impl Holders {
         has.then_some((holder.claim, holder.fence))
     }
 
+    /// The session lock of `key` that a connection keeps here, and that connection. It cannot give the
+    /// lock back while it waits. Locks of lock libraries are given back over any connection.
+    pub(super) fn kept(&self, key: &Key) -> Option<(Token, Claim, Arc<ClientCard>)> {
+        let map = self.lock(key);
+        let holder = map.by_key.get(key).filter(|holder| !holder.claim.is_adopted())?;
+        let is_kept = holder.watch.as_ref().is_some_and(|watch| watch.is_kept());
+        let card = holder.card.clone().filter(|card| is_kept && card.is_here())?;
+        Some((holder.token.clone(), holder.claim, card))
+    }
+
     /// When the grant with this claim was made, as far as this proxy knows.
     pub(super) fn granted_at(&self, key: &Key, claim: Claim) -> Option<Instant> {
         let map = self.lock(key);

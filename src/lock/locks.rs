@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{
     grants::Grants,
-    line::{hot::HotLocks, queue::Queues},
+    line::{circle::Circles, hot::HotLocks, queue::Queues},
     metrics::LockMetrics,
     node::nodes::Nodes,
     refusals::Refusals,
@@ -17,6 +17,8 @@ pub(super) struct Locks {
     pub(super) grants: Arc<Grants>,
     /// Clients that wait here.
     pub(super) queues: Queues,
+    /// Finds clients that wait for one another.
+    pub(super) circles: Circles,
     /// Locks that clients here have waited for.
     pub(super) hot: HotLocks,
     /// Locks that others are known to hold.
@@ -29,6 +31,12 @@ impl Locks {
         let metrics = Arc::new(LockMetrics::new());
         let queues = Queues::new(config, metrics.clone());
         let grants = Arc::new(Grants::new(config, nodes, metrics));
-        Locks { grants, queues, hot: HotLocks::default(), refusals: Refusals::default() }
+        Locks {
+            grants,
+            queues,
+            circles: Circles::default(),
+            hot: HotLocks::default(),
+            refusals: Refusals::default(),
+        }
     }
 }

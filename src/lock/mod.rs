@@ -204,6 +204,11 @@ pub enum NotGranted {
         /// `locks.max_waiters`.
         limit: usize,
     },
+    /// The client would have waited for clients that wait for it.
+    Deadlock {
+        /// The locks of the circle, the one that was asked for first.
+        keys: Vec<Key>,
+    },
     /// Too few nodes answered to decide.
     NoQuorum(NoQuorum),
 }

@@ -700,6 +700,63 @@ fn unlock_of_what_was_handed_over_meanwhile_harms_nobody() {
 }
 
 #[test]
+fn who_closes_a_circle_of_waiting_clients_is_told() {
+    let first = Proxy::with().nodes(3).start();
+    let second = Proxy::beside(&first).start();
+    for count in [2, 3, 5] {
+        let key = |n: usize| format!("{count}-{}", n % count);
+        let mut clients: Vec<Client> = (0..count).map(|_| first.client()).collect();
+        for (n, client) in clients.iter_mut().enumerate() {
+            client.cmd(&["LOCK", &key(n)]).grant();
+        }
+        for (n, client) in clients.iter_mut().enumerate().take(count - 1) {
+            client.send(&encode(&["LOCK", &key(n + 1), "WAIT", "60000"]));
+            eventually("it stands in line", || first.waiters() == n + 1);
+        }
+        let mut last = clients.pop().unwrap();
+        let keys: Vec<String> = (0..count).map(|n| format!("'{}'", key(n))).collect();
+        let error = format!("DEADLOCK clients wait for one another: {}", keys.join(", "));
+        let target = key(0);
+        for token in [None, Some("named")] {
+            let named = token.map(|token| vec![token]).unwrap_or_default();
+            let wanted = [&["LOCK", &target][..], &named, &["WAIT", "60000"]].concat();
+            assert_eq!(last.cmd(&wanted).error(), error);
+        }
+        assert_eq!(first.waiters(), count - 1, "who waited before goes on");
+        // Each gets what it waits for once the one before it gives up.
+        drop(last);
+        while let Some(mut next) = clients.pop() {
+            next.reply().grant();
+        }
+        eventually("nobody waits", || first.waiters() == 0);
+    }
+
+    // A lease may be released by another connection of its client's pool.
+    let (mut a, mut b, mut pooled) = (first.client(), first.client(), first.client());
+    a.cmd(&["LOCK", "x", "a", "PX", "60000"]).grant();
+    b.cmd(&["LOCK", "y"]).grant();
+    a.send(&encode(&["LOCK", "y", "PX", "60000", "WAIT", "60000"]));
+    eventually("it stands in line", || first.waiters() == 1);
+    b.send(&encode(&["LOCK", "x", "PX", "60000", "WAIT", "60000"]));
+    eventually("it stands in line", || first.waiters() == 2);
+    assert_eq!(pooled.cmd(&["UNLOCK", "x", "a"]), Reply::Int(1));
+    b.reply().grant();
+
+    // What the proxy knows of a lock may be old: another one has released it.
+    let (mut a, mut b, mut c) = (first.client(), first.client(), second.client());
+    let mine = a.cmd(&["LOCK", "v", "mine"]).grant();
+    b.cmd(&["LOCK", "w"]).grant();
+    a.send(&encode(&["LOCK", "w", "WAIT", "60000"]));
+    eventually("it stands in line", || first.waiters() == 2);
+    assert_eq!(c.cmd(&["UNLOCK", "v", &mine.token]), Reply::Int(1));
+    c.cmd(&["LOCK", "v", "PX", "60000"]).grant();
+    b.send(&encode(&["LOCK", "v", "PX", "60000", "WAIT", "60000"]));
+    eventually("it stands in line", || first.waiters() == 3);
+    assert_eq!(c.cmd(&["UNLOCK", "v"]), Reply::Int(1));
+    b.reply().grant();
+}
+
+#[test]
 fn an_old_holder_whose_ttl_ran_out_cannot_hand_over_what_is_not_its_own() {
     let first = Proxy::with().nodes(3).start();
     let second = Proxy::beside(&first).start();

@@ -343,7 +343,9 @@ impl Queues {
                 queue.clashed = true;
                 queue.retry_after(CONTENDING);
             }
-            NotGranted::NoQuorum(_) | NotGranted::QueueFull { .. } => {
+            NotGranted::NoQuorum(_)
+            | NotGranted::QueueFull { .. }
+            | NotGranted::Deadlock { .. } => {
                 queue.retry_after(CONTENDING);
             }
         }

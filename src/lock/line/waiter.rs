@@ -13,7 +13,10 @@ use std::{
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::queue::{Departure, LineUp, WaiterTurn};
+use super::{
+    circle,
+    queue::{Departure, LineUp, WaiterTurn},
+};
 use crate::{
     card::ClientCard,
     key::{Key, Token},
@@ -22,6 +25,9 @@ use crate::{
 
 /// Tells waiters apart.
 static TICKETS: AtomicU64 = AtomicU64::new(0);
+
+/// Whether a circle is there, once the lock nodes have told.
+type Standing = Pin<Box<dyn Future<Output = bool> + Send>>;
 
 /// A LOCK that waits in line. Dropped before it is ready, it leaves the queue and is undone on
 /// every node.
@@ -43,6 +49,8 @@ pub struct Waiter {
     since: Instant,
     deadline: Instant,
     asking: Option<Acquire>,
+    /// The circle that the wait seems to close, and whether it does.
+    circle: Option<(Vec<Key>, Standing)>,
     timer: Pin<Box<Sleep>>,
     /// The last answer of the nodes.
     last: NotGranted,
@@ -74,8 +82,13 @@ impl Waiter {
             since,
             deadline,
             asking,
+            circle: None,
             timer: Box::pin(sleep_until(deadline)),
-            last: NotGranted::Held { remaining: None, contested: false, same_token: SameToken::Unknown },
+            last: NotGranted::Held {
+                remaining: None,
+                contested: false,
+                same_token: SameToken::Unknown,
+            },
         }
     }
 
@@ -94,8 +107,21 @@ impl Waiter {
         }
     }
 
+    /// Notes that the wait has begun, and looks whether it closes a circle.
+    fn look_for_circle(&mut self) {
+        let Some(card) = &self.card else { return };
+        let holders = &self.locks.grants.holders;
+        let Some(found) = self.locks.circles.begin(holders, &self.key, card) else { return };
+        let keys = found.iter().map(|lock| lock.key.clone()).collect();
+        let standing = circle::stands(self.locks.grants.clone(), found, card.clone());
+        self.circle = Some((keys, Box::pin(standing)));
+    }
+
     fn leave(&mut self, how: Departure) {
         if std::mem::take(&mut self.seated) {
+            if let Some(card) = &self.card {
+                card.set_waits_for(None);
+            }
             self.locks.queues.leave(&self.key, self.ticket, how);
             let waited = self.since.elapsed();
             self.locks.grants.metrics.waited(&self.key, waited);
@@ -120,6 +146,17 @@ impl Future for Waiter {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         loop {
+            if let Some((keys, standing)) = &mut self.circle
+                && let Poll::Ready(stands) = standing.as_mut().poll(cx)
+            {
+                let keys = std::mem::take(keys);
+                self.circle = None;
+                if stands {
+                    self.asking = None;
+                    self.leave(Departure::Gone);
+                    return Poll::Ready(Err(NotGranted::Deadlock { keys }));
+                }
+            }
             if let Some(asking) = &mut self.asking {
                 let result = ready!(Pin::new(asking).poll(cx));
                 self.asking = None;
@@ -142,6 +179,10 @@ impl Future for Waiter {
                 let asked = LineUp { token, ttl, card };
                 self.locks.queues.join(&self.key, asked, self.ticket)?;
                 self.seated = true;
+                self.look_for_circle();
+                if self.circle.is_some() {
+                    continue;
+                }
             }
             let until = match self.locks.queues.turn(&self.key, self.ticket, cx.waker()) {
                 WaiterTurn::Take(acquire) => {

@@ -382,7 +382,7 @@ impl Job for Acquiring {
                 }
                 return tell(taking.ours, taking.replies[3], Outcome::Busy, desk);
             }
-            Err(NotGranted::QueueFull { .. }) => return not_asked(),
+            Err(NotGranted::QueueFull { .. } | NotGranted::Deadlock { .. }) => return not_asked(),
             Err(NotGranted::NoQuorum(error)) => return no_quorum(taking.ours, &error, desk),
         };
         if taking.outlasts(grant.validity) {

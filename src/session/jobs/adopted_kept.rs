@@ -87,7 +87,11 @@ impl Job for Converting {
                 }
                 None => not_asked(),
             },
-            Answer::TakeOver(Err(NotGranted::Held { .. } | NotGranted::QueueFull { .. }))
+            Answer::TakeOver(Err(
+                NotGranted::Held { .. }
+                | NotGranted::QueueFull { .. }
+                | NotGranted::Deadlock { .. },
+            ))
             | Answer::Renew(Ok(None)) => {
                 let Taking { ours, key, token, replies, .. } = self.taking;
                 not_held(ours, key, token, replies, desk)

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     clock::{Instant, millis},
-    command::BadRequest,
+    command::{BadRequest, shown},
     key::{Key, Token},
     lock::{Claim, Grant, NoQuorum, NotAttached, NotGranted, SameToken},
     resp::encode,
@@ -108,7 +108,10 @@ impl Job for Doubting {
                 desk.tokens.not_held(&wanted.key, &held);
                 wanted.ask(ours, None, desk)
             }
-            Some(Err(NotAttached::NoQuorum(error))) => refused_unknown(ours, &error, desk),
+            Some(Err(NotAttached::NoQuorum(error))) => {
+                desk.tokens.stood_in_the_way(InTheWay::Unknown(Instant::now()));
+                no_quorum(ours, &error, desk)
+            }
             Some(Ok(Some(_)) | Err(NotAttached::FenceForgotten)) => {
                 desk.tokens.stood_in_the_way(InTheWay::of_others());
                 ours.refuse(&BadRequest::Deadlock.to_string(), Outcome::BadRequest, desk)
@@ -154,7 +157,9 @@ impl Job for Locking {
             Ok(grant) => self.granted(grant, desk),
             // Of a LOCK that waits in line the lock nodes say nothing: another client with its token
             // may have been granted the lock meanwhile.
-            Err(why @ NotGranted::Held { .. }) if self.wanted.named && self.waits_in_line() => {
+            Err(why @ (NotGranted::Held { .. } | NotGranted::Deadlock { .. }))
+                if self.wanted.named && self.waits_in_line() =>
+            {
                 self.ask_for_claim(why, desk)
             }
             Err(why) => self.refused(why, desk),
@@ -212,20 +217,34 @@ impl Locking {
 
     fn refused(mut self, why: NotGranted, desk: &mut Desk) -> Progress {
         self.give_back_granted(desk);
+        let same_token = match &why {
+            NotGranted::Held { same_token, .. } => same_token.clone(),
+            _ => SameToken::Unknown,
+        };
+        desk.tokens.stood_in_the_way(InTheWay::of(same_token, Instant::now()));
+        self.tell(&why, desk)
+    }
+
+    /// Tells the client why it is refused the lock.
+    fn tell(self, why: &NotGranted, desk: &Desk) -> Progress {
         match why {
             NotGranted::QueueFull { limit } => {
-                desk.tokens.stood_in_the_way(InTheWay::Unknown(Instant::now()));
                 let error = format!("QUEUEFULL {limit} clients wait for this lock already");
                 self.ours.refuse(&error, Outcome::QueueFull, desk)
             }
-            NotGranted::Held { same_token, .. } => {
-                desk.tokens.stood_in_the_way(InTheWay::of(same_token, Instant::now()));
+            NotGranted::Held { .. } => {
                 let mut out = Vec::new();
                 encode::null_array(&mut out, desk.conn.state.resp3);
                 self.ours.count(Outcome::Busy, desk);
                 self.ours.answer(out, None)
             }
-            NotGranted::NoQuorum(error) => refused_unknown(self.ours, &error, desk),
+            NotGranted::Deadlock { keys } => {
+                let names: Vec<String> =
+                    keys.iter().map(|key| format!("'{}'", shown(desk.name(key)))).collect();
+                let error = format!("DEADLOCK clients wait for one another: {}", names.join(", "));
+                self.ours.refuse(&error, Outcome::BadRequest, desk)
+            }
+            NotGranted::NoQuorum(error) => no_quorum(self.ours, error, desk),
         }
     }
 
@@ -263,24 +282,13 @@ impl Job for WaitedInVain {
             Ok(claim) => SameToken::Grants(claim.into_iter().collect()),
             Err(_) => SameToken::Unknown,
         };
-        let why = match why {
-            NotGranted::Held { remaining, contested, .. } => {
-                NotGranted::Held { remaining, contested, same_token }
-            }
-            why => why,
-        };
-        locking.refused(why, desk)
+        desk.tokens.stood_in_the_way(InTheWay::of(same_token, Instant::now()));
+        locking.tell(&why, desk)
     }
 
     fn asks_for(&self) -> Option<Ours> {
         Some(self.locking.ours)
     }
-}
-
-/// Refuses a LOCK that too few lock nodes have answered.
-fn refused_unknown(ours: Ours, error: &NoQuorum, desk: &mut Desk) -> Progress {
-    desk.tokens.stood_in_the_way(InTheWay::Unknown(Instant::now()));
-    no_quorum(ours, error, desk)
 }
 
 /// Tells that too few lock nodes have answered.

@@ -149,9 +149,11 @@ impl Job for TakingOver {
                 desk.tokens.insert(key, Held::granted(token, ttl, &grant, keep), now);
                 announce::granted(ours, granted, out, desk)
             }
-            Err(NotGranted::Held { .. } | NotGranted::QueueFull { .. }) => {
-                nothing_held(ours, (&key, &token), desk)
-            }
+            Err(
+                NotGranted::Held { .. }
+                | NotGranted::QueueFull { .. }
+                | NotGranted::Deadlock { .. },
+            ) => nothing_held(ours, (&key, &token), desk),
             Err(NotGranted::NoQuorum(error)) => no_quorum(ours, &error, desk),
         }
     }
