@@ -114,6 +114,10 @@ pub(crate) fn describe() {
         Unit::Seconds,
         "From a grant to its release, both through this proxy."
     );
+    describe_counter!(
+        "lockgate_all_late_total",
+        "Operations whose lock nodes were all late at once, and were waited for once more."
+    );
     describe_counter!("lockgate_handovers_total", "Locks handed from client to client.");
     describe_counter!(
         "lockgate_wakeups_total",

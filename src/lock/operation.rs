@@ -468,6 +468,11 @@ impl Operation {
         late
     }
 
+    /// Whether no node has answered, and a quorum still may.
+    pub(super) fn is_unheard(&self) -> bool {
+        self.state.lock().counted.are_unheard()
+    }
+
     /// Notes that nobody waits for the votes any more.
     pub(super) fn close(&self) {
         self.state.lock().closed = true;

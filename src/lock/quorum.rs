@@ -131,6 +131,11 @@ impl Votes {
         format!("{yes} yes, {no} no, {missing} missing of {nodes}")
     }
 
+    /// Whether no node has answered, and a quorum still may.
+    pub(super) fn are_unheard(self) -> bool {
+        self.answered() == 0 && self.pending() >= quorum(self.nodes)
+    }
+
     fn pending(self) -> usize {
         self.nodes - self.answered() - self.missing
     }
@@ -272,6 +277,14 @@ mod tests {
         assert_eq!(votes(0, 0, 3).majority(), Decision::Open);
         assert_eq!(votes(0, 0, 5).majority(), Decision::NoQuorum);
         assert_eq!(votes(2, 0, 3).majority(), Decision::NoQuorum);
+    }
+
+    #[test]
+    fn nodes_are_all_late_if_none_has_answered_and_enough_may() {
+        assert!(votes(0, 0, 0).are_unheard() && votes(0, 0, 2).are_unheard());
+        for heard in [votes(1, 0, 0), votes(0, 1, 0), votes(0, 0, 3), votes(0, 0, 5)] {
+            assert!(!heard.are_unheard(), "{heard:?}");
+        }
     }
 
     #[test]

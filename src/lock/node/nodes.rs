@@ -390,7 +390,8 @@ impl Nodes {
         // A tokio clock's instant, as for all timers, which may be late.
         let deadline = tokio::time::Instant::now() + self.patience(ttl);
         let patient = ttl / TIMEOUT_SHARE >= self.node_timeout;
-        Tally { nodes: self.clone(), operation, rule, deadline, patient, alarm: Alarm::default() }
+        let (nodes, alarm) = (self.clone(), Alarm::default());
+        Tally { nodes, operation, rule, deadline, patient, looked_again: false, alarm }
     }
 
     /// How long nodes have to answer about a lock of that TTL.
@@ -608,11 +609,17 @@ pub(in crate::lock) struct Tally {
     deadline: tokio::time::Instant,
     /// Whether the nodes have all of `locks.node_timeout`.
     patient: bool,
+    /// Whether they were given it twice.
+    looked_again: bool,
     pub(in crate::lock) alarm: Alarm,
 }
 
 impl Tally {
     /// Ready once the votes decide, or time is up.
+    ///
+    /// Nodes that are all late at once are mostly so because this machine is busy, and their answers are
+    /// there unread. So they are waited for once more. Nothing is sent again, and a validity counts from
+    /// the first question all the same.
     pub(in crate::lock) fn poll_decision(&mut self, cx: &mut Context<'_>) -> Poll<Decision> {
         let decision = self.operation.decision(self.rule, cx.waker());
         if decision != Decision::Open {
@@ -620,6 +627,12 @@ impl Tally {
             return Poll::Ready(decision);
         }
         ready!(self.alarm.poll(self.deadline, cx));
+        if self.patient && !self.looked_again && self.operation.is_unheard() {
+            self.looked_again = true;
+            self.deadline = tokio::time::Instant::now() + self.nodes.node_timeout;
+            self.nodes.outage.all_late();
+            ready!(self.alarm.poll(self.deadline, cx));
+        }
         for late in self.operation.time_out() {
             if let Some(node) = self.nodes.routes[late].node(&self.operation.key) {
                 node.metrics.errors_timeout.increment(1);

@@ -5,6 +5,7 @@ use std::{
     time::Duration,
 };
 
+use metrics::{Counter, counter};
 use tokio::time::Instant;
 use tracing::warn;
 
@@ -26,6 +27,8 @@ pub(in crate::lock) struct Outage {
     failed: AtomicU64,
     /// Failures with no quorum found in between.
     in_a_row: AtomicU64,
+    /// Operations whose nodes were all late at once.
+    all_late: Counter,
     last: Mutex<LastFailure>,
 }
 
@@ -42,8 +45,8 @@ impl Outage {
     pub(in crate::lock) fn new() -> Outage {
         let now = Instant::now();
         let last = Mutex::new(LastFailure { error: None, at: now, since: now, told: None });
-        let zero = AtomicU64::default;
-        Outage { asked: zero(), failed: zero(), in_a_row: zero(), last }
+        let (zero, all_late) = (AtomicU64::default, counter!("lockgate_all_late_total"));
+        Outage { asked: zero(), failed: zero(), in_a_row: zero(), all_late, last }
     }
 
     /// Notes the outcome of one operation. `patient`: its nodes had all of `locks.node_timeout`. A
@@ -63,6 +66,12 @@ impl Outage {
             }
             Decision::NoQuorum | Decision::Open => {}
         }
+    }
+
+    /// Counts an operation whose nodes were all late at once.
+    #[cold]
+    pub(in crate::lock) fn all_late(&self) {
+        self.all_late.increment(1);
     }
 
     /// Notes an error that a client was told, or would have been.
