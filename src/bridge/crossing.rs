@@ -96,12 +96,20 @@ impl Crossing {
     ) -> Result<Grant, NotGranted> {
         let Crossing { bridge, places, key, token, .. } = self;
         if again.is_none() && bridge.engine.paused_for().is_some() {
-            return Err(NotGranted::Held { remaining: None, contested: false, same_token: SameToken::Unknown });
+            return Err(NotGranted::Held {
+                remaining: None,
+                contested: false,
+                same_token: SameToken::Unknown,
+            });
         }
         let mut taken = None;
         if again.is_some() {
             if !self.keep(ttl).await.map_err(NotGranted::NoQuorum)? {
-                return Err(NotGranted::Held { remaining: None, contested: false, same_token: SameToken::Unknown });
+                return Err(NotGranted::Held {
+                    remaining: None,
+                    contested: false,
+                    same_token: SameToken::Unknown,
+                });
             }
         } else {
             let said = bridge.keys.take(places, token, bridge.lasts(ttl)).await;
@@ -109,7 +117,11 @@ impl Crossing {
                 Ok(keys) => taken = Some(keys),
                 Err(left) => {
                     let remaining = u64::try_from(left).ok().map(Duration::from_millis);
-                    return Err(NotGranted::Held { remaining, contested: false, same_token: SameToken::Unknown });
+                    return Err(NotGranted::Held {
+                        remaining,
+                        contested: false,
+                        same_token: SameToken::Unknown,
+                    });
                 }
             }
         }
@@ -172,7 +184,8 @@ impl Crossing {
     /// other way round.
     pub(crate) async fn convert(self, ttl: Duration, claim: Claim) -> Result<Grant, NotGranted> {
         let Crossing { bridge, key, token, .. } = &self;
-        let nobodys = NotGranted::Held { remaining: None, contested: false, same_token: SameToken::Unknown };
+        let nobodys =
+            NotGranted::Held { remaining: None, contested: false, same_token: SameToken::Unknown };
         let taking = bridge.engine.take_over(key.clone(), token.clone(), ttl, claim);
         let grant = match taking.by(&self.card).await {
             Err(NotGranted::Held { .. }) => {

@@ -207,6 +207,7 @@ impl Proxy {
             adoption,
             bridge,
             fleet: self.fleet.clone(),
+            data_is_silent: self.state.data_is_silent(),
             idle: self.idle.clone(),
             ahead: Arc::default(),
             clients: AtomicUsize::new(0),

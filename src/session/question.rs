@@ -49,7 +49,11 @@ impl Asked {
         };
         let engine = &shared.engine;
         if takes_at_once(&question) && engine.paused_for().is_some() {
-            let held = NotGranted::Held { remaining: None, contested: false, same_token: SameToken::Unknown };
+            let held = NotGranted::Held {
+                remaining: None,
+                contested: false,
+                same_token: SameToken::Unknown,
+            };
             return Asked::Boxed(Box::pin(async { Answer::Lock(Err(held)) }));
         }
         let mut asked =

@@ -35,6 +35,8 @@ pub(crate) struct Shared {
     pub bridge: Option<Arc<Bridge>>,
     /// The modes of adopt rules in other proxies.
     pub fleet: Arc<Fleet>,
+    /// Whether the data node is connected to and does not answer.
+    pub data_is_silent: Arc<AtomicBool>,
     pub idle: Arc<Idle>,
     /// Bytes read ahead behind LOCKs that wait.
     pub ahead: Arc<Taken>,

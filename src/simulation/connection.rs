@@ -89,6 +89,7 @@ pub(super) fn shared(
         adoption,
         bridge,
         fleet: Arc::new(Fleet::new()),
+        data_is_silent: Arc::default(),
         config: ArcSwap::from_pointee(config),
         idle: Arc::new(Idle::default()),
         ahead: Arc::new(Taken::default()),

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{self, LIMIT, Proxy, Reply, eventually, relay::Relay};
+use crate::support::{self, LIMIT, Proxy, Reply, encode, eventually, relay::Relay};
 use lockgate::tools::redis_server::RedisServer;
 
 #[test]
@@ -277,6 +277,33 @@ fn readiness_follows_the_data_node_and_the_quorum() {
     let lines = |what: &str| log.lines().filter(|line| line.contains(what)).count();
     assert_eq!(lines("data node is reachable"), 2, "{log}");
     assert_eq!(lines("\"lock node is up\""), 4, "{log}");
+}
+
+#[test]
+fn a_client_locks_what_it_was_allowed_while_the_data_node_hangs() {
+    let mut proxy = Proxy::with().nodes(3).locks("authorize_cache: 1ms").start();
+    let (mut known, mut stranger, mut other_user) =
+        (proxy.client(), proxy.client(), proxy.client());
+    for client in [&mut known, &mut other_user] {
+        client.cmd(&["LOCK", "k", "t", "PX", "60000"]).grant();
+        assert_eq!(client.cmd(&["UNLOCK", "k", "t"]), Reply::Int(1));
+    }
+    // Whoever may have become another user is asked about again.
+    assert!(!matches!(other_user.cmd(&["HELLO", "2"]), Reply::Error(_)));
+    proxy.data().freeze().unwrap();
+    eventually("it is noticed", || proxy.http("/readyz").contains("no answer within"));
+    known.cmd(&["LOCK", "k", "t", "PX", "60000"]).grant();
+    assert!(matches!(known.cmd(&["RENEW", "k", "PX", "60000"]), Reply::Int(1..)));
+    assert_eq!(known.cmd(&["UNLOCK", "k", "t"]), Reply::Int(1));
+    for (client, key) in [(&mut stranger, "k"), (&mut other_user, "k"), (&mut known, "another")] {
+        client.send(&encode(&["LOCK", key, "PX", "1000"]));
+        client.expect_silence(Duration::from_millis(200));
+    }
+    proxy.data().thaw().unwrap();
+    for client in [&mut stranger, &mut other_user, &mut known] {
+        let said = client.reply();
+        assert!(matches!(said, Reply::Array(_) | Reply::NullArray), "{said:?}");
+    }
 }
 
 #[test]

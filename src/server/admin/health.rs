@@ -104,6 +104,8 @@ pub(crate) struct PageSource {
     exposure: Arc<Exposure>,
     guards: Option<Arc<Guards>>,
     fleet: Arc<Fleet>,
+    /// Whether the data node is connected to and does not answer.
+    data_is_silent: Arc<AtomicBool>,
     /// Reason why the data node is not reachable; `None` if it is. Changed by [`State::watch`].
     data_problem: Mutex<Option<String>>,
     /// Whether the process is to end.
@@ -130,6 +132,7 @@ impl PageSource {
             exposure,
             guards,
             fleet,
+            data_is_silent: Arc::default(),
             data_problem,
             draining,
             gauges,
@@ -137,6 +140,11 @@ impl PageSource {
         // Sets the gauges: a scrape may come before the first check.
         state.readiness();
         state
+    }
+
+    /// Whether the data node is connected to and does not answer.
+    pub(crate) fn data_is_silent(&self) -> Arc<AtomicBool> {
+        self.data_is_silent.clone()
     }
 
     /// Says from now on that no traffic should be sent here, as the process is to end.
@@ -282,11 +290,14 @@ impl PageSource {
         let Some(tenure) = self.data.tenure() else {
             return self.note(Some(self.data.problem().unwrap_or_default()));
         };
-        let problem = match timeout(CHECK_LIMIT, self.ping(&tenure.url)).await {
+        let answer = timeout(CHECK_LIMIT, self.ping(&tenure.url)).await;
+        let is_silent = answer.is_err();
+        let problem = match answer {
             Ok(Ok(())) => None,
             Ok(Err(error)) => Some(error.to_string()),
             Err(_) => Some(format!("no answer within {CHECK_LIMIT:?}")),
         };
+        self.data_is_silent.store(is_silent, Ordering::Relaxed);
         self.note(problem);
     }
 

@@ -41,9 +41,11 @@ impl Permissions {
         Permissions { granted: KeyMap::default(), lifetime }
     }
 
-    /// Whether a recent probe for this key was answered well.
-    pub(in crate::session) fn remembered(&self, key: &Key, now: Instant) -> bool {
-        self.granted.get(key).is_some_and(|until| now < *until)
+    /// Whether a recent probe for this key was answered well; while the data node does not answer,
+    /// whether any was. It carries out nothing that could change the answer, but what it had carried out
+    /// before is not seen.
+    pub(in crate::session) fn remembered(&self, key: &Key, now: Instant, is_silent: bool) -> bool {
+        self.granted.get(key).is_some_and(|until| is_silent || now < *until)
     }
 
     /// Notes that the client may lock this key.

@@ -54,13 +54,16 @@ fn a_permission_is_forgotten_in_time_and_when_there_are_many() {
     let (mut permissions, now) = (Permissions::new(Duration::from_secs(3)), Instant::now());
     let (a, b) = (Key::from("a"), Key::from("b"));
     permissions.remember(&a, now);
-    assert!(permissions.remembered(&a, now + Duration::from_millis(2999)));
-    assert!(!permissions.remembered(&a, now + Duration::from_secs(3)));
-    assert!(!permissions.remembered(&b, now));
+    assert!(permissions.remembered(&a, now + Duration::from_millis(2999), false));
+    assert!(!permissions.remembered(&a, now + Duration::from_secs(3), false));
+    assert!(!permissions.remembered(&b, now, false));
+    let much_later = now + Duration::from_secs(3600);
+    assert!(permissions.remembered(&a, much_later, true), "the data node answers nobody");
+    assert!(!permissions.remembered(&b, much_later, true));
     for key in 0..MAX_KEYS {
         permissions.remember(&Key::from(&key.to_string()), now);
     }
     assert!(permissions.granted.len() <= MAX_KEYS);
     permissions.forget();
-    assert!(!permissions.remembered(&Key::from("5"), now));
+    assert!(!permissions.remembered(&Key::from("5"), now, false));
 }

@@ -1,7 +1,7 @@
 //! A command of ours whose turn has come: asks whether the client may, and then does what it asks
 //! for.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::atomic::Ordering};
 
 use super::{
     super::{desk::Desk, metrics::Outcome, notes::Noted},
@@ -184,11 +184,12 @@ impl Waits for OwnCommand {
         // A flag for the next command only must be used up, and a silent command must learn that
         // earlier commands are done.
         let ask = silent || std::mem::take(&mut desk.conn.next_only);
+        let is_silent = desk.shared.data_is_silent.load(Ordering::Relaxed);
         let remembered = match &asked {
-            OwnRequest::Lock { key, .. } => desk.conn.permissions.remembered(key, now),
+            OwnRequest::Lock { key, .. } => desk.conn.permissions.remembered(key, now, is_silent),
             OwnRequest::Inquiry(_) | OwnRequest::Act(_) => false,
             OwnRequest::Adopted(task) => {
-                desk.conn.permissions.remembered(&adopted::permission(task), now)
+                desk.conn.permissions.remembered(&adopted::permission(task), now, is_silent)
             }
         };
         let fence = asked.fence(desk);
