@@ -120,7 +120,7 @@ fn three_kinds_of_clients_exclude_one_another() {
     assert_eq!(past.cmd(&["EXISTS", "lock:job"]), Reply::Int(0));
     assert_eq!(proxy.nodes_with("lock:job"), 0);
     // LOCK.
-    new.cmd(&lock).grant();
+    let grant = new.cmd(&lock).grant();
     assert_eq!(past.cmd(&TAKE), Reply::NullBulk);
     assert_eq!(old.cmd(&TAKE), Reply::NullBulk);
     assert_eq!(old.cmd(&["DEL", "lock:job"]), Reply::Int(0), "no blind command ends it");
@@ -128,7 +128,8 @@ fn three_kinds_of_clients_exclude_one_another() {
     assert!(left(&mut past, "lock:job") > 30_500);
     let again = new.cmd(&lock);
     assert_eq!(again, Reply::NullArray, "with another token");
-    assert_eq!(new.cmd(&["UNLOCK", "job"]), Reply::Int(1));
+    assert_eq!(new.cmd(&["UNLOCK", "job"]), Reply::Int(0), "that one was refused");
+    assert_eq!(new.cmd(&["UNLOCK", "job", &grant.token]), Reply::Int(1));
     assert_eq!(past.cmd(&["EXISTS", "lock:job"]), Reply::Int(0));
     // The same token again is the same lock.
     new.cmd(&["LOCK", "job", "mine", "PX", "20000"]).grant();
