@@ -198,7 +198,8 @@ fn check(file: Option<&Path>) -> anyhow::Result<()> {
     let name =
         file.map_or_else(|| "no file, the defaults".into(), |file| file.display().to_string());
     println!("{name}: ok, data node {}, {nodes}", config.data);
-    for note in config.notes() {
+    let certificates = config.certificate_troubles().into_iter().map(|trouble| trouble.what);
+    for note in config.notes().into_iter().chain(certificates) {
         println!("note: {note}");
     }
     Ok(())
