@@ -1,9 +1,10 @@
 //! What fails is shown wherever one looks first: /readyz, `lockgate doctor`, the metrics that alerts go
 //! by, and the log. Each fault is provoked for real.
 
-use std::process::Command;
+use std::{path::Path, process::Command, time::Duration};
 
-use crate::support::{Client, Proxy, Reply, eventually};
+use crate::support::{Client, Proxy, Reply, eventually, relay::Relay};
+use lockgate::tools::redis_server::RedisServer;
 
 /// A fault, and how it is told.
 struct Fault {
@@ -201,4 +202,126 @@ fn a_data_node_that_the_proxy_cannot_ask_is_shown_by_what_clients_are_told() {
     assert!(page.contains("refuses writes (OOM, as clients were told)"), "{page}");
     assert_eq!(data.cmd(&["CONFIG", "SET", "maxmemory", "0"]), Reply::ok());
     eventually("it is over", || gauge() == 0.0);
+}
+
+#[test]
+fn lock_nodes_that_are_slow_are_shown_wherever_one_looks() {
+    let nodes: Vec<RedisServer> = (0..3).map(|_| RedisServer::start(&[]).unwrap()).collect();
+    let relays: Vec<Relay> = nodes[1..].iter().map(|node| Relay::to(node.port())).collect();
+    let ports = nodes[..1].iter().map(RedisServer::port).chain(relays.iter().map(Relay::port));
+    let urls: Vec<String> = ports.map(|port| format!("redis://127.0.0.1:{port}")).collect();
+    let proxy = Proxy::with().locks("node_timeout: 400ms").node_urls(&urls).start();
+    eventually("all are up", || proxy.nodes_up() == 3);
+    let faults = || proxy.metric("lockgate_node_fault", "fault=\"slow\"");
+    assert_eq!(faults(), 0.0);
+    let late = |by| relays.iter().for_each(|relay| relay.delay_replies(Duration::from_millis(by)));
+    // Slow, but their votes count.
+    late(260);
+    eventually("they are slow", || faults() == 2.0);
+    let slow = "it often takes more than half of locks.node_timeout to answer";
+    let page = proxy.http("/readyz");
+    assert!(page.starts_with("HTTP/1.1 200") && page.matches(slow).count() == 2, "{page}");
+    // Doctor has the proxy's view, besides its own.
+    let report = doctor(&proxy);
+    let running = format!("running proxy  127.0.0.1:{}  ", proxy.admin_port());
+    let (_, view) = report.split_once(&running).unwrap_or_else(|| panic!("{report}"));
+    assert!(view.contains(", ready, version ") && view.matches(slow).count() == 2, "{report}");
+    assert_eq!(proxy.log().matches("\"fault\":\"slow\"").count(), 2, "{}", proxy.log());
+    // Too slow to vote: LOCK fails, and /readyz has the log's own line.
+    late(900);
+    let mut client = proxy.client();
+    eventually("it fails", || {
+        let reply = client.cmd(&["LOCK", "job", "PX", "30000"]);
+        matches!(&reply, Reply::Error(error) if error.starts_with("NOQUORUM"))
+    });
+    let mut line = String::new();
+    eventually("the log has it", || {
+        let log = proxy.log();
+        let found = log.split('"').find(|text| text.starts_with("NOQUORUM: "));
+        line = found.unwrap_or_default().to_owned();
+        !line.is_empty()
+    });
+    let numbers = line.split(';').next().unwrap();
+    assert!(numbers.contains(" operations in "), "{line}");
+    eventually("/readyz has it", || proxy.http("/readyz").contains("locks: NOQUORUM"));
+    late(0);
+    eventually("it is over", || faults() == 0.0);
+    eventually("it is ready", || proxy.http("/readyz").starts_with("HTTP/1.1 200"));
+}
+
+/// Writes a certificate that counts from and to these days from now, and its key. Returns their paths.
+fn certificate(folder: &Path, name: &str, (from, to): (i64, i64)) -> [String; 2] {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let epoch = rcgen::date_time_ymd(1970, 1, 1) + now;
+    let days = |days: i64| {
+        let time = Duration::from_secs(days.unsigned_abs() * 86_400 + 3600);
+        if days < 0 { epoch - time } else { epoch + time }
+    };
+    let mut params = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    (params.not_before, params.not_after) = (days(from), days(to));
+    let key = rcgen::KeyPair::generate().unwrap();
+    let made = params.self_signed(&key).unwrap();
+    [("crt", made.pem()), ("key", key.serialize_pem())].map(|(kind, text)| {
+        let file = folder.join(format!("{name}.{kind}"));
+        std::fs::write(&file, text).unwrap();
+        file.display().to_string()
+    })
+}
+
+#[test]
+fn certificates_that_end_are_shown_wherever_one_looks() {
+    let dir = tempfile::tempdir().unwrap();
+    let of = |name: &str, days| certificate(dir.path(), name, days);
+    let [cert, key] = of("good", (-30, 300));
+    let [ended, _] = of("ended", (-30, -2));
+    for (days, words, mark) in [
+        ((-30, 300), "", ""),
+        ((-30, 15), "", ""),
+        ((-30, 13), "(cert_file): the certificate in it ends in 13 days, on ", " -"),
+        ((-30, -1), "(cert_file): the certificate in it ended on ", "!!"),
+        ((5, 300), "(cert_file): the certificate in it is not valid before ", "!!"),
+    ] {
+        let [cert, key] = of("listener", days);
+        let tls = format!("{{cert_file: {cert}, key_file: {key}}}");
+        shown(&Proxy::with().tls(&tls).start(), words, mark, "side=\"client\"");
+    }
+    let tls = format!(
+        "{{cert_file: {cert}, key_file: {key}, ca_cert_file: {ended}, auth_clients: optional}}"
+    );
+    let words = "(ca_cert_file): the last CA in it ended on ";
+    shown(&Proxy::with().tls(&tls).start(), words, "!!", "ca_cert_file");
+    // What is shown to the data node, and which CA is trusted there.
+    let [client, client_key] = of("client", (-30, 3));
+    let tls = format!("tls: {{ca_cert_file: {cert}, cert_file: {client}, key_file: {client_key}}}");
+    let proxy = Proxy::with().top(&tls).data_url("rediss://localhost:1").start();
+    let words = "tls (data) (cert_file): the certificate in it ends in 3 days, on ";
+    eventually("it is shown", || proxy.http("/readyz").contains(words));
+    assert!(doctor(&proxy).contains(" - tls (cert_file): the certificate in it ends in 3 days"));
+}
+
+/// Whether a proxy, its log, its metrics, check and doctor say these words, or that there is nothing to say.
+fn shown(proxy: &Proxy, words: &str, mark: &str, place: &str) {
+    let text = if words.is_empty() { "cert_file): the " } else { words };
+    let expected = usize::from(!words.is_empty());
+    let page = proxy.http("/readyz");
+    assert!(page.starts_with("HTTP/1.1 200"), "{page}");
+    assert_eq!(page.matches(text).count(), expected, "{page}");
+    let ends = proxy.metric("lockgate_tls_certificate_not_after_timestamp_seconds", place);
+    assert!(ends > 1.7e9, "{ends}");
+    let check = Command::new(env!("CARGO_BIN_EXE_lockgate"))
+        .arg("check")
+        .arg(proxy.config_file())
+        .output()
+        .unwrap();
+    let check = String::from_utf8_lossy(&check.stdout).into_owned();
+    assert_eq!(check.matches(text).count(), expected, "{check}");
+    let report = doctor(proxy);
+    // By its own look, and by the running proxy's.
+    assert_eq!(report.matches(text).count(), 2 * expected, "{report}");
+    if expected == 1 {
+        let line = report.lines().find(|line| line.contains(text)).unwrap();
+        assert!(line.trim_start().starts_with(mark.trim()), "{line}");
+        eventually("the log has it", || proxy.log().contains("certificate: listen "));
+        assert_eq!(proxy.log().matches("certificate: listen ").count(), 1);
+    }
 }

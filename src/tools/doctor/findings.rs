@@ -346,6 +346,7 @@ pub(super) fn renamed(patient: &Patient) -> Option<Finding> {
 /// Finding about a data node that refuses writes.
 pub(super) fn refuses(patient: &Patient) -> Option<Finding> {
     let (refusal, words) = patient.data_refusal.as_ref()?;
+    let words = words.trim_end_matches('.');
     let what = format!("it refuses writes: {words}; LOCK of guards' locks fails too");
     Some(Finding::grave(what, sentence(refusal.advice())))
 }
