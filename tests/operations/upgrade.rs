@@ -309,7 +309,8 @@ fn what_the_process_before_has_still_is_told_until_it_ends() {
     let part = format!("\"pid\":{},\"connections\":1,\"held\":2,\"waiters\":0", old.pid());
     assert!(status.contains(&part), "{status}");
     let mut operator = old.client();
-    let info = format!("{:?}", operator.cmd(&["LOCKGATE", "INFO"]));
+    let Reply::Bulk(info) = operator.cmd(&["LOCKGATE", "INFO"]) else { panic!() };
+    let info = String::from_utf8(info).unwrap();
     let entry = format!("earlier_process0:pid={};connections=1;held=2;waiters=0", old.pid());
     assert!(info.contains("earlier_processes:1") && info.contains(&entry), "{info}");
     // A client of the old process waits, which is told too.

@@ -107,8 +107,19 @@ pub(super) async fn examine(
         question(&mut connection.redis, votes).await
     };
     match timeout(LIMIT, asking).await {
-        Ok(answer) => answer.map_err(|error: RedisError| error.to_string()),
+        Ok(answer) => answer.map_err(|error: RedisError| words(&error)),
         Err(_) => Err(format!("no answer within {LIMIT:?}")),
+    }
+}
+
+/// What a server has answered, by Redis's own word for it: the client library has words of its own for
+/// some.
+fn words(error: &RedisError) -> String {
+    match (error.code(), error.detail()) {
+        (Some(code), Some(detail)) if WriteRefusal::of(code.as_bytes()).is_some() => {
+            format!("\"{code}\": {detail}")
+        }
+        _ => error.to_string(),
     }
 }
 
@@ -159,7 +170,7 @@ async fn question(
     }
     let data_refusal = set.filter(|_| !votes).and_then(|error| {
         let refusal = WriteRefusal::of(error.code()?.as_bytes())?;
-        Some((refusal, error.to_string()))
+        Some((refusal, words(&error)))
     });
     let is_cluster = info.get("cluster_enabled").is_some_and(|told| told == "1");
     let mut lying: [Option<String>; 4] = [const { None }; 4];
