@@ -6,7 +6,7 @@ use std::{
     mem,
     sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use metrics::{counter, describe_counter};
@@ -22,7 +22,27 @@ const AGAIN: Duration = Duration::from_millis(10);
 /// How long an ending process waits for its last lines to be read.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
+/// How long a lost line is told of at the admin address.
+const SHOWN_FOR: Duration = Duration::from_secs(10 * 60);
+
 static LINES: OnceLock<Lines> = OnceLock::new();
+/// How many lines were lost since the start, and when the last one was.
+static LOST: Mutex<(u64, Option<Instant>)> = Mutex::new((0, None));
+
+/// Counts lines that nobody will read.
+fn lose(lines: u64) {
+    if lines > 0 {
+        counter!("lockgate_log_lines_dropped_total").increment(lines);
+        let mut lost = LOST.lock().unwrap_or_else(PoisonError::into_inner);
+        *lost = (lost.0 + lines, Some(Instant::now()));
+    }
+}
+
+/// How many lines were lost since the start, if one was in the last ten minutes.
+pub(crate) fn lost_lately() -> Option<u64> {
+    let (lines, at) = *LOST.lock().unwrap_or_else(PoisonError::into_inner);
+    at.filter(|at| at.elapsed() < SHOWN_FOR).map(|_| lines)
+}
 
 /// Lines on their way to the writer.
 #[derive(Default)]
@@ -92,17 +112,41 @@ impl Lines {
 
 /// Writes what comes to stderr, until the process ends.
 fn write_all(lines: &Lines) {
-    let mut hand = Vec::new();
+    let (mut hand, mut losses) = (Vec::new(), LostLines::default());
     loop {
-        let dropped = lines.take(&mut hand);
+        losses.dropped += lines.take(&mut hand);
         let lost = write_out(&mut io::stderr().lock(), &hand);
-        counter!("lockgate_log_lines_dropped_total").increment(lost);
+        lose(lost);
+        let are_written = lost == 0;
+        losses.unwritten += lost;
         hand.clear();
         hand.shrink_to(KEPT);
-        // Of what was lost only /metrics can tell.
-        if dropped > 0 {
-            warn!(dropped, "lines of the log were dropped, as nobody read it");
+        // While nothing can be written only /metrics and /readyz can tell.
+        if let Some(LostLines { dropped, unwritten }) = losses.due(are_written) {
+            warn!(dropped, unwritten, "{TOLD}");
         }
+    }
+}
+
+/// The line about lines that are missing.
+const TOLD: &str =
+    "lines of the log were dropped, as nobody read it, or could not be written (a full disk)";
+
+/// Lines that are missing, since that was last told.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct LostLines {
+    /// For want of room.
+    dropped: u64,
+    /// They could not be written.
+    unwritten: u64,
+}
+
+impl LostLines {
+    /// What is to be told, once what came last could be written. That line may be lost too, and is counted
+    /// then as any other: it is told again.
+    fn due(&mut self, are_written: bool) -> Option<LostLines> {
+        let is_due = are_written && *self != LostLines::default();
+        is_due.then(|| mem::take(self))
     }
 }
 
@@ -138,7 +182,7 @@ pub(crate) fn write(lines: &[u8]) {
         None => drop(io::stderr().lock().write_all(lines)),
         Some(waiting) => {
             if waiting.push(lines) == Fate::Dropped {
-                counter!("lockgate_log_lines_dropped_total").increment(1);
+                lose(1);
             }
         }
     }
@@ -223,6 +267,16 @@ mod tests {
         let mut out = Slow(Vec::new(), vec![io::ErrorKind::StorageFull]);
         assert_eq!(write_out(&mut out, lines), 2);
         assert_eq!(out.0, b"one\ntwo\n");
+    }
+
+    #[test]
+    fn what_could_not_be_written_is_told_once_something_can() {
+        let mut losses = LostLines { dropped: 0, unwritten: 2 };
+        assert_eq!(losses.due(false), None, "that line would be lost as well");
+        losses.unwritten += 3;
+        losses.dropped += 1;
+        assert_eq!(losses.due(true), Some(LostLines { dropped: 1, unwritten: 5 }));
+        assert_eq!(losses.due(true), None);
     }
 
     #[test]

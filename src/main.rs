@@ -33,7 +33,7 @@ const ADMIN_PORT: u16 = 9380;
 /// Without a configuration file it listens on 127.0.0.1:6380 before a Redis on
 /// 127.0.0.1:6379, which is data node and only lock node at once.
 #[derive(Parser)]
-#[command(version, args_conflicts_with_subcommands = true)]
+#[command(version = env!("LOCKGATE_VERSION"), args_conflicts_with_subcommands = true)]
 struct Arguments {
     #[command(flatten)]
     source: ConfigSource,
@@ -198,7 +198,8 @@ fn check(file: Option<&Path>) -> anyhow::Result<()> {
     let name =
         file.map_or_else(|| "no file, the defaults".into(), |file| file.display().to_string());
     println!("{name}: ok, data node {}, {nodes}", config.data);
-    for note in config.notes() {
+    let certificates = config.certificate_troubles().into_iter().map(|trouble| trouble.what);
+    for note in config.notes().into_iter().chain(certificates) {
         println!("note: {note}");
     }
     Ok(())

@@ -60,7 +60,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         "session",
         &[
             "adopt", "bridge", "card", "clock", "cluster", "command", "config", "data", "glob",
-            "guard", "key", "lock", "metrics", "net", "resp", "told",
+            "guard", "key", "lock", "metrics", "net", "resp", "sync", "told",
         ],
     ),
     (

@@ -12,7 +12,7 @@
 //! - `data`: the Redis to which commands go, or how it is found.
 //! - `admin`: where the pages for operators are; `peer`: where those of another proxy are.
 //! - `units`, `url`: how durations, sizes and Redis URLs are written.
-//! - `tls`: certificates and keys, and whether they can be used.
+//! - `tls`: certificates and keys, and whether they can be used; `certificate`: when they end.
 
 use std::{
     fs::File,
@@ -25,6 +25,7 @@ mod admin;
 mod adopt;
 mod adopt_options;
 mod adopt_scripts;
+mod certificate;
 mod check;
 mod data;
 mod error;
@@ -45,6 +46,8 @@ pub use admin::{AdminConfig, AdminToken};
 pub use adopt::{AdoptConfig, AdoptMode, AdoptRule};
 pub use adopt_options::{AdoptOptions, BlindPolicy, LongTtlPolicy, NoTtlPolicy, UnknownPolicy};
 pub use adopt_scripts::{AdoptScript, ScriptOp, ScriptUnit};
+pub(crate) use certificate::now_in_seconds;
+pub use certificate::{CertificateTimes, CertificateTrouble};
 pub(crate) use check::shared_with_data;
 pub use data::{Announce, ClusterConfig, DataConfig, SentinelMaster};
 pub use error::{ConfigErrors, Problem};

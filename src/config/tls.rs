@@ -118,11 +118,6 @@ impl ServerTls {
         Ok(Arc::new(config))
     }
 
-    /// When the certificate shown to clients ends, in seconds since 1970. `None`: it cannot be read.
-    pub fn not_after(&self) -> Option<i64> {
-        not_after(&self.cert_file)
-    }
-
     /// The files behind these settings.
     pub fn files(&self) -> Vec<PathBuf> {
         let mut files = vec![self.cert_file.clone(), self.key_file.clone()];
@@ -169,12 +164,6 @@ impl ClientTls {
             }
         };
         Ok(Arc::new(config))
-    }
-
-    /// When the certificate shown to servers ends, in seconds since 1970. `None`: there is none, or it
-    /// cannot be read.
-    pub fn not_after(&self) -> Option<i64> {
-        not_after(self.cert_file.as_deref()?)
     }
 
     /// The files behind these settings.
@@ -250,22 +239,16 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
-fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+/// Reads the certificates of a file.
+///
+/// # Errors
+/// If there is none, or one is damaged.
+pub(super) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     match all {
         Ok(all) if !all.is_empty() => Ok(all),
         _ => Err("there is no certificate in PEM in it, or a damaged one".into()),
     }
-}
-
-/// When the first to end of the certificates in a file ends, in seconds since 1970.
-fn not_after(file: &Path) -> Option<i64> {
-    let chain = certificates(&std::fs::read(file).ok()?).ok()?;
-    let ends = |certificate: &CertificateDer<'_>| {
-        let (_, read) = x509_parser::parse_x509_certificate(certificate).ok()?;
-        Some(read.validity().not_after.timestamp())
-    };
-    chain.iter().filter_map(ends).min()
 }
 
 fn private_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, String> {

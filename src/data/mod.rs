@@ -9,7 +9,7 @@
 //! - `follow`: from one to the next. `role`: whether a Redis is a master, in its own words.
 //! - `cluster`: which node is behind which front. `front_view`: how a client there is shown the
 //!   others.
-//! - `metrics`: counters of all.
+//! - `metrics`: counters of all. [`write_refusals`]: whether it takes writes.
 
 mod cluster;
 mod follow;
@@ -17,6 +17,7 @@ mod front_view;
 mod metrics;
 mod role;
 mod tenure;
+pub(crate) mod write_refusals;
 
 use std::{fmt, io, net::IpAddr, sync::Arc, time::Duration};
 
@@ -49,6 +50,7 @@ use crate::{
 /// Gives each metric its help text. Install the recorder first.
 pub(crate) fn describe() {
     metrics::describe();
+    write_refusals::describe();
     sentinel::describe();
 }
 

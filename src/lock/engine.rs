@@ -328,6 +328,11 @@ impl Engine {
         self.locks.grants.nodes().outage.status()
     }
 
+    /// The log's last line about operations that found no quorum, while it is what there is to say.
+    pub(crate) fn no_quorum_line(&self) -> Option<String> {
+        self.locks.grants.nodes().outage.last_line()
+    }
+
     /// The locks held through this proxy, or waited for, that are wanted. `prefix`: the length of
     /// `locks.prefix`. Returns `None` if comparing all keys with the pattern would take too long.
     pub(crate) fn list(&self, wanted: &LocksWanted, prefix: usize) -> Option<Vec<LockStatus>> {

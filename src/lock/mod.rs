@@ -69,7 +69,8 @@ pub use engine::Engine;
 pub(crate) use engine::padded;
 pub use fitness::{
     change::{
-        BackedOut, ChangeError, ChangeStatus, Changed, NodeOfSet, SetNow, back_out, change, status,
+        BackedOut, ChangeError, ChangeStatus, Changed, NodeOfSet, SetNow, back_out, change,
+        nodes_now, status,
     },
     fault::Fault,
     init::{InitError, initialise},

@@ -42,6 +42,9 @@ use crate::config::{Endpoint, RedisUrl};
 /// another.
 const IN_HAND: u64 = 2 * 17 * 1024;
 
+/// Keepalive of connections for one question, which do not last so long.
+pub(crate) const KEEPALIVE_OF_QUESTIONS: Duration = Duration::from_secs(60);
+
 /// A connected byte stream.
 #[derive(Debug)]
 pub(crate) enum Stream {

@@ -3,8 +3,10 @@
 //!
 //! - `stream`: an encrypted stream.
 //! - `reload`: settings that follow their files.
-//! - [`metrics`]: the counters of both.
+//! - [`certificates`]: when those in use end.
+//! - [`metrics`]: the counters of all.
 
+pub(crate) mod certificates;
 pub(crate) mod metrics;
 mod reload;
 mod stream;
@@ -19,7 +21,7 @@ use rustls::{
 };
 use tokio::{io::AsyncWriteExt, net::TcpStream, time::timeout};
 
-use self::{metrics::TlsMetrics, reload::Reloading};
+use self::{certificates::UsedCertificates, metrics::TlsMetrics, reload::Reloading};
 use super::Stream;
 use crate::config::{ClientTls, RedisUrl, ServerTls, TlsProblem, tls};
 
@@ -47,10 +49,13 @@ impl Acceptor {
     pub(crate) fn start(address: SocketAddr, tls: &ServerTls) -> Result<Acceptor, String> {
         let (metrics, name) = (TlsMetrics::new("client"), format!("listen {address}"));
         let files = tls.files();
-        let (tls, place, ending) = (tls.clone(), name.clone(), metrics.clone());
+        let (tls, used) = (tls.clone(), UsedCertificates::new(&format!("{name}, tls")));
+        let (place, ending) = (name.clone(), metrics.clone());
         let load = move || {
             let loaded = tls.load().map_err(|problems| listed(&problems))?;
-            ending.ends(&place, tls.not_after());
+            let times = tls.certificate_times();
+            ending.end(&place, &times);
+            used.set(times);
             Ok(loaded)
         };
         let settings = Reloading::start(name, files, load, metrics.clone());
@@ -115,10 +120,12 @@ impl Connector {
         let (metrics, files) = (TlsMetrics::new(side), tls.files());
         let server_name = tls.server_name.as_deref().and_then(tls::server_name);
         let (tls, name, ending) = (tls.clone(), format!("tls ({side})"), metrics.clone());
-        let place = name.clone();
+        let (place, used) = (name.clone(), UsedCertificates::new(&name));
         let load = move || {
             let loaded = tls.load().map_err(|problems| listed(&problems))?;
-            ending.ends(&place, tls.not_after());
+            let times = tls.certificate_times();
+            ending.end(&place, &times);
+            used.set(times);
             Ok(loaded)
         };
         let settings = Reloading::start(name, files, load, metrics.clone());

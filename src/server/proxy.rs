@@ -18,7 +18,7 @@ use crate::{
     guard::Guards,
     lock::{Engine, padded},
     metrics::Recorder,
-    net::Acceptor,
+    net::{Acceptor, tls::certificates},
     server::{
         Control, admin,
         door::Door,
@@ -34,7 +34,7 @@ use crate::{
         reload::Reloader,
         serving::{Serving, Stoppable},
         systemd,
-        upgrade::{self, Predecessor, Rendezvous},
+        upgrade::{self, Predecessor, Rendezvous, Replacing},
         workers::Workers,
     },
     session::{self, Shared, idle::Idle, metrics::Metrics},
@@ -64,6 +64,8 @@ pub(super) struct Replacement {
     is_successor: bool,
     /// The id of that process, which may have clients still.
     predecessor: Option<i32>,
+    /// The connection on which it tells of them.
+    replacing: Option<Replacing>,
     /// The socket at which a process asks to take over.
     rendezvous: Option<Rendezvous>,
 }
@@ -92,6 +94,7 @@ impl Proxy {
         let engine = Engine::start_on(&locks, workers.shared());
         engine.tell_apart(&config.metrics.keys, &locks.prefix);
         tokio::spawn(exposure.clone().watch(shutdown.clone()));
+        tokio::spawn(certificates::watch());
         let idle = Arc::new(Idle::default());
         tokio::spawn(idle.clone().watch(data.clone(), shutdown.clone()));
         let guards = Guards::start(&config, data, workers.shared());
@@ -106,6 +109,7 @@ impl Proxy {
             exposure.clone(),
             guards.clone(),
             fleet.clone(),
+            (metrics.refusals.clone(), metrics.earlier.clone()),
         ));
         let (data, exposure) = (data.clone(), exposure.clone());
         Ok(Proxy {
@@ -134,20 +138,24 @@ impl Proxy {
         let Succession { predecessor, rendezvous } = succession;
         let is_successor = predecessor.is_some();
         let pid = predecessor.as_ref().and_then(Predecessor::pid);
+        let mut replacing = None;
         if let Some(predecessor) = predecessor {
             tokio::select! {
                 warm = predecessor.warm_up(&self.state) => warm?,
                 () = self.control.shutdown.cancelled() => return Ok(None),
             }
-            predecessor.replace().await?;
+            replacing = Some(predecessor.replace().await?);
         }
         let rendezvous = upgrade::install(rendezvous, is_successor)?;
-        Ok(Some(Replacement { is_successor, predecessor: pid, rendezvous }))
+        Ok(Some(Replacement { is_successor, predecessor: pid, replacing, rendezvous }))
     }
 
     /// Lets clients in, and tells the service manager.
     pub(super) async fn open_doors(self, opened: Opened, replacement: Replacement) -> Serving {
-        let Replacement { is_successor, predecessor, rendezvous } = replacement;
+        let Replacement { is_successor, predecessor, replacing, rendezvous } = replacement;
+        if let Some(replacing) = replacing {
+            tokio::spawn(replacing.follow(self.metrics.earlier.clone()));
+        }
         let shared = self.share();
         fleet::start(&shared, &self.config, self.data.clone());
         let (doors, admin) = (Stoppable::default(), Stoppable::default());

@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 use tracing::{error, info, warn};
 
 use crate::{
+    adopt::{Adoption, verdict::AdoptVerdict},
     config::{Config, ConfigErrors, LockNode, OTHER_NODES},
     server::{
         entry::{admission::Admission, descriptors},
@@ -25,11 +26,15 @@ use crate::{
         systemd,
     },
     session::Shared,
+    told::shown,
 };
 
 /// Why lock nodes are not asked yet.
 const AHEAD: &str = "this proxy asks others still, and goes over to those of the file once they have taken their place \
     (lockgate nodes --change, which needs them as locks.next_nodes first: docs/operations.md)";
+
+/// Most lines about what is refused once a rule is enforced.
+const MOST_REFUSED: usize = 16;
 
 /// The outcome of reading the configuration again.
 #[derive(Debug, PartialEq)]
@@ -187,6 +192,7 @@ impl Reloader {
         self.shared.engine.set_trail(config.log.locks == "all", &self.shared.name);
         if let Some(adoption) = self.shared.adoption.as_ref().filter(|_| taken.contains(&"adopt")) {
             adoption.step_to(&config.adopt.rules);
+            tell_refused(adoption, &running);
             for rule in &config.adopt.rules {
                 info!(keys = rule.keys.as_str(), mode = ?rule.mode, "adopt: the mode from now on");
             }
@@ -202,6 +208,26 @@ impl Reloader {
             warn!(key, "not changed in the running proxy: {why}");
         }
         info!(changed = taken.len(), not_changed = left.len(), "read the configuration again");
+    }
+}
+
+/// Tells of what was seen on keys whose rule is bridged or enforced from now on, and is refused there. The
+/// step is taken all the same: those programs may have been changed since.
+fn tell_refused(adoption: &Adoption, before: &Config) {
+    let stepped_up = |keys: &str| {
+        let now = adoption.rules().find(|(rule, _)| rule.keys.as_str() == keys);
+        let before = before.adopt.rules.iter().find(|rule| rule.keys.as_str() == keys);
+        now.zip(before).is_some_and(|((_, now), before)| now as u8 > before.mode as u8)
+    };
+    let refused = adoption.seen().0.into_iter().filter(|(sighting, ..)| {
+        sighting.verdict == AdoptVerdict::Refused && stepped_up(adoption.pattern(sighting))
+    });
+    for (sighting, client, times) in refused.take(MOST_REFUSED) {
+        let (keys, idiom) = (adoption.pattern(&sighting), sighting.op.as_str());
+        warn!(
+            keys, idiom, client = %shown(client.as_bytes()), because = sighting.because, times,
+            "adopt: what is seen on these keys is refused from now on (LOCKGATE ADOPTED)"
+        );
     }
 }
 

@@ -22,7 +22,7 @@ use crate::{
         upgrade::{self, Rendezvous, Replaced},
         workers::Workers,
     },
-    session::Shared,
+    session::{Shared, earlier::WhatIsLeft},
 };
 
 /// How long aborted sessions may take to end, and then the last releases to reach the nodes.
@@ -95,10 +95,23 @@ impl Serving {
         replaced.done().await;
         let connections = self.workers.running();
         info!(by, connections, ?grace, "replaced; serving the connections there are");
+        let own = || self.left();
         tokio::select! {
             () = self.workers.finished() => {}
             () = self.shutdown.cancelled() => {}
+            () = replaced.tell(own, &self.shared.metrics.earlier) => {}
             () = passed(grace) => warn!("upgrade_grace is over"),
+        }
+    }
+
+    /// What this process has still.
+    fn left(&self) -> WhatIsLeft {
+        let counts = self.shared.engine.counts();
+        let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+        WhatIsLeft {
+            connections: count(self.workers.running()),
+            held: count(counts.held),
+            waiters: count(counts.waiters),
         }
     }
 

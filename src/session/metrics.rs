@@ -4,7 +4,11 @@ use std::{sync::Arc, time::Duration};
 
 use metrics::{Counter, Histogram, Unit, counter, describe_counter, describe_histogram, histogram};
 
-use crate::metrics::{Tallied, labels};
+use super::earlier::{self, EarlierProcesses};
+use crate::{
+    data::write_refusals::DataRefusals,
+    metrics::{Tallied, labels},
+};
 
 labels! {
     /// Why a client's connection ended; the label `reason` of `lockgate_closes_total`.
@@ -133,6 +137,7 @@ labels! {
 
 /// Gives each metric its help text. The recorder must be installed.
 pub(crate) fn describe() {
+    earlier::describe();
     describe_counter!(
         "lockgate_received_bytes_total",
         "Bytes received, from clients and from the data node."
@@ -207,6 +212,10 @@ pub(crate) struct Metrics {
     pub unacknowledged_locks: Counter,
     /// Guarded writes that too few replicas had acknowledged.
     pub unacknowledged_writes: Counter,
+    /// Processes from before upgrades that have clients still.
+    pub earlier: Arc<EarlierProcesses>,
+    /// What the data node has refused, whoever asked.
+    pub refusals: Arc<DataRefusals>,
     /// How long commands of ours waited for earlier replies.
     pub barrier_wait_seconds: Histogram,
     /// By [`TakenBack`].
@@ -258,6 +267,8 @@ impl Metrics {
             fences_ahead: counter!("lockgate_guard_fences_ahead_total"),
             unacknowledged_locks: unacknowledged("lock"),
             unacknowledged_writes: unacknowledged("write"),
+            earlier: Arc::new(EarlierProcesses::new()),
+            refusals: Arc::new(DataRefusals::new()),
             barrier_wait_seconds: histogram!("lockgate_barrier_wait_seconds"),
             taken_back: TakenBack::ALL
                 .map(|result| {

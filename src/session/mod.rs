@@ -22,6 +22,7 @@
 //!   [`lock_transaction`], how far a transaction about an adopted lock has come.
 //! - [`operator`]: what an operator has done, by LOCKGATE or at the admin address.
 //! - [`shared`]: what all sessions share. [`idle`]: how long the data node lets clients be idle.
+//! - [`earlier`]: processes from before upgrades that have clients still.
 //! - [`naming`]: the name that a client gives itself.
 //! - [`planted`]: faults that tests put in on purpose.
 //! - [`metrics`]: counters of commands, and the words for how things end.
@@ -34,6 +35,7 @@ mod conn;
 mod core;
 mod desk;
 mod dropping;
+pub(crate) mod earlier;
 mod filter;
 mod gather;
 mod guarded;

@@ -26,6 +26,7 @@ use crate::{
     tools::{
         dev_cluster,
         dev_data::{DataServers, EVICT_NOTHING, line},
+        dev_rules,
         redis_server::RedisServer,
     },
 };
@@ -48,6 +49,14 @@ pub struct Options {
     /// The data is a Redis Cluster of six nodes; the proxy listens on six ports from --port on.
     #[arg(long, conflicts_with = "sentinel")]
     pub cluster: bool,
+    /// Writes to keys like these need the lock of the same name, as 'account:*' (guards). May be
+    /// repeated.
+    #[arg(long, value_name = "KEYS")]
+    pub guard: Vec<String>,
+    /// Keys like these are locks of existing libraries, as 'lock:*', and are taken on the lock nodes
+    /// (adopt, mode enforce). May be repeated.
+    #[arg(long, value_name = "KEYS")]
+    pub adopt: Vec<String>,
 }
 
 /// Runs until SIGINT or SIGTERM.
@@ -56,11 +65,13 @@ pub struct Options {
 /// with the thread that started them.
 ///
 /// # Errors
-/// If `redis-server` is missing, a port is taken, or the number of nodes is even.
+/// If `redis-server` is missing, a port is taken, the number of nodes is even, or keys cannot be guarded or
+/// adopted.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     if options.nodes.is_multiple_of(2) {
         bail!("{} lock nodes have no better majority than one less; give 1, 3, 5", options.nodes);
     }
+    let (guards, adopt) = dev_rules::read(&options.guard, &options.adopt)?;
     logging::start("warn", "auto")?;
     let count = if options.cluster { dev_cluster::NODES } else { 1 };
     if usize::from(u16::MAX - options.port) < count {
@@ -91,8 +102,11 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let mut config = Config {
         listen: listen.iter().copied().map(Listener::plain).collect(),
         admin: AdminConfig { listen: Some(admin), ..AdminConfig::default() },
+        guards,
+        adopt,
         ..Config::default()
     };
+    let rules = dev_rules::to_try(&config.guards.rules, &config.adopt.rules, options.port);
     data.configure(&mut config);
     config.locks.nodes = nodes.iter().map(|node| RedisUrl::local(node.port()).into()).collect();
 
@@ -110,7 +124,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
             ended = &mut proxy => return ended?,
             () = accepts(listen[0]) => {
                 // A welcome that cannot be written does not stop the proxy.
-                let _ = writeln!(stdout(), "{}", welcome(options, &data, &nodes));
+                let _ = writeln!(stdout(), "{}", welcome(options, &data, &nodes, &rules));
             }
         }
         tokio::select! {
@@ -132,7 +146,7 @@ async fn accepts(addr: SocketAddr) {
     }
 }
 
-fn welcome(options: &Options, data: &DataServers, nodes: &[RedisServer]) -> String {
+fn welcome(options: &Options, data: &DataServers, nodes: &[RedisServer], rules: &str) -> String {
     let port = options.port;
     let last = if options.cluster {
         format!(" to {}, a front for each node", usize::from(port) + dev_cluster::NODES - 1)
@@ -152,7 +166,7 @@ fn welcome(options: &Options, data: &DataServers, nodes: &[RedisServer]) -> Stri
     text += &format!(
         "\nTry, in another terminal:\n\n  \
          redis-cli -p {port} LOCK job PX 30000\n\
-         {}  \
+         {}{rules}  \
          redis-cli -p {port} UNLOCK job TOKEN     (the token that LOCK answered)\n",
         data.to_try(port)
     );

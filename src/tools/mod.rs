@@ -1,6 +1,7 @@
 //! The other commands of the binary, each by itself.
 //!
-//! - [`dev`]: `lockgate dev`, a whole deployment on this machine; `dev_data`: its data node, `dev_cluster`: or its
+//! - [`dev`]: `lockgate dev`, a whole deployment on this machine; `dev_rules`: its guards and adopt rules;
+//!   `dev_data`: its data node, `dev_cluster`: or its
 //!   Redis Cluster.
 //! - [`doctor`]: `lockgate doctor`, a diagnosis of each Redis of a configuration.
 //! - [`init`]: `lockgate init`, the first markers of a deployment.
@@ -12,6 +13,7 @@
 pub mod dev;
 mod dev_cluster;
 mod dev_data;
+mod dev_rules;
 pub mod doctor;
 pub mod init;
 pub mod manual;

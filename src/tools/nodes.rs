@@ -27,7 +27,8 @@ pub enum NodesStep {
 /// Shows which lock nodes of a configuration vote, and makes or takes back their change.
 ///
 /// # Errors
-/// If the configuration has no `locks.next_nodes`, or nodes are missing or not fit.
+/// If a change is to be made and the configuration has no `locks.next_nodes`, or nodes are missing or not
+/// fit.
 pub fn run(config: &Config, step: NodesStep) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let done = runtime.block_on(carry_out(config, step));
@@ -65,6 +66,11 @@ async fn change(
 async fn carry_out(config: &Config, step: NodesStep) -> anyhow::Result<()> {
     let locks = &config.locks;
     match step {
+        NodesStep::Show if locks.next_nodes.is_empty() => {
+            println!("no change is asked for: the file has no locks.next_nodes");
+            show("locks.nodes", lock::nodes_now(locks).await);
+            return Ok(());
+        }
         NodesStep::Show => {}
         NodesStep::Change { at_most } => match change(locks, at_most).await? {
             Ok(changed) => {
@@ -107,11 +113,15 @@ async fn carry_out(config: &Config, step: NodesStep) -> anyhow::Result<()> {
              left before lockgate nodes --change has told it"
         );
     }
-    for (title, nodes) in [("locks.nodes", nodes), ("locks.next_nodes", next_nodes)] {
-        println!("{title}:");
-        for NodeOfSet { address, what, .. } in nodes {
-            println!("  {address}  {what}");
-        }
-    }
+    show("locks.nodes", nodes);
+    show("locks.next_nodes", next_nodes);
     Ok(())
+}
+
+/// Shows what each node of a list has.
+fn show(list: &str, nodes: Vec<NodeOfSet>) {
+    println!("{list}:");
+    for NodeOfSet { address, what, .. } in nodes {
+        println!("  {address}  {what}");
+    }
 }

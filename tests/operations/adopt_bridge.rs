@@ -278,6 +278,33 @@ fn modes_change_step_by_step_under_connected_clients() {
 }
 
 #[test]
+fn a_step_that_refuses_what_was_seen_is_told_before_and_as_it_is_taken() {
+    let proxy = in_mode("audit");
+    let mut client = proxy.client();
+    assert_eq!(client.cmd(&["CLIENT", "SETNAME", "old-worker"]), Reply::ok());
+    assert_eq!(client.cmd(&["SET", "lock:job", "t"]), Reply::ok());
+    client.cmd(&TAKE);
+    let text = fs::read_to_string(proxy.config_file()).unwrap();
+    let next = proxy.config_file().with_file_name("next.yaml");
+    fs::write(&next, text.replace("mode: audit", "mode: bridge")).unwrap();
+    let mut doctor = std::process::Command::new(env!("CARGO_BIN_EXE_lockgate"));
+    let report = doctor.arg("doctor").arg(next).output().unwrap().stdout;
+    let report = String::from_utf8(report).unwrap();
+    let told =
+        " - a step of 'lock:*' from audit has overwrite of 'old-worker' refused, seen 1 times: ";
+    assert_eq!(report.matches(told).count(), 1, "{report}");
+    step(&proxy, "audit", "bridge");
+    let log = proxy.log();
+    let lines: Vec<&str> =
+        log.lines().filter(|line| line.contains("adopt: what is seen on these keys")).collect();
+    assert_eq!(lines.len(), 1, "{log}");
+    assert!(
+        lines[0].contains("\"idiom\":\"overwrite\"") && lines[0].contains("old-worker"),
+        "{lines:?}"
+    );
+}
+
+#[test]
 fn the_mode_of_each_rule_is_told_as_it_is_now() {
     let rules = "adopt:\n  - keys: 'lock:*'\n    lock: 'j:{1}'\n    mode: audit\n  - keys: 'never:*'\n    \
                  lock: 'n:{1}'\n    mode: enforce";

@@ -244,6 +244,11 @@ fn a_taken_port_is_named() {
     );
 }
 
+/// How `--version` names the commit of a build that is no release.
+#[allow(dead_code, reason = "its tests alone are run")]
+#[path = "../../build.rs"]
+mod build_script;
+
 #[test]
 fn help_and_version_are_there() {
     let help = lockgate(&["--help"]);

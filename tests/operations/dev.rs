@@ -88,6 +88,40 @@ fn end(signal: Signal) -> Option<i32> {
     status.code()
 }
 
+#[test]
+fn guards_and_adopted_locks_can_be_tried() {
+    let rules = ["--guard", "account:*", "--guard", "stock:*", "--adopt", "lock:*", "--nodes", "3"];
+    let dev = start_with(&rules).expect("it ended");
+    let tried = |words: &str| format!("redis-cli -p {} {words}", dev.port);
+    for words in ["SET account:1 100 ", "SET lock:1 me NX PX 30000 ", "LOCKGATE ADOPTED "] {
+        assert!(dev.printed.contains(&tried(words)), "{words} is not in {}", dev.printed);
+    }
+    let mut client = Client::connect(dev.port);
+    eventually("a quorum is there", || {
+        matches!(client.cmd(&["LOCK", "other", "t", "PX", "30000"]), Reply::Array(_))
+    });
+    for key in ["account:1", "stock:1"] {
+        let refused = client.cmd(&["SET", key, "100"]);
+        assert!(refused.error().starts_with("NOTHELD"), "{refused:?}");
+        client.cmd(&["LOCK", key]).grant();
+        assert_eq!(client.cmd(&["SET", key, "100"]), Reply::ok());
+    }
+    // The line as it is printed, by a shell.
+    let printf = dev.printed.lines().find(|line| line.contains("printf")).unwrap();
+    let line = printf.trim().split("      (").next().unwrap().replace("account:1", "account:2");
+    let output = Command::new("sh").args(["-c", &line]).output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stdout).ends_with("OK\n"), "{line}: {output:?}");
+    assert_eq!(client.cmd(&["SET", "lock:1", "me", "NX", "PX", "30000"]), Reply::ok());
+    assert_eq!(client.cmd(&["SET", "lock:1", "you", "NX", "PX", "30000"]), Reply::NullBulk);
+    let lock = format!("{:?}", client.cmd(&["LOCKGATE", "LOCK", "lock:1"]));
+    assert!(lock.contains(&format!("{:?}", Reply::bulk("lease"))), "{lock}");
+
+    let mut wrong = command(free_port().unwrap(), free_port().unwrap());
+    let output = wrong.args(["--guard", ""]).stderr(Stdio::piped()).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && error.contains("lockgate dev --guard"), "{error}");
+}
+
 /// Each command of README's "Try it", with the lines that it is to print.
 fn try_it() -> Vec<(&'static str, Vec<&'static str>)> {
     let (_, section) = README.split_once("\n## Try it\n").unwrap();

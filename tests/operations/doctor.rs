@@ -214,6 +214,47 @@ fn whatever_is_wrong_is_told_with_what_to_do() {
 }
 
 #[test]
+fn what_is_advised_is_about_what_came() {
+    let dir = tempfile::tempdir().unwrap();
+    let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+    let [cert, key] = [("crt", made.cert.pem()), ("key", made.signing_key.serialize_pem())].map(
+        |(name, content)| {
+            std::fs::write(dir.path().join(name), content).unwrap();
+            dir.path().join(name).display().to_string()
+        },
+    );
+    let tls_port = free_port().unwrap();
+    let port = tls_port.to_string();
+    let _tls = start(&[
+        "--tls-port",
+        &port,
+        "--tls-cert-file",
+        &cert,
+        "--tls-key-file",
+        &key,
+        "--tls-ca-cert-file",
+        &cert,
+        "--tls-auth-clients",
+        "no",
+    ]);
+    let locked = start(&["--requirepass", "secret"]);
+    let port = locked.port();
+    for (url, advice) in [
+        (locked.url(), "Put user and password into its URL"),
+        (format!("redis://:wrong@127.0.0.1:{port}"), "is not the right one"),
+        (format!("redis://bob:secret@127.0.0.1:{port}"), "is not the right one"),
+        (format!("rediss://localhost:{port}"), "Does it speak TLS at that port"),
+        (format!("redis://localhost:{tls_port}"), "begins with rediss://"),
+        (format!("rediss://localhost:{tls_port}"), "Name the CA that has signed"),
+        (format!("redis://127.0.0.1:{}", free_port().unwrap()), "Is it running"),
+    ] {
+        let (status, report, _) = doctor(&start(&[]).url(), std::slice::from_ref(&url), "");
+        let told = of_part(&report, "lock node 1");
+        assert!(status == Some(1) && told.contains(advice), "{url}: {report}");
+    }
+}
+
+#[test]
 fn nodes_that_wait_are_told_with_what_to_do() {
     let mut nodes = [start(&[]), start(&[]), start(&[])];
     let urls: Vec<String> = nodes.iter().map(RedisServer::url).collect();

@@ -194,13 +194,17 @@ struct Piped {
 
 impl Piped {
     fn start() -> Piped {
+        Piped::start_into(Stdio::piped())
+    }
+
+    fn start_into(log: Stdio) -> Piped {
         let mut place = Proxy::with().top("log: {locks: all}\n").start();
         place.terminate();
         place.wait();
         let mut child = Command::new("setpriv");
         child.args(["--pdeathsig", "KILL", env!("CARGO_BIN_EXE_lockgate"), "--config"]);
         child.arg(place.config_file()).env("LOCKGATE_LOG", "info");
-        let child = child.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
+        let child = child.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn();
         let piped = Piped { place, child: child.unwrap() };
         eventually("it is ready", || {
             let admin = ("127.0.0.1", piped.place.admin_port());
@@ -274,6 +278,17 @@ fn nobody_waits_for_who_reads_the_log_and_what_is_dropped_is_told() {
     let long: Vec<&str> = log.lines().filter(long).collect();
     assert_eq!(grants_in(&long.join("\n")) + dropped, 2500);
     assert!(log.contains(&format!("\"dropped\":{dropped}")), "{dropped}");
+}
+
+#[test]
+fn lines_that_a_full_disk_does_not_take_are_told_where_they_can_be() {
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let proxy = Piped::start_into(full.into());
+    proxy.lock(50);
+    eventually("they are counted", || proxy.dropped() >= 50);
+    let page = proxy.place.http("/readyz");
+    assert!(page.starts_with("HTTP/1.1 200") && page.contains("\nlog: "), "{page}");
+    assert!(page.contains(" lines were lost since the start, the audit trail's too"), "{page}");
 }
 
 #[test]

@@ -15,6 +15,7 @@ mod configuration;
 mod dev;
 mod digests;
 mod doctor;
+mod faults_shown;
 mod logs;
 mod manual;
 mod operator;

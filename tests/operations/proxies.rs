@@ -9,7 +9,7 @@ use std::{
 
 use serde_json::Value;
 
-use crate::support::{Proxy, browser::Browser, eventually};
+use crate::support::{Proxy, Reply, browser::Browser, encode, eventually};
 
 fn url(proxy: &Proxy) -> String {
     format!("http://127.0.0.1:{}", proxy.admin_port())
@@ -101,6 +101,45 @@ fn proxies_tell_how_the_others_are_and_which_does_not_answer() {
     other.start_again();
     let back = peer(&|peer| peer["answers"] == true);
     assert!(back["silent_ms"].is_null() && back["told"]["name"] != told["name"], "{back}");
+}
+
+#[test]
+fn who_holds_a_lock_through_another_proxy_is_told() {
+    let other = Proxy::with().nodes(3).start();
+    let peers = [stranger("x".into(), Duration::ZERO), url(&other)];
+    let proxy = Proxy::beside(&other).peers(&peers).start();
+    let mut holder = other.client();
+    assert_eq!(holder.cmd(&["CLIENT", "SETNAME", "worker-7"]), Reply::ok());
+    let fence = holder.cmd(&["LOCK", "job 1/2", "PX", "60000"]).grant().fence;
+    let asked = |proxy: &Proxy, path: &str| -> Value {
+        let page = proxy.http(path);
+        assert!(page.starts_with("HTTP/1.1 200"), "{page}");
+        serde_json::from_str(page.split_once("\r\n\r\n").unwrap().1).unwrap()
+    };
+    let of_holder = |row: &Value| {
+        assert_eq!(row["holder"]["name"], "worker-7", "{row}");
+        assert_eq!(row["holder"]["connected"], true);
+        assert_eq!(row["fence"], fence);
+        assert!(row["proxy"].as_str().unwrap().contains(&other.pid().to_string()), "{row}");
+    };
+    let holders = asked(&proxy, "/api/holders?key=job+1%2f2&key=nobody")["holders"].clone();
+    assert_eq!((holders[0]["kind"].clone(), &holders[1]), ("lease".into(), &Value::Null));
+    of_holder(&holders[0]);
+    let alone = asked(&proxy, "/api/holders?peers=no&key=job+1%2f2")["holders"].clone();
+    assert_eq!(alone[0], Value::Null);
+    of_holder(&asked(&other, "/api/holders?key=job+1%2f2")["holders"][0]);
+    // Somebody waits here, so the lock stands in the lists.
+    let mut waiter = proxy.client();
+    waiter.send(&encode(&["LOCK", "job 1/2", "PX", "60000", "WAIT", "60000"]));
+    eventually("it waits", || proxy.waiters() == 1);
+    let mut row = Value::Null;
+    eventually("the lock nodes have named a holder", || {
+        row = asked(&proxy, "/api/locks?by=waiters")["locks"][0].clone();
+        row["proxy"].is_string()
+    });
+    of_holder(&row);
+    assert_eq!((&row["kind"], &row["waiters"]), (&"elsewhere".into(), &1.into()));
+    assert!(proxy.http("/api/holders").starts_with("HTTP/1.1 400"));
 }
 
 #[test]

@@ -290,6 +290,40 @@ fn a_session_lock_stays_with_the_process_that_granted_it() {
 }
 
 #[test]
+fn what_the_process_before_has_still_is_told_until_it_ends() {
+    let place = Place::new();
+    let mut old = place.setup().nodes(3).start();
+    let mut holder = old.client();
+    holder.cmd(&["LOCK", "kept"]).grant();
+    holder.cmd(&["LOCK", "lease", "PX", "60000"]).grant();
+    let _other = old.client().cmd(&["PING"]);
+    let _next = Process::upgrade(&place, &old.config_file());
+    let line = format!("upgrade: the process before (pid {}) has ", old.pid());
+    let told = |words: &str| old.http("/readyz").contains(&format!("{line}{words}"));
+    eventually("it is told", || told("1 connections, 2 locks and 0 waiters still"));
+    assert!(old.http("/readyz").starts_with("HTTP/1.1 200"));
+    assert_eq!(old.metric("lockgate_earlier_processes", ""), 1.0);
+    assert_eq!(old.metric("lockgate_earlier_connections", ""), 1.0);
+    assert_eq!(old.metric("lockgate_earlier_locks", ""), 2.0);
+    let status = old.http("/api/status");
+    let part = format!("\"pid\":{},\"connections\":1,\"held\":2,\"waiters\":0", old.pid());
+    assert!(status.contains(&part), "{status}");
+    let mut operator = old.client();
+    let Reply::Bulk(info) = operator.cmd(&["LOCKGATE", "INFO"]) else { panic!() };
+    let info = String::from_utf8(info).unwrap();
+    let entry = format!("earlier_process0:pid={};connections=1;held=2;waiters=0", old.pid());
+    assert!(info.contains("earlier_processes:1") && info.contains(&entry), "{info}");
+    // A client of the old process waits, which is told too.
+    operator.cmd(&["LOCK", "mine", "PX", "60000"]).grant();
+    holder.send(&support::encode(&["LOCK", "mine", "PX", "60000", "WAIT", "60000"]));
+    eventually("it is told", || told("1 connections, 2 locks and 1 waiters still"));
+    drop(holder);
+    old.wait();
+    eventually("its end is seen", || !old.http("/readyz").contains("upgrade: "));
+    assert_eq!(old.metric("lockgate_earlier_processes", ""), 0.0);
+}
+
+#[test]
 fn a_waiter_of_the_old_process_gets_the_lock_of_a_client_of_the_new_one() {
     let place = Place::new();
     let mut proxy = place.setup().nodes(3).start();

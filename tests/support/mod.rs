@@ -488,6 +488,11 @@ impl Proxy {
         Client::connect(self.data_port)
     }
 
+    /// The data node's port, past the proxy.
+    pub fn data_client_port(&self) -> u16 {
+        self.data_port
+    }
+
     /// A lock node, from 0.
     pub fn node(&mut self, index: usize) -> &mut RedisServer {
         &mut self.nodes[index]

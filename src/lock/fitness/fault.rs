@@ -60,7 +60,7 @@ impl Fault {
             Fault::Auth => "it refuses the credentials, or allows them too little",
             Fault::Unidentified => "it does not tell its run_id, so a restart would go unseen",
             Fault::Garbage => "it answers what Redis does not answer",
-            Fault::Slow => "it mostly takes more than half of locks.node_timeout to answer",
+            Fault::Slow => "it often takes more than half of locks.node_timeout to answer",
             Fault::Foreign => "it belongs to another deployment",
             Fault::Disagrees => "it was set up with other nodes or another prefix",
             Fault::Clock => "its clock has jumped forward, so it may have ended locks too early",

@@ -1,34 +1,78 @@
 //! How fast a lock node answers. A node that is up and too slow votes too late, and from outside
 //! looks well.
+//!
+//! The share of late answers is what counts, with a memory of ten seconds: a node of which every second
+//! vote is late is slow all the time, and not by turns.
 
 use std::{
-    sync::atomic::{AtomicBool, AtomicU16, Ordering},
+    sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering},
     time::Duration,
 };
 
 use metrics::Gauge;
 use tracing::{info, warn};
 
-use crate::lock::Fault;
+use crate::{clock::Instant, lock::Fault, sync::Mutex};
 
-/// More of the last eight samples over a limit than this make a node slow.
-const MANY: u32 = 4;
-/// With as few samples over the limit as this the node is fast again.
-const FEW: u32 = 2;
-/// So many samples in a row that came too late make a node slow at once.
-const IN_A_ROW: u8 = 0b111;
+/// How long answers are counted together.
+const SPAN: Duration = Duration::from_secs(1);
+/// How many spans are remembered.
+const SPANS: usize = 10;
+/// How many spans, with the one that goes on, make a node slow.
+const LATELY: usize = 2;
+/// Fewer slow answers than this may happen.
+const LEAST: u32 = 3;
+/// So many looks in a row at requests that should have been answered make a node slow at once.
+const IN_A_ROW: u8 = 3;
+
+/// Answers of some time.
+#[derive(Debug, Clone, Copy, Default)]
+struct Answers {
+    all: u32,
+    /// Those that took more than half of `locks.node_timeout`.
+    slow: u32,
+    /// Those that took more than all of it.
+    late: u32,
+}
+
+/// Answers that are remembered, the last span first.
+struct PastAnswers {
+    spans: [Answers; SPANS],
+    /// When the span began that goes on.
+    since: Option<Instant>,
+}
 
 /// The times of one node's last answers: one sample for each read, PINGs included.
 pub(crate) struct Pace {
     address: String,
     timeout: Duration,
     gauge: Gauge,
-    /// One bit for each sample, the lowest for the last one. The lower byte says whether it took
-    /// more than half of `locks.node_timeout`, the upper byte whether more than all of it. Only the
-    /// connection's task changes it.
-    recent: AtomicU16,
+    /// The span that goes on. Only the connection's task changes these.
+    all: AtomicU32,
+    slow_ones: AtomicU32,
+    late_ones: AtomicU32,
+    /// How many looks in a row found nothing answered that should have been.
+    unanswered: AtomicU8,
+    past: Mutex<PastAnswers>,
     slow: AtomicBool,
     too_slow: AtomicBool,
+    /// What the log and the gauge have.
+    told: AtomicBool,
+}
+
+impl Answers {
+    fn plus(self, other: Answers) -> Answers {
+        Answers {
+            all: self.all.saturating_add(other.all),
+            slow: self.slow.saturating_add(other.slow),
+            late: self.late.saturating_add(other.late),
+        }
+    }
+}
+
+/// Whether more than one in `part` of all is so, and it is no chance.
+fn exceeds(count: u32, all: u32, part: u64) -> bool {
+    count >= LEAST && u64::from(count) * part > u64::from(all)
 }
 
 impl Pace {
@@ -39,20 +83,32 @@ impl Pace {
             address: address.to_owned(),
             timeout,
             gauge,
-            recent: AtomicU16::new(0),
+            all: AtomicU32::new(0),
+            slow_ones: AtomicU32::new(0),
+            late_ones: AtomicU32::new(0),
+            unanswered: AtomicU8::new(0),
+            past: Mutex::new(PastAnswers { spans: Default::default(), since: None }),
             slow: AtomicBool::new(false),
             too_slow: AtomicBool::new(false),
+            told: AtomicBool::new(false),
         }
     }
 
-    /// Whether the answers mostly take more than half of `locks.node_timeout`.
+    /// Whether more than a quarter of the answers take more than half of `locks.node_timeout`. Once that is
+    /// so, it is until fewer than a tenth of those of ten seconds do.
     pub(crate) fn is_slow(&self) -> bool {
-        self.slow.load(Ordering::Relaxed)
+        self.slow.load(Ordering::Relaxed) || self.is_stuck()
     }
 
-    /// Whether the answers mostly come too late to count.
+    /// Whether more than half of the answers come too late to count. Once that is so, it is until fewer than
+    /// a quarter of those of ten seconds do.
     pub(crate) fn is_too_slow(&self) -> bool {
-        self.too_slow.load(Ordering::Relaxed)
+        self.too_slow.load(Ordering::Relaxed) || self.is_stuck()
+    }
+
+    /// Whether nothing is answered at all.
+    fn is_stuck(&self) -> bool {
+        self.unanswered.load(Ordering::Relaxed) >= IN_A_ROW
     }
 
     /// Whether an answer that took so long came too late.
@@ -61,38 +117,81 @@ impl Pace {
         took > self.timeout
     }
 
-    /// Notes how long an answer took, or has been waited for. Logs one line when the node becomes
-    /// slow, and one when it is fast again.
+    /// Notes how long an answer took.
     #[inline]
     pub(crate) fn sample(&self, took: Duration) {
-        let recent = self.recent.load(Ordering::Relaxed);
+        self.all.store(self.all.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         // Nearly always all answers are fast, and this is skipped.
-        if recent != 0 || took + took > self.timeout {
-            self.judge(recent, took);
+        if took + took > self.timeout || self.unanswered.load(Ordering::Relaxed) != 0 {
+            self.count(took);
         }
     }
 
     #[cold]
-    fn judge(&self, recent: u16, took: Duration) {
-        let [slow, late] = recent.to_le_bytes();
-        let slow = slow << 1 | u8::from(took > self.timeout / 2);
-        let late = late << 1 | u8::from(self.is_late(took));
-        self.recent.store(u16::from_le_bytes([slow, late]), Ordering::Relaxed);
-        let judge = |was: bool, bits: u8| {
-            let enough = if was { FEW } else { MANY };
-            bits.count_ones() > enough || late & IN_A_ROW == IN_A_ROW
+    fn count(&self, took: Duration) {
+        self.unanswered.store(0, Ordering::Relaxed);
+        self.slow_ones.fetch_add(u32::from(took > self.timeout / 2), Ordering::Relaxed);
+        self.late_ones.fetch_add(u32::from(self.is_late(took)), Ordering::Relaxed);
+    }
+
+    /// Looks at how the node answers, a few times a second. `waited`: how long the first request has waited
+    /// that is not answered. Logs one line when the node becomes slow, and one when it is fast again.
+    pub(crate) fn look(&self, now: Instant, waited: Option<Duration>) {
+        if waited.is_some_and(|waited| self.is_late(waited)) {
+            self.all.fetch_add(1, Ordering::Relaxed);
+            self.slow_ones.fetch_add(1, Ordering::Relaxed);
+            self.late_ones.fetch_add(1, Ordering::Relaxed);
+            let unanswered = self.unanswered.load(Ordering::Relaxed).saturating_add(1);
+            self.unanswered.store(unanswered, Ordering::Relaxed);
+        }
+        let (lately, all) = self.remember(now);
+        let slow = match self.slow.load(Ordering::Relaxed) {
+            true => exceeds(all.slow, all.all, 10),
+            false => exceeds(lately.slow, lately.all, 4),
         };
-        let before = self.is_slow();
-        self.too_slow.store(judge(self.is_too_slow(), late), Ordering::Relaxed);
-        let slow = judge(before, slow);
-        if slow == before {
+        let too_slow = match self.too_slow.load(Ordering::Relaxed) {
+            true => exceeds(all.late, all.all, 4),
+            false => exceeds(lately.late, lately.all, 2),
+        };
+        self.slow.store(slow, Ordering::Relaxed);
+        self.too_slow.store(too_slow, Ordering::Relaxed);
+        self.tell(all);
+    }
+
+    /// Moves on to the next span if this one is over. Returns the answers of the last spans, and of all.
+    fn remember(&self, now: Instant) -> (Answers, Answers) {
+        let mut past = self.past.lock();
+        let mut current = Answers {
+            all: self.all.load(Ordering::Relaxed),
+            slow: self.slow_ones.load(Ordering::Relaxed),
+            late: self.late_ones.load(Ordering::Relaxed),
+        };
+        let since = *past.since.get_or_insert(now);
+        if now.saturating_duration_since(since) >= SPAN {
+            past.spans.rotate_right(1);
+            past.spans[0] = std::mem::take(&mut current);
+            past.since = Some(now);
+            for counter in [&self.all, &self.slow_ones, &self.late_ones] {
+                counter.store(0, Ordering::Relaxed);
+            }
+        }
+        let sum = |spans: &[Answers]| spans.iter().copied().fold(current, Answers::plus);
+        (sum(&past.spans[..LATELY]), sum(&past.spans))
+    }
+
+    fn tell(&self, last: Answers) {
+        let slow = self.is_slow();
+        if self.told.swap(slow, Ordering::Relaxed) == slow {
             return;
         }
-        self.slow.store(slow, Ordering::Relaxed);
         self.gauge.set(f64::from(u8::from(slow)));
         let (node, fault) = (&self.address, Fault::Slow);
+        let Answers { all, slow: slow_ones, late } = last;
         if slow {
-            warn!(%node, fault = fault.as_str(), "lock node is unfit: {}", fault.meaning());
+            warn!(
+                %node, fault = fault.as_str(), answers = all, slow = slow_ones, late,
+                "lock node is unfit: {}", fault.meaning()
+            );
         } else {
             info!(%node, "lock node is no longer slow");
         }
@@ -100,9 +199,14 @@ impl Pace {
 
     /// Forgets all samples: the connection is gone, or is another.
     pub(crate) fn reset(&self) {
-        self.recent.store(0, Ordering::Relaxed);
-        self.slow.store(false, Ordering::Relaxed);
-        self.too_slow.store(false, Ordering::Relaxed);
+        *self.past.lock() = PastAnswers { spans: Default::default(), since: None };
+        for counter in [&self.all, &self.slow_ones, &self.late_ones] {
+            counter.store(0, Ordering::Relaxed);
+        }
+        self.unanswered.store(0, Ordering::Relaxed);
+        for state in [&self.slow, &self.too_slow, &self.told] {
+            state.store(false, Ordering::Relaxed);
+        }
     }
 }
 
@@ -110,24 +214,69 @@ impl Pace {
 mod tests {
     use super::*;
 
+    /// A pace, and a clock by which each answer comes when the one before was looked at.
+    struct PacedNode {
+        pace: Pace,
+        now: Instant,
+        /// How often it has become slow, or fast again.
+        changes: usize,
+    }
+
+    impl PacedNode {
+        fn new() -> PacedNode {
+            let pace = Pace::new("a:1", Duration::from_millis(50), Gauge::noop());
+            PacedNode { pace, now: Instant::now(), changes: 0 }
+        }
+
+        /// For so many tenths of a second, one answer each that takes what `took` says, in ms.
+        fn answers(&mut self, tenths: u64, took: impl Fn(u64) -> u64) -> (bool, bool) {
+            for tenth in 0..tenths {
+                self.now += Duration::from_millis(100);
+                self.pace.sample(Duration::from_millis(took(tenth)));
+                let before = self.pace.is_slow();
+                self.pace.look(self.now, None);
+                self.changes += usize::from(self.pace.is_slow() != before);
+            }
+            (self.pace.is_slow(), self.pace.is_too_slow())
+        }
+    }
+
     #[test]
-    fn a_node_is_slow_by_most_of_its_answers_and_fast_again_by_nearly_all() {
-        let ms = Duration::from_millis;
-        let pace = Pace::new("a:1", ms(50), Gauge::noop());
-        let told = |took: u64, times: usize| {
-            (0..times).for_each(|_| pace.sample(ms(took)));
-            (pace.is_slow(), pace.is_too_slow())
-        };
-        assert_eq!(told(25, 100), (false, false), "half is not more than half");
-        assert_eq!(told(80, 2), (false, false), "twice may happen");
-        assert_eq!(told(1, 8), (false, false));
-        assert_eq!(told(30, 4), (false, false));
-        assert_eq!(told(30, 1), (true, false), "slow, but its votes count");
-        assert_eq!(told(1, 5), (true, false));
-        assert_eq!(told(1, 1), (false, false));
-        assert_eq!(told(51, 3), (true, true), "late three times in a row");
-        assert_eq!(told(30, 8), (true, false));
-        pace.reset();
-        assert_eq!(told(80, 2), (false, false));
+    fn a_node_is_slow_by_the_share_of_its_late_answers() {
+        let mut watch = PacedNode::new();
+        assert_eq!(watch.answers(100, |_| 25), (false, false), "half is not more than half");
+        assert_eq!(watch.answers(2, |_| 80), (false, false), "twice may happen");
+        assert_eq!(watch.answers(100, |_| 1), (false, false));
+        assert_eq!(watch.answers(20, |_| 30), (true, false), "slow, but its votes count");
+        assert_eq!(watch.answers(20, |_| 51), (true, true));
+        assert_eq!(watch.answers(50, |_| 1), (true, true), "it is remembered");
+        assert_eq!(watch.answers(60, |_| 1), (false, false));
+        watch.answers(20, |_| 51);
+        watch.pace.reset();
+        assert_eq!(watch.answers(2, |_| 80), (false, false));
+    }
+
+    #[test]
+    fn a_node_that_is_late_by_turns_is_slow_all_the_time() {
+        // Two of three answers are late, then one of two, and one of five.
+        for late in [|n| n % 3 != 0, |n| n % 2 == 0, |n: u64| n % 5 == 0] {
+            let mut watch = PacedNode::new();
+            watch.answers(30, |_| 51);
+            assert_eq!(watch.changes, 1);
+            watch.answers(600, |n| if late(n) { 51 } else { 1 });
+            assert_eq!((watch.changes, watch.pace.is_slow()), (1, true));
+        }
+    }
+
+    #[test]
+    fn a_node_that_answers_nothing_is_slow_at_once_and_until_it_answers() {
+        let mut watch = PacedNode::new();
+        watch.answers(1000, |_| 1);
+        for look in 1..=IN_A_ROW {
+            assert!(!watch.pace.is_too_slow(), "{look}");
+            watch.pace.look(watch.now, Some(Duration::from_millis(51)));
+        }
+        assert!(watch.pace.is_slow() && watch.pace.is_too_slow());
+        assert_eq!(watch.answers(20, |_| 1), (false, false));
     }
 }

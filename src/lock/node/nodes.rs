@@ -477,10 +477,14 @@ impl Nodes {
             })
             .map(|(why, node)| {
                 let NodeStatus { address, reason, unfit, .. } = self.status_of(node, key);
-                let told = matches!(why, Absence::Quarantined | Absence::Unconfirmed)
-                    || why == Absence::Down && unfit == Some(Fault::Changing);
-                let reason = reason.filter(|_| told);
-                format!("{address} ({})", reason.as_deref().unwrap_or(why.as_str()))
+                let why = match (why, unfit, reason) {
+                    (Absence::Quarantined | Absence::Unconfirmed, _, Some(reason))
+                    | (Absence::Down, Some(Fault::Changing), Some(reason)) => reason,
+                    // It answers, and has a fault that has a name.
+                    (Absence::Down, Some(fault), _) => fault.as_str().replace('_', " "),
+                    (why, ..) => why.as_str().to_owned(),
+                };
+                format!("{address} ({why})")
             })
             .collect();
         let error = NoQuorum {

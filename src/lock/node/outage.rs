@@ -17,6 +17,8 @@ use crate::{
 /// The shortest time between two lines in the log, and the time for which a failure counts if
 /// nothing was asked since.
 const TELL_EVERY: Duration = Duration::from_secs(10);
+/// How long the last line is shown: somewhat longer than until the next.
+const SHOWN_FOR: Duration = Duration::from_secs(12);
 /// So many failures in a row are no chance.
 const IN_A_ROW: u64 = 8;
 
@@ -39,12 +41,15 @@ struct LastFailure {
     /// The time from which `asked` and `failed` are counted.
     since: Instant,
     told: Option<Instant>,
+    /// The last line in the log.
+    line: Option<String>,
 }
 
 impl Outage {
     pub(in crate::lock) fn new() -> Outage {
         let now = Instant::now();
-        let last = Mutex::new(LastFailure { error: None, at: now, since: now, told: None });
+        let last =
+            Mutex::new(LastFailure { error: None, at: now, since: now, told: None, line: None });
         let (zero, all_late) = (AtomicU64::default, counter!("lockgate_all_late_total"));
         Outage { asked: zero(), failed: zero(), in_a_row: zero(), all_late, last }
     }
@@ -89,6 +94,13 @@ impl Outage {
         last.error.clone().filter(|_| counts).map(|error| (failed, error))
     }
 
+    /// The last line in the log, unless a newer one would be there if locks still failed.
+    pub(in crate::lock) fn last_line(&self) -> Option<String> {
+        let last = self.last.lock();
+        let is_recent = last.told.is_some_and(|told| told.elapsed() < SHOWN_FOR);
+        last.line.clone().filter(|_| is_recent)
+    }
+
     /// Logs the failures, if there are any and the last line is long enough ago.
     pub(in crate::lock) fn tell(&self) {
         let now = Instant::now();
@@ -105,11 +117,10 @@ impl Outage {
         if failed > 0
             && let Some(error) = &last.error
         {
-            warn!(
-                "NOQUORUM: {failed} of {asked} operations in {:.1} s; {error}",
-                time.as_secs_f64()
-            );
-            last.told = Some(now);
+            let time = time.as_secs_f64();
+            let line = format!("NOQUORUM: {failed} of {asked} operations in {time:.1} s; {error}");
+            warn!("{line}");
+            (last.told, last.line) = (Some(now), Some(line));
         }
     }
 }
@@ -138,5 +149,25 @@ mod tests {
         assert!(outage.status().is_some());
         outage.decided(Decision::No, true);
         assert_eq!(outage.status(), None, "held by another is an answer");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_last_line_is_shown_until_the_next_would_be_there() {
+        let outage = Outage::new();
+        outage.tell();
+        assert_eq!(outage.last_line(), None);
+        let error = NoQuorum { answered: 2, nodes: 5, quorum: 3, ..NoQuorum::default() };
+        for decision in [Decision::Yes, Decision::NoQuorum, Decision::Yes] {
+            outage.decided(decision, true);
+        }
+        outage.failed(&error);
+        outage.tell();
+        let line = outage.last_line().unwrap();
+        assert!(line.starts_with("NOQUORUM: 1 of 3 operations in 0.0 s; "), "{line}");
+        tokio::time::advance(TELL_EVERY).await;
+        outage.tell();
+        assert_eq!(outage.last_line(), Some(line));
+        tokio::time::advance(SHOWN_FOR - TELL_EVERY).await;
+        assert_eq!(outage.last_line(), None);
     }
 }

@@ -238,11 +238,8 @@ impl Pump {
             if !self.in_flight.is_empty() && now - self.heard >= self.side.silence {
                 return Err(Closed::Silent(self.side.silence));
             }
-            if let Some(waited) = self.in_flight.front().map(|first| now - first.at)
-                && self.side.metrics.pace.is_late(waited)
-            {
-                self.side.metrics.pace.sample(waited);
-            }
+            let waited = self.in_flight.front().map(|first| now - first.at);
+            self.side.metrics.pace.look(now, waited);
             let may_send = !self.repeats.is_needed() && self.refused.is_empty();
             if may_send && self.asked.is_none_or(|asked| now - asked >= TIME_EVERY) {
                 self.ask_time(now);

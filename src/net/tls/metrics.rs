@@ -2,6 +2,8 @@
 
 use metrics::{Counter, Unit, counter, describe_counter, describe_gauge, gauge};
 
+use crate::config::CertificateTimes;
+
 /// Gives each metric its help text. Install the recorder first.
 pub(crate) fn describe() {
     describe_counter!("lockgate_tls_handshake_failures_total", "TLS handshakes failed, by side.");
@@ -12,7 +14,8 @@ pub(crate) fn describe() {
     describe_gauge!(
         "lockgate_tls_certificate_not_after_timestamp_seconds",
         Unit::Seconds,
-        "When the certificate that the proxy shows ends, in seconds since 1970, by side and place."
+        "When the certificate that the proxy shows ends, or the last of the CAs that it trusts, in seconds since \
+         1970, by side and place."
     );
 }
 
@@ -40,12 +43,16 @@ impl TlsMetrics {
         }
     }
 
-    /// Tells when a certificate ends, in seconds since 1970. `place`: whose it is, as the log names it.
-    pub(super) fn ends(&self, place: &str, not_after: Option<i64>) {
-        if let Some(not_after) = not_after {
+    /// Tells when certificates end. `place`: whose they are, as the log names it.
+    pub(super) fn end(&self, place: &str, times: &[CertificateTimes]) {
+        for CertificateTimes { key, ends, .. } in times {
+            let place = match *key {
+                "cert_file" => place.to_owned(),
+                key => format!("{place}, {key}"),
+            };
             gauge!("lockgate_tls_certificate_not_after_timestamp_seconds",
-                "side" => self.side, "place" => place.to_owned())
-            .set(not_after as f64);
+                "side" => self.side, "place" => place)
+            .set(*ends as f64);
         }
     }
 }

@@ -2,11 +2,11 @@
 
 use std::{
     fmt::Write as _,
-    io::{self, ErrorKind, Read, Write},
+    io::{ErrorKind, Read, Write},
     net::{SocketAddr, TcpStream, ToSocketAddrs},
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -15,25 +15,30 @@ use anyhow::{Context as _, bail};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tracing::{info, warn};
 
+use super::data_check;
 use crate::{
     adopt::fleet::{Fleet, ModeConflict},
-    config::RedisUrl,
-    data::DataNode,
+    config::CertificateTrouble,
+    data::{
+        DataNode,
+        write_refusals::{DataRefusals, WriteRefusal},
+    },
     guard::Guards,
     lock::{Engine, NodeStatus},
+    log_writer,
     metrics::Recorder,
-    resp::encode,
-    server::{
-        entry::exposure::{self, Exposure},
-        metrics::StateMetrics,
-    },
+    net::tls::certificates,
+    server::{entry::exposure::Exposure, metrics::StateMetrics},
+    session::earlier::{EarlierProcess, EarlierProcesses, WhatIsLeft},
     sync::Mutex,
 };
 
 /// How often the data node is asked. A scrape never asks it.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// How long the data node may take to answer.
-const CHECK_LIMIT: Duration = Duration::from_secs(1);
+pub(super) const CHECK_LIMIT: Duration = Duration::from_secs(1);
+/// How many checks ask for no write once the data node has said that the proxy's user may make none.
+const FORBIDDEN_FOR: u32 = 60;
 /// How long a health check may take.
 const HEALTH_LIMIT: Duration = Duration::from_secs(3);
 
@@ -106,6 +111,11 @@ pub(crate) struct PageSource {
     fleet: Arc<Fleet>,
     /// Whether the data node is connected to and does not answer.
     data_is_silent: Arc<AtomicBool>,
+    refusals: Arc<DataRefusals>,
+    /// Processes from before upgrades that have clients still.
+    pub(super) earlier: Arc<EarlierProcesses>,
+    /// How many checks are still to be made without asking the data node for a write.
+    checks_without_writes: AtomicU32,
     /// Reason why the data node is not reachable; `None` if it is. Changed by [`State::watch`].
     data_problem: Mutex<Option<String>>,
     /// Whether the process is to end.
@@ -122,6 +132,7 @@ impl PageSource {
         exposure: Arc<Exposure>,
         guards: Option<Arc<Guards>>,
         fleet: Arc<Fleet>,
+        (refusals, earlier): (Arc<DataRefusals>, Arc<EarlierProcesses>),
     ) -> PageSource {
         let data_problem = Mutex::new(Some("not asked yet".into()));
         let (draining, gauges) = (AtomicBool::new(false), StateMetrics::new());
@@ -133,6 +144,9 @@ impl PageSource {
             guards,
             fleet,
             data_is_silent: Arc::default(),
+            refusals,
+            earlier,
+            checks_without_writes: AtomicU32::new(0),
             data_problem,
             draining,
             gauges,
@@ -186,6 +200,13 @@ impl PageSource {
             (None, None) => lines.fine(format!("data node {}: ok", self.data)),
             (Some(problem), _) => lines.problem(format!("data node {}: {problem}", self.data)),
         }
+        if let (None, Some((refusal, words))) = (&data_problem, self.refusals.now()) {
+            lines.problem(format!(
+                "data node {}: refuses writes ({words}): LOCK of guards' locks and their writes fail; {}",
+                self.data,
+                refusal.advice()
+            ));
+        }
         if let Some((summary, troubles)) = self.data.cluster() {
             lines.fine(summary);
             for trouble in troubles {
@@ -209,6 +230,8 @@ impl PageSource {
         let outage = self.engine.outage();
         if let Some((failed, error)) = &outage {
             lines.problem(format!("locks: NOQUORUM {failed} times in a row: {error}"));
+        } else if let Some(line) = self.engine.no_quorum_line() {
+            lines.problem(format!("locks: {line}"));
         }
         let paused = self.engine.paused_for();
         if let Some(left) = paused {
@@ -244,6 +267,27 @@ impl PageSource {
             lines.problem(format!(
                 "adopt: '{keys}' is {here} here and {there} in another proxy ({name}): a lock may be \
                  granted twice"
+            ));
+        }
+        for CertificateTrouble { what, .. } in certificates::troubles() {
+            lines.problem(format!("certificate: {what}"));
+        }
+        for EarlierProcess { pid, left } in self.earlier.all() {
+            let left = match left {
+                None => "may have clients".to_owned(),
+                Some(WhatIsLeft { connections, held, waiters }) => {
+                    format!("has {connections} connections, {held} locks and {waiters} waiters")
+                }
+            };
+            lines.problem(format!(
+                "upgrade: the process before (pid {pid}) {left} still, which are shown nowhere else \
+                 (upgrade_grace)"
+            ));
+        }
+        if let Some(lost) = log_writer::lost_lately() {
+            lines.problem(format!(
+                "log: {lost} lines were lost since the start, the audit trail's too, the last one within ten \
+                 minutes: nobody reads them, or the disk is full"
             ));
         }
         let votes = voting >= quorum && outage.is_none();
@@ -288,17 +332,39 @@ impl PageSource {
     /// Asks the data node, with a line in the log if the answer has changed.
     async fn check(&self) {
         let Some(tenure) = self.data.tenure() else {
+            self.refusals.asked(None);
             return self.note(Some(self.data.problem().unwrap_or_default()));
         };
-        let answer = timeout(CHECK_LIMIT, self.ping(&tenure.url)).await;
-        let is_silent = answer.is_err();
-        let problem = match answer {
-            Ok(Ok(())) => None,
-            Ok(Err(error)) => Some(error.to_string()),
-            Err(_) => Some(format!("no answer within {CHECK_LIMIT:?}")),
+        let (url, connector) = (&tenure.url, self.data.connector());
+        let asking = data_check::ask(url, connector, self.may_ask_for_writes());
+        let answer = timeout(CHECK_LIMIT, asking).await;
+        self.data_is_silent.store(answer.is_err(), Ordering::Relaxed);
+        let (writes, problem) = match answer {
+            Ok(Ok(answer)) => {
+                if answer.is_forbidden {
+                    self.checks_without_writes.store(FORBIDDEN_FOR, Ordering::Relaxed);
+                }
+                (answer.writes, None)
+            }
+            Ok(Err(error)) => {
+                let error = error.to_string();
+                // PING is refused too while a disk is full, a script runs or the data is read.
+                let refusal = WriteRefusal::of(error.as_bytes());
+                (refusal.map(|refusal| Err((refusal, error.clone()))), Some(error))
+            }
+            Err(_) => (None, Some(format!("no answer within {CHECK_LIMIT:?}"))),
         };
-        self.data_is_silent.store(is_silent, Ordering::Relaxed);
         self.note(problem);
+        self.refusals.asked(writes);
+        self.refusals.tell(&self.data.to_string());
+    }
+
+    /// Whether the data node is asked for a write in this check. A user who may not write is not asked for
+    /// a while: the data node logs what it forbids.
+    fn may_ask_for_writes(&self) -> bool {
+        let left = self.checks_without_writes.load(Ordering::Relaxed);
+        self.checks_without_writes.store(left.saturating_sub(1), Ordering::Relaxed);
+        left == 0
     }
 
     fn note(&self, problem: Option<String>) {
@@ -309,22 +375,6 @@ impl PageSource {
                 Some(reason) => warn!(data = %self.data, %reason, "data node is not reachable"),
             }
             *known = problem;
-        }
-    }
-
-    /// Sends PING on a fresh connection, as a new client would.
-    async fn ping(&self, data: &RedisUrl) -> io::Result<()> {
-        let mut request = Vec::new();
-        if let Some(password) = &data.password {
-            let user = data.username.as_deref().unwrap_or("default");
-            encode::command(&mut request, &[b"AUTH", user.as_bytes(), password.as_bytes()]);
-        }
-        encode::command(&mut request, &[b"PING"]);
-        match exposure::first_answer(data, self.data.connector(), &request).await? {
-            // A demand for a password concerns the clients only.
-            Some(line) if line.starts_with('+') || line.starts_with("-NOAUTH") => Ok(()),
-            Some(line) => Err(io::Error::other(line.trim_start_matches('-').to_owned())),
-            None => Err(io::Error::other("closed the connection")),
         }
     }
 }

@@ -12,6 +12,7 @@ use crate::{
     adopt::{rows::hexadecimal, verdict::danger},
     card::ClientCard,
     clock::millis,
+    key::Key,
     lock::{LockStatus, LocksWanted},
     session::Shared,
 };
@@ -29,21 +30,43 @@ struct LockName {
 }
 
 #[derive(Serialize)]
-struct ClientPart {
-    address: String,
-    name: Arc<str>,
+pub(super) struct ClientPart {
+    pub(super) address: String,
+    pub(super) name: Arc<str>,
     /// Whether its connection has not ended.
-    connected: bool,
+    pub(super) connected: bool,
+}
+
+/// Who holds a lock, through which proxy.
+#[derive(Serialize)]
+pub(super) struct HolderPart {
+    /// `session` or `lease`.
+    pub(super) kind: String,
+    pub(super) fence: Option<u64>,
+    pub(super) held_ms: Option<u64>,
+    pub(super) remaining_ms: Option<u64>,
+    pub(super) holder: Option<ClientPart>,
+    /// The proxy that has granted it, as it calls itself.
+    pub(super) proxy: String,
+}
+
+/// A lock in a list that another proxy may have granted.
+pub(super) trait GrantedElsewhere {
+    /// Its name, if it was not granted here.
+    fn name_elsewhere(&self) -> Option<&[u8]>;
+
+    /// Takes in what the proxy tells that has granted it.
+    fn told_by_peer(&mut self, told: HolderPart);
 }
 
 /// `/api/locks`.
 #[derive(Serialize)]
 pub(super) struct LockList {
-    locks: Vec<LockPart>,
+    pub(super) locks: Vec<LockPart>,
 }
 
 #[derive(Serialize)]
-struct LockPart {
+pub(super) struct LockPart {
     #[serde(flatten)]
     name: LockName,
     /// `session`, `lease`, `elsewhere`: clients here wait for it, and another proxy granted it; or
@@ -56,16 +79,21 @@ struct LockPart {
     longest_wait_ms: u64,
     adopted: Option<&'static str>,
     holder: Option<ClientPart>,
+    /// The other proxy that has granted it, if that has told.
+    proxy: Option<String>,
+    /// The lock's name.
+    #[serde(skip)]
+    bytes: Vec<u8>,
 }
 
 /// `/api/hot`.
 #[derive(Serialize)]
 pub(super) struct HotList {
-    hot: Vec<HotPart>,
+    pub(super) hot: Vec<HotPart>,
 }
 
 #[derive(Serialize)]
-struct HotPart {
+pub(super) struct HotPart {
     #[serde(flatten)]
     name: LockName,
     waited_ms: u64,
@@ -79,8 +107,13 @@ struct HotPart {
     fence: Option<u64>,
     held_ms: Option<u64>,
     holder: Option<ClientPart>,
+    /// The other proxy that has granted it, if that has told.
+    proxy: Option<String>,
     /// The first in line.
     line: Vec<InLinePart>,
+    /// The lock's name.
+    #[serde(skip)]
+    bytes: Vec<u8>,
 }
 
 #[derive(Serialize)]
@@ -179,7 +212,49 @@ fn part(lock: &LockStatus, shared: &Shared) -> LockPart {
         longest_wait_ms: millis(lock.longest_wait),
         adopted: grant.and_then(|grant| grant.adopted),
         holder: grant.and_then(|grant| grant.holder.as_ref()).map(ClientPart::of),
+        proxy: None,
+        bytes: lock.key.get(prefix(shared)..).unwrap_or_default().to_vec(),
     }
+}
+
+impl GrantedElsewhere for LockPart {
+    fn name_elsewhere(&self) -> Option<&[u8]> {
+        self.fence.is_none().then_some(&self.bytes)
+    }
+
+    fn told_by_peer(&mut self, told: HolderPart) {
+        self.kind = "elsewhere";
+        (self.fence, self.held_ms) = (told.fence, told.held_ms);
+        (self.remaining_ms, self.holder) = (told.remaining_ms, told.holder);
+        self.proxy = Some(told.proxy);
+    }
+}
+
+impl GrantedElsewhere for HotPart {
+    fn name_elsewhere(&self) -> Option<&[u8]> {
+        (self.fence.is_none() && self.kind.is_some()).then_some(&self.bytes)
+    }
+
+    fn told_by_peer(&mut self, told: HolderPart) {
+        self.kind = Some("elsewhere");
+        (self.fence, self.held_ms, self.holder) = (told.fence, told.held_ms, told.holder);
+        self.proxy = Some(told.proxy);
+    }
+}
+
+/// Who holds a lock that was granted here. `name`: as clients know it.
+pub(super) fn holder(shared: &Shared, name: &[u8]) -> Option<HolderPart> {
+    let key = Key::from(&*[shared.config.load().locks.prefix.as_bytes(), name].concat());
+    let lock = shared.engine.lock(&key)?;
+    let grant = lock.grant.as_ref()?;
+    Some(HolderPart {
+        kind: lock.kind().to_owned(),
+        fence: Some(grant.fence),
+        held_ms: Some(millis(grant.held_for)),
+        remaining_ms: Some(millis(grant.remaining)),
+        holder: grant.holder.as_ref().map(ClientPart::of),
+        proxy: shared.name.clone(),
+    })
 }
 
 /// The locks that were waited for longest, at most so many.
@@ -202,6 +277,8 @@ pub(super) fn hot(shared: &Shared, most: usize) -> HotList {
             fence: grant.as_ref().map(|grant| grant.fence),
             held_ms: grant.as_ref().map(|grant| millis(grant.held_for)),
             holder: hot.holder.as_ref().map(ClientPart::of),
+            proxy: None,
+            bytes: hot.key.get(prefix(shared)..).unwrap_or_default().to_vec(),
             line: line
                 .iter()
                 .take(MOST_IN_LINE)

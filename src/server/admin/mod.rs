@@ -4,14 +4,17 @@
 //! - [`http`]: the bounded HTTP server.
 //! - [`site`]: which page answers which request.
 //! - [`markup`]: the status page, out of the files in `page/`.
-//! - [`health`]: whether the data node and a quorum of lock nodes are there.
+//! - [`health`]: whether the data node and a quorum of lock nodes are there; [`data_check`] asks the data
+//!   node.
 //! - [`status`]: the whole proxy in one document; [`listing`]: locks, clients and idioms;
 //!   [`history`]: the last ten minutes.
-//! - [`peers`]: how the other proxies are.
+//! - [`peers`]: how the other proxies are; [`elsewhere`]: who holds locks through them.
 //! - [`actions`]: what an operator has done there.
 //! - [`query`]: what stands behind the `?` of a request.
 
 mod actions;
+mod data_check;
+mod elsewhere;
 mod health;
 mod history;
 mod http;

@@ -22,7 +22,10 @@ use super::status::StatusDocument;
 use crate::{
     clock::millis,
     config::PeerUrl,
-    net::{few::few, http_client},
+    net::{
+        few::few,
+        http_client::{self, HttpAnswer},
+    },
     sync::Mutex,
 };
 
@@ -56,7 +59,7 @@ struct BegunRound {
 }
 
 /// One of them.
-struct Peer {
+pub(super) struct Peer {
     url: PeerUrl,
     /// One look-up of its name at a time: none can be given up.
     looking_up: Arc<Semaphore>,
@@ -118,7 +121,7 @@ struct PeerStatus {
 /// A text of another process, of bounded length.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
-struct ShortText(String);
+pub(super) struct ShortText(String);
 
 /// `/api/status`, as far as it is read. What a proxy of another version does not tell is empty.
 #[derive(Deserialize)]
@@ -180,6 +183,11 @@ impl Peers {
             begun: Mutex::default(),
             ended: watch::Sender::new(0),
         }
+    }
+
+    /// All of them.
+    pub(super) fn all(&self) -> Arc<[Peer]> {
+        self.all.clone()
     }
 
     /// How many there are.
@@ -281,9 +289,7 @@ impl Peer {
     /// # Errors
     /// Why there is no status, for people.
     async fn status(&self) -> Result<PeerStatus, String> {
-        let addresses = self.addresses().await.map_err(|error| error.to_string())?;
-        let host = self.url.authority();
-        let answer = http_client::get(&addresses[..], &host, "/api/status", LONGEST_ANSWER).await;
+        let answer = self.get("/api/status", LONGEST_ANSWER).await;
         let answer = answer.map_err(|error| error.to_string())?;
         if answer.status != 200 {
             #[derive(Deserialize)]
@@ -295,6 +301,15 @@ impl Peer {
             return Err(format!("HTTP {}{}", answer.status, error.unwrap_or_default()));
         }
         PeerStatus::read(&answer.body)
+    }
+
+    /// Asks for a page of at most so many bytes. How long that may take is the asker's to say.
+    ///
+    /// # Errors
+    /// The network's, or of an answer that is none.
+    pub(super) async fn get(&self, path: &str, longest: u64) -> io::Result<HttpAnswer> {
+        let addresses = self.addresses().await?;
+        http_client::get(&addresses[..], &self.url.authority(), path, longest).await
     }
 
     async fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
@@ -341,6 +356,11 @@ impl PeerStatus {
 }
 
 impl ShortText {
+    /// The text.
+    pub(super) fn into_text(self) -> String {
+        self.0
+    }
+
     fn of(text: &str) -> ShortText {
         match text.char_indices().nth(LONGEST_TEXT) {
             Some((end, _)) => ShortText(format!("{}…", &text[..end])),

@@ -49,6 +49,30 @@ pub(super) fn count(query: &str, default: usize) -> Result<usize, String> {
     Ok(count)
 }
 
+/// Reads `key`, once or several times, and whether `peers` may be asked.
+///
+/// # Errors
+/// What is wrong, for people.
+pub(super) fn holders(query: &str, most: usize) -> Result<(Vec<Vec<u8>>, bool), String> {
+    let (mut keys, mut may_ask) = (Vec::new(), true);
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        match (&*plain(name)?, plain(value)?) {
+            (b"key", _) if keys.len() == most => {
+                return Err(format!("'key' is there more than {most} times"));
+            }
+            (b"key", key) => keys.push(key),
+            (b"peers", value) if value == b"no" => may_ask = false,
+            (b"peers", _) => return Err("'peers' is no, or left out".into()),
+            (name, _) => return Err(unknown(name)),
+        }
+    }
+    match keys.is_empty() {
+        true => Err("which lock? 'key' names it".into()),
+        false => Ok((keys, may_ask)),
+    }
+}
+
 /// The names and values of a query, without `%` and `+`.
 ///
 /// # Errors
@@ -140,6 +164,11 @@ mod tests {
         );
         let many: String = (0..=MOST_PAIRS).map(|name| format!("{name}&")).collect();
         assert_eq!(count(&many, 1), Err(unknown(MOST_PAIRS.to_string().as_bytes())));
+        let both = Ok((vec![b"a b".to_vec(), b"\xff".to_vec()], false));
+        assert_eq!(holders("key=a+b&peers=no&key=%ff", 2), both);
+        for wrong in ["", "key=a&key=b&key=c", "peers=yes&key=a", "name=a", "key=%"] {
+            assert!(holders(wrong, 2).is_err(), "{wrong}");
+        }
         assert_eq!(count("by=age", 1), Err("there is no parameter 'by' here".into()));
     }
 }

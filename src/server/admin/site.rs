@@ -19,9 +19,11 @@ use serde::Serialize;
 
 use super::{
     actions::{self, Actions},
+    elsewhere::{HolderList, HoldersElsewhere, MOST_ASKED, TellingPeer},
     health::PageSource,
     history::StatusHistory,
-    listing, markup,
+    listing::{self, HolderPart},
+    markup,
     peers::Peers,
     query,
     status::StatusDocument,
@@ -34,7 +36,7 @@ const JSON: &str = "application/json";
 const HTML: &str = "text/html; charset=utf-8";
 
 const PAGES: &str = "there are the status page at /, /metrics, /healthz, /readyz, and as JSON /api/status, /api/locks, \
-     /api/hot, /api/clients, /api/adopted, /api/history, /api/proxies\n";
+     /api/hot, /api/holders, /api/clients, /api/adopted, /api/history, /api/proxies\n";
 const TOO_MANY_STEPS: &str = "comparing all keys with this pattern would take too long, give one \
      with fewer stars, or that begins as the keys do";
 const NOT_MEANT: &str =
@@ -51,6 +53,7 @@ pub(crate) struct AdminSite {
     shared: Arc<Shared>,
     history: StatusHistory,
     peers: Peers,
+    elsewhere: HoldersElsewhere,
     actions: Actions,
 }
 
@@ -73,7 +76,8 @@ impl AdminSite {
     ) -> AdminSite {
         let actions = Actions::new(shared.clone(), data, config.token.clone());
         let (history, peers) = (StatusHistory::default(), Peers::new(&config.peers));
-        AdminSite { state, shared, history, peers, actions }
+        let elsewhere = HoldersElsewhere::default();
+        AdminSite { state, shared, history, peers, elsewhere, actions }
     }
 
     /// Asks the data node now and then, and keeps the history.
@@ -127,10 +131,53 @@ impl AdminSite {
             return refusal(StatusCode::MISDIRECTED_REQUEST, NOT_MEANT);
         }
         let query = request.uri().query().unwrap_or_default();
-        if path == "/api/proxies" {
-            return json(&self.peers.list(&self.status()).await);
+        let told = match path {
+            "/api/proxies" => return json(&self.peers.list(&self.status()).await),
+            "/api/locks" => self.locks(query).await,
+            "/api/hot" => self.hot(query).await,
+            "/api/holders" => self.holders(query).await,
+            _ => self.tell(path, query),
+        };
+        told.unwrap_or_else(|wrong| refusal(StatusCode::BAD_REQUEST, &wrong))
+    }
+
+    /// The locks that are wanted.
+    ///
+    /// # Errors
+    /// What is wrong with the query, for people.
+    async fn locks(&self, query: &str) -> Result<Page, String> {
+        let mut wanted = query::locks(query)?;
+        wanted.most.get_or_insert(LISTED);
+        let mut list = listing::locks(&self.shared, &wanted).ok_or(TOO_MANY_STEPS)?;
+        self.elsewhere.fill(&self.peers, &mut list.locks).await;
+        Ok(json(&list))
+    }
+
+    /// The locks that were waited for longest.
+    ///
+    /// # Errors
+    /// What is wrong with the query, for people.
+    async fn hot(&self, query: &str) -> Result<Page, String> {
+        let mut list = listing::hot(&self.shared, query::count(query, HOT)?);
+        self.elsewhere.fill(&self.peers, &mut list.hot).await;
+        Ok(json(&list))
+    }
+
+    /// Who holds these locks, through this proxy or another.
+    ///
+    /// # Errors
+    /// What is wrong with the query, for people.
+    async fn holders(&self, query: &str) -> Result<Page, String> {
+        let (names, may_ask) = query::holders(query, MOST_ASKED)?;
+        let mut holders: Vec<Option<HolderPart>> =
+            names.iter().map(|name| listing::holder(&self.shared, name)).collect();
+        if may_ask && holders.iter().any(Option::is_none) {
+            let told = self.elsewhere.of(&self.peers, &names).await;
+            for (holder, told) in holders.iter_mut().zip(told) {
+                *holder = holder.take().or_else(|| told.map(TellingPeer::part));
+            }
         }
-        self.tell(path, query).unwrap_or_else(|wrong| refusal(StatusCode::BAD_REQUEST, &wrong))
+        Ok(json(&HolderList { holders }))
     }
 
     /// The whole proxy.
@@ -149,12 +196,6 @@ impl AdminSite {
             "/" => status_page(),
             "/api/status" => json(&self.status()),
             "/api/history" => json(&self.history.document(&self.state)),
-            "/api/locks" => {
-                let mut wanted = query::locks(query)?;
-                wanted.most.get_or_insert(LISTED);
-                json(&listing::locks(shared, &wanted).ok_or(TOO_MANY_STEPS)?)
-            }
-            "/api/hot" => json(&listing::hot(shared, query::count(query, HOT)?)),
             "/api/clients" => json(&listing::clients(shared, query::count(query, LISTED)?)),
             "/api/adopted" => json(&listing::adopted(shared, query::count(query, LISTED)?)),
             _ => page(StatusCode::NOT_FOUND, TEXT, PAGES),

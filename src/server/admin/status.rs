@@ -16,6 +16,7 @@ use crate::{
     lock::{Counts, NodeStatus},
     session::{
         Shared,
+        earlier::{EarlierProcess, WhatIsLeft},
         metrics::{GuardedWrite, Outcome, TakenBack, Verb},
     },
 };
@@ -38,6 +39,16 @@ pub(super) struct StatusDocument {
     totals: Totals,
     guards: Option<GuardsPart>,
     adoption: Option<AdoptionPart>,
+    /// Processes from before upgrades that have clients still.
+    earlier: Vec<EarlierPart>,
+}
+
+#[derive(Serialize)]
+struct EarlierPart {
+    pid: i32,
+    /// None of them where it does not tell.
+    #[serde(flatten)]
+    left: Option<WhatIsLeft>,
 }
 
 #[derive(Serialize)]
@@ -234,6 +245,7 @@ impl StatusDocument {
             totals: Totals::of(shared),
             guards: guards(shared),
             adoption: adoption(shared),
+            earlier: state.earlier.all().into_iter().map(EarlierPart::of).collect(),
         }
     }
 }
@@ -250,6 +262,12 @@ fn proxy(shared: &Shared, readiness: &Readiness, actions: bool, peers: usize) ->
         connections: shared.clients.load(Ordering::Relaxed),
         actions,
         peers,
+    }
+}
+
+impl EarlierPart {
+    fn of(process: EarlierProcess) -> EarlierPart {
+        EarlierPart { pid: process.pid, left: process.left }
     }
 }
 

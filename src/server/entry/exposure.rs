@@ -29,8 +29,6 @@ use crate::{
 
 /// How long the data node may take to answer.
 const ASK_LIMIT: Duration = Duration::from_secs(1);
-/// Keepalive of connections that do not last so long.
-const KEEPALIVE: Duration = Duration::from_secs(60);
 /// How often the data node is asked until strangers may come.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
@@ -168,12 +166,12 @@ impl Exposure {
 
 /// The first line of the data node's answer to `request`, on a fresh connection. Returns `None`
 /// if the node closes it before.
-pub(crate) async fn first_answer(
+async fn first_answer(
     data: &RedisUrl,
     connector: &Connector,
     request: &[u8],
 ) -> io::Result<Option<String>> {
-    let mut stream = net::connect(data, connector, ASK_LIMIT, KEEPALIVE).await?;
+    let mut stream = net::connect(data, connector, ASK_LIMIT, net::KEEPALIVE_OF_QUESTIONS).await?;
     stream.write_all(request).await?;
     stream.flush().await?;
     let (mut line, mut bytes) = (Vec::new(), [0; 256]);

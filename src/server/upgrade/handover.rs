@@ -1,7 +1,7 @@
 //! The side of the process that is replaced: passes its listening sockets on to a process that
 //! may have them, and serves on until that process is ready.
 
-use std::{io, net::SocketAddr, os::fd::AsFd, sync::Arc, time::Duration};
+use std::{future::pending, io, net::SocketAddr, os::fd::AsFd, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use tokio::{
@@ -12,9 +12,15 @@ use tracing::{info, warn};
 
 use super::{
     hello::{CLUSTER_HELLO, Common, DONE, READY, REFUSED, encode_front},
+    remains,
     wire::{Wire, bad},
 };
-use crate::{config::Config, data::DataNode, server::entry::listeners::ACCEPT_PAUSE};
+use crate::{
+    config::Config,
+    data::DataNode,
+    server::entry::listeners::ACCEPT_PAUSE,
+    session::earlier::{EarlierProcesses, WhatIsLeft},
+};
 
 /// How long a peer may take to say what it wants, and to read the answer.
 const TALK_LIMIT: Duration = Duration::from_secs(3);
@@ -36,9 +42,15 @@ impl Replaced {
     }
 
     /// Tells the other process that this one accepts no more.
-    pub(crate) async fn done(self) {
+    pub(crate) async fn done(&self) {
         // The other process goes on without this word too.
         let _ = timeout(TALK_LIMIT, self.0.send(DONE, None)).await;
+    }
+
+    /// Tells the other process what this one has still, for as long as this is polled.
+    pub(crate) async fn tell(&self, own: impl Fn() -> WhatIsLeft, earlier: &EarlierProcesses) {
+        remains::tell(&self.0, own, earlier).await;
+        pending().await
     }
 }
 

@@ -11,6 +11,7 @@
 //! old → new   127.0.0.1:6380            + socket each with its address
 //! new → old   ready                              from here on the new one has taken over
 //! old → new   done                               the old one accepts no more
+//! old → new   left 612 3 2 0                     each second: it has so many connections, locks, waiters
 //! ```
 //!
 //! A process with other lock nodes or another prefix is answered `refused` and which of them
@@ -35,10 +36,12 @@
 //! - `rendezvous`: the socket in the file system over which all this goes.
 //! - `handover`: the side of the process that is replaced.
 //! - `takeover`: the side of the process that takes its place.
+//! - `remains`: what a process that was replaced has still.
 //! - `successor`: starts that process (SIGUSR2).
 
 mod handover;
 mod hello;
+mod remains;
 mod rendezvous;
 mod successor;
 mod takeover;
@@ -46,7 +49,7 @@ mod wire;
 
 pub(super) use handover::Replaced;
 pub(super) use rendezvous::{Prepared, Rendezvous};
-pub(super) use takeover::Predecessor;
+pub(super) use takeover::{Predecessor, Replacing};
 
 use std::{
     future::{Future, pending},

@@ -5,6 +5,7 @@ use std::{
     io,
     net::TcpListener,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -18,6 +19,7 @@ use tracing::{info, warn};
 
 use super::{
     hello::{CLUSTER_HELLO, Common, DONE, HELLO, READY, REFUSED, read_front},
+    remains,
     rendezvous::{Rendezvous, is_nobody},
     wire::{MAX_SOCKETS, Wire, bad},
 };
@@ -25,6 +27,7 @@ use crate::{
     config::OTHER_NODES,
     data::FrontOfNode,
     server::{admin::PageSource, entry::listeners::Inherited},
+    session::earlier::EarlierProcesses,
 };
 
 /// How long the running process may take to hand its sockets over. It takes part in one
@@ -126,7 +129,7 @@ impl Predecessor {
     ///
     /// # Errors
     /// If the other process has given this upgrade up and goes on.
-    pub(crate) async fn replace(mut self) -> anyhow::Result<()> {
+    pub(crate) async fn replace(mut self) -> anyhow::Result<Replacing> {
         let told = self.wire.send(READY, None).await;
         let answer = match told {
             Ok(()) => timeout(DONE_LIMIT, self.wire.line()).await,
@@ -140,7 +143,17 @@ impl Predecessor {
             Ok(_) if self.has_gone().await => warn!("the other process has gone"),
             Ok(_) => bail!("the running proxy has given this upgrade up and goes on"),
         }
-        Ok(())
+        Ok(Replacing(self.wire))
+    }
+}
+
+/// The connection to a process whose place was taken, which tells what it has still.
+pub(crate) struct Replacing(Wire);
+
+impl Replacing {
+    /// Takes that in, until the process has ended, and those before it.
+    pub(crate) async fn follow(self, earlier: Arc<EarlierProcesses>) {
+        remains::follow(self.0, earlier).await;
     }
 }
 

@@ -17,6 +17,7 @@ use super::{
     subject::{GuardedCommand, Subject, error_reply, fenced},
 };
 use crate::{
+    data::write_refusals::RefusedByData,
     guard::{
         fences::{FenceQuestion, FenceStanding, MOVING, With, read_error},
         replicas::Replicas,
@@ -101,8 +102,9 @@ fn compare(mut write: GuardedCommand, fences: &FenceQuestion, desk: &mut Desk) -
     let undo = ConnectionChange { in_multi: fences.in_multi(), astray: fences.is_astray() };
     if let Some(error) = fences.error() {
         desk.shared.metrics.guarded(GuardedWrite::Refused);
-        if fences.lacks_replicas() {
-            desk.shared.lacks_replicas();
+        match fences.lacks_replicas() {
+            true => desk.shared.lacks_replicas(),
+            false => desk.shared.metrics.refusals.count(RefusedByData::Write, error),
         }
         return undo.then(write, error, desk);
     }
@@ -188,11 +190,13 @@ impl Job for Committing {
             // Redis refused the write itself, for example for a missing argument.
             (Some(error), _) => {
                 desk.shared.metrics.guarded(GuardedWrite::Passed);
+                desk.shared.metrics.refusals.count(RefusedByData::Write, &error);
                 end(self.write, error_reply(&error), desk)
             }
             // Redis refused EXEC, and the transaction is still open.
             (None, Some(error)) => {
                 desk.shared.metrics.guarded(GuardedWrite::Refused);
+                desk.shared.metrics.refusals.count(RefusedByData::Write, &error);
                 ConnectionChange { in_multi: true, astray: false }.then(self.write, &error, desk)
             }
             // A fence was written in between.

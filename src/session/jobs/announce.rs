@@ -17,6 +17,7 @@ use super::{
 };
 use crate::{
     clock::Instant,
+    data::write_refusals::RefusedByData,
     guard::{fences, replicas::Replicas},
     key::{Key, Token},
     lock::Claim,
@@ -222,6 +223,7 @@ impl Job for Announcing {
             }
             (seen, _) => {
                 let error = self.why(seen, reply);
+                desk.shared.metrics.refusals.count(RefusedByData::Lock, &error);
                 self.fail(&error, desk)
             }
         }

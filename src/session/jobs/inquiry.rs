@@ -2,7 +2,13 @@
 
 use std::{fmt::Write as _, sync::atomic::Ordering};
 
-use super::{super::desk::Desk, Ours, Progress};
+use super::{
+    super::{
+        desk::Desk,
+        earlier::{EarlierProcess, WhatIsLeft},
+    },
+    Ours, Progress,
+};
 use crate::{
     adopt::{fleet::ModeConflict, rows::hexadecimal, verdict::danger},
     clock::millis,
@@ -126,6 +132,7 @@ impl Desk {
             counts.waiters,
             millis(engine.paused_for().unwrap_or_default()),
         ) + &self.conflicts()
+            + &self.earlier()
     }
 
     /// The section of LOCKGATE INFO about adopt rules whose modes are two steps apart.
@@ -139,6 +146,21 @@ impl Desk {
             let _ = write!(
                 text,
                 "mode_conflict{number}:keys={keys};here={here};there={there};proxy={name}\r\n"
+            );
+        }
+        text
+    }
+
+    /// The section of LOCKGATE INFO about processes from before upgrades that have clients still.
+    fn earlier(&self) -> String {
+        let all = self.shared.metrics.earlier.all();
+        let mut text = format!("\r\n# Upgrade\r\nearlier_processes:{}\r\n", all.len());
+        for (number, EarlierProcess { pid, left }) in all.iter().enumerate() {
+            let WhatIsLeft { connections, held, waiters } = left.unwrap_or_default();
+            // Writing to a String cannot fail.
+            let _ = write!(
+                text,
+                "earlier_process{number}:pid={pid};connections={connections};held={held};waiters={waiters}\r\n"
             );
         }
         text

@@ -261,6 +261,9 @@ impl Job for Probing {
                 if let Some(error) = slot.and_then(fences::read_elsewhere) {
                     return self.ours.refuse(&error, Outcome::Elsewhere, desk);
                 }
+                if let Some(error) = permitted.strip_prefix(b"-") {
+                    desk.shared.metrics.refusals.told(error);
+                }
                 let now = Instant::now();
                 match &self.asked {
                     OwnRequest::Lock { key, .. } => desk.conn.permissions.remember(key, now),

@@ -12,6 +12,7 @@ use crate::{
     config::{
         AdoptRule, Config, DataConfig, Endpoint, LockNode, Policy, RedisUrl, shared_with_data,
     },
+    data::write_refusals::WriteRefusal,
     lock::{self, Fault},
 };
 
@@ -180,20 +181,68 @@ fn replication(patient: &Patient) -> Option<Finding> {
     Some(Finding::minor(what, "A lock node needs no replicas: what it votes is its own."))
 }
 
+/// What to do about a server that cannot be asked, by what came of it. The first words that are found
+/// count.
+const WAYS: [(&[&str], &str); 10] = [
+    (
+        &["DENIED"],
+        "Give it a password (requirepass, or a user by ACL SETUSER), or bind it to an address that only proxies reach and set protected-mode no.",
+    ),
+    (
+        &["WRONGPASS", "authentication failed", "invalid password", "AuthenticationFailed"],
+        "The user or the password in its URL is not the right one: redis://user:${PASSWORD}@host:port (ACL LIST there has the users).",
+    ),
+    (
+        &["NOAUTH", "password"],
+        "Put user and password into its URL: redis://user:${PASSWORD}@host:port.",
+    ),
+    (
+        &["unknown command 'INFO'"],
+        "INFO has another name there (rename-command): LOCKGATE and doctor need it. Leave it its name, and take it from users by an ACL.",
+    ),
+    (
+        &["no permissions"],
+        "The ACL user needs ~lock:* ~lockgate:* &lockgate:*, and +@connection +@scripting +@pubsub +info +time +get +set +del +pttl +pexpire.",
+    ),
+    (
+        &["certificate has expired", "certificate is not valid yet"],
+        "Renew the certificate of that server; or is the clock of this machine wrong?",
+    ),
+    (
+        &["not signed by a CA", "a CA's own"],
+        "Name the CA that has signed that server's certificate: ca_cert_file in tls, or in locks.tls for lock nodes.",
+    ),
+    (
+        &["what came is not TLS", "TLS handshake timed out"],
+        "Does it speak TLS at that port (tls-port)? Without TLS its URL begins with redis://.",
+    ),
+    (
+        &["TLS:"],
+        "See tls, or locks.tls for lock nodes: server_name where the certificate is for another name, cert_file and key_file where it asks for one.",
+    ),
+    (
+        &["reset by peer", "broken pipe", "Broken pipe", "unexpected end of file"],
+        "It takes connections and closes them: at a port for TLS (tls-port) its URL begins with rediss://; else see maxclients there, and its log.",
+    ),
+];
+
+/// What to do about a server that cannot be asked.
+fn way_advice(error: &str) -> &'static str {
+    let known = WAYS.iter().find(|(words, _)| words.iter().any(|word| error.contains(word)));
+    known.map_or(
+        "Is it running, is the address right, and does a firewall stand between?",
+        |(_, advice)| advice,
+    )
+}
+
+/// Finding about a server that cannot be asked.
 pub(super) fn unreachable(error: &str) -> Finding {
-    let advice = if error.contains("DENIED") {
-        "Give it a password (requirepass, or a user by ACL SETUSER), or bind it to an address that only proxies reach and set protected-mode no."
-    } else if error.contains("NOAUTH") || error.contains("WRONGPASS") || error.contains("password")
-    {
-        "Put user and password into its URL: redis://user:${PASSWORD}@host:port."
-    } else if error.contains("unknown command 'INFO'") {
-        "INFO has another name there (rename-command): LOCKGATE and doctor need it. Leave it its name, and take it from users by an ACL."
-    } else if error.contains("no permissions") {
-        "The ACL user needs ~lock:* ~lockgate:* &lockgate:*, and +@connection +@scripting +@pubsub +info +time +get +set +del +pttl +pexpire."
-    } else {
-        "Is it running, is the address right, and does a firewall stand between?"
-    };
-    Finding::grave(error, advice)
+    // The client library has the first word between quotation marks.
+    let word = error.trim_start_matches('"').split(['"', ' ']).next().unwrap_or_default();
+    if let Some(refusal) = WriteRefusal::of(word.as_bytes()) {
+        return Finding::grave(error, sentence(refusal.advice()));
+    }
+    Finding::grave(error, way_advice(error))
 }
 
 /// Finding about a data node that is followed, if none was found.
@@ -292,6 +341,21 @@ pub(super) fn renamed(patient: &Patient) -> Option<Finding> {
             "Leave SET its name, and take it from users by an ACL.",
         )
     })
+}
+
+/// Finding about a data node that refuses writes.
+pub(super) fn refuses(patient: &Patient) -> Option<Finding> {
+    let (refusal, words) = patient.data_refusal.as_ref()?;
+    let words = words.trim_end_matches('.');
+    let what = format!("it refuses writes: {words}; LOCK of guards' locks fails too");
+    Some(Finding::grave(what, sentence(refusal.advice())))
+}
+
+/// Half a sentence as a whole one.
+fn sentence(half: &str) -> String {
+    let mut letters = half.chars();
+    let first = letters.next().map(|first| first.to_ascii_uppercase());
+    first.into_iter().chain(letters).chain(['.']).collect()
 }
 
 /// Findings about one lock node.

@@ -9,7 +9,7 @@ use socket2::{Domain, Socket, Type};
 
 use super::report::{Examined, Finding};
 use crate::{
-    config::{Config, SocketPath},
+    config::{CertificateTrouble, Config, SocketPath},
     server::{check_upgrade_socket, logging},
 };
 
@@ -39,6 +39,13 @@ pub(super) fn lockgate(config: &Config) -> Option<Examined> {
     reasons.extend(logging::check().err().map(|error| error.to_string()));
     let grave = |what| Finding::grave(what, "Until then Lockgate does not start here.");
     findings.extend(reasons.into_iter().map(grave));
+    for CertificateTrouble { is_now, what } in config.certificate_troubles() {
+        let advice = "A renewed file is read by itself, within some seconds.";
+        findings.push(match is_now {
+            true => Finding::grave(what, advice),
+            false => Finding::minor(what, advice),
+        });
+    }
     if !in_use.is_empty() {
         let advice = "By a Lockgate that runs here already? Else Lockgate does not start before that \
                       program has ended, or another address is given.";

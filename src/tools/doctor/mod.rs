@@ -4,12 +4,14 @@
 //! - `patient`: asks one server.
 //! - `findings`: what is wrong with it.
 //! - `here`: what is wrong with this machine.
+//! - `running`: asks the proxy that runs with this configuration what it sees.
 //! - `report`: tells that.
 
 mod findings;
 mod here;
 mod patient;
 mod report;
+mod running;
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -20,7 +22,7 @@ use tokio::time::timeout;
 use self::{
     findings::{
         KnownDataNodes, alone_or_shared, apart, diagnose, idle, not_found, of_fault, of_marker,
-        one_of_many, renamed, replicas, shared, unbridged, unreachable, was_left,
+        one_of_many, refuses, renamed, replicas, shared, unbridged, unreachable, was_left,
     },
     patient::{LIMIT, NodeList, Patient, examine, summary},
     report::{Examined, Finding, Report},
@@ -110,6 +112,7 @@ async fn examine_all(config: &Config) -> Report {
     let mut all = cluster(config, &data_node, &mut servers).await;
     all.extend(sentinels(config).await);
     all.extend(here::lockgate(config));
+    all.extend(running::proxy(config).await);
     let findings = match &data {
         Err(error) if error.contains("no permissions") => {
             // What clients are served with is their own user's.
@@ -124,6 +127,7 @@ async fn examine_all(config: &Config) -> Report {
             let mut findings: Vec<Finding> = exposure.iter().cloned().collect();
             findings.extend(idle(patient, "data node"));
             findings.extend(renamed(patient));
+            findings.extend(refuses(patient));
             findings.extend(one_of_many(config, patient));
             if config.data.cluster().is_none() {
                 findings.extend(replicas(config, patient, known));
@@ -364,6 +368,7 @@ async fn cluster(
                 let mut findings: Vec<Finding> =
                     idle(patient, "data node").into_iter().chain(renamed(patient)).collect();
                 if patient.field("role") == "master" {
+                    findings.extend(refuses(patient));
                     findings.extend(replicas(config, patient, 0));
                 }
                 findings

@@ -11,6 +11,7 @@ use tokio::time::timeout;
 use crate::{
     adopt::fleet::{MODES, ProxyModes},
     config::{LocksConfig, RedisUrl},
+    data::write_refusals::WriteRefusal,
     lock::{self, NodeOfSet},
     net::{Connector, redis_client},
 };
@@ -31,6 +32,8 @@ pub(super) struct Patient {
     pub(super) modes: Vec<ProxyModes>,
     /// In what words a lock node refuses writes.
     pub(super) refusal: Option<String>,
+    /// By which error the data node refuses writes, and in what words.
+    pub(super) data_refusal: Option<(WriteRefusal, String)>,
     /// In what words a lock node refuses to list its keys.
     pub(super) hides_keys: Option<String>,
     /// Median and longest of the round trips.
@@ -104,8 +107,19 @@ pub(super) async fn examine(
         question(&mut connection.redis, votes).await
     };
     match timeout(LIMIT, asking).await {
-        Ok(answer) => answer.map_err(|error: RedisError| error.to_string()),
+        Ok(answer) => answer.map_err(|error: RedisError| words(&error)),
         Err(_) => Err(format!("no answer within {LIMIT:?}")),
+    }
+}
+
+/// What a server has answered, by Redis's own word for it: the client library has words of its own for
+/// some.
+fn words(error: &RedisError) -> String {
+    match (error.code(), error.detail()) {
+        (Some(code), Some(detail)) if WriteRefusal::of(code.as_bytes()).is_some() => {
+            format!("\"{code}\": {detail}")
+        }
+        _ => error.to_string(),
     }
 }
 
@@ -150,11 +164,14 @@ async fn question(
     // ACL's check.
     let mut set = redis::cmd("SET");
     set.arg("lockgate:doctor").arg("x").arg("NX").arg("XX");
-    if let Err(error) = set.query_async::<()>(connection).await
-        && error.to_string().contains("unknown command")
-    {
+    let set = set.query_async::<()>(connection).await.err();
+    if set.as_ref().is_some_and(|error| error.to_string().contains("unknown command")) {
         info.insert("set_is_unknown".into(), "1".into());
     }
+    let data_refusal = set.filter(|_| !votes).and_then(|error| {
+        let refusal = WriteRefusal::of(error.code()?.as_bytes())?;
+        Some((refusal, words(&error)))
+    });
     let is_cluster = info.get("cluster_enabled").is_some_and(|told| told == "1");
     let mut lying: [Option<String>; 4] = [const { None }; 4];
     let keys = [lock::MARKER, lock::LONGEST, lock::SEATS, lock::OLD_MARKER];
@@ -195,6 +212,7 @@ async fn question(
         election,
         modes,
         refusal,
+        data_refusal,
         hides_keys,
         round_trip,
         timeout,

@@ -61,6 +61,6 @@ pub(in crate::lock) use self::which::{FoundSet, SetPair, votes_anew};
 pub use self::{
     coordinator::{BackedOut, Changed, back_out, change},
     error::ChangeError,
-    status::{ChangeStatus, NodeOfSet, status},
+    status::{ChangeStatus, NodeOfSet, nodes_now, status},
     which::SetNow,
 };

@@ -80,6 +80,13 @@ pub async fn status(config: &LocksConfig) -> Result<ChangeStatus, ChangeError> {
     }
 }
 
+/// What each of `locks.nodes` has. Changes nothing.
+pub async fn nodes_now(config: &LocksConfig) -> Vec<NodeOfSet> {
+    let set = NodeSet::new(config).await;
+    let looked = set.look().await;
+    told(&set, &looked, None)
+}
+
 /// The nodes of the set that votes which do not vote, or do not answer.
 fn missing(set: &NodeSet, looked: &LookedAt) -> Vec<String> {
     let agreed = looked.survey.committed.as_ref().map(|accepted| accepted.deployment.set);

@@ -149,6 +149,12 @@ function freeButton(lock) {
   return rowButton(lock, "Free", "Free the lock " + shown, free);
 }
 function holderOf(lock) {
+  if (lock.kind === "elsewhere" && lock.proxy)
+    return once(JSON.stringify([lock.holder, lock.proxy]), () => {
+      const box = make("span");
+      box.append(who(lock.holder), make("span", " through " + lock.proxy, "soft"));
+      return box;
+    });
   return lock.kind === "elsewhere"
     ? once("elsewhere", () => make("span", "held elsewhere", "soft"))
     : once(JSON.stringify(lock.holder), () => who(lock.holder));

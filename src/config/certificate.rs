@@ -1,0 +1,194 @@
+//! When the certificates in the files of the configuration count, and what is to be said of it.
+
+use std::{
+    path::Path,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use rustls::pki_types::CertificateDer;
+use x509_parser::time::ASN1Time;
+
+use super::{AuthClients, ClientTls, Config, ServerTls, tls::certificates};
+
+/// How long before its end a certificate is told of, in seconds: two weeks. config/alerts.yml has it too.
+const TOLD_BEFORE: i64 = 14 * DAY;
+const DAY: i64 = 24 * 60 * 60;
+
+/// Between when and when the certificates of one file count, in seconds since 1970.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CertificateTimes {
+    /// The key that names the file: `cert_file` or `ca_cert_file`.
+    pub key: &'static str,
+    /// When all of a chain have begun, or the first of several CAs has.
+    pub begins: i64,
+    /// When the first of a chain ends, or the last of several CAs: an old one may stay beside its heir.
+    pub ends: i64,
+}
+
+/// A certificate that does not count, or will not for long.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CertificateTrouble {
+    /// Whether it does not count now.
+    pub is_now: bool,
+    /// Whose it is and what is wrong, in half a sentence.
+    pub what: String,
+}
+
+/// How the times of several certificates in one file come together.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Together {
+    /// All must count.
+    Chain,
+    /// One is enough.
+    Authorities,
+}
+
+impl CertificateTimes {
+    /// What is to be said at this time, in seconds since 1970, of certificates in `place`.
+    pub fn trouble(&self, place: &str, now: i64) -> Option<CertificateTrouble> {
+        let CertificateTimes { key, begins, ends } = *self;
+        let (whose, they) = match key {
+            "ca_cert_file" => ("the last CA in it", "certificates signed by it may be refused"),
+            _ => ("the certificate in it", "whoever checks it refuses to connect"),
+        };
+        let left = ends - now;
+        let (is_now, what) = match () {
+            () if now < begins => (true, format!("is not valid before {}: {they}", date(begins))),
+            () if left <= 0 => (true, format!("ended on {}: {they}", date(ends))),
+            () if left <= TOLD_BEFORE => {
+                let days = (left / DAY).max(1);
+                let s = if days == 1 { "" } else { "s" };
+                (false, format!("ends in {days} day{s}, on {}: renew it", date(ends)))
+            }
+            () => return None,
+        };
+        Some(CertificateTrouble { is_now, what: format!("{place} ({key}): {whose} {what}") })
+    }
+}
+
+/// The time now, in seconds since 1970.
+pub(crate) fn now_in_seconds() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+}
+
+/// A time as it is told, in UTC.
+fn date(seconds: i64) -> String {
+    let told = ASN1Time::from_timestamp(seconds).map(|time| time.to_datetime());
+    told.map_or_else(
+        |_| format!("second {seconds}"),
+        |time| {
+            let (month, day) = (u8::from(time.month()), time.day());
+            let (hour, minute) = (time.hour(), time.minute());
+            format!("{}-{month:02}-{day:02} {hour:02}:{minute:02} UTC", time.year())
+        },
+    )
+}
+
+/// Reads the times of a file. Returns `None` if it cannot be read.
+fn times(key: &'static str, file: &Path, together: Together) -> Option<CertificateTimes> {
+    let all = certificates(&std::fs::read(file).ok()?).ok()?;
+    let of = |certificate: &CertificateDer<'_>| {
+        let (_, read) = x509_parser::parse_x509_certificate(certificate).ok()?;
+        Some((read.validity().not_before.timestamp(), read.validity().not_after.timestamp()))
+    };
+    let all: Vec<(i64, i64)> = all.iter().filter_map(of).collect();
+    let (begins, ends) = (all.iter().map(|times| times.0), all.iter().map(|times| times.1));
+    let (begins, ends) = match together {
+        Together::Chain => (begins.max()?, ends.min()?),
+        Together::Authorities => (begins.min()?, ends.max()?),
+    };
+    Some(CertificateTimes { key, begins, ends })
+}
+
+impl ServerTls {
+    /// The times of the files that count, those that can be read.
+    pub fn certificate_times(&self) -> Vec<CertificateTimes> {
+        let cas = self.ca_cert_file.as_ref().filter(|_| self.auth_clients != AuthClients::No);
+        let cas = cas.and_then(|file| times("ca_cert_file", file, Together::Authorities));
+        times("cert_file", &self.cert_file, Together::Chain).into_iter().chain(cas).collect()
+    }
+}
+
+impl ClientTls {
+    /// The times of the files that count, those that can be read.
+    pub fn certificate_times(&self) -> Vec<CertificateTimes> {
+        let chain = self.cert_file.as_ref();
+        let chain = chain.and_then(|file| times("cert_file", file, Together::Chain));
+        let cas = self.ca_cert_file.as_ref();
+        let cas = cas.and_then(|file| times("ca_cert_file", file, Together::Authorities));
+        chain.into_iter().chain(cas).collect()
+    }
+}
+
+impl Config {
+    /// What is to be said now of the certificates in the files that this configuration names and uses.
+    pub fn certificate_troubles(&self) -> Vec<CertificateTrouble> {
+        let now = now_in_seconds();
+        let mut troubles = Vec::new();
+        let mut look = |place: &str, times: Vec<CertificateTimes>| {
+            troubles.extend(times.iter().filter_map(|times| times.trouble(place, now)));
+        };
+        for listener in &self.listen {
+            if let Some(tls) = &listener.tls {
+                look(&format!("listen {}, tls", listener.address), tls.certificate_times());
+            }
+        }
+        let nodes = self.locks.nodes.iter().chain(&self.locks.next_nodes);
+        let nodes_use_it = nodes.into_iter().any(|node| node.uses_tls());
+        let is_one = self.locks.tls == self.tls;
+        if self.data.uses_tls() || nodes_use_it && is_one {
+            look("tls", self.tls.certificate_times());
+        }
+        if nodes_use_it && !is_one {
+            look("locks.tls", self.locks.tls.certificate_times());
+        }
+        troubles
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_is_told_of_from_two_weeks_before_its_end() {
+        let ends = 1_893_542_400;
+        let of = |key| CertificateTimes { key, begins: ends - 90 * DAY, ends };
+        let told = |left: i64| of("cert_file").trouble("tls", ends - left);
+        assert_eq!(told(TOLD_BEFORE + 1), None);
+        let soon = told(TOLD_BEFORE).unwrap();
+        assert!(!soon.is_now);
+        assert_eq!(
+            soon.what,
+            "tls (cert_file): the certificate in it ends in 14 days, on 2030-01-02 00:00 UTC: renew it"
+        );
+        assert!(told(60).unwrap().what.contains("ends in 1 day, on"));
+        for left in [0, -DAY] {
+            let ended = told(left).unwrap();
+            assert!(ended.is_now && ended.what.contains("ended on 2030-01-02 00:00 UTC"));
+        }
+        let early = told(91 * DAY).unwrap();
+        assert!(early.is_now && early.what.contains("is not valid before 2029-10-04"), "{early:?}");
+        let ca = of("ca_cert_file").trouble("locks.tls", ends).unwrap();
+        assert!(ca.what.starts_with("locks.tls (ca_cert_file): the last CA in it ended on"));
+    }
+
+    #[test]
+    fn the_first_of_a_chain_and_the_last_of_several_cas_count() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("both.crt");
+        let made = [2031, 2029].map(|year| {
+            let mut params = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+            params.not_before = rcgen::date_time_ymd(year - 5, 1, 2);
+            params.not_after = rcgen::date_time_ymd(year, 1, 2);
+            params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap().pem()
+        });
+        std::fs::write(&file, made.concat()).unwrap();
+        let of = |together| times("cert_file", &file, together).map(|all| (all.begins, all.ends));
+        let at = |year| rcgen::date_time_ymd(year, 1, 2).unix_timestamp();
+        assert_eq!(of(Together::Chain), Some((at(2026), at(2029))));
+        assert_eq!(of(Together::Authorities), Some((at(2024), at(2031))));
+        assert_eq!(times("cert_file", &dir.path().join("none"), Together::Chain), None);
+    }
+}

@@ -1,0 +1,79 @@
+//! The certificates in use, and what is to be said of them. Files that cannot be used leave those before
+//! in use, so what a file has now is not asked.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError, Weak},
+    time::Duration,
+};
+
+use tokio::time::{Instant, sleep};
+use tracing::warn;
+
+use crate::config::{CertificateTimes, CertificateTrouble, now_in_seconds};
+
+/// How often it is looked whether there is something to log.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often the same is logged.
+const TELL_EVERY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// All that are in use in this process.
+static ALL: Mutex<Vec<Weak<UsedCertificates>>> = Mutex::new(Vec::new());
+
+/// The certificates that one place of the configuration has in use, for as long as this exists.
+pub(super) struct UsedCertificates {
+    place: String,
+    times: Mutex<Vec<CertificateTimes>>,
+}
+
+impl UsedCertificates {
+    /// None yet. `place`: whose they are, as the log names it.
+    pub(super) fn new(place: &str) -> Arc<UsedCertificates> {
+        let used = UsedCertificates { place: place.to_owned(), times: Mutex::default() };
+        let used = Arc::new(used);
+        let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|one| one.strong_count() > 0);
+        all.push(Arc::downgrade(&used));
+        used
+    }
+
+    /// These are in use from now on.
+    pub(super) fn set(&self, times: Vec<CertificateTimes>) {
+        *self.times.lock().unwrap_or_else(PoisonError::into_inner) = times;
+    }
+}
+
+/// What is to be said now of the certificates in use.
+pub(crate) fn troubles() -> Vec<CertificateTrouble> {
+    let (now, mut troubles) = (now_in_seconds(), Vec::new());
+    for used in ALL.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade)
+    {
+        let times = used.times.lock().unwrap_or_else(PoisonError::into_inner);
+        for trouble in times.iter().filter_map(|times| times.trouble(&used.place, now)) {
+            // Each lock node has a way of its own, with the same files.
+            if !troubles.contains(&trouble) {
+                troubles.push(trouble);
+            }
+        }
+    }
+    troubles
+}
+
+/// Logs what is to be said of certificates in use: once it is so, and once a day while it is.
+pub(crate) async fn watch() {
+    let mut told = BTreeMap::<String, (bool, Instant)>::new();
+    loop {
+        let (now, troubles) = (Instant::now(), troubles());
+        // The words change from day to day, but not whose certificate it is.
+        let place = |what: &str| what.split("): ").next().unwrap_or_default().to_owned();
+        told.retain(|known, _| troubles.iter().any(|trouble| place(&trouble.what) == *known));
+        for CertificateTrouble { is_now, what } in &troubles {
+            let known = told.get(&place(what));
+            if known.is_none_or(|(was, at)| was != is_now || now - *at >= TELL_EVERY) {
+                warn!("certificate: {what}");
+                told.insert(place(what), (*is_now, now));
+            }
+        }
+        sleep(LOOK_EVERY).await;
+    }
+}

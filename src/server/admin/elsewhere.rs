@@ -1,0 +1,179 @@
+//! Who holds locks that were granted through other proxies: these are asked for it (`admin.peers`), at
+//! `/api/holders`, while somebody looks here.
+//!
+//! No proxy asks further what it is asked so. What a peer answers is bounded in time and size, and is only
+//! shown.
+
+use std::{
+    collections::HashMap,
+    fmt::Write as _,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use serde::{Deserialize, Serialize};
+use tokio::{task::JoinSet, time::timeout};
+
+use super::{
+    listing::{ClientPart, GrantedElsewhere, HolderPart},
+    peers::{Peer, Peers, ShortText},
+};
+use crate::sync::Mutex;
+
+/// How long all peers may take.
+const ANSWER_LIMIT: Duration = Duration::from_secs(1);
+/// How long an answer is used again.
+const FRESH: Duration = Duration::from_secs(2);
+/// Most locks that are asked about at a time.
+pub(super) const MOST_ASKED: usize = 8;
+/// The longest name of a lock that is asked about, in bytes.
+const LONGEST_NAME: usize = 256;
+/// The longest answer, in bytes.
+const LONGEST_ANSWER: u64 = 64 * 1024;
+/// Most answers that are kept.
+const MOST_KEPT: usize = 64;
+
+/// What a peer has told of a lock that it has granted.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(super) struct TellingPeer {
+    kind: ShortText,
+    fence: Option<u64>,
+    held_ms: Option<u64>,
+    remaining_ms: Option<u64>,
+    holder: Option<HolderOfPeer>,
+    proxy: ShortText,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+struct HolderOfPeer {
+    address: ShortText,
+    name: ShortText,
+    connected: bool,
+}
+
+/// `/api/holders` of a peer, in the order of the question.
+#[derive(Deserialize)]
+struct HoldersOfPeer {
+    holders: Vec<Option<TellingPeer>>,
+}
+
+/// `/api/holders`.
+#[derive(Serialize)]
+pub(super) struct HolderList {
+    pub(super) holders: Vec<Option<HolderPart>>,
+}
+
+/// What was told lately.
+#[derive(Default)]
+pub(super) struct HoldersElsewhere(Mutex<HashMap<Vec<u8>, (Instant, Option<TellingPeer>)>>);
+
+impl HoldersElsewhere {
+    /// Who holds these locks, as far as a peer tells. Waits for the peers unless they told lately.
+    pub(super) async fn of(&self, peers: &Peers, names: &[Vec<u8>]) -> Vec<Option<TellingPeer>> {
+        let is_asked = |name: &&Vec<u8>| name.len() <= LONGEST_NAME && self.known(name).is_none();
+        let asked: Vec<Vec<u8>> = names.iter().filter(is_asked).take(MOST_ASKED).cloned().collect();
+        if peers.count() > 0 && !asked.is_empty() {
+            let told = ask(peers, &asked).await;
+            let (now, mut known) = (Instant::now(), self.0.lock());
+            known.retain(|_, (at, _)| at.elapsed() < FRESH);
+            for (name, told) in asked.into_iter().zip(told) {
+                if known.len() < MOST_KEPT {
+                    known.insert(name, (now, told));
+                }
+            }
+        }
+        names.iter().map(|name| self.known(name).flatten()).collect()
+    }
+
+    /// What was told of a lock lately.
+    fn known(&self, name: &[u8]) -> Option<Option<TellingPeer>> {
+        let known = self.0.lock();
+        known.get(name).filter(|(at, _)| at.elapsed() < FRESH).map(|(_, told)| told.clone())
+    }
+
+    /// Fills in what peers tell of locks that were granted elsewhere, for the first of them.
+    pub(super) async fn fill<L: GrantedElsewhere>(&self, peers: &Peers, locks: &mut [L]) {
+        let asked =
+            locks.iter_mut().filter_map(|lock| Some((lock.name_elsewhere()?.to_vec(), lock)));
+        let (names, locks): (Vec<_>, Vec<_>) = asked.take(MOST_ASKED).unzip();
+        for (lock, told) in locks.into_iter().zip(self.of(peers, &names).await) {
+            if let Some(told) = told {
+                lock.told_by_peer(told.part());
+            }
+        }
+    }
+}
+
+impl TellingPeer {
+    /// As it is told here.
+    pub(super) fn part(self) -> HolderPart {
+        let client = |holder: HolderOfPeer| ClientPart {
+            address: holder.address.into_text(),
+            name: Arc::from(holder.name.into_text()),
+            connected: holder.connected,
+        };
+        HolderPart {
+            kind: self.kind.into_text(),
+            fence: self.fence,
+            held_ms: self.held_ms,
+            remaining_ms: self.remaining_ms,
+            holder: self.holder.map(client),
+            proxy: self.proxy.into_text(),
+        }
+    }
+}
+
+/// Asks all peers at once. The first that has granted a lock counts.
+async fn ask(peers: &Peers, names: &[Vec<u8>]) -> Vec<Option<TellingPeer>> {
+    let mut path = String::from("/api/holders?peers=no");
+    for name in names {
+        path += "&key=";
+        for byte in name {
+            // Writing to a String cannot fail.
+            let _ = write!(path, "%{byte:02x}");
+        }
+    }
+    let (path, all) = (Arc::<str>::from(path), peers.all());
+    let mut asked = JoinSet::new();
+    for place in 0..all.len() {
+        let (all, path) = (all.clone(), path.clone());
+        asked.spawn(async move { told(all.get(place)?, &path).await });
+    }
+    let mut holders = vec![None; names.len()];
+    let collecting = async {
+        while let Some(told) = asked.join_next().await {
+            let told = told.ok().flatten().unwrap_or_default();
+            for (holder, told) in holders.iter_mut().zip(told) {
+                *holder = holder.take().or(told);
+            }
+        }
+    };
+    // What has not come by then is not known; its tasks end with the set.
+    let _ = timeout(ANSWER_LIMIT, collecting).await;
+    holders
+}
+
+async fn told(peer: &Peer, path: &str) -> Option<Vec<Option<TellingPeer>>> {
+    let answer = peer.get(path, LONGEST_ANSWER).await.ok()?;
+    let HoldersOfPeer { holders } = serde_json::from_slice(&answer.body).ok()?;
+    Some(holders)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_peer_tells_is_read_and_bounded() {
+        let text = format!(
+            r#"{{"holders": [null, {{"kind": "lease", "fence": 7, "held_ms": 1, "remaining_ms": 2,
+                "holder": {{"address": "10.0.0.9:1", "name": "{}", "connected": true}},
+                "proxy": "b, pid 7", "more": []}}]}}"#,
+            "x".repeat(5000)
+        );
+        let HoldersOfPeer { holders } = serde_json::from_str(&text).unwrap();
+        let part = holders[1].clone().unwrap().part();
+        assert_eq!((holders[0].is_none(), part.fence, &*part.proxy), (true, Some(7), "b, pid 7"));
+        assert!(part.holder.unwrap().name.len() < 300);
+    }
+}

@@ -1,0 +1,91 @@
+//! Guards and adopt rules of `lockgate dev`, as its options have them.
+
+use std::fmt::Write as _;
+
+use crate::config::{AdoptConfig, AdoptRule, Config, ConfigErrors, GuardRule, GuardsConfig};
+
+/// What stands for each star in the keys that are to be tried.
+const EXAMPLE: &str = "1";
+
+/// Reads the rules. A guard's lock has its key's name, and an adopted key is enforced.
+///
+/// # Errors
+/// What the configuration says of such keys.
+pub(super) fn read(
+    guard: &[String],
+    adopt: &[String],
+) -> Result<(GuardsConfig, AdoptConfig), ConfigErrors> {
+    // JSON is YAML, whatever the keys have in them.
+    let quoted = |text: &str| serde_json::Value::from(text).to_string();
+    let mut text = String::from("guards:\n");
+    // Writing to a String cannot fail.
+    for keys in guard {
+        let _ = writeln!(text, "  - {{keys: {}, lock: {}}}", quoted(keys), quoted(&lock_of(keys)));
+    }
+    text += "adopt:\n";
+    for keys in adopt {
+        let _ = writeln!(text, "  - {{keys: {}, mode: enforce}}", quoted(keys));
+    }
+    let name = "lockgate dev --guard, --adopt";
+    let config = match (guard, adopt) {
+        ([], []) => Config::default(),
+        ([], _) => Config::parse(text.trim_start_matches("guards:\n"), name, &|_| None)?,
+        (_, []) => Config::parse(text.trim_end_matches("adopt:\n"), name, &|_| None)?,
+        _ => Config::parse(&text, name, &|_| None)?,
+    };
+    Ok((config.guards, config.adopt))
+}
+
+/// The lock with the name of the key: each star is what it matched.
+fn lock_of(keys: &str) -> String {
+    let mut parts = keys.split('*');
+    let mut lock = parts.next().unwrap_or_default().to_owned();
+    for (number, part) in (1..).zip(parts) {
+        lock += &format!("{{{number}}}{part}");
+    }
+    lock
+}
+
+/// What to try with these rules, with the proxy at `port`.
+pub(super) fn to_try(guards: &[GuardRule], adopt: &[AdoptRule], port: u16) -> String {
+    let mut text = String::new();
+    let shown = |bytes: Option<Vec<u8>>| {
+        String::from_utf8_lossy(&bytes.unwrap_or_default()).escape_default().to_string()
+    };
+    if let Some(rule) = guards.first() {
+        let key = shown(rule.keys.example(EXAMPLE));
+        text += &format!(
+            "  redis-cli -p {port} SET {key} 100      (refused: NOTHELD, nobody has the lock {key})\n  \
+             printf 'LOCK {key}\\nSET {key} 100\\n' | redis-cli -p {port}      (written under its lock)\n"
+        );
+    }
+    if let Some(rule) = adopt.first() {
+        let key = shown(rule.keys.example(EXAMPLE));
+        text += &format!(
+            "  redis-cli -p {port} SET {key} me NX PX 30000      (what lock libraries send: a lock of the \
+             lock nodes)\n  \
+             redis-cli -p {port} LOCKGATE LOCK {key}\n  \
+             redis-cli -p {port} LOCKGATE ADOPTED      (which programs lock in which way)\n"
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_are_read_as_the_configuration_reads_them() {
+        let of = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+        let (guards, adopt) = read(&of(&["account:*", "b:*:c:*"]), &of(&["lock:*"])).unwrap();
+        let locks: Vec<&str> = guards.rules.iter().map(|rule| rule.lock.as_str()).collect();
+        assert_eq!(locks, ["account:{1}", "b:{1}:c:{2}"]);
+        assert!(guards.enforces() && adopt.rules[0].mode.is_answered());
+        let (guards, adopt) = read(&[], &[]).unwrap();
+        assert!(guards.rules.is_empty() && adopt.rules.is_empty());
+        assert_eq!(read(&of(&["a"]), &[]).unwrap().0.rules[0].lock.as_str(), "a");
+        assert_eq!(read(&[], &of(&["m\"x*"])).unwrap().1.rules[0].keys.as_str(), "m\"x*");
+        assert!(read(&of(&[""]), &[]).is_err());
+    }
+}

@@ -1,0 +1,188 @@
+//! Asks the proxy that runs with this configuration what it sees. Doctor looks once, from outside: a node
+//! that is late by turns, or a certificate that is still in use, the proxy knows better.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    time::Duration,
+};
+
+use serde::{Deserialize, de::DeserializeOwned};
+use tokio::time::timeout;
+
+use super::report::{Examined, Finding};
+use crate::{
+    config::{AdoptMode, AdoptRule, Config},
+    net::{few::few, http_client},
+};
+
+/// How long the proxy may take.
+const ANSWER_LIMIT: Duration = Duration::from_secs(2);
+/// The longest answer, in bytes.
+const LONGEST_ANSWER: u64 = 256 * 1024;
+/// Most lines that are told of what is not well.
+const MOST_PROBLEMS: usize = 64;
+/// Most idioms that are looked at.
+const MOST_IDIOMS: usize = 1000;
+
+/// `/api/status`, as far as it is read.
+#[derive(Deserialize)]
+struct RunningStatus {
+    proxy: RunningProxy,
+    #[serde(deserialize_with = "few::<_, _, MOST_PROBLEMS>")]
+    problems: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct RunningProxy {
+    name: String,
+    version: String,
+    ready: bool,
+}
+
+/// `/api/adopted`, as far as it is read.
+#[derive(Deserialize)]
+struct RunningAdoption {
+    #[serde(deserialize_with = "few::<_, _, MOST_IDIOMS>")]
+    adopted: Vec<RunningIdiom>,
+}
+
+#[derive(Deserialize)]
+struct RunningIdiom {
+    times: u64,
+    keys: String,
+    client: String,
+    idiom: String,
+    verdict: String,
+    because: String,
+    mode: String,
+}
+
+/// Examines the proxy at the admin address. `None`: none answers there.
+pub(super) async fn proxy(config: &Config) -> Option<Examined> {
+    let address = reached(config.admin.listen?);
+    let RunningStatus { proxy, problems } = ask(address, "/api/status").await?;
+    let mut examined = examined(&address.to_string(), &proxy, &problems, env!("CARGO_PKG_VERSION"));
+    if config.adopt.rules.iter().any(|rule| rule.mode.is_answered())
+        && let Some(RunningAdoption { adopted }) = ask(address, "/api/adopted?count=1000").await
+    {
+        examined.findings.extend(steps(&config.adopt.rules, &adopted));
+    }
+    Some(examined)
+}
+
+/// Asks for a document.
+async fn ask<T: DeserializeOwned>(address: SocketAddr, path: &str) -> Option<T> {
+    let host = address.to_string();
+    let asking = http_client::get(address, &host, path, LONGEST_ANSWER);
+    let answer = timeout(ANSWER_LIMIT, asking).await.ok()?.ok()?;
+    serde_json::from_slice(&answer.body).ok()
+}
+
+/// Findings about rules that this file has bridged or enforced and the proxy not yet: what it has seen that
+/// they would refuse.
+fn steps(rules: &[AdoptRule], seen: &[RunningIdiom]) -> Vec<Finding> {
+    let refused = |idiom: &&RunningIdiom| {
+        let rule = rules.iter().find(|rule| rule.keys.as_str() == idiom.keys);
+        let is_to_come = rule.is_some_and(|rule| rule.mode.is_answered());
+        idiom.verdict == "refused" && idiom.mode == AdoptMode::Audit.as_str() && is_to_come
+    };
+    let finding = |idiom: &RunningIdiom| {
+        let RunningIdiom { times, keys, client, idiom, because, .. } = idiom;
+        let what = format!(
+            "a step of '{keys}' from audit has {idiom} of '{client}' refused, seen {times} times: {because}"
+        );
+        Finding::minor(
+            printable(&what),
+            "Mend that program, or the rule: LOCKGATE ADOPTED has all.",
+        )
+    };
+    seen.iter().filter(refused).map(finding).collect()
+}
+
+/// What others have named or answered, without what a terminal would take for its own.
+fn printable(text: &str) -> String {
+    text.chars().filter(|letter| !letter.is_control()).collect()
+}
+
+fn examined(host: &str, proxy: &RunningProxy, problems: &[String], version: &str) -> Examined {
+    let mut findings = Vec::new();
+    for problem in problems {
+        let problem = printable(problem);
+        let advice = "The running proxy sees this: docs/operations.md, What fails.";
+        findings.push(match proxy.ready {
+            true => Finding::minor(problem, advice),
+            false => Finding::grave(problem, advice),
+        });
+    }
+    if proxy.version != version {
+        let what = format!("it runs version {}, and this is {version}", proxy.version);
+        let advice = "Restart it, or send SIGUSR2, where the new version is meant to run.";
+        findings.push(Finding::minor(what, advice));
+    }
+    let ready = if proxy.ready { "ready" } else { "not ready" };
+    let summary = format!("{}, {ready}, version {}", proxy.name, proxy.version);
+    Examined { address: host.to_owned(), ..Examined::other("running proxy", summary, findings) }
+}
+
+/// Where this machine reaches an address that is listened on.
+fn reached(listen: SocketAddr) -> SocketAddr {
+    let ip = match listen.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, listen.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_proxy_sees_is_grave_where_it_is_not_ready() {
+        let proxy = |ready| RunningProxy { name: "app, pid 7".into(), version: "1".into(), ready };
+        let problems = ["lock node a: slow".to_owned()];
+        let told = examined("127.0.0.1:9380", &proxy(true), &problems, "1");
+        assert!(told.is_fit() && told.findings.len() == 1);
+        assert_eq!(told.summary, "app, pid 7, ready, version 1");
+        let told = examined("127.0.0.1:9380", &proxy(false), &problems, "2");
+        assert!(!told.is_fit() && told.findings.len() == 2);
+        assert!(told.findings[1].what.contains("it runs version 1, and this is 2"));
+    }
+
+    #[test]
+    fn a_step_that_refuses_what_was_seen_is_told_before() {
+        let text = "adopt: [{keys: 'a:*', mode: bridge}, {keys: 'b:*', mode: audit}]";
+        let rules = Config::parse(text, "f", &|_| None).unwrap().adopt.rules;
+        let of = |keys: &str, verdict: &str, mode: &str| RunningIdiom {
+            times: 3,
+            keys: keys.into(),
+            client: "old\u{1b}[2J".into(),
+            idiom: "overwrite".into(),
+            verdict: verdict.into(),
+            because: "it sets the key".into(),
+            mode: mode.into(),
+        };
+        let seen = [
+            of("a:*", "refused", "audit"),
+            of("a:*", "quorum", "audit"),
+            of("a:*", "refused", "bridge"),
+            of("b:*", "refused", "audit"),
+        ];
+        let told = steps(&rules, &seen);
+        assert_eq!(told.len(), 1);
+        assert_eq!(
+            told[0].what,
+            "a step of 'a:*' from audit has overwrite of 'old[2J' refused, seen 3 times: it sets the key"
+        );
+    }
+
+    #[test]
+    fn an_address_for_all_is_reached_on_loopback() {
+        for (listen, expected) in
+            [("0.0.0.0:1", "127.0.0.1:1"), ("[::]:1", "[::1]:1"), ("10.0.0.1:1", "10.0.0.1:1")]
+        {
+            assert_eq!(reached(listen.parse().unwrap()), expected.parse().unwrap());
+        }
+    }
+}
