@@ -33,6 +33,8 @@ pub(crate) enum Asker {
     /// An adopted command: a key of the data node that has its token is its lock, as it was before
     /// the rule was bridged.
     Adopted,
+    /// An adopted command that the data node carries out itself: only the lock nodes are asked.
+    BesideDataNode,
 }
 
 /// An operation on a lock and its keys.

@@ -16,9 +16,9 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use tracing::{info, warn};
 
 use crate::{
-    adopt::fleet::{Fleet, ModeConflict},
-    config::RedisUrl,
+    config::{Config, RedisUrl},
     data::DataNode,
+    fleet::{difference::ModeConflict, known::Fleet},
     guard::Guards,
     lock::{Engine, NodeStatus},
     metrics::Recorder,
@@ -104,6 +104,8 @@ pub(crate) struct PageSource {
     exposure: Arc<Exposure>,
     guards: Option<Arc<Guards>>,
     fleet: Arc<Fleet>,
+    /// Settings that weaken a promise.
+    weakened: Mutex<Vec<String>>,
     /// Reason why the data node is not reachable; `None` if it is. Changed by [`State::watch`].
     data_problem: Mutex<Option<String>>,
     /// Whether the process is to end.
@@ -130,6 +132,7 @@ impl PageSource {
             exposure,
             guards,
             fleet,
+            weakened: Mutex::default(),
             data_problem,
             draining,
             gauges,
@@ -137,6 +140,11 @@ impl PageSource {
         // Sets the gauges: a scrape may come before the first check.
         state.readiness();
         state
+    }
+
+    /// Tells from now on which settings weaken a promise.
+    pub(crate) fn runs_with(&self, config: &Config) {
+        *self.weakened.lock() = config.weakened();
     }
 
     /// Says from now on that no traffic should be sent here, as the process is to end.
@@ -237,6 +245,12 @@ impl PageSource {
                 "adopt: '{keys}' is {here} here and {there} in another proxy ({name}): a lock may be \
                  granted twice"
             ));
+        }
+        for difference in self.fleet.differences() {
+            lines.problem(format!("fleet: {}", difference.sentence("this proxy")));
+        }
+        for weakened in self.weakened.lock().iter() {
+            lines.fine(format!("weakened: {weakened}"));
         }
         let votes = voting >= quorum && outage.is_none();
         let is_ready = !is_draining && data_problem.is_none() && votes && safe && informed;

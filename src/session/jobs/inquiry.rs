@@ -4,13 +4,14 @@ use std::{fmt::Write as _, sync::atomic::Ordering};
 
 use super::{super::desk::Desk, Ours, Progress};
 use crate::{
-    adopt::{fleet::ModeConflict, rows::hexadecimal, verdict::danger},
+    adopt::{rows::hexadecimal, verdict::danger},
     clock::millis,
     command::{docs, operator::Inquiry},
+    fleet::difference::{FleetDifference, ModeConflict},
     resp::encode,
 };
 
-/// Most rules in one answer whose modes are two steps apart; their number is told whole.
+/// Most lines in one answer about what other proxies have otherwise; their number is told whole.
 const MAX_CONFLICTS: usize = 16;
 
 /// The fields of an entry of LOCKGATE ADOPTED behind its `times`. New ones go behind all others, so
@@ -126,6 +127,7 @@ impl Desk {
             counts.waiters,
             millis(engine.paused_for().unwrap_or_default()),
         ) + &self.conflicts()
+            + &self.differences()
     }
 
     /// The section of LOCKGATE INFO about adopt rules whose modes are two steps apart.
@@ -139,6 +141,22 @@ impl Desk {
             let _ = write!(
                 text,
                 "mode_conflict{number}:keys={keys};here={here};there={there};proxy={name}\r\n"
+            );
+        }
+        text
+    }
+
+    /// The section of LOCKGATE INFO about what other proxies over the same lock nodes have otherwise.
+    fn differences(&self) -> String {
+        let differences = self.shared.fleet.differences();
+        let mut text = format!("\r\n# Fleet\r\ndifferences:{}\r\n", differences.len());
+        for (number, difference) in differences.iter().take(MAX_CONFLICTS).enumerate() {
+            let FleetDifference { kind, what, here, there, name, .. } = difference;
+            // Writing to a String cannot fail.
+            let _ = write!(
+                text,
+                "difference{number}:kind={};what={what};here={here};there={there};proxy={name}\r\n",
+                kind.as_str()
             );
         }
         text
