@@ -10,6 +10,7 @@
 //!   and ends.
 //! - [`session`]: one client connection and its upstream connection.
 //! - [`command`]: from the words of a command to a typed request.
+//! - [`fleet`]: what proxies over the same lock nodes tell each other, and where they differ.
 //! - [`guard`]: which locks a write needs.
 //! - [`adopt`]: lock idioms of existing libraries, and what is told of them.
 //! - [`lock`]: what a lock is; knows nothing of the sockets of clients.
@@ -36,6 +37,7 @@ pub mod command;
 // The binary reads a configuration; tests write one.
 pub mod config;
 mod data;
+mod fleet;
 // Tests hold its matching against Redis's.
 pub mod glob;
 mod guard;

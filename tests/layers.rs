@@ -36,6 +36,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("data", &["clock", "cluster", "config", "metrics", "net", "resp", "sentinel", "sync"]),
     ("command", &["config", "glob", "key", "lock", "resp"]),
     ("adopt", &["config", "glob", "metrics", "resp", "sync"]),
+    ("fleet", &["config", "sync"]),
     ("guard", &["cluster", "config", "data", "glob", "key", "net", "resp", "told"]),
     (
         "lock",
@@ -59,8 +60,8 @@ const ROOMS: &[(&str, &[&str])] = &[
     (
         "session",
         &[
-            "adopt", "bridge", "card", "clock", "cluster", "command", "config", "data", "glob",
-            "guard", "key", "lock", "metrics", "net", "resp", "sync", "told",
+            "adopt", "bridge", "card", "clock", "cluster", "command", "config", "data", "fleet",
+            "glob", "guard", "key", "lock", "metrics", "net", "resp", "sync", "told",
         ],
     ),
     (
@@ -72,6 +73,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "clock",
             "config",
             "data",
+            "fleet",
             "guard",
             "key",
             "lock",
@@ -87,13 +89,16 @@ const ROOMS: &[(&str, &[&str])] = &[
     (
         "tools",
         &[
-            "adopt", "bridge", "cluster", "config", "data", "glob", "lock", "net", "sentinel",
+            "bridge", "cluster", "config", "data", "fleet", "glob", "lock", "net", "sentinel",
             "server",
         ],
     ),
     (
         "simulation",
-        &["adopt", "bridge", "config", "data", "guard", "key", "lock", "net", "resp", "session"],
+        &[
+            "adopt", "bridge", "config", "data", "fleet", "guard", "key", "lock", "net", "resp",
+            "session",
+        ],
     ),
 ];
 

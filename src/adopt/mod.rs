@@ -14,9 +14,7 @@
 //! - [`transaction`]: a release or an extension made of WATCH, GET, MULTI and EXEC.
 //! - [`place`]: the modes as they are now, and where a bridged lock has its key on the data node.
 //! - [`seen`]: what was seen, how often, and by whom.
-//! - [`fleet`]: the modes of other proxies, where they are too far from this one's.
 
-pub(crate) mod fleet;
 pub(crate) mod glance;
 pub(crate) mod idiom;
 mod lua;
@@ -76,8 +74,12 @@ pub(crate) struct Adoption {
     rules: Vec<AdoptRule>,
     /// The rules' modes now, as numbers.
     modes: Box<[AtomicU8]>,
+    /// Which of them another proxy has bridged.
+    bridged_elsewhere: Box<[AtomicBool]>,
     /// At least one of them is answered by the proxy.
     answers: AtomicBool,
+    /// At least one of them is answered by the proxy, or bridged by another one.
+    attends: AtomicBool,
     /// First bytes that an adopted key can have.
     first_bytes: [bool; 256],
     scripts: KnownScripts,
@@ -148,6 +150,9 @@ pub(crate) struct Found {
     pub(crate) keys: usize,
     /// What the proxy does in its place; none: it is forwarded.
     pub(crate) task: Option<Box<AdoptTask>>,
+    /// What the lock nodes are to do beside the data node, which is forwarded the command: another proxy
+    /// has bridged its rule.
+    pub(crate) beside: Option<Box<AdoptTask>>,
     /// What the command does in a transaction about its key; none: such a transaction has no such
     /// command.
     pub(crate) queued: Option<QueuedWork>,
@@ -183,7 +188,9 @@ impl Adoption {
         Some(Arc::new(Adoption {
             rules: rules.to_vec(),
             modes: rules.iter().map(|rule| AtomicU8::new(rule.mode as u8)).collect(),
+            bridged_elsewhere: rules.iter().map(|_| AtomicBool::new(false)).collect(),
             answers: AtomicBool::new(rules.iter().any(|rule| rule.mode.is_answered())),
+            attends: AtomicBool::new(rules.iter().any(|rule| rule.mode.is_answered())),
             first_bytes,
             scripts: KnownScripts::of(rules),
             seen: SeenIdioms::new(),
@@ -199,6 +206,13 @@ impl Adoption {
     #[inline]
     pub(crate) fn enforces(&self) -> bool {
         self.answers.load(Ordering::Acquire)
+    }
+
+    /// Whether commands are judged before they are forwarded: the proxy answers some, or another proxy
+    /// has bridged a rule, so that some are carried out on the lock nodes too.
+    #[inline]
+    pub(crate) fn attends(&self) -> bool {
+        self.attends.load(Ordering::Acquire)
     }
 
     /// Glances at the command at the beginning of `bytes`. Returns how it begins if it is certainly
@@ -447,18 +461,26 @@ impl Adoption {
         if let AdoptWork::Refuse(because) = work {
             (sighting.verdict, sighting.because) = (AdoptVerdict::Refused, because);
         }
-        if self.is_enforced(number) {
-            let (key, lock, database) = (key.to_vec(), lock_of(rule, key), known.database);
-            found.task = Some(Box::new(AdoptTask {
-                key,
-                lock,
-                database,
-                others: Vec::new(),
-                work,
-                options: *options,
-                aside: Vec::new(),
-                sender: SentBy::default(),
-            }));
+        let is_beside = || keys.len() == 1 && work.is_giving_back_or_extending();
+        let is_beside = self.is_followed(number) && is_beside();
+        let is_enforced = self.is_enforced(number);
+        if !is_enforced && !is_beside {
+            return;
+        }
+        let (key, lock, database) = (key.to_vec(), lock_of(rule, key), known.database);
+        let task = Some(Box::new(AdoptTask {
+            key,
+            lock,
+            database,
+            others: Vec::new(),
+            work,
+            options: *options,
+            aside: Vec::new(),
+            sender: SentBy::default(),
+        }));
+        match is_enforced {
+            true => found.task = task,
+            false => found.beside = task,
         }
     }
 
@@ -634,6 +656,7 @@ impl Adoption {
             key: self.hasher.hash_one(keys.first()),
             keys: keys.len(),
             task: None,
+            beside: None,
             queued: None,
             length: 0,
         })
@@ -693,7 +716,15 @@ impl Adoption {
             .filter(|rule| self.is_enforced(*rule))
             .map(|_| Box::new(AdoptTask::without_key(AdoptWork::Refuse(because))));
         let key = self.hasher.hash_one(None::<&[u8]>);
-        AdoptLook::Found(Found { sighting, key, keys: 0, task, queued: None, length: 0 })
+        AdoptLook::Found(Found {
+            sighting,
+            key,
+            keys: 0,
+            task,
+            beside: None,
+            queued: None,
+            length: 0,
+        })
     }
 }
 

@@ -28,20 +28,54 @@ impl Adoption {
         }
         let answers = rules.iter().any(|rule| rule.mode.is_answered());
         self.answers.store(answers, Ordering::Release);
+        self.attend();
+    }
+
+    /// Notes which rules another proxy has bridged, by their `keys`.
+    pub(crate) fn others_bridge(&self, bridges: impl Fn(&str) -> bool) {
+        for (bridged, rule) in self.bridged_elsewhere.iter().zip(&self.rules) {
+            bridged.store(bridges(rule.keys.as_str()), Ordering::Release);
+        }
+        self.attend();
+    }
+
+    fn attend(&self) {
+        let is_followed = (0..self.rules.len()).any(|rule| self.is_followed(rule));
+        self.attends.store(self.enforces() || is_followed, Ordering::Release);
+    }
+
+    /// Whether another proxy has bridged this rule, and this one has not.
+    pub(super) fn is_followed(&self, rule: usize) -> bool {
+        let bridged = self.bridged_elsewhere.get(rule);
+        bridged.is_some_and(|bridged| bridged.load(Ordering::Acquire))
+            && self.mode(rule) != AdoptMode::Bridge
     }
 
     /// The keys that the data node must have for this lock too, as clients name it to LOCK: one in
     /// database 0, and one in the database whose number the name begins with. They are none if no
     /// bridged rule has such a lock.
     pub(crate) fn places(&self, lock: &[u8]) -> Vec<KeyPlace> {
-        if !self.enforces() {
-            return Vec::new();
+        match self.enforces() {
+            true => self.places_by(lock, |rule| self.mode(rule) == AdoptMode::Bridge),
+            false => Vec::new(),
         }
+    }
+
+    /// The keys that the data node may have for this lock because another proxy has bridged a rule that
+    /// is not bridged here.
+    pub(crate) fn followed_places(&self, lock: &[u8]) -> Vec<KeyPlace> {
+        match self.attends() {
+            true => self.places_by(lock, |rule| self.is_followed(rule)),
+            false => Vec::new(),
+        }
+    }
+
+    /// The keys of this lock by the rules that are meant.
+    fn places_by(&self, lock: &[u8], is_meant: impl Fn(usize) -> bool) -> Vec<KeyPlace> {
         let readings = [Some((0, lock)), split_database(lock)];
         let key_place = |(database, lock): (u64, &[u8])| {
-            let mut bridged =
-                (0..self.rules.len()).filter(|rule| self.mode(*rule) == AdoptMode::Bridge);
-            bridged.find_map(|rule| {
+            let mut meant = (0..self.rules.len()).filter(|rule| is_meant(*rule));
+            meant.find_map(|rule| {
                 let key = self.rules[rule].key_of(lock)?;
                 (self.rule(&key) == Some(rule)).then_some(KeyPlace { database, key })
             })

@@ -95,6 +95,21 @@ pub(crate) enum AdoptWork {
     Fail(&'static str),
 }
 
+impl AdoptWork {
+    /// Whether a lock is given back or extended.
+    pub(super) fn is_giving_back_or_extending(&self) -> bool {
+        matches!(
+            self,
+            AdoptWork::AcquireAgain { .. }
+                | AdoptWork::Extend { .. }
+                | AdoptWork::ExtendBy { .. }
+                | AdoptWork::ExtendBlind { .. }
+                | AdoptWork::Release { .. }
+                | AdoptWork::ReleaseBlind { .. }
+        )
+    }
+}
+
 /// Whose a lock may be that is to have no TTL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum KeptFrom {

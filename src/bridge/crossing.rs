@@ -35,6 +35,8 @@ pub(crate) enum Asker {
     Adopted,
     /// A command of ours about a grant that the lock nodes have told.
     Told,
+    /// An adopted command that the data node carries out itself: only the lock nodes are asked.
+    BesideDataNode,
 }
 
 /// An operation on a lock and its keys.

@@ -12,11 +12,13 @@
 //!
 //! - `data_key`: the key, over a connection of the proxy's own.
 //! - `crossing`: one grant, renewal, release or look on both sides.
+//! - `following`: giving back and extending where another proxy has bridged the rule, and this one not.
 //! - `keeping`: the keys of session locks.
 //! - `trial`: whether the proxy's user may send what all this needs.
 
 mod crossing;
 mod data_key;
+mod following;
 mod keeping;
 mod trial;
 
@@ -26,6 +28,7 @@ use tokio::runtime::Handle;
 
 pub(crate) use self::crossing::{Asker, Crossing};
 use self::data_key::DataKeys;
+pub(crate) use self::following::Following;
 pub(crate) use self::trial::{CommandFailure, NEEDED, try_commands};
 use crate::{
     adopt::{Adoption, place::KeyPlace},
@@ -72,6 +75,12 @@ impl Bridge {
         key.get(self.prefix..).map_or_else(Vec::new, |name| self.adoption.places(name))
     }
 
+    /// Where another proxy has the lock's keys on the data node, as it has bridged a rule that is not
+    /// bridged here.
+    fn followed_places(&self, key: &Key) -> Vec<KeyPlace> {
+        key.get(self.prefix..).map_or_else(Vec::new, |name| self.adoption.followed_places(name))
+    }
+
     /// The TTL of the keys of a lock with this TTL: the data node may be slow once.
     fn lasts(&self, ttl: Duration) -> Duration {
         ttl_for(ttl, data_key::LIMIT, self.drift_factor)
@@ -79,7 +88,8 @@ impl Bridge {
 
     /// Frees the lock's keys on the data node some time soon, if they have the token.
     pub(crate) fn free_soon(&self, key: &Key, token: &Token) {
-        let places = self.places(key);
+        let mut places = self.places(key);
+        places.extend(self.followed_places(key));
         if !places.is_empty() {
             self.keys.free_soon(places, token.clone());
         }

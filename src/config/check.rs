@@ -206,6 +206,7 @@ impl Config {
         notes.extend(self.data.notes());
         notes.extend(self.guards.notes(self.data.fixed().is_none()));
         notes.extend(self.adopt.notes());
+        notes.extend(self.weakened());
         notes
     }
 }

@@ -41,6 +41,7 @@ mod template;
 pub(crate) mod tls;
 mod units;
 mod url;
+mod weakened;
 
 pub use admin::{AdminConfig, AdminToken};
 pub use adopt::{AdoptConfig, AdoptMode, AdoptRule};

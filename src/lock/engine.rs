@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{
     clock::Instant,
-    config::{LockNode, LocksConfig},
+    config::{Config, LockNode, LocksConfig},
     key::{Key, Token},
 };
 
@@ -49,6 +49,16 @@ pub struct Engine {
 /// the reply on: two rounds of votes may go before.
 pub(crate) fn padded(ttl: Duration, locks: &LocksConfig) -> Duration {
     ttl_for(ttl, 2 * locks.node_timeout, locks.drift_factor)
+}
+
+/// The longest that a grant of a proxy with this configuration lasts on the lock nodes. They hold an
+/// adopted lock for longer than its TTL, and a rule in mode audit may be enforced before the process
+/// ends.
+pub(crate) fn longest_grant(config: &Config) -> Duration {
+    match config.adopt.rules.is_empty() {
+        true => config.locks.max_ttl,
+        false => padded(config.locks.max_ttl, &config.locks),
+    }
 }
 
 impl Engine {
@@ -440,6 +450,12 @@ impl Engine {
     /// `max_handovers`.
     pub(crate) fn set_limits(&self, config: &LocksConfig) {
         self.locks.queues.set_limits(config);
+    }
+
+    /// Notes that grants of other proxies may last for so long: whatever waits for grants to run out
+    /// waits for them, too.
+    pub(crate) fn heard_of(&self, longest: Duration) {
+        self.locks.grants.nodes().heard_of(longest);
     }
 
     /// The lock nodes that are asked: `locks.nodes`, or what was `locks.next_nodes` before it took

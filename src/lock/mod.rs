@@ -40,6 +40,7 @@ mod keep;
 mod key_metrics;
 mod line;
 mod locks;
+mod longest;
 mod look;
 pub(crate) mod metrics;
 mod moving;
@@ -66,7 +67,7 @@ pub(crate) use alarm::Alarm;
 pub(crate) use attach::Attach;
 pub(crate) use claim::Claim;
 pub use engine::Engine;
-pub(crate) use engine::padded;
+pub(crate) use engine::{longest_grant, padded};
 pub use fitness::{
     change::{
         BackedOut, ChangeError, ChangeStatus, Changed, NodeOfSet, SetNow, back_out, change,

@@ -1,9 +1,9 @@
-//! Tells the other proxies, over the lock nodes, in which modes the adopt rules are here, and reads
-//! theirs.
+//! Writes this proxy's record on the lock nodes, and reads those of the others.
 //!
-//! A lock node keeps the records of all proxies under one key, each for [`LASTS`]. A proxy without
-//! rules writes one only beside those of others, so that lock nodes of proxies that adopt nothing have
-//! no such key.
+//! A lock node keeps the records of all proxies under one key, each for [`LASTS`]. Each proxy looks
+//! every [`LOOK_EVERY`] whether one has changed. So what a proxy says of itself is known to all others
+//! within that time, and a proxy of which they must know first lets clients in only then
+//! ([`introduce`]).
 
 use std::{
     sync::{Arc, Weak},
@@ -17,36 +17,68 @@ use tokio::{
     task::JoinHandle,
     time::{sleep, timeout},
 };
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 use crate::{
-    adopt::fleet::{Fleet, MODES, MOST_RECORDS, ProxyModes},
     config::{ClientTls, Config, LockNode, RedisUrl},
     data::DataNode,
+    fleet::{
+        known::Fleet,
+        record::{MOST_BYTES, MOST_RECORDS, ProxyRecord, RECORDS},
+    },
     lock,
-    net::{Connector, redis_client},
+    net::{
+        Connector,
+        redis_client::{self, Connection},
+    },
     session::Shared,
 };
 
-/// How often records are written and read.
-const LOOK_EVERY: Duration = Duration::from_secs(10);
-/// How long a record lasts: three looks may fail.
+/// How often a record is written.
+const WRITE_EVERY: Duration = Duration::from_secs(10);
+/// How often it is looked whether others have changed.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long a record lasts: three writings may fail.
 const LASTS: Duration = Duration::from_secs(35);
 /// How long one server may take.
 const LIMIT: Duration = Duration::from_secs(2);
+/// How long a proxy that starts waits for the records of the others.
+const FIRST_LIMIT: Duration = Duration::from_secs(1);
 
 const SCRIPT: &str = include_str!("fleet.lua");
 
+/// The tasks by which a proxy tells of itself and hears of others.
+pub(super) struct Telling {
+    /// How many lock nodes have answered, or could not.
+    heard: watch::Receiver<usize>,
+    nodes: usize,
+}
+
 /// Starts to tell and to look, until the proxy is gone.
-pub(super) fn start(shared: &Arc<Shared>, config: &Config, data: Arc<DataNode>) {
-    let fleet = &shared.fleet;
-    let tell = watch::Sender::new(modes(fleet, config, 0));
-    tokio::spawn(run(Arc::downgrade(shared), fleet.clone(), data, tell));
+pub(super) fn start(shared: &Arc<Shared>, data: Arc<DataNode>) -> Telling {
+    let (heard, hearing) = watch::channel(0);
+    let nodes = shared.engine.serving().len();
+    let lookers = Lookers { all: Vec::new(), heard: Arc::new(heard) };
+    tokio::spawn(run(Arc::downgrade(shared), data, lookers));
+    Telling { heard: hearing, nodes }
+}
+
+/// Waits until the others are known, and they know this proxy where they must: its locks last longer than
+/// they would wait, or it takes or frees locks on a side on which they do not look.
+pub(super) async fn introduce(shared: &Shared, mut telling: Telling) {
+    let all = telling.nodes;
+    let _ = timeout(FIRST_LIMIT, telling.heard.wait_for(|heard| *heard >= all)).await;
+    if shared.fleet.must_know() {
+        info!("fleet: clients are let in once the other proxies know what this one has otherwise");
+        sleep(LOOK_EVERY + LOOK_EVERY / 2).await;
+    }
 }
 
 /// The tasks that look at lock nodes. They are others once the lock nodes are changed.
-#[derive(Default)]
-struct Lookers(Vec<(LockNode, AbortOnDrop)>);
+struct Lookers {
+    all: Vec<(LockNode, AbortOnDrop)>,
+    heard: Arc<watch::Sender<usize>>,
+}
 
 /// A task that ends once nobody wants it any more.
 struct AbortOnDrop(JoinHandle<()>);
@@ -59,14 +91,28 @@ impl Drop for AbortOnDrop {
 
 impl Lookers {
     /// Looks at these nodes, and at no others.
-    fn look_at(&mut self, nodes: &[LockNode], shared: &Shared, tell: &watch::Sender<ProxyModes>) {
-        self.0.retain(|(node, _)| nodes.contains(node));
+    fn look_at(
+        &mut self,
+        nodes: &[LockNode],
+        shared: &Arc<Shared>,
+        tell: &watch::Sender<ProxyRecord>,
+    ) {
+        self.all.retain(|(node, _)| nodes.contains(node));
         let locks = &shared.config.load().locks;
         for node in nodes {
-            if self.0.iter().all(|(known, _)| known != node) {
-                let ways = (lock::connector_to_nodes(locks), locks.tls.clone());
-                let looking = look(shared.fleet.clone(), node.clone(), ways, tell.subscribe());
-                self.0.push((node.clone(), AbortOnDrop(tokio::spawn(looking))));
+            if self.all.iter().all(|(known, _)| known != node) {
+                let looker = Looker {
+                    shared: Arc::downgrade(shared),
+                    fleet: shared.fleet.clone(),
+                    node: node.clone(),
+                    way: lock::connector_to_nodes(locks),
+                    tls: locks.tls.clone(),
+                    connection: None,
+                    version: String::new(),
+                    is_refused: false,
+                };
+                let looking = looker.run(tell.subscribe(), self.heard.clone());
+                self.all.push((node.clone(), AbortOnDrop(tokio::spawn(looking))));
             }
         }
     }
@@ -80,47 +126,59 @@ pub(super) fn name_of(config: &Config) -> String {
     format!("{}, {}, pid {}", host.trim(), listen.join(" "), std::process::id())
 }
 
-/// The modes of this proxy as they are now.
-fn modes(fleet: &Fleet, config: &Config, sequence: u64) -> ProxyModes {
-    let name = name_of(config);
-    let modes = ProxyModes::new(&fleet.id, &name, &config.data.to_string(), &config.adopt.rules);
-    ProxyModes { sequence, ..modes }
+/// What this proxy says of itself now.
+fn record(shared: &Shared) -> ProxyRecord {
+    let config = shared.config.load();
+    let longest = lock::longest_grant(&config);
+    ProxyRecord::new(&shared.fleet.id, &name_of(&config), &config, longest)
 }
 
-/// Has all lock nodes told now and then, and when a mode has changed.
-async fn run(
-    shared: Weak<Shared>,
-    fleet: Arc<Fleet>,
-    data: Arc<DataNode>,
-    tell: watch::Sender<ProxyModes>,
-) {
+/// Has all lock nodes told when this proxy has changed, and who the others are.
+async fn run(shared: Weak<Shared>, data: Arc<DataNode>, mut lookers: Lookers) {
     let mut replication = String::new();
     let mut changes = data.changes();
-    let mut lookers = Lookers::default();
-    for sequence in 1.. {
-        let Some(config) = shared.upgrade().map(|shared| {
-            lookers.look_at(&shared.engine.serving(), &shared, &tell);
-            shared.config.load_full()
-        }) else {
-            return;
-        };
-        let mut ours = modes(&fleet, &config, sequence);
-        // Nobody to compare with.
-        if !ours.rules.is_empty() || fleet.has_others() {
-            // A data node that does not answer now is the one that it was.
-            if let Ok(Ok(Some(id))) = timeout(LIMIT, replication_id(&data)).await {
-                replication = id;
-            }
-            ours.replication_id.clone_from(&replication);
+    let Some(first) = shared.upgrade().map(|shared| record(&shared)) else { return };
+    let tell = watch::Sender::new(first);
+    loop {
+        // Nobody asks where there is nothing to compare.
+        let has_rules =
+            |record: &ProxyRecord| !record.guards.is_empty() || !record.adopted.is_empty();
+        let is_asked = shared
+            .upgrade()
+            .is_some_and(|shared| has_rules(&tell.borrow()) || shared.fleet.has_others());
+        // A data node that does not answer now is the one that it was.
+        if is_asked && let Ok(Ok(Some(id))) = timeout(FIRST_LIMIT, replication_id(&data)).await {
+            replication = id;
         }
-        fleet.runs(ours.clone(), Instant::now());
-        tell.send_replace(ours);
+        let stepped = {
+            let Some(shared) = shared.upgrade() else { return };
+            let ours = ProxyRecord { replication_id: replication.clone(), ..record(&shared) };
+            tell.send_if_modified(|told| {
+                let sequence = told.sequence;
+                let ours = ProxyRecord { sequence, ..ours };
+                let has_changed = *told != ours || sequence == 0;
+                *told = ProxyRecord { sequence: sequence + u64::from(has_changed), ..ours };
+                has_changed
+            });
+            shared.fleet.runs(tell.borrow().clone(), Instant::now());
+            learn(&shared);
+            lookers.look_at(&shared.engine.serving(), &shared, &tell);
+            shared.fleet.clone()
+        };
         tokio::select! {
-            () = sleep(LOOK_EVERY) => {}
-            () = fleet.stepped.notified() => {}
+            () = sleep(WRITE_EVERY) => {}
+            () = stepped.stepped.notified() => {}
             // The other proxies know the new data node by its replication id.
             Ok(()) = changes.changed() => {}
         }
+    }
+}
+
+/// Has this proxy go by what is known of the others.
+fn learn(shared: &Shared) {
+    shared.engine.heard_of(shared.fleet.longest());
+    if let Some(adoption) = &shared.adoption {
+        adoption.others_bridge(|keys| shared.fleet.bridges(keys));
     }
 }
 
@@ -133,63 +191,126 @@ async fn replication_id(data: &DataNode) -> Result<Option<String>, RedisError> {
     Ok(id.map(|id| id.trim_end().chars().take(40).collect()))
 }
 
-/// Writes each record of this proxy on one lock node, and reads those of others.
-async fn look(
+/// Writes records on one lock node, and reads those of others.
+struct Looker {
+    shared: Weak<Shared>,
     fleet: Arc<Fleet>,
     node: LockNode,
-    (way, tls): (Connector, ClientTls),
-    mut told: watch::Receiver<ProxyModes>,
-) {
-    let mut is_refused = false;
-    while told.changed().await.is_ok() {
-        let ours = told.borrow_and_update().clone();
-        let url = match timeout(LIMIT, lock::locate(&node, &tls, MODES)).await {
-            Ok(Ok(there)) => there.url,
-            // The engine tells that too.
-            Ok(Err(_)) | Err(_) => continue,
-        };
-        match timeout(LIMIT, exchange(&url, &way, &ours)).await {
-            Ok(Ok(text)) => {
-                is_refused = false;
-                fleet.heard(ProxyModes::read_all(&text), Instant::now());
+    way: Connector,
+    tls: ClientTls,
+    /// The connection, to the Redis that the node was when a record was last written.
+    connection: Option<(RedisUrl, Connection)>,
+    /// The version of the records that were read last.
+    version: String,
+    is_refused: bool,
+}
+
+impl Looker {
+    async fn run(
+        mut self,
+        mut told: watch::Receiver<ProxyRecord>,
+        heard: Arc<watch::Sender<usize>>,
+    ) {
+        let mut is_first = true;
+        loop {
+            let ours = told.borrow_and_update().clone();
+            self.write(&ours).await;
+            if std::mem::take(&mut is_first) {
+                heard.send_modify(|heard| *heard += 1);
             }
-            Ok(Err(error))
-                if !error.is_io_error()
-                    && !error.is_timeout()
-                    && !is_refused
-                    && !ours.rules.is_empty() =>
-            {
-                is_refused = true;
-                warn!(
-                    node = %url, %error,
-                    "adopt: modes are not compared with those of other proxies over this lock node"
-                );
+            let looking = async {
+                loop {
+                    sleep(LOOK_EVERY).await;
+                    self.look(&ours).await;
+                }
+            };
+            tokio::select! {
+                changed = told.changed() => if changed.is_err() { return },
+                _ = timeout(WRITE_EVERY, looking) => {}
             }
-            // The node is away, which others tell.
-            Ok(Err(error)) => debug!(node = %url, %error, "the modes of proxies are not known"),
-            Err(_) => debug!(node = %url, "the modes of proxies are not told in time"),
         }
+    }
+
+    /// Writes the record.
+    async fn write(&mut self, ours: &ProxyRecord) {
+        let locating = lock::locate(&self.node, &self.tls, RECORDS);
+        // The engine tells of a node that cannot be found, too.
+        let Ok(Ok(there)) = timeout(LIMIT, locating).await else { return };
+        self.connection.take_if(|(url, kept)| *url != there.url || kept.is_closed());
+        if self.connection.is_none() {
+            let connecting = redis_client::connect(&there.url, &self.way);
+            match timeout(LIMIT, connecting).await {
+                Ok(Ok(connection)) => self.connection = Some((there.url, connection)),
+                Ok(Err(error)) => return self.failed(&error),
+                Err(_) => return,
+            }
+        }
+        self.exchange(&ours.id, &ours.line()).await;
+    }
+
+    /// Looks whether other records have changed.
+    async fn look(&mut self, ours: &ProxyRecord) {
+        if self.connection.is_some() {
+            self.exchange(&ours.id, "").await;
+        }
+    }
+
+    async fn exchange(&mut self, id: &str, line: &str) {
+        let Some((_, connection)) = &mut self.connection else { return };
+        match timeout(LIMIT, exchange(connection, id, line, &self.version)).await {
+            Ok(Ok((version, others))) => {
+                self.is_refused = false;
+                self.version = version;
+                if let Some(text) = others {
+                    self.fleet.heard(ProxyRecord::read_all(&text), Instant::now());
+                    if let Some(shared) = self.shared.upgrade() {
+                        learn(&shared);
+                    }
+                }
+            }
+            Ok(Err(error)) => {
+                self.connection = None;
+                self.failed(&error);
+            }
+            Err(_) => {
+                self.connection = None;
+                debug!(node = %self.node, "the records of proxies are not told in time");
+            }
+        }
+    }
+
+    fn failed(&mut self, error: &RedisError) {
+        // A node that is away is told of by the engine.
+        let is_away = error.is_io_error() || error.is_timeout() || error.is_connection_dropped();
+        if is_away || self.is_refused {
+            debug!(node = %self.node, %error, "the records of proxies are not known");
+            return;
+        }
+        self.is_refused = true;
+        warn!(
+            node = %self.node, %error,
+            "fleet: this proxy is not compared with others over this lock node"
+        );
     }
 }
 
 async fn exchange(
-    url: &RedisUrl,
-    way: &Connector,
-    ours: &ProxyModes,
-) -> Result<String, RedisError> {
-    let mut connection = redis_client::connect(url, way).await?;
-    let mut commands = redis::pipe();
-    commands.cmd("SCRIPT").arg("LOAD").arg(SCRIPT).ignore();
-    commands
-        .cmd("EVALSHA")
-        .arg(Sha1::from(SCRIPT).digest().to_string())
-        .arg(1)
-        .arg(MODES)
-        .arg(&ours.id)
-        .arg(ours.record())
-        .arg(LASTS.as_millis().to_string())
-        .arg(MOST_RECORDS)
-        .arg(i64::from(!ours.rules.is_empty()));
-    let (text,): (String,) = commands.query_async(&mut connection.redis).await?;
-    Ok(text)
+    connection: &mut Connection,
+    id: &str,
+    line: &str,
+    version: &str,
+) -> Result<(String, Option<String>), RedisError> {
+    let digest = Sha1::from(SCRIPT).digest().to_string();
+    let mut calling = redis::cmd("EVALSHA");
+    calling.arg(digest).arg(1).arg(RECORDS).arg(id).arg(line).arg(LASTS.as_millis().to_string());
+    calling.arg(MOST_RECORDS).arg(MOST_BYTES).arg(version);
+    let mut all = redis::pipe();
+    // A node forgets its scripts when it is restarted.
+    if !line.is_empty() {
+        all.cmd("SCRIPT").arg("LOAD").arg(SCRIPT).ignore();
+    }
+    all.add_command(calling);
+    let (answer,): (Vec<String>,) = all.query_async(&mut connection.redis).await?;
+    let mut words = answer.into_iter();
+    Ok((words.next().unwrap_or_default(), words.next()))
 }

@@ -14,7 +14,7 @@
 //! - [`admin`]: the status page, its JSON, `/metrics`, `/healthz`, `/readyz` over HTTP.
 //! - [`upgrade`]: one process takes another's place.
 //! - [`reload`]: reads the configuration again, and takes over what can change.
-//! - [`fleet`]: the modes of adopt rules, told to the other proxies and compared with theirs.
+//! - [`fleet`]: what this proxy says of itself, told to the others over the lock nodes, and theirs.
 //! - [`systemd`]: messages to a service manager.
 //! - [`metrics`]: counters of clients' coming and going and of the configuration.
 //! - [`logging`]: tracing's output, human on a terminal and JSON otherwise.
@@ -75,8 +75,10 @@ pub async fn run(config: Config, mut control: Control) -> anyhow::Result<()> {
     let recorder = start_counting()?;
     let (opened, succession) = Opened::open(&config, &mut control).await?;
     let proxy = Proxy::build(config, control, &opened, recorder)?;
+    // Before the running process gives way: nobody is to wait for it.
+    let shared = proxy.join_fleet().await;
     let Some(standing) = proxy.take_over(succession).await? else { return Ok(()) };
-    let mut serving = proxy.open_doors(opened, standing).await;
+    let mut serving = proxy.open_doors(opened, shared, standing).await;
     let end = serving.until_end().await;
     serving.end(end).await;
     Ok(())

@@ -11,12 +11,13 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use crate::{
-    adopt::{Adoption, fleet::Fleet},
+    adopt::Adoption,
     bridge::Bridge,
     config::{Config, Listener},
     data::DataNode,
+    fleet::known::Fleet,
     guard::Guards,
-    lock::{Engine, padded},
+    lock::{Engine, longest_grant},
     metrics::Recorder,
     net::{Acceptor, tls::certificates},
     server::{
@@ -86,9 +87,7 @@ impl Proxy {
         let workers = Arc::new(Workers::start(config.io_threads)?);
         let mut locks = config.locks.clone();
         if !config.adopt.rules.is_empty() {
-            // Lock nodes hold an adopted lock for longer than its TTL, and must wait as long. A rule
-            // in mode audit may be enforced before the process ends.
-            locks.max_ttl = padded(locks.max_ttl, &locks);
+            locks.max_ttl = longest_grant(&config);
             locks.fence_ttl = locks.fence_ttl.max(locks.max_ttl);
         }
         let engine = Engine::start_on(&locks, workers.shared());
@@ -111,6 +110,7 @@ impl Proxy {
             fleet.clone(),
             (metrics.refusals.clone(), metrics.earlier.clone()),
         ));
+        state.runs_with(&config);
         let (data, exposure) = (data.clone(), exposure.clone());
         Ok(Proxy {
             config,
@@ -150,14 +150,28 @@ impl Proxy {
         Ok(Some(Replacement { is_successor, predecessor: pid, replacing, rendezvous }))
     }
 
+    /// Tells the proxies over the same lock nodes of this one, and hears of them.
+    pub(super) async fn join_fleet(&self) -> Arc<Shared> {
+        let shared = self.share();
+        let telling = fleet::start(&shared, self.data.clone());
+        tokio::select! {
+            () = fleet::introduce(&shared, telling) => {}
+            () = self.control.shutdown.cancelled() => {}
+        }
+        shared
+    }
+
     /// Lets clients in, and tells the service manager.
-    pub(super) async fn open_doors(self, opened: Opened, replacement: Replacement) -> Serving {
+    pub(super) async fn open_doors(
+        self,
+        opened: Opened,
+        shared: Arc<Shared>,
+        replacement: Replacement,
+    ) -> Serving {
         let Replacement { is_successor, predecessor, replacing, rendezvous } = replacement;
         if let Some(replacing) = replacing {
             tokio::spawn(replacing.follow(self.metrics.earlier.clone()));
         }
-        let shared = self.share();
-        fleet::start(&shared, &self.config, self.data.clone());
         let (doors, admin) = (Stoppable::default(), Stoppable::default());
         let mut sockets = Vec::new();
         if let Some((addr, listener)) = opened.admin {
@@ -261,8 +275,8 @@ impl Proxy {
         let metrics = ReloadMetrics::new();
         metrics.succeeded_now();
         let Control { file, log, reload, upgrade, .. } = self.control;
-        let (shared, admission) = (shared.clone(), self.admission);
-        let reloader = Reloader { file, log, shared, admission, metrics, predecessor };
+        let (shared, admission, state) = (shared.clone(), self.admission, self.state);
+        let reloader = Reloader { file, log, shared, state, admission, metrics, predecessor };
         let mut in_charge = JoinSet::new();
         in_charge.spawn(reloader.run(reload));
         in_charge.spawn(upgrade::start_successors(upgrade, is_replaceable));

@@ -20,6 +20,7 @@ use crate::{
     adopt::{Adoption, verdict::AdoptVerdict},
     config::{Config, ConfigErrors, LockNode, OTHER_NODES},
     server::{
+        admin::PageSource,
         entry::{admission::Admission, descriptors},
         logging::Level,
         metrics::ReloadMetrics,
@@ -115,6 +116,8 @@ pub(super) struct Reloader {
     pub log: Option<Level>,
     /// Holds the configuration that sessions use.
     pub shared: Arc<Shared>,
+    /// Shows the configuration to operators.
+    pub state: Arc<PageSource>,
     /// Holds the limits of clients.
     pub admission: Arc<Admission>,
     pub metrics: ReloadMetrics,
@@ -197,6 +200,7 @@ impl Reloader {
                 info!(keys = rule.keys.as_str(), mode = ?rule.mode, "adopt: the mode from now on");
             }
         }
+        self.state.runs_with(&config);
         self.shared.config.store(Arc::new(config));
         if taken.contains(&"adopt") {
             self.shared.fleet.stepped.notify_one();

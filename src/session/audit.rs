@@ -41,6 +41,8 @@ pub(super) enum Adopting {
     Pass,
     /// Kept back until more of it is here.
     More,
+    /// Forwarded once the lock nodes have done the same.
+    Beside(Box<AdoptTask>),
     /// Answered by the proxy. The number is the command's length; 0: it is too long to be kept.
     Stop(Box<AdoptTask>, usize),
 }
@@ -78,7 +80,7 @@ impl Audit {
     /// adopted lock is open, which takes some that would be carried out at once elsewhere.
     #[inline]
     pub(super) fn judge(&mut self, name: Name, bytes: &[u8], in_transaction: bool) -> Adopting {
-        if !self.adoption.enforces() || !matches!(name, Name::Other | Name::Watch) {
+        if !self.adoption.attends() || !matches!(name, Name::Other | Name::Watch) {
             return Adopting::Pass;
         }
         if name == Name::Other {
@@ -101,6 +103,10 @@ impl Audit {
         match &look {
             AdoptLook::More(_) => return Adopting::More,
             AdoptLook::Found(Found { task: Some(_), .. }) => {}
+            // It is told of once it passes.
+            AdoptLook::Found(Found { beside: Some(task), .. }) if !in_transaction => {
+                return Adopting::Beside(task.clone());
+            }
             _ => return Adopting::Pass,
         }
         let is_watch = name == Name::Watch;

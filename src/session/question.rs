@@ -13,7 +13,7 @@ use super::{
     shared::Shared,
 };
 use crate::{
-    bridge::{Asker, Crossing},
+    bridge::{Asker, Bridge, Crossing, Following},
     card::ClientCard,
     key::Token,
     lock::{Acquire, Alarm, Attach, LookUp, NotGranted, Raise, Release, Renew, SameToken, Waiter},
@@ -72,7 +72,7 @@ impl Asked {
                     key,
                     token,
                     claim: Some(claim),
-                    asker: Asker::Adopted | Asker::Told,
+                    asker: Asker::Adopted | Asker::Told | Asker::BesideDataNode,
                 } => Asked::Unlock(engine.release_found(key, token, claim)),
                 Question::Unlock { key, token, claim, .. } => {
                     Asked::Unlock(engine.release(key, token, claim))
@@ -175,6 +175,8 @@ fn bridged(
         Question::TakeOver { key, token, claim, .. } if claim.is_adopted() => {
             (key, token, Asker::Adopted)
         }
+        Question::Unlock { asker: Asker::BesideDataNode, .. }
+        | Question::Renew { asker: Asker::BesideDataNode, .. } => return Err(question),
         Question::Unlock { key, token, asker, .. } | Question::Renew { key, token, asker, .. } => {
             (key, token, *asker)
         }
@@ -189,7 +191,7 @@ fn bridged(
         | Question::Commands(..) => return Err(question),
     };
     let Some(crossing) = Crossing::of(bridge, (key, token), asker, card) else {
-        return Err(question);
+        return followed(question, bridge);
     };
     Ok(Asked::Boxed(match question {
         Question::Lock { ttl, again, wait, .. } => {
@@ -208,5 +210,25 @@ fn bridged(
             Box::pin(async move { Answer::Renew(crossing.renew(ttl, claim).await) })
         }
         _ => Box::pin(async move { Answer::Look(crossing.look().await) }),
+    }))
+}
+
+/// Gives back or extends a lock on both sides that another proxy may have taken on both. Gives any other
+/// question back.
+fn followed(question: Question, bridge: Option<&Arc<Bridge>>) -> Result<Asked, Question> {
+    let following = match &question {
+        Question::Unlock { key, token, asker, .. } | Question::Renew { key, token, asker, .. } => {
+            Following::of(bridge, (key, token), *asker)
+        }
+        _ => None,
+    };
+    Ok(Asked::Boxed(match (following, question) {
+        (Some(following), Question::Unlock { claim, .. }) => {
+            Box::pin(async move { Answer::Unlock(following.release(claim).await) })
+        }
+        (Some(following), Question::Renew { ttl, claim, .. }) => {
+            Box::pin(async move { Answer::Renew(following.renew(ttl, claim).await) })
+        }
+        (_, question) => return Err(question),
     }))
 }

@@ -12,6 +12,7 @@ use super::{
     },
     jobs::{
         Pass,
+        adopted_beside::BesideDataNode,
         own::OwnCommand,
         pass::{ClientReply, Login},
     },
@@ -273,6 +274,12 @@ impl Core {
             match audit.judge(name, bytes, in_transaction) {
                 Adopting::Pass => {}
                 Adopting::More => return Flow::Keep,
+                Adopting::Beside(task) => {
+                    if !self.desk.conn.in_multi() {
+                        self.wait(Box::new(BesideDataNode(task)));
+                        return Flow::Keep;
+                    }
+                }
                 Adopting::Stop(mut task, length) => {
                     if transacts {
                         self.fit(name, &mut task);

@@ -14,9 +14,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{ahead::Taken, idle::Idle, metrics::Metrics};
 use crate::{
-    adopt::{Adoption, fleet::Fleet},
+    adopt::Adoption,
     bridge::Bridge,
     config::Config,
+    fleet::known::Fleet,
     guard::{Guards, replicas::Replicas},
     key::{Key, Token},
     lock::{Claim, Engine},
@@ -33,7 +34,7 @@ pub(crate) struct Shared {
     pub adoption: Option<Arc<Adoption>>,
     /// The way to locks of bridged rules, if there are any rules.
     pub bridge: Option<Arc<Bridge>>,
-    /// The modes of adopt rules in other proxies.
+    /// What other proxies over the same lock nodes say of themselves.
     pub fleet: Arc<Fleet>,
     /// Whether the data node is connected to and does not answer.
     pub data_is_silent: Arc<AtomicBool>,

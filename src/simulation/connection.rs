@@ -25,13 +25,14 @@ use super::{
     network::Network,
 };
 use crate::{
-    adopt::{Adoption, fleet::Fleet},
+    adopt::Adoption,
     bridge::Bridge,
     config::{
         AdoptMode, AdoptOptions, AdoptRule, Config, DataConfig, Endpoint, GuardRule, LocksConfig,
         NoTtlPolicy, Pattern, Policy, RedisUrl, Template,
     },
     data::DataNode,
+    fleet::known::Fleet,
     guard::Guards,
     lock::Engine,
     net::Stream,

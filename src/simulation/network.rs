@@ -550,7 +550,7 @@ impl Route {
         match words[0].as_slice() {
             b"SCRIPT" => history.has_scripts(self.index),
             // The first command of a connection once it is open to everybody.
-            _ if words.iter().any(|word| word == MAX_TTL) => {
+            b"EVALSHA" if words.get(2..4) == Some(&[b"1".to_vec(), MAX_TTL.to_vec()]) => {
                 history.linked(self.index, self.proxy, self.connection);
             }
             // A script that was told the marker.

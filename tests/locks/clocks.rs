@@ -128,13 +128,18 @@ fn three() -> Vec<Node> {
 }
 
 fn before(nodes: &[Node]) -> Setup {
+    with_max_ttl(nodes, "4s")
+}
+
+fn with_max_ttl(nodes: &[Node], max_ttl: &str) -> Setup {
     let urls: Vec<String> =
         nodes.iter().map(|node| format!("redis://127.0.0.1:{}", node.port)).collect();
+    let timed = if max_ttl == "1s" { ["500ms", "100ms"] } else { ["2s", "400ms"] };
     Proxy::with()
         .node_urls(&urls)
-        .locks("max_ttl: 4s")
-        .locks("default_ttl: 2s")
-        .locks("node_timeout: 400ms")
+        .locks(&format!("max_ttl: {max_ttl}"))
+        .locks(&format!("default_ttl: {}", timed[0]))
+        .locks(&format!("node_timeout: {}", timed[1]))
 }
 
 fn all_up(proxy: &Proxy) {
@@ -201,6 +206,45 @@ fn a_quorum_of_clocks_that_jump_grants_nothing_twice() {
 #[test]
 fn all_clocks_that_jump_grant_nothing_twice() {
     jumping_clocks_grant_nothing_twice(3);
+}
+
+/// A lease of one proxy outlasts the `max_ttl` of another, which sees all clocks jump.
+fn clocks_that_jump_end_no_longer_lease(
+    shorter: impl FnOnce(&[Node], Proxy) -> (Option<Proxy>, Proxy),
+) {
+    let nodes = three();
+    let proxy = with_max_ttl(&nodes, "8s").start();
+    all_up(&proxy);
+    let held = proxy.client().cmd(&["LOCK", "k", "a", "PX", "8000"]).grant();
+    let until = Instant::now() + ms(held.validity.unsigned_abs());
+    let (_longer, shorter) = shorter(&nodes, proxy);
+    all_up(&shorter);
+    // The proxy must know the clocks to see that they jump.
+    eventually("they are measured", || {
+        nodes.iter().all(|node| {
+            let labels = format!(":{}\"", node.port);
+            shorter.metric("lockgate_node_clock_offset_seconds", &labels) != 0.0
+        })
+    });
+    nodes.iter().for_each(|node| node.clocks.forward(REALTIME, HOUR));
+    let (at, said) = granted_at(&mut shorter.client());
+    assert!(at > until, "{:?} too soon: {said}", until - at);
+    assert!(said.contains("(clock jumped)"), "{said}");
+}
+
+#[test]
+fn a_proxy_with_shorter_ttls_waits_for_the_leases_of_another_whose_clocks_have_jumped() {
+    clocks_that_jump_end_no_longer_lease(|nodes, longer| {
+        (Some(longer), with_max_ttl(nodes, "1s").start())
+    });
+}
+
+#[test]
+fn a_proxy_whose_max_ttl_was_lowered_waits_for_the_leases_of_before() {
+    clocks_that_jump_end_no_longer_lease(|nodes, longer| {
+        drop(longer);
+        (None, with_max_ttl(nodes, "1s").start())
+    });
 }
 
 #[tokio::test(flavor = "multi_thread")]

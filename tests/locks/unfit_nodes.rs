@@ -34,9 +34,13 @@ fn before(nodes: &[RedisServer]) -> Setup {
 }
 
 fn before_urls(urls: &[String]) -> Setup {
+    with_max_ttl(urls, "4s")
+}
+
+fn with_max_ttl(urls: &[String], max_ttl: &str) -> Setup {
     Proxy::with()
         .node_urls(urls)
-        .locks("max_ttl: 4s")
+        .locks(&format!("max_ttl: {max_ttl}"))
         .locks("default_ttl: 2s")
         .locks("node_timeout: 400ms")
 }
@@ -202,6 +206,32 @@ fn all_nodes_flushed_are_not_new_to_a_proxy_whose_own_ttls_are_shorter() {
     assert!(at > until, "{:?} too soon", until - at);
     all_up(&longer, 3);
     all_up(&shorter, 3);
+}
+
+/// One that starts while the nodes have forgotten all knows nothing itself, and is told by the proxy
+/// beside it: over the nodes that wait, as over its record.
+#[test]
+fn all_nodes_flushed_are_not_new_to_a_proxy_that_starts_with_shorter_ttls() {
+    let nodes = nodes(3, &[]);
+    let longer = with_max_ttl(&urls(&nodes), "8s").start();
+    all_up(&longer, 3);
+    let held = longer.client().cmd(&["LOCK", "k", "a", "PX", "8000"]).grant();
+    let until = Instant::now() + ms(held.validity.unsigned_abs());
+    for node in &nodes {
+        assert_eq!(Client::connect(node.port()).cmd(&["FLUSHALL"]), Reply::ok());
+    }
+    // Its own would be over after the shortest wait, 2 s.
+    let shorter = Proxy::with()
+        .node_urls(&urls(&nodes))
+        .locks("max_ttl: 1s")
+        .locks("default_ttl: 500ms")
+        .locks("node_timeout: 100ms")
+        .uninitialised()
+        .start();
+    let at = granted_at(&mut shorter.client());
+    assert!(at > until, "{:?} too soon", until - at);
+    let told = Client::connect(nodes[0].port()).cmd(&["GET", "lockgate:max_ttl"]);
+    assert_eq!(told, Reply::bulk("8000"), "the node that waited was told");
 }
 
 #[test]

@@ -6,7 +6,10 @@
 //! own clock (a paused virtual machine): no lock that it holds counts any more.
 
 use std::{
-    sync::atomic::{AtomicI64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
     time::Duration,
 };
 
@@ -15,7 +18,7 @@ use tokio::sync::Notify;
 use crate::{
     clock::Instant,
     config::LocksConfig,
-    lock::{quorum::DRIFT, voters::Voters},
+    lock::{longest::LongestGrant, quorum::DRIFT, voters::Voters},
     sync::Mutex,
 };
 
@@ -97,12 +100,14 @@ impl NodeClock {
 /// Nodes that wait because their clocks have jumped, and the losses that follow.
 #[derive(Debug)]
 pub(in crate::lock) struct Clocks {
-    /// How long a node waits: by then every lock that it has ended too early has ended by itself.
-    /// `None`: nodes do not wait (`locks.quarantine`).
-    wait: Option<Duration>,
+    /// Whether nodes wait (`locks.quarantine`).
+    quarantine: bool,
+    longest: Arc<LongestGrant>,
+    /// `locks.drift_factor`.
+    drift_factor: f64,
     voters: Voters,
-    /// The end of each node's wait, by its seat.
-    until: Mutex<Vec<Option<Instant>>>,
+    /// When each node's clock has jumped, by its seat.
+    jumps: Mutex<Vec<Option<Instant>>>,
     /// No answer counts to a request made before this time, in [`Instant::micros`].
     lost_until: AtomicI64,
     /// Notified when all session locks are lost.
@@ -110,12 +115,13 @@ pub(in crate::lock) struct Clocks {
 }
 
 impl Clocks {
-    pub(in crate::lock) fn new(config: &LocksConfig) -> Clocks {
-        let wait = config.max_ttl.mul_f64(1.0 + config.drift_factor) + DRIFT;
+    pub(in crate::lock) fn new(config: &LocksConfig, longest: Arc<LongestGrant>) -> Clocks {
         let voters = Voters::new(config);
         Clocks {
-            wait: config.quarantine.then_some(wait),
-            until: Mutex::new(vec![None; voters.seats()]),
+            quarantine: config.quarantine,
+            longest,
+            drift_factor: config.drift_factor,
+            jumps: Mutex::new(vec![None; voters.seats()]),
             voters,
             lost_until: AtomicI64::new(-1),
             lost: Notify::new(),
@@ -125,21 +131,31 @@ impl Clocks {
     /// Notes that the clock of the node on seat `index` has jumped forward. Returns the end of its
     /// wait.
     pub(in crate::lock) fn jumped(&self, index: usize) -> Option<Instant> {
-        let now = Instant::now();
-        let mut all = self.until.lock();
-        all[index] = Some(now + self.wait?);
-        if self.voters.have_any(|seat| all[seat].is_some_and(|until| until > now)) {
+        if !self.quarantine {
+            return None;
+        }
+        let (now, wait) = (Instant::now(), self.wait());
+        let mut all = self.jumps.lock();
+        all[index] = Some(now);
+        if self.voters.have_any(|seat| all[seat].is_some_and(|jumped| jumped + wait > now)) {
             self.lost_until.store(now.micros(), Ordering::Release);
             self.lost.notify_one();
         }
-        all[index]
+        Some(now + wait)
+    }
+
+    /// How long a node waits: by then every lock that it has ended too early has ended by itself,
+    /// whichever proxy has granted it.
+    fn wait(&self) -> Duration {
+        self.longest.get().mul_f64(1.0 + self.drift_factor) + DRIFT
     }
 
     /// The end of the wait of the node on seat `index`. Returns `None` if it may vote.
     pub(in crate::lock) fn waits_until(&self, index: usize) -> Option<Instant> {
-        let mut all = self.until.lock();
-        all[index].take_if(|until| *until <= Instant::now());
-        all[index]
+        let (now, wait) = (Instant::now(), self.wait());
+        let mut all = self.jumps.lock();
+        all[index].take_if(|jumped| *jumped + wait <= now);
+        all[index].map(|jumped| jumped + wait)
     }
 
     /// Whether this proxy may have stood still after `since`.
@@ -245,7 +261,8 @@ mod tests {
             max_ttl: Duration::from_secs(60),
             ..LocksConfig::default()
         };
-        let clocks = Clocks::new(&config);
+        let longest = Arc::new(LongestGrant::new(config.max_ttl));
+        let clocks = Clocks::new(&config, longest.clone());
         let before = Instant::now();
         assert!(clocks.jumped(0).is_some() && !clocks.is_lost(before));
         tokio::time::advance(Duration::from_secs(30)).await;
@@ -261,7 +278,28 @@ mod tests {
         tokio::time::advance(ms(1)).await;
         assert!(!clocks.is_lost(Instant::now()));
         config.quarantine = false;
-        let clocks = Clocks::new(&config);
+        let clocks = Clocks::new(&config, longest);
         assert!((0..3).all(|node| clocks.jumped(node).is_none()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_that_has_jumped_waits_for_the_grants_of_all_proxies() {
+        let config = LocksConfig {
+            nodes: vec![RedisUrl::local(1).into()],
+            max_ttl: Duration::from_secs(3),
+            ..LocksConfig::default()
+        };
+        let longest = Arc::new(LongestGrant::new(config.max_ttl));
+        longest.heard_of(Duration::from_secs(20));
+        let clocks = Clocks::new(&config, longest.clone());
+        assert!(clocks.jumped(0).is_some());
+        tokio::time::advance(Duration::from_secs(19)).await;
+        assert!(clocks.waits_until(0).is_some(), "another proxy's grant may last still");
+        // Another one that is heard of only now may have granted before.
+        longest.heard_of(Duration::from_secs(40));
+        tokio::time::advance(Duration::from_secs(20)).await;
+        assert!(clocks.waits_until(0).is_some());
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert!(clocks.waits_until(0).is_none());
     }
 }

@@ -62,7 +62,7 @@ use tracing::{info, warn};
 use super::{
     fault::Fault,
     look::{MarkerFound, SelfReport},
-    marker::{Deployment, Identity, KnownSet, NOTE, Seat},
+    marker::{Deployment, Identity, KnownSet, Marker, NOTE, Seat},
     refusal::{FORGOTTEN, Place, refusal},
     round::{self, MarkerWrite, Way},
     seats::{Accepted, Survey, Waiting, has_joined},
@@ -74,6 +74,7 @@ use crate::{
     lock::{
         address::NodeAddress,
         jitter::jittered,
+        longest::LongestGrant,
         scripts::Dialect,
         voters::{SeatPlace, Voters},
     },
@@ -140,6 +141,7 @@ pub(in crate::lock) struct Admissions {
     quarantine: bool,
     allow_shared_instance: bool,
     drift_factor: f64,
+    longest: Arc<LongestGrant>,
     prefix: String,
     voters: Voters,
     blank: Deployment,
@@ -168,11 +170,8 @@ struct AdmissionState {
     asked: Option<Instant>,
     /// The newest epoch for which all nodes were asked out of turn.
     asked_for: u64,
-    /// The longest PX that any node has told of.
+    /// The longest PX that was stored, as far as nodes have told.
     longest: Duration,
-    /// The longest PX that any proxy may have stored: this one's `max_ttl`, and the ones that nodes
-    /// told when they knew.
-    possible: Duration,
     /// Another deployment that a quorum has now, and since when this proxy has seen that.
     other: Option<(String, Instant)>,
     /// A deployment and the newest epoch in which its nodes were seen to be given up, or about to be.
@@ -264,6 +263,7 @@ impl Admissions {
         config: &LocksConfig,
         addresses: &[Arc<NodeAddress>],
         connector: &Connector,
+        longest: Arc<LongestGrant>,
     ) -> Admissions {
         let dialect = Dialect::of(config);
         let voters = Voters::new(config);
@@ -276,12 +276,12 @@ impl Admissions {
             quarantine: config.quarantine,
             allow_shared_instance: config.allow_shared_instance,
             drift_factor: config.drift_factor,
+            longest,
             prefix: config.prefix.clone(),
             blank: Deployment::new(config),
             ways: addresses.iter().enumerate().map(way).collect(),
             voters,
             state: Mutex::new(AdmissionState {
-                possible: config.max_ttl,
                 seats: addresses.iter().map(|_| SeatState::default()).collect(),
                 ..AdmissionState::default()
             }),
@@ -351,11 +351,21 @@ impl Admissions {
         self.state.lock().seats[index].linked.clone()
     }
 
-    /// Notes the longest TTL that a node knows of, even of another proxy: if all nodes forget it,
-    /// this proxy remembers.
-    pub(in crate::lock) fn heard_of(&self, longest: Duration) {
-        let mut state = self.state.lock();
-        state.possible = state.possible.max(longest);
+    /// The longest that any grant may last. If all nodes forget it, this proxy remembers.
+    pub(in crate::lock) fn longest(&self) -> &LongestGrant {
+        &self.longest
+    }
+
+    /// Notes for how long grants may last by what a node tells that belongs to no other deployment.
+    fn heed(&self, current: Option<&Accepted>, look: &SelfReport) {
+        let is_ours = |marker: &Marker| {
+            let theirs = &marker.deployment;
+            theirs.prefix == self.prefix
+                && current.is_none_or(|current| current.deployment.id == theirs.id)
+        };
+        if look.marker().is_none_or(is_ours) {
+            self.longest.heard_of(look.longest());
+        }
     }
 
     /// The marker that node `index` must have. Returns `None` if markers are not compared.
@@ -393,6 +403,7 @@ impl Admissions {
         let mut state = self.state.lock();
         let state = &mut *state;
         state.saw(look, &self.prefix);
+        self.heed(state.current.as_deref(), look);
         state.seats[index].run_id.clone_from(&look.run_id);
         if !look.is_master {
             return Judgement::Refused(Fault::Replica, Fault::Replica.meaning().into());
@@ -665,7 +676,7 @@ impl Admissions {
         let all_know = index.is_some_and(|index| {
             state.survey.as_ref().is_some_and(|survey| survey.others_know(&self.voters, index))
         });
-        let longest = if all_know { state.longest } else { state.longest.max(state.possible) };
+        let longest = if all_know { state.longest } else { state.longest.max(self.longest.get()) };
         // Another proxy may not have heard of a failover yet.
         let all = || self.ways.iter().map(|way| way.address.confirm()).max().unwrap_or_default();
         let confirm = index.map_or_else(all, |index| self.ways[index].address.confirm());
@@ -735,6 +746,7 @@ impl Admissions {
             let state = &mut *state;
             state.asked = Some(Instant::now());
             state.longest = state.longest.max(survey.longest);
+            looks.iter().flatten().for_each(|look| self.heed(known.as_deref(), look));
             state.survey = Some(survey.clone());
             let now = Instant::now();
             if let Some(committed) = &survey.committed
@@ -788,7 +800,7 @@ impl Admissions {
                 state.seats[seat].tried = who.map(|who| (who, now));
             }
             let longest =
-                if nobody_knows { state.longest.max(state.possible) } else { state.longest };
+                if nobody_knows { state.longest.max(self.longest.get()) } else { state.longest };
             (plan, longest)
         };
         let Some(plan) = plan else { return };

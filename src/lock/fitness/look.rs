@@ -20,6 +20,7 @@ use crate::{
     lock::{
         address::NodeAddress,
         reply,
+        scripts::MAX_TTL,
         stations::{self, Station, StationText},
         voters::SeatPlace,
         whereabouts::Whereabouts,
@@ -115,6 +116,8 @@ pub(in crate::lock) struct SelfReport {
     pub(in crate::lock) accepted: String,
     /// The note about a waiting node; empty: none.
     pub(in crate::lock) note: String,
+    /// The largest `locks.max_ttl` of any proxy, as it is noted there.
+    pub(in crate::lock) max_ttl: Duration,
     /// The node's clock, in µs since 1970, if it tells.
     pub(in crate::lock) time: Option<u64>,
 }
@@ -158,6 +161,12 @@ impl SelfReport {
             MarkerFound::Marker(marker) => Some(marker),
             MarkerFound::Nothing | MarkerFound::Other => None,
         }
+    }
+
+    /// The longest that a grant may last of which the node knows: one that was stored there, or one that
+    /// some proxy may ask for.
+    pub(in crate::lock) fn longest(&self) -> Duration {
+        self.marker().map_or(self.max_ttl, |marker| self.max_ttl.max(marker.longest))
     }
 
     /// The note: which node waits there, since when.
@@ -265,7 +274,7 @@ pub(in crate::lock) fn encode_look(out: &mut Vec<u8>, station: Station) {
     encode::command(out, &[b"INFO", b"server"]);
     encode::command(out, &[b"INFO", b"replication"]);
     encode::command(out, &[b"TIME"]);
-    for key in [BALLOT, MARKER, LONGEST, SEATS, NOTE, BALLOT, OLD_MARKER] {
+    for key in [BALLOT, MARKER, LONGEST, SEATS, NOTE, BALLOT, OLD_MARKER, MAX_TTL] {
         encode::command(out, &[b"GET", &station.key(key)]);
     }
 }
@@ -324,6 +333,11 @@ async fn read_one_look(
         (look.promised, look.accepted) = (promised.into(), accepted.into());
     }
     look.old_marker = read_text(stream, received, "GET lockgate:node").await?;
+    // An ACL may refuse this key: then other nodes and proxies tell.
+    if let OwnedFrame::BulkString(text) = read_reply(stream, received).await? {
+        let millis = String::from_utf8_lossy(&text).parse().unwrap_or_default();
+        look.max_ttl = Duration::from_millis(millis);
+    }
     Ok(is_whole.then_some(look))
 }
 
@@ -389,7 +403,7 @@ mod tests {
         encode::bulk(&mut out, b"role:master\r\nmaster_replid:r\r\n");
         out.extend_from_slice(b"*2\r\n$1\r\n1\r\n$1\r\n0\r\n");
         let marker = format!("d {epoch} 0/1 lock:");
-        for text in [before, &marker, "1000", "+r.r", "", behind, ""] {
+        for text in [before, &marker, "1000", "+r.r", "", behind, "", "20000"] {
             encode::bulk(&mut out, text.as_bytes());
         }
         out
@@ -411,6 +425,7 @@ mod tests {
         let mut received = Vec::new();
         let look = read_look(&mut stream, &mut received, Station::Plain).await.unwrap();
         assert_eq!((look.promised.as_str(), look.accepted.as_str()), ("2", "2"));
+        assert_eq!(look.longest(), Duration::from_secs(20), "what may be stored, not what was");
         assert!(received.is_empty(), "both answers were read");
     }
 }

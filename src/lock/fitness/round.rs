@@ -21,7 +21,7 @@ use super::{
     seats::{Accepted, Plan},
 };
 use crate::{
-    lock::{address::NodeAddress, jitter, stations::Station, voters::SeatPlace},
+    lock::{address::NodeAddress, jitter, scripts::MAX_TTL, stations::Station, voters::SeatPlace},
     net::{self, Connector, Stream},
     resp::encode,
 };
@@ -259,19 +259,29 @@ pub(in crate::lock) async fn catch_up(
     run(stream, ACCEPT, look, write).await
 }
 
-/// Notes on a node since when it waits.
+/// Notes on a node that waits how long grants may last, and since when it waits where that is due in this
+/// epoch.
 pub(in crate::lock) async fn write_note(
     stream: &mut Stream,
     look: &SelfReport,
-    epoch: u64,
+    epoch: Option<u64>,
+    longest: Duration,
 ) -> Result<(), ConnectError> {
     let Some(who) = look.identity() else { return Ok(()) };
-    let words = format!("{} {epoch}", who.text());
-    let mut out = Vec::new();
+    let words = epoch.map_or_else(String::new, |epoch| format!("{} {epoch}", who.text()));
+    let (mut out, longest) = (Vec::new(), longest.as_millis().to_string());
     let digest = load(&mut out, WRITE_NOTE);
-    let key = look.station.key(NOTE);
-    let arguments: [&[u8]; 6] =
-        [b"EVALSHA", digest.as_bytes(), b"1", &key, look.note.as_bytes(), words.as_bytes()];
+    let keys = [NOTE, MAX_TTL].map(|name| look.station.key(name));
+    let arguments: [&[u8]; 8] = [
+        b"EVALSHA",
+        digest.as_bytes(),
+        b"2",
+        &keys[0],
+        &keys[1],
+        look.note.as_bytes(),
+        words.as_bytes(),
+        longest.as_bytes(),
+    ];
     encode::command(&mut out, &arguments);
     within_limit(async {
         send(stream, &out).await?;

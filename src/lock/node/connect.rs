@@ -159,12 +159,13 @@ async fn admit(
                 pause = LOOK_SOON;
             }
             Judgement::Note(epoch) => {
-                write_note(stream, &look, epoch).await?;
+                note_waiting(&node, stream, &look, Some(epoch)).await?;
                 pause = LOOK_SOON;
             }
             // A proxy that starts only waits for the other nodes to answer.
             Judgement::Waits(wait) if looks < FIRST_LOOKS && wait.until.is_none() => {}
             Judgement::Waits(wait) => {
+                note_waiting(&node, stream, &look, None).await?;
                 node.is_down(wait.why, wait.until, Some(Fault::Quarantined));
             }
         }
@@ -186,6 +187,21 @@ async fn admit(
         weak.upgrade().ok_or(ConnectError::Unused)?.saw_look(sent, &look);
     }
     Err(ConnectError::Unused)
+}
+
+/// Notes on a node since when it waits, if that is due in this epoch, and how long grants may last, if it
+/// knows of shorter ones: a proxy that meets it next may know of no others.
+async fn note_waiting(
+    node: &Node,
+    stream: &mut Stream,
+    look: &SelfReport,
+    epoch: Option<u64>,
+) -> Result<(), ConnectError> {
+    let longest = node.admissions.longest().get();
+    if epoch.is_none() && look.max_ttl >= longest {
+        return Ok(());
+    }
+    write_note(stream, look, epoch, longest).await
 }
 
 /// Notes the admission on the node, for proxies of version 0.1.

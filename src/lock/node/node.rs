@@ -91,8 +91,6 @@ pub(super) struct Node {
     queue_limit: usize,
     /// Cancelled when the engine is dropped.
     pub(super) gone: CancellationToken,
-    /// The longest time that a lock on the node can last.
-    max_ttl: Duration,
     state: Mutex<NodeState>,
 }
 
@@ -160,7 +158,6 @@ impl Node {
             again: OnceLock::new(),
             queue_limit: config.node_queue,
             gone: CancellationToken::new(),
-            max_ttl: config.max_ttl,
             state: Mutex::new(NodeState {
                 link: None,
                 at: None,
@@ -385,7 +382,7 @@ impl Node {
             return;
         }
         let is_first = state.refused.is_empty();
-        let ttl = operation.ttl.min(self.max_ttl);
+        let ttl = operation.ttl.min(self.admissions.longest().get());
         state.refused.push_back((operation.clone(), Instant::now() + ttl));
         debug_assert!(state.refused.len() <= MAX_CLEANUP, "what is refused is bounded");
         drop(state);
@@ -424,7 +421,7 @@ impl Node {
 
     /// Remembers a release for when the node is back. `ends`: the lock has a TTL that runs already.
     fn clean_up_later(&self, state: &mut NodeState, release: Arc<Operation>, ends: bool) {
-        let until = ends.then(|| Instant::now() + release.ttl.min(self.max_ttl));
+        let until = ends.then(|| Instant::now() + release.ttl.min(self.admissions.longest().get()));
         if state.cleanup.len() >= MAX_CLEANUP {
             state.cleanup.pop_front();
         }
@@ -445,7 +442,7 @@ impl Node {
             encode::command(&mut kill, &[b"CLIENT", b"KILL", b"ID", id.to_string().as_bytes()]);
             link.send(Queued::Blind(kill));
         }
-        link.send(Queued::Blind(self.note_max_ttl()));
+        link.send(Queued::Blind(self.note_longest()));
         state.before = link.run_id.clone().zip(link.client_id);
         let now = Instant::now();
         let cleanup = std::mem::take(&mut state.cleanup);
@@ -473,9 +470,9 @@ impl Node {
         self.give_up(missing);
     }
 
-    fn note_max_ttl(&self) -> Vec<u8> {
+    fn note_longest(&self) -> Vec<u8> {
         let station = *self.standing.station.lock();
-        scripts::note(&station.key(scripts::MAX_TTL), self.max_ttl)
+        scripts::note(&station.key(scripts::MAX_TTL), self.admissions.longest().get())
     }
 
     /// Sends what was held back, behind what the node has missed and ahead of all new operations.
@@ -761,7 +758,7 @@ impl Node {
     /// Notes the faults that an inspection has found, with one line in the log for each new one.
     pub(super) fn inspected(&self, inspected: Inspected) {
         let Inspected { faults: found, refusal, is_another, longest } = inspected;
-        self.admissions.heard_of(longest);
+        self.admissions.longest().heard_of(longest);
         let mut state = self.state.lock();
         if is_another && let Some(link) = &state.link {
             warn!(node = %self.address, "another server answers at its address, or it was emptied or a replica");
@@ -873,6 +870,7 @@ mod tests {
         config::Config,
         lock::{
             address::connector_to_nodes,
+            longest::LongestGrant,
             node::link::{Closed, JobQueue, LinkShared, Sender},
         },
     };
@@ -881,8 +879,10 @@ mod tests {
         let text = "data: redis://127.0.0.1:1\nlocks: {nodes: [redis://127.0.0.1:2]}\n";
         let config = Config::parse(text, "f", &|_| None).unwrap().locks;
         let (addresses, connector) = (NodeAddress::all(&config), connector_to_nodes(&config));
-        let admissions = Arc::new(Admissions::new(&config, &addresses, &connector));
-        let clocks = Arc::new(Clocks::new(&config));
+        let longest = Arc::new(LongestGrant::new(config.max_ttl));
+        let admissions =
+            Arc::new(Admissions::new(&config, &addresses, &connector, longest.clone()));
+        let clocks = Arc::new(Clocks::new(&config, longest));
         Node::new(addresses[0].clone(), connector, 0, &config, admissions, clocks)
     }
 

@@ -27,6 +27,7 @@ use crate::{
         Alarm, Claim, NoQuorum, NodeStatus,
         address::NodeAddress,
         fitness::{clocks::Clocks, deployment::Admissions, fault::Fault},
+        longest::LongestGrant,
         operation::{Absence, Kind, Operation, Vote},
         quorum::{DRIFT, Decision, Rule, quorum, validity},
         scripts::{Dialect, Ended, Wanted},
@@ -108,7 +109,10 @@ pub(in crate::lock) struct Nodes {
     pub(in crate::lock) drift_factor: f64,
     pub(in crate::lock) dialect: Dialect,
     pub(in crate::lock) fence_ttl: Duration,
+    /// The longest that this proxy grants, which bounds how long an answer is waited for.
     pub(in crate::lock) max_ttl: Duration,
+    /// The longest that any grant may last.
+    longest: Arc<LongestGrant>,
     fences: Arc<LargestFence>,
     /// Releases of the last [`RELEASES_FOR`], while other nodes are to take the place of these.
     releases: Mutex<VecDeque<(Instant, Arc<Operation>)>>,
@@ -127,8 +131,10 @@ impl Nodes {
         connector: &Connector,
         before: Option<&Nodes>,
     ) -> Nodes {
-        let admissions = Arc::new(Admissions::new(config, addresses, connector));
-        let clocks = Arc::new(Clocks::new(config));
+        let own = || Arc::new(LongestGrant::new(config.max_ttl));
+        let longest = before.map_or_else(own, |before| before.longest.clone());
+        let admissions = Arc::new(Admissions::new(config, addresses, connector, longest.clone()));
+        let clocks = Arc::new(Clocks::new(config, longest.clone()));
         let mut all = Vec::new();
         for (index, address) in addresses.iter().enumerate() {
             let (connector, admissions) = (connector.clone(), admissions.clone());
@@ -145,7 +151,7 @@ impl Nodes {
                     let nodes = nodes.iter().map(Arc::downgrade).collect();
                     shards.judge_by(JudgeOfShards { nodes, admissions: admissions.clone() });
                 }
-                follow_moves(shards, nodes, runtime, config.max_ttl);
+                follow_moves(shards, nodes, runtime, &longest);
             }
         }
         Nodes {
@@ -162,6 +168,7 @@ impl Nodes {
             dialect: Dialect::of(config),
             fence_ttl: config.fence_ttl,
             max_ttl: config.max_ttl,
+            longest,
             fences: before.map(|before| before.fences.clone()).unwrap_or_default(),
             releases: Mutex::default(),
             notes_releases: AtomicBool::new(!config.next_nodes.is_empty()),
@@ -207,6 +214,11 @@ impl Nodes {
             }
         };
         self.routes.iter().map(status).collect()
+    }
+
+    /// Notes that grants of other proxies may last for so long.
+    pub(in crate::lock) fn heard_of(&self, longest: Duration) {
+        self.longest.heard_of(longest);
     }
 
     /// What this proxy knows of which node may vote.
@@ -286,12 +298,12 @@ impl Nodes {
         token: Token,
         claim: Claim,
     ) -> Operation {
-        self.ending(key, token, Ended { claim, barred: Some(self.max_ttl) })
+        self.ending(key, token, Ended { claim, barred: Some(self.longest.get()) })
     }
 
     fn ending(&self, key: Key, token: Token, ended: Ended) -> Operation {
         let (who, count) = (self.who.as_bytes(), self.routes.len());
-        Operation::release(self.dialect, key, token, ended, who, self.max_ttl, count)
+        Operation::release(self.dialect, key, token, ended, who, self.longest.get(), count)
     }
 
     /// Puts an operation to every node, in one go and without waiting.
@@ -447,7 +459,7 @@ impl Nodes {
 
     /// The most by which a lock may end on a node sooner than this proxy's clock says.
     pub(in crate::lock) fn most_drift(&self) -> Duration {
-        self.max_ttl.mul_f64(self.drift_factor) + DRIFT
+        self.longest.get().mul_f64(self.drift_factor) + DRIFT
     }
 
     /// The state of the node that votes for a voter on the lock at `key`.
@@ -527,11 +539,17 @@ impl ShardJudge for JudgeOfShards {
 }
 
 /// Has what each of a cluster's nodes was to give back given back where the slot is, if that has moved.
-fn follow_moves(shards: &Arc<Shards>, nodes: &[Arc<Node>], runtime: &Handle, max_ttl: Duration) {
+fn follow_moves(
+    shards: &Arc<Shards>,
+    nodes: &[Arc<Node>],
+    runtime: &Handle,
+    longest: &Arc<LongestGrant>,
+) {
     // Each node keeps what it calls.
     let weak: Arc<[Weak<Node>]> = nodes.iter().map(Arc::downgrade).collect();
     for node in nodes {
         let (shards, weak, runtime) = (shards.clone(), weak.clone(), runtime.clone());
+        let longest = longest.clone();
         let waiting = Arc::new(AtomicUsize::new(0));
         node.on_elsewhere(move |operation| {
             // The rest of the locks runs out.
@@ -540,7 +558,7 @@ fn follow_moves(shards: &Arc<Shards>, nodes: &[Arc<Node>], runtime: &Handle, max
                 return;
             }
             let route = (shards.clone(), weak.clone());
-            let giving = give_back_elsewhere(route, operation.clone(), max_ttl);
+            let giving = give_back_elsewhere(route, operation.clone(), longest.get());
             let waiting = waiting.clone();
             runtime.spawn(async move {
                 giving.await;
@@ -594,10 +612,10 @@ fn of_shards(shards: &Shards, all: &[(usize, NodeStatus)]) -> NodeStatus {
 async fn give_back_elsewhere(
     (shards, nodes): (Arc<Shards>, Arc<[Weak<Node>]>),
     operation: Arc<Operation>,
-    max_ttl: Duration,
+    longest: Duration,
 ) {
     sleep(ASK_AGAIN).await;
-    let left = operation.ttl.min(max_ttl).saturating_sub(ASK_AGAIN);
+    let left = operation.ttl.min(longest).saturating_sub(ASK_AGAIN);
     let (Some(release), false) = (operation.late_release(), left.is_zero()) else { return };
     let Some(place) = shards.of(&operation.key) else { return };
     if let Some(node) = nodes.get(place).and_then(Weak::upgrade) {

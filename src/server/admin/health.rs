@@ -17,12 +17,12 @@ use tracing::{info, warn};
 
 use super::data_check;
 use crate::{
-    adopt::fleet::{Fleet, ModeConflict},
-    config::CertificateTrouble,
+    config::{CertificateTrouble, Config},
     data::{
         DataNode,
         write_refusals::{DataRefusals, WriteRefusal},
     },
+    fleet::{difference::ModeConflict, known::Fleet},
     guard::Guards,
     lock::{Engine, NodeStatus},
     log_writer,
@@ -116,6 +116,8 @@ pub(crate) struct PageSource {
     pub(super) earlier: Arc<EarlierProcesses>,
     /// How many checks are still to be made without asking the data node for a write.
     checks_without_writes: AtomicU32,
+    /// Settings that weaken a promise.
+    weakened: Mutex<Vec<String>>,
     /// Reason why the data node is not reachable; `None` if it is. Changed by [`State::watch`].
     data_problem: Mutex<Option<String>>,
     /// Whether the process is to end.
@@ -147,6 +149,7 @@ impl PageSource {
             refusals,
             earlier,
             checks_without_writes: AtomicU32::new(0),
+            weakened: Mutex::default(),
             data_problem,
             draining,
             gauges,
@@ -159,6 +162,11 @@ impl PageSource {
     /// Whether the data node is connected to and does not answer.
     pub(crate) fn data_is_silent(&self) -> Arc<AtomicBool> {
         self.data_is_silent.clone()
+    }
+
+    /// Tells from now on which settings weaken a promise.
+    pub(crate) fn runs_with(&self, config: &Config) {
+        *self.weakened.lock() = config.weakened();
     }
 
     /// Says from now on that no traffic should be sent here, as the process is to end.
@@ -289,6 +297,12 @@ impl PageSource {
                 "log: {lost} lines were lost since the start, the audit trail's too, the last one within ten \
                  minutes: nobody reads them, or the disk is full"
             ));
+        }
+        for difference in self.fleet.differences() {
+            lines.problem(format!("fleet: {}", difference.sentence("this proxy")));
+        }
+        for weakened in self.weakened.lock().iter() {
+            lines.fine(format!("weakened: {weakened}"));
         }
         let votes = voting >= quorum && outage.is_none();
         let is_ready = !is_draining && data_problem.is_none() && votes && safe && informed;

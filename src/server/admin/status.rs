@@ -10,9 +10,9 @@ use serde::Serialize;
 
 use super::health::{PageSource, Readiness, state_of};
 use crate::{
-    adopt::fleet::ModeConflict,
     clock::millis,
     config::Policy,
+    fleet::difference::ModeConflict,
     lock::{Counts, NodeStatus},
     session::{
         Shared,

@@ -334,7 +334,7 @@ impl Taking {
 }
 
 /// The time for which the lock nodes are to hold a lock on which a client counts for `ttl`.
-fn held_for(ttl: Duration, desk: &Desk) -> Duration {
+pub(super) fn held_for(ttl: Duration, desk: &Desk) -> Duration {
     match planted::has(PlantedFault::ShortHold) {
         true => ttl,
         false => padded(ttl, &desk.config.locks),

@@ -10,13 +10,14 @@ use super::{
     Ours, Progress,
 };
 use crate::{
-    adopt::{fleet::ModeConflict, rows::hexadecimal, verdict::danger},
+    adopt::{rows::hexadecimal, verdict::danger},
     clock::millis,
     command::{docs, operator::Inquiry},
+    fleet::difference::{FleetDifference, ModeConflict},
     resp::encode,
 };
 
-/// Most rules in one answer whose modes are two steps apart; their number is told whole.
+/// Most lines in one answer about what other proxies have otherwise; their number is told whole.
 const MAX_CONFLICTS: usize = 16;
 
 /// The fields of an entry of LOCKGATE ADOPTED behind its `times`. New ones go behind all others, so
@@ -133,6 +134,7 @@ impl Desk {
             millis(engine.paused_for().unwrap_or_default()),
         ) + &self.conflicts()
             + &self.earlier()
+            + &self.differences()
     }
 
     /// The section of LOCKGATE INFO about adopt rules whose modes are two steps apart.
@@ -161,6 +163,22 @@ impl Desk {
             let _ = write!(
                 text,
                 "earlier_process{number}:pid={pid};connections={connections};held={held};waiters={waiters}\r\n"
+            );
+        }
+        text
+    }
+
+    /// The section of LOCKGATE INFO about what other proxies over the same lock nodes have otherwise.
+    fn differences(&self) -> String {
+        let differences = self.shared.fleet.differences();
+        let mut text = format!("\r\n# Fleet\r\ndifferences:{}\r\n", differences.len());
+        for (number, difference) in differences.iter().take(MAX_CONFLICTS).enumerate() {
+            let FleetDifference { kind, what, here, there, name, .. } = difference;
+            // Writing to a String cannot fail.
+            let _ = write!(
+                text,
+                "difference{number}:kind={};what={what};here={here};there={there};proxy={name}\r\n",
+                kind.as_str()
             );
         }
         text

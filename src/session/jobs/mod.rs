@@ -29,6 +29,7 @@
 
 mod act;
 pub(super) mod adopted;
+pub(super) mod adopted_beside;
 pub(super) mod adopted_exec;
 mod adopted_kept;
 mod adopted_many;

@@ -32,9 +32,10 @@ use super::{
     metrics::Metrics,
 };
 use crate::{
-    adopt::{Adoption, fleet::Fleet},
+    adopt::Adoption,
     clock::Instant,
     config::{Config, GuardRule, Pattern, Policy, Template},
+    fleet::known::Fleet,
     guard::Guards,
     lock::{Claim, Engine, Grant, NoQuorum, NotGranted, Renewed, SameToken},
     resp::encode,

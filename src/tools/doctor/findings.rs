@@ -1,22 +1,22 @@
 //! What is wrong with a server, by what it has told, and what to do about it.
 
-use std::{collections::HashMap, time::Duration};
+use std::{borrow::Cow, collections::HashMap, time::Duration};
 
 use super::{
     patient::{NodeList, Patient},
     report::Finding,
 };
 use crate::{
-    adopt::fleet::{ModeConflict, ProxyModes},
     bridge::{self, CommandFailure},
     config::{
         AdoptRule, Config, DataConfig, Endpoint, LockNode, Policy, RedisUrl, shared_with_data,
     },
     data::write_refusals::WriteRefusal,
+    fleet::{difference::ModeConflict, record::ProxyRecord},
     lock::{self, Fault},
 };
 
-/// Most findings about modes that are two steps apart.
+/// Most findings about modes that are two steps apart, and about what differs otherwise.
 const MAX_APART: usize = 32;
 
 /// The longest time since a replica has acknowledged, in seconds, after which it still answers.
@@ -25,6 +25,28 @@ const MAX_LAG: u64 = 3;
 /// A larger difference between two clocks means that one of them is not kept.
 const CLOCKS_APART: Duration = Duration::from_secs(1);
 
+/// What the proxies that run say of themselves, by their names, behind what the configuration says.
+fn fleet<'a>(
+    config: &Config,
+    data: &Result<Patient, String>,
+    nodes: &'a [Result<Patient, String>],
+) -> Vec<Cow<'a, ProxyRecord>> {
+    let mut running: HashMap<&str, &ProxyRecord> = HashMap::new();
+    for record in nodes.iter().flatten().flat_map(|node| &node.fleet) {
+        let known = running.entry(&record.id).or_insert(record);
+        if record.sequence > known.sequence {
+            *known = record;
+        }
+    }
+    let file = ProxyRecord {
+        replication_id: data.as_ref().map_or("", |data| data.field("master_replid")).to_owned(),
+        ..ProxyRecord::new("", "this configuration", config, lock::longest_grant(config))
+    };
+    let mut all: Vec<&ProxyRecord> = running.into_values().collect();
+    all.sort_by_key(|record| &record.name);
+    std::iter::once(Cow::Owned(file)).chain(all.into_iter().map(Cow::Borrowed)).collect()
+}
+
 /// Findings about adopt rules whose modes are two steps apart, in proxies that run or in the
 /// configuration.
 pub(super) fn apart(
@@ -32,21 +54,7 @@ pub(super) fn apart(
     data: &Result<Patient, String>,
     nodes: &[Result<Patient, String>],
 ) -> Vec<Finding> {
-    let mut running: HashMap<&str, &ProxyModes> = HashMap::new();
-    for modes in nodes.iter().flatten().flat_map(|node| &node.modes) {
-        let known = running.entry(&modes.id).or_insert(modes);
-        if modes.sequence > known.sequence {
-            *known = modes;
-        }
-    }
-    let file = "this configuration";
-    let file = ProxyModes {
-        replication_id: data.as_ref().map_or("", |data| data.field("master_replid")).to_owned(),
-        ..ProxyModes::new("", file, &config.data.to_string(), &config.adopt.rules)
-    };
-    let mut all: Vec<&ProxyModes> = running.into_values().collect();
-    all.sort_by_key(|modes| &modes.name);
-    all.insert(0, &file);
+    let all = fleet(config, data, nodes);
     let mut findings = Vec::new();
     for (at, one) in all.iter().enumerate() {
         for conflict in all[at + 1..].iter().flat_map(|other| one.conflicts(other)) {
@@ -59,6 +67,26 @@ pub(super) fn apart(
             );
             let advice = "Two proxies may be one step apart, and never two: step one of them.";
             findings.push(Finding::minor(what, advice));
+        }
+    }
+    findings.truncate(MAX_APART);
+    findings
+}
+
+/// Findings about what all proxies should have alike, and some have otherwise: this configuration or
+/// proxies that run.
+pub(super) fn differing(
+    config: &Config,
+    data: &Result<Patient, String>,
+    nodes: &[Result<Patient, String>],
+) -> Vec<Finding> {
+    let all = fleet(config, data, nodes);
+    let mut findings = Vec::new();
+    for (at, one) in all.iter().enumerate() {
+        for difference in all[at + 1..].iter().flat_map(|other| one.differences(other)) {
+            let advice =
+                "Give all proxies over these lock nodes the same guards, adopt rules and locks.";
+            findings.push(Finding::minor(difference.sentence(&one.name), advice));
         }
     }
     findings.truncate(MAX_APART);

@@ -21,14 +21,14 @@ use tokio::time::timeout;
 
 use self::{
     findings::{
-        KnownDataNodes, alone_or_shared, apart, diagnose, idle, not_found, of_fault, of_marker,
-        one_of_many, refuses, renamed, replicas, shared, unbridged, unreachable, was_left,
+        KnownDataNodes, alone_or_shared, apart, diagnose, differing, idle, not_found, of_fault,
+        of_marker, one_of_many, refuses, renamed, replicas, shared, unbridged, unreachable,
+        was_left,
     },
     patient::{LIMIT, NodeList, Patient, examine, summary},
     report::{Examined, Finding, Report},
 };
 use crate::{
-    adopt::fleet::MODES,
     bridge,
     cluster::{
         node::ClusterNode,
@@ -40,6 +40,7 @@ use crate::{
         RedisUrl, SentinelMaster,
     },
     data::{self, DataNode, Tenure},
+    fleet::record::RECORDS,
     lock::{self, Fault, SetNow, ShardsOnce},
     net::{Connector, redis_client},
     sentinel,
@@ -84,7 +85,7 @@ async fn examine_all(config: &Config) -> Report {
         .map(|node| (node.clone(), to_nodes.clone(), locks.tls.clone()))
         .map(|(node, way, tls)| {
             tokio::spawn(async move {
-                let there = lock::locate(&node, &tls, MODES).await?;
+                let there = lock::locate(&node, &tls, RECORDS).await?;
                 let patient = examine(&there.url, &way, true).await?;
                 Ok(Patient { election: there.election, ..patient })
             })
@@ -189,6 +190,16 @@ async fn examine_all(config: &Config) -> Report {
     let apart = apart(config, &data, voting.patients);
     if !apart.is_empty() {
         all.push(Examined::other("adopt", "", apart));
+    }
+    let weakened = config.weakened();
+    if !weakened.is_empty() {
+        let advice = "Meant so? Else take it out of the file: the default weakens nothing.";
+        let findings = weakened.into_iter().map(|what| Finding::minor(what, advice)).collect();
+        all.push(Examined::other("settings", "", findings));
+    }
+    let differing = differing(config, &data, voting.patients);
+    if !differing.is_empty() {
+        all.push(Examined::other("fleet", "", differing));
     }
     Report { all, nodes: voting.patients.len(), waiting }
 }

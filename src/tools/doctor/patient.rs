@@ -9,9 +9,9 @@ use bb8_redis::redis::{self, RedisError, aio::MultiplexedConnection};
 use tokio::time::timeout;
 
 use crate::{
-    adopt::fleet::{MODES, ProxyModes},
     config::{LocksConfig, RedisUrl},
     data::write_refusals::WriteRefusal,
+    fleet::record::{ProxyRecord, RECORDS},
     lock::{self, NodeOfSet},
     net::{Connector, redis_client},
 };
@@ -28,8 +28,8 @@ pub(super) struct Patient {
     pub(super) markers: [Option<String>; 2],
     /// The election by which Sentinels made a lock node the master.
     pub(super) election: Option<u64>,
-    /// The modes of adopt rules in the proxies that use this lock node.
-    pub(super) modes: Vec<ProxyModes>,
+    /// What the proxies that use this lock node say of themselves.
+    pub(super) fleet: Vec<ProxyRecord>,
     /// In what words a lock node refuses writes.
     pub(super) refusal: Option<String>,
     /// By which error the data node refuses writes, and in what words.
@@ -199,18 +199,18 @@ async fn question(
     };
     let hides_keys = hides_keys.map(|error| error.to_string());
     let round_trip = (round_trips[ROUND_TRIPS / 2], round_trips[ROUND_TRIPS - 1]);
-    let modes = match votes {
-        true => redis::cmd("GET").arg(MODES).query_async::<Option<String>>(connection).await,
+    let records = match votes {
+        true => redis::cmd("GET").arg(RECORDS).query_async::<Option<String>>(connection).await,
         false => Ok(None),
     };
     // A user need not have this key.
-    let modes = ProxyModes::read_all(&modes.ok().flatten().unwrap_or_default());
+    let fleet = ProxyRecord::read_all(&records.ok().flatten().unwrap_or_default());
     let election = None;
     Ok(Patient {
         info,
         markers,
         election,
-        modes,
+        fleet,
         refusal,
         data_refusal,
         hides_keys,

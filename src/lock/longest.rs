@@ -1,0 +1,61 @@
+//! One longest grant: the longest that any grant may last, whichever proxy has made it.
+//!
+//! Whatever waits for grants to run out waits for this number: a node that has forgotten or was
+//! promoted, a node whose clock has jumped, a slot in custody, a release that is repeated, and a grant
+//! that must not be put back. It is the largest of this proxy's own `max_ttl`, of what the lock nodes
+//! have told, and of what other proxies say of themselves. It never gets smaller while the process
+//! lives: a proxy that nobody hears of any more may be cut off from those who listen, and not from all
+//! lock nodes.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use crate::clock::millis;
+
+/// The longest that any grant may last.
+#[derive(Debug)]
+pub(in crate::lock) struct LongestGrant {
+    /// This proxy's `max_ttl`.
+    own: Duration,
+    /// The largest that was heard of, in ms.
+    heard: AtomicU64,
+}
+
+impl LongestGrant {
+    /// Knows of this proxy's `max_ttl` alone.
+    pub(in crate::lock) fn new(own: Duration) -> LongestGrant {
+        LongestGrant { own, heard: AtomicU64::new(0) }
+    }
+
+    /// Notes that grants may last for so long. A part of a millisecond counts as a whole one.
+    pub(in crate::lock) fn heard_of(&self, longest: Duration) {
+        let rounded = millis(longest.saturating_add(Duration::from_nanos(999_999)));
+        self.heard.fetch_max(rounded, Ordering::AcqRel);
+    }
+
+    /// The longest that any grant may last.
+    pub(in crate::lock) fn get(&self) -> Duration {
+        self.own.max(Duration::from_millis(self.heard.load(Ordering::Acquire)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_the_largest_that_was_heard_of_and_never_shrinks() {
+        let secs = Duration::from_secs;
+        let longest = LongestGrant::new(secs(20));
+        for (heard, expected) in [(3, 20), (60, 60), (30, 60)] {
+            longest.heard_of(secs(heard));
+            assert_eq!(longest.get(), secs(expected), "{heard}");
+        }
+        longest.heard_of(secs(60) + Duration::from_nanos(1));
+        assert_eq!(longest.get(), Duration::from_millis(60_001), "rounded up");
+        longest.heard_of(Duration::MAX);
+        assert!(longest.get() > secs(1 << 30));
+    }
+}
