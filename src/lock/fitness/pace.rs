@@ -145,12 +145,13 @@ impl Pace {
             self.unanswered.store(unanswered, Ordering::Relaxed);
         }
         let (lately, all) = self.remember(now);
+        // What made it slow must not be outweighed at once by the time before.
         let slow = match self.slow.load(Ordering::Relaxed) {
-            true => exceeds(all.slow, all.all, 10),
+            true => [lately, all].iter().any(|of| exceeds(of.slow, of.all, 10)),
             false => exceeds(lately.slow, lately.all, 4),
         };
         let too_slow = match self.too_slow.load(Ordering::Relaxed) {
-            true => exceeds(all.late, all.all, 4),
+            true => [lately, all].iter().any(|of| exceeds(of.late, of.all, 4)),
             false => exceeds(lately.late, lately.all, 2),
         };
         self.slow.store(slow, Ordering::Relaxed);
@@ -248,9 +249,9 @@ mod tests {
         assert_eq!(watch.answers(2, |_| 80), (false, false), "twice may happen");
         assert_eq!(watch.answers(100, |_| 1), (false, false));
         assert_eq!(watch.answers(20, |_| 30), (true, false), "slow, but its votes count");
-        assert_eq!(watch.answers(20, |_| 51), (true, true));
+        assert_eq!(watch.answers(60, |_| 51), (true, true));
         assert_eq!(watch.answers(50, |_| 1), (true, true), "it is remembered");
-        assert_eq!(watch.answers(60, |_| 1), (false, false));
+        assert_eq!(watch.answers(70, |_| 1), (false, false));
         watch.answers(20, |_| 51);
         watch.pace.reset();
         assert_eq!(watch.answers(2, |_| 80), (false, false));
@@ -261,6 +262,8 @@ mod tests {
         // Two of three answers are late, then one of two, and one of five.
         for late in [|n| n % 3 != 0, |n| n % 2 == 0, |n: u64| n % 5 == 0] {
             let mut watch = PacedNode::new();
+            // What was before does not outweigh it.
+            watch.answers(300, |_| 1);
             watch.answers(30, |_| 51);
             assert_eq!(watch.changes, 1);
             watch.answers(600, |n| if late(n) { 51 } else { 1 });

@@ -1,6 +1,6 @@
 //! Asks the data node, on a fresh connection, whether it answers, and whether it takes writes.
 
-use std::io;
+use std::{io, time::Duration};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -11,8 +11,8 @@ use crate::{
     resp::encode,
 };
 
-use super::health::CHECK_LIMIT;
-
+/// How long the data node may take to answer.
+pub(super) const CHECK_LIMIT: Duration = Duration::from_secs(1);
 /// The key of no value, by which the data node is asked whether it takes writes.
 const PROBE: &[u8] = b"lockgate:probe";
 /// The most that is read of all answers together.

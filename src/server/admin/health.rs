@@ -15,7 +15,7 @@ use anyhow::{Context as _, bail};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tracing::{info, warn};
 
-use super::data_check;
+use super::data_check::{self, CHECK_LIMIT};
 use crate::{
     config::{CertificateTrouble, Config},
     data::{
@@ -35,8 +35,6 @@ use crate::{
 
 /// How often the data node is asked. A scrape never asks it.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
-/// How long the data node may take to answer.
-pub(super) const CHECK_LIMIT: Duration = Duration::from_secs(1);
 /// How many checks ask for no write once the data node has said that the proxy's user may make none.
 const FORBIDDEN_FOR: u32 = 60;
 /// How long a health check may take.
