@@ -24,7 +24,8 @@ use std::{
 
 use super::{
     Claim, Holding, NoQuorum,
-    node::nodes::{Nodes, Tally},
+    locks::Locks,
+    node::nodes::Tally,
     operation::{Kind, NamedLock, Vote},
     quorum::{Decision, Rule, quorum},
     scripts,
@@ -39,6 +40,7 @@ const MOST_TOLD: usize = 32_768;
 
 /// The question under way. Dropping it changes nothing.
 pub struct LookUp {
+    locks: Arc<Locks>,
     /// The time before the first node was asked.
     since: Instant,
     tally: Tally,
@@ -46,13 +48,13 @@ pub struct LookUp {
 
 impl LookUp {
     /// Asks all nodes who holds `key`.
-    pub(super) fn ask(nodes: &Arc<Nodes>, key: Key) -> LookUp {
-        let since = Instant::now();
+    pub(super) fn ask(locks: &Arc<Locks>, key: Key) -> LookUp {
+        let (since, nodes) = (Instant::now(), locks.grants.nodes());
         let request = scripts::look(nodes.dialect, &key);
         let nobody = Token::from(b"");
         // A node that names a holder counts as yes if most name that one, and as no otherwise.
         let tally = nodes.ask(Kind::Look, Rule::Renewal, key, nobody, nodes.max_ttl, request);
-        LookUp { since, tally }
+        LookUp { locks: locks.clone(), since, tally }
     }
 
     /// Polls for the claim by which a quorum names `token` as the holder. `None`: so many nodes deny
@@ -80,6 +82,7 @@ impl LookUp {
             let free = votes.iter().filter(|vote| matches!(vote, Vote::No(_))).count();
             let others = free + named.len() - claims().count();
             if others > votes.len() - enough {
+                self.locks.refusals.freed(&self.tally.operation.key);
                 return Poll::Ready(Ok(None));
             }
             if self.tally.rule == Rule::All {
@@ -109,7 +112,8 @@ impl Future for LookUp {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let decision = ready!(self.tally.poll_decision(cx));
-        let Tally { nodes, operation, rule, .. } = &mut self.tally;
+        let LookUp { locks, tally, .. } = &mut *self;
+        let Tally { nodes, operation, rule, .. } = tally;
         let failed = || Err(nodes.no_quorum(&operation.key, &operation.votes()));
         if decision == Decision::Yes {
             // Where one node keeps an older grant of the same token still, the first answers may name two
@@ -129,7 +133,10 @@ impl Future for LookUp {
             return Poll::Ready(Ok(held));
         }
         Poll::Ready(match decision {
-            Decision::No => Ok(None),
+            Decision::No => {
+                locks.refusals.freed(&operation.key);
+                Ok(None)
+            }
             Decision::Yes | Decision::NoQuorum | Decision::Open => failed(),
         })
     }
