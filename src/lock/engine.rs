@@ -324,7 +324,7 @@ impl Engine {
     /// The answer is `None` if nobody holds it: no token can be on a quorum of nodes. Fails with
     /// [`NoQuorum`] if the answers that came in time settle neither.
     pub fn look(&self, key: impl Into<Key>) -> LookUp {
-        LookUp::ask(&self.locks, key.into())
+        LookUp::ask(&self.locks.grants.nodes(), key.into()).told(&self.locks)
     }
 
     /// The state of every node now, in the order of the configuration.

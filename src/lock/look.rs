@@ -25,7 +25,7 @@ use std::{
 use super::{
     Claim, Holding, NoQuorum,
     locks::Locks,
-    node::nodes::Tally,
+    node::nodes::{Nodes, Tally},
     operation::{Kind, NamedLock, Vote},
     quorum::{Decision, Rule, quorum},
     scripts,
@@ -40,7 +40,8 @@ const MOST_TOLD: usize = 32_768;
 
 /// The question under way. Dropping it changes nothing.
 pub struct LookUp {
-    locks: Arc<Locks>,
+    /// Set if clients are told of the answer.
+    locks: Option<Arc<Locks>>,
     /// The time before the first node was asked.
     since: Instant,
     tally: Tally,
@@ -48,13 +49,25 @@ pub struct LookUp {
 
 impl LookUp {
     /// Asks all nodes who holds `key`.
-    pub(super) fn ask(locks: &Arc<Locks>, key: Key) -> LookUp {
-        let (since, nodes) = (Instant::now(), locks.grants.nodes());
+    pub(super) fn ask(nodes: &Arc<Nodes>, key: Key) -> LookUp {
+        let since = Instant::now();
         let request = scripts::look(nodes.dialect, &key);
         let nobody = Token::from(b"");
         // A node that names a holder counts as yes if most name that one, and as no otherwise.
         let tally = nodes.ask(Kind::Look, Rule::Renewal, key, nobody, nodes.max_ttl, request);
-        LookUp { locks: locks.clone(), since, tally }
+        LookUp { locks: None, since, tally }
+    }
+
+    /// Has the answer told to clients: what is said to be free is not refused from memory.
+    pub(super) fn told(self, locks: &Arc<Locks>) -> LookUp {
+        LookUp { locks: Some(locks.clone()), ..self }
+    }
+
+    /// Notes that the lock may be free.
+    fn note_free(&self) {
+        if let Some(locks) = &self.locks {
+            locks.refusals.freed(&self.tally.operation.key);
+        }
     }
 
     /// Polls for the claim by which a quorum names `token` as the holder. `None`: so many nodes deny
@@ -82,7 +95,7 @@ impl LookUp {
             let free = votes.iter().filter(|vote| matches!(vote, Vote::No(_))).count();
             let others = free + named.len() - claims().count();
             if others > votes.len() - enough {
-                self.locks.refusals.freed(&self.tally.operation.key);
+                self.note_free();
                 return Poll::Ready(Ok(None));
             }
             if self.tally.rule == Rule::All {
@@ -112,8 +125,7 @@ impl Future for LookUp {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let decision = ready!(self.tally.poll_decision(cx));
-        let LookUp { locks, tally, .. } = &mut *self;
-        let Tally { nodes, operation, rule, .. } = tally;
+        let Tally { nodes, operation, rule, .. } = &mut self.tally;
         let failed = || Err(nodes.no_quorum(&operation.key, &operation.votes()));
         if decision == Decision::Yes {
             // Where one node keeps an older grant of the same token still, the first answers may name two
@@ -134,7 +146,7 @@ impl Future for LookUp {
         }
         Poll::Ready(match decision {
             Decision::No => {
-                locks.refusals.freed(&operation.key);
+                self.note_free();
                 Ok(None)
             }
             Decision::Yes | Decision::NoQuorum | Decision::Open => failed(),

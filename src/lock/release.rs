@@ -72,7 +72,7 @@ impl Stage {
     /// Asks the nodes for the grant that `token` has, and releases it, whether anybody waits for
     /// that or not.
     fn look(locks: &Arc<Locks>, key: Key, token: Token) -> Stage {
-        let look = LookUp::ask(locks, key.clone());
+        let look = LookUp::ask(&locks.grants.nodes(), key.clone()).told(locks);
         Stage::Looking(tokio::spawn(find_and_release(locks.clone(), look, key, token)))
     }
 }

@@ -45,7 +45,7 @@ impl FoundGrant {
 
 /// Asks the nodes which grant has `key`.
 pub(super) async fn find(locks: Arc<Locks>, key: Key) -> Result<Option<FoundGrant>, NoQuorum> {
-    let mut look = LookUp::ask(&locks, key.clone());
+    let mut look = LookUp::ask(&locks.grants.nodes(), key.clone()).told(&locks);
     let Some(holding) = (&mut look).await? else { return Ok(None) };
     let token = holding.token;
     let Some(claim) = poll_fn(|cx| look.poll_claim_of(&token, cx)).await? else {
