@@ -231,7 +231,7 @@ mod tests {
         /// For so many tenths of a second, one answer each that takes what `took` says, in ms.
         fn answers(&mut self, tenths: u64, took: impl Fn(u64) -> u64) -> (bool, bool) {
             for tenth in 0..tenths {
-                self.now += Duration::from_millis(100);
+                self.now = self.now + Duration::from_millis(100);
                 self.pace.sample(Duration::from_millis(took(tenth)));
                 let before = self.pace.is_slow();
                 self.pace.look(self.now, None);
