@@ -130,6 +130,25 @@ impl Deref for Token {
     }
 }
 
+impl Token {
+    /// What lock nodes store for a lock whose client gives it an empty value, as clients of adopted
+    /// locks may. An empty string there is told as no token at all, and a constant that no client
+    /// has by chance is as good: whoever takes such a lock tells no holder from another either. No
+    /// client may use it as a token.
+    pub(crate) const OF_EMPTY_VALUE: &[u8] =
+        b"lockgate:empty-value:a61d1ae28b34e94e2ab2b0bdf0f16c4e";
+
+    /// Returns what the lock nodes store for a value that a client of an adopted lock gives.
+    pub(crate) fn stored(value: &[u8]) -> &[u8] {
+        if value.is_empty() { Token::OF_EMPTY_VALUE } else { value }
+    }
+
+    /// Returns the value that a client of an adopted lock gave, as it reads the value back.
+    pub(crate) fn value(&self) -> &[u8] {
+        if *self.0 == *Token::OF_EMPTY_VALUE { b"" } else { &self.0 }
+    }
+}
+
 /// Hides the token: whoever has it can release the lock.
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -140,6 +159,15 @@ impl fmt::Debug for Token {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_empty_value_is_read_back_and_is_no_empty_token() {
+        for value in [&b""[..], b"t", b"\0", b"lockgate:empty-value:"] {
+            let token = Token::from(Token::stored(value));
+            assert!(!token.is_empty());
+            assert_eq!(token.value(), value);
+        }
+    }
 
     #[test]
     fn a_key_is_its_bytes_however_it_was_made() {

@@ -52,7 +52,7 @@ use crate::{
     config::{AdoptMode, AdoptOptions, AdoptRule},
     glob::Budget,
     resp::{
-        inline,
+        encode, inline,
         name::given_name,
         number,
         words::{Walk, WordStep},
@@ -137,6 +137,8 @@ pub(crate) enum AdoptLook {
     Found(Found),
     /// The client gives its name.
     Introduced(Vec<u8>),
+    /// SCRIPT EXISTS: this is forwarded in its place.
+    Exists(Vec<u8>),
 }
 
 /// An idiom and its key.
@@ -386,6 +388,9 @@ impl Adoption {
             (Class::Client, _) => introduced(words),
             (Class::None, _) | (_, []) => AdoptLook::Free,
             (Class::Script, _) => self.look_at_script(words, limits),
+            (Class::Load, [exists, digests @ ..]) if exists.eq_ignore_ascii_case(b"EXISTS") => {
+                self.look_at_exists(words, digests)
+            }
             (Class::Load, [load, body]) => {
                 if load.eq_ignore_ascii_case(b"LOAD") {
                     self.scripts.learn(body, None);
@@ -405,6 +410,26 @@ impl Adoption {
                 self.judge_plain(&keys, idiom::of_words(words), limits)
             }
         }
+    }
+
+    /// Looks at SCRIPT EXISTS. A script of whose text nothing is known here would be answered NOSCRIPT
+    /// where it is called, though the data node has it. So it is asked about another in its place,
+    /// which nobody has: the client then shows the script, as it would to a Redis that has lost it.
+    fn look_at_exists(&self, words: &[&[u8]], digests: &[&[u8]]) -> AdoptLook {
+        const NOBODYS: &[u8] = &[b'0'; 40];
+        let is_known = |digest: &[u8]| {
+            let Some(digest) = rows::read(digest) else { return true };
+            let mut rules = (0..self.rules.len()).filter(|rule| self.is_enforced(*rule));
+            rules.all(|rule| self.scripts.get(&digest, Some(rule)).is_some())
+        };
+        if digests.iter().all(|digest| is_known(digest)) {
+            return AdoptLook::Free;
+        }
+        let digests = digests.iter().map(|digest| if is_known(digest) { *digest } else { NOBODYS });
+        let words: WordList<'_> = words.iter().take(2).copied().chain(digests).collect();
+        let mut instead = Vec::new();
+        encode::command(&mut instead, &words);
+        AdoptLook::Exists(instead)
     }
 
     /// What a command is to be told as that is no script.

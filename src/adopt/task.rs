@@ -7,7 +7,10 @@ use super::{
     normal::TtlUnit,
     verdict::{AdoptVerdict, Limits},
 };
-use crate::config::{AdoptOptions, NoTtlPolicy};
+use crate::{
+    config::{AdoptOptions, NoTtlPolicy},
+    key::Token,
+};
 
 /// Replies where the key is absent, has this token, has it without a TTL, has another. As
 /// [`super::rows::Behaviour`] has them.
@@ -60,7 +63,8 @@ impl AdoptTask {
     }
 }
 
-/// What is to be done for a command on an adopted key. TTLs are what the client asks for.
+/// What is to be done for a command on an adopted key. TTLs are what the client asks for, tokens what
+/// the lock nodes store for its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum AdoptWork {
     /// Take the lock if nobody holds it, whatever the token.
@@ -206,7 +210,7 @@ pub(super) fn of(
         return refuse(obstacle);
     }
     let replies = |otherwise| known.replies.unwrap_or(otherwise);
-    let token = idiom.token.map(<[u8]>::to_vec);
+    let token = idiom.token.map(|value| Token::stored(value).to_vec());
     let frees = known.zero_frees && idiom.ttl.is_some_and(|(ttl, _)| ttl <= 0);
     let ttl = idiom.ttl.and_then(|(ttl, unit)| duration(ttl, unit));
     const NO_TTL: &str = "its TTL is not above 0";

@@ -13,6 +13,7 @@ use crate::{
         AdoptMode, AdoptScript, BlindPolicy, LongTtlPolicy, NoTtlPolicy, Pattern, ScriptOp,
         ScriptUnit, Template, UnknownPolicy,
     },
+    key::Token,
     resp::encode,
 };
 
@@ -50,12 +51,14 @@ fn found(adoption: &Adoption, words: &[&str]) -> Sighting {
 fn idioms_on_adopted_keys_are_found_and_judged() {
     let adoption = adoption();
     let long = "x".repeat(65);
+    let reserved = std::str::from_utf8(Token::OF_EMPTY_VALUE).unwrap();
     for (words, rule, op, verdict) in [
         (&["SET", "lock:a", "t", "NX", "PX", "1000"][..], 0, Op::Acquire, AdoptVerdict::Quorum),
         (&["SET", "a:mutex", "t", "NX", "EX", "60"], 1, Op::Acquire, AdoptVerdict::Quorum),
         (&["SET", "lock:a", "t", "NX", "EX", "61"], 0, Op::Acquire, AdoptVerdict::Refused),
         (&["SET", "lock:a", &long, "NX", "EX", "1"], 0, Op::Acquire, AdoptVerdict::Refused),
-        (&["SET", "lock:a", "", "NX", "EX", "1"], 0, Op::Acquire, AdoptVerdict::Refused),
+        (&["SET", "lock:a", "", "NX", "EX", "1"], 0, Op::Acquire, AdoptVerdict::Quorum),
+        (&["SET", "lock:a", reserved, "NX", "EX", "1"], 0, Op::Acquire, AdoptVerdict::Refused),
         (&["SET", "lock:a", "t", "NX"], 0, Op::AcquireForEver, AdoptVerdict::Refused),
         (&["SET", "lock:a", "t"], 0, Op::Overwrite, AdoptVerdict::Refused),
         (&["SET", "lock:a", "t", "NX", "XX"], 0, Op::Malformed, AdoptVerdict::Error),
@@ -602,6 +605,7 @@ fn what_is_no_idiom_is_refused_by_what_it_is_or_forwarded() {
     }
     // Whatever takes, frees or reads a lock is never the data node's.
     let bullmq = "7ece82993bd7604131328c7d69ae15c31b8e237e";
+    let reserved = std::str::from_utf8(Token::OF_EMPTY_VALUE).unwrap();
     for (words, reason) in [
         (&["SET", "lock:a", "t", "NX"][..], RefusalReason::NoTtl),
         (&["SET", "lock:a", "t", "NX", "GET", "PX", "1"], RefusalReason::NoIdiom),
@@ -613,7 +617,7 @@ fn what_is_no_idiom_is_refused_by_what_it_is_or_forwarded() {
         (&["EXISTS", "lock:a", "lock:b"], RefusalReason::Keys),
         (&["DEL", "lock:a", "other"], RefusalReason::Keys),
         (&["PERSIST", "lock:a"], RefusalReason::NoTtl),
-        (&["SET", "lock:a", "", "NX", "PX", "1"], RefusalReason::Token),
+        (&["SET", "lock:a", reserved, "NX", "PX", "1"], RefusalReason::Token),
         (&["WATCH", "lock:a", "lock:b"], RefusalReason::Transaction),
         (&["EVALSHA", bullmq, "1", "lock:a", "t"], RefusalReason::Job),
         (&["SET", "lock:a", &"x".repeat(MAX_LOOK)], RefusalReason::TooLarge),

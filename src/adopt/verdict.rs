@@ -9,6 +9,7 @@ use super::{
 };
 use crate::{
     config::{AdoptOptions, BlindPolicy, LongTtlPolicy, NoTtlPolicy, UnknownPolicy},
+    key::Token,
     metrics::labels,
 };
 
@@ -51,7 +52,7 @@ labels! {
         NoTtl = "no_ttl",
         /// A TTL above `locks.max_ttl`.
         LongTtl = "long_ttl",
-        /// An empty token, or one above `locks.max_token`.
+        /// A token above `locks.max_token`, or a reserved one.
         Token = "token",
         /// Several keys, or some that are adopted and some that are not.
         Keys = "keys",
@@ -81,7 +82,7 @@ const KEPT: &str = "it has no TTL, and is kept for as long as its connection liv
 const LONG_TTL: &str = "its TTL is longer than locks.max_ttl";
 /// A TTL that is cut.
 pub(super) const CAPPED: &str = "its TTL is longer than locks.max_ttl, and is cut to that";
-const EMPTY_TOKEN: &str = "its token is empty";
+const RESERVED_TOKEN: &str = "its token is the one that stands for an empty value";
 const LONG_TOKEN: &str = "its token is longer than locks.max_token";
 const OVERWRITES: &str = "it sets the key whoever holds the lock";
 const JOB: &str = "the lock is a part of a queued job, as BullMQ's are";
@@ -155,7 +156,7 @@ pub(super) fn within(
         return (verdict, because);
     }
     match (idiom.token, idiom.ttl) {
-        (Some([]), _) if idiom.op != Op::Release => (AdoptVerdict::Refused, EMPTY_TOKEN),
+        (Some(Token::OF_EMPTY_VALUE), _) => (AdoptVerdict::Refused, RESERVED_TOKEN),
         (Some(token), _) if token.len() > limits.max_token => (AdoptVerdict::Refused, LONG_TOKEN),
         (_, Some((..=0, _)))
             if idiom.until.is_none() && matches!(idiom.op, Op::Acquire | Op::AcquireAgain) =>
@@ -211,7 +212,7 @@ pub(super) fn reason(op: Op, because: &str) -> RefusalReason {
         (SORTED_SET | SORTED_SET_SCRIPT, _) => RefusalReason::SortedSet,
         (NO_TTL, _) => RefusalReason::NoTtl,
         (LONG_TTL, _) => RefusalReason::LongTtl,
-        (EMPTY_TOKEN | LONG_TOKEN, _) => RefusalReason::Token,
+        (RESERVED_TOKEN | LONG_TOKEN, _) => RefusalReason::Token,
         (BLIND, _) => RefusalReason::Blind,
         (_, Op::Other) => RefusalReason::NoIdiom,
         (_, Op::UnknownScript) => RefusalReason::UnknownScript,

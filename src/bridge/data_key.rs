@@ -1,7 +1,8 @@
 //! A lock's keys on the data node: taken, kept and freed by scripts, over a connection of the
 //! proxy's own. There is one key, or two: [`Adoption::places`](crate::adopt::Adoption::places).
 //!
-//! All questions go over one connection, so that a key is freed behind the question that took it.
+//! All questions go over one connection, so that a key is freed behind the question that took it. A
+//! key has the value that the client gave, also an empty one, for which the lock nodes store another.
 
 use std::{sync::Arc, time::Duration};
 
@@ -120,7 +121,7 @@ impl DataKeys {
         let (answer, answered) = oneshot::channel();
         self.runtime.spawn(async move {
             let mut script = script(TAKE, &places);
-            script.arg(&token[..]).arg(millis(ttl));
+            script.arg(token.value()).arg(millis(ttl));
             let left: Result<i64, RedisError> =
                 keys.ask(with_databases(script, &places), LATE).await;
             // Dropped with its answer, the keys are freed.
@@ -148,7 +149,7 @@ impl DataKeys {
             Lasts::For(ttl) | Lasts::AtLeast(ttl) => millis(ttl),
             Lasts::Ever => 0,
         };
-        script.arg(&token[..]).arg(ttl).arg(i64::from(if_gone == IfGone::Make));
+        script.arg(token.value()).arg(ttl).arg(i64::from(if_gone == IfGone::Make));
         script.arg(i64::from(matches!(lasts, Lasts::AtLeast(_))));
         Ok(match self.ask::<i64>(with_databases(script, places), LIMIT).await? {
             1 => KeysKept::Kept,
@@ -164,7 +165,7 @@ impl DataKeys {
         token: &Token,
     ) -> Result<bool, RedisError> {
         let mut script = script(FREE, places);
-        script.arg(&token[..]);
+        script.arg(token.value());
         self.ask(with_databases(script, places), LIMIT).await
     }
 
@@ -182,7 +183,7 @@ impl DataKeys {
         let script = script(LOOK, places);
         let holder: Option<(Vec<u8>, i64)> =
             self.ask(with_databases(script, places), LIMIT).await?;
-        Ok(holder.map(|(token, left)| (Token::from(&token), left)))
+        Ok(holder.map(|(value, left)| (Token::from(Token::stored(&value)), left)))
     }
 
     async fn ask<T: FromRedisValue>(

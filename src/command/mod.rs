@@ -337,7 +337,7 @@ pub(crate) fn named_token<Word: AsRef<[u8]>>(words: &[Word]) -> Option<Token> {
 }
 
 fn is_no_token(word: &[u8]) -> bool {
-    NO_TOKENS.iter().any(|name| word.eq_ignore_ascii_case(name))
+    word == Token::OF_EMPTY_VALUE || NO_TOKENS.iter().any(|name| word.eq_ignore_ascii_case(name))
 }
 
 /// Refuses a word that was certainly not meant for a token: two clients that make the same

@@ -65,9 +65,9 @@ keys! {
         live first_byte_timeout: Option<Duration> = None => if_given(longer_than_zero);
         /// Threads that serve clients; none with `auto`: one for each core.
         fixed io_threads: Option<usize> = None => if_given(threads);
-        /// Bytes of replies held for a client that does not read while one of its own lock
-        /// commands is under way.
-        live barrier_buffer: usize = 1024 * KB => at_least(KB, "must be at least 1kb");
+        /// Bytes of replies held for a client that does not read while one of its commands waits for
+        /// them. All clients together may have twice as much beyond 1 MB each.
+        live barrier_buffer: usize = 64 * 1024 * KB => at_least(KB, "must be at least 1kb");
         /// How long clients are still let in after SIGTERM, while /readyz says that no new ones
         /// should come.
         live shutdown_delay: Duration = Duration::ZERO;

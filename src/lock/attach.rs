@@ -30,7 +30,8 @@ use std::{
 
 use super::{
     Grant, NoQuorum, NotAttached,
-    node::nodes::{Nodes, Tally},
+    locks::Locks,
+    node::nodes::Tally,
     operation::{Kind, Vote},
     quorum::{Decision, Rule, fence_bounds, quorum},
     scripts,
@@ -42,6 +43,7 @@ use crate::{
 
 /// The question under way. Dropping it changes nothing.
 pub struct Attach {
+    locks: Arc<Locks>,
     /// The time before the first node was asked.
     since: Instant,
     tally: Tally,
@@ -49,11 +51,11 @@ pub struct Attach {
 
 impl Attach {
     /// Asks all nodes whether `token` holds `key`.
-    pub(super) fn ask(nodes: &Arc<Nodes>, key: Key, token: Token) -> Attach {
-        let since = Instant::now();
+    pub(super) fn ask(locks: &Arc<Locks>, key: Key, token: Token) -> Attach {
+        let (since, nodes) = (Instant::now(), locks.grants.nodes());
         let request = scripts::attach(nodes.dialect, &key, &token);
         let tally = nodes.ask(Kind::Attach, Rule::Renewal, key, token, nodes.max_ttl, request);
-        Attach { since, tally }
+        Attach { locks: locks.clone(), since, tally }
     }
 
     /// Polls for the two numbers between which the fence of the token's grant lies. `None`: that token
@@ -129,7 +131,10 @@ impl Future for Attach {
                     Some(answer) => return Poll::Ready(answer),
                     None => self.tally.rule = Rule::All,
                 },
-                Decision::No => return Poll::Ready(Ok(None)),
+                Decision::No => {
+                    self.locks.refusals.freed(&self.tally.operation.key);
+                    return Poll::Ready(Ok(None));
+                }
                 Decision::NoQuorum | Decision::Open => {
                     let votes = self.tally.operation.votes();
                     let error = self.tally.nodes.no_quorum(&self.tally.operation.key, &votes);

@@ -151,13 +151,13 @@ impl Engine {
         self.locks.grants.holders.name_adopted(key, token, name);
     }
 
-    /// Whether the lock nodes have said a moment ago that `key` is held, and it was not released
-    /// through this proxy since.
+    /// Whether the lock nodes have said a moment ago that `key` is held, and nothing has told since
+    /// that it may be free.
     pub(crate) fn is_known_as_held(&self, key: &Key, now: Instant) -> bool {
         self.locks.refusals.is_held(key, now)
     }
 
-    /// A number that has changed when `key` was released through this proxy meanwhile.
+    /// A number that has changed when something has told meanwhile that `key` may be free.
     pub(crate) fn releases(&self, key: &Key) -> u32 {
         self.locks.refusals.releases(key)
     }
@@ -316,7 +316,7 @@ impl Engine {
 
     /// Asks every node whether `token` holds `key`, and for how long a quorum keeps it.
     pub fn attach(&self, key: impl Into<Key>, token: impl Into<Token>) -> Attach {
-        Attach::ask(&self.locks.grants.nodes(), key.into(), token.into())
+        Attach::ask(&self.locks, key.into(), token.into())
     }
 
     /// Asks every node who holds `key`, and for how long a quorum keeps it. Changes nothing.
@@ -324,7 +324,7 @@ impl Engine {
     /// The answer is `None` if nobody holds it: no token can be on a quorum of nodes. Fails with
     /// [`NoQuorum`] if the answers that came in time settle neither.
     pub fn look(&self, key: impl Into<Key>) -> LookUp {
-        LookUp::ask(&self.locks.grants.nodes(), key.into())
+        LookUp::ask(&self.locks.grants.nodes(), key.into()).told(&self.locks)
     }
 
     /// The state of every node now, in the order of the configuration.

@@ -24,6 +24,7 @@ use std::{
 
 use super::{
     Claim, Holding, NoQuorum,
+    locks::Locks,
     node::nodes::{Nodes, Tally},
     operation::{Kind, NamedLock, Vote},
     quorum::{Decision, Rule, quorum},
@@ -39,6 +40,8 @@ const MOST_TOLD: usize = 32_768;
 
 /// The question under way. Dropping it changes nothing.
 pub struct LookUp {
+    /// Set if clients are told of the answer.
+    locks: Option<Arc<Locks>>,
     /// The time before the first node was asked.
     since: Instant,
     tally: Tally,
@@ -52,7 +55,19 @@ impl LookUp {
         let nobody = Token::from(b"");
         // A node that names a holder counts as yes if most name that one, and as no otherwise.
         let tally = nodes.ask(Kind::Look, Rule::Renewal, key, nobody, nodes.max_ttl, request);
-        LookUp { since, tally }
+        LookUp { locks: None, since, tally }
+    }
+
+    /// Has the answer told to clients: what is said to be free is not refused from memory.
+    pub(super) fn told(self, locks: &Arc<Locks>) -> LookUp {
+        LookUp { locks: Some(locks.clone()), ..self }
+    }
+
+    /// Notes that the lock may be free.
+    fn note_free(&self) {
+        if let Some(locks) = &self.locks {
+            locks.refusals.freed(&self.tally.operation.key);
+        }
     }
 
     /// Polls for the claim by which a quorum names `token` as the holder. `None`: so many nodes deny
@@ -80,6 +95,7 @@ impl LookUp {
             let free = votes.iter().filter(|vote| matches!(vote, Vote::No(_))).count();
             let others = free + named.len() - claims().count();
             if others > votes.len() - enough {
+                self.note_free();
                 return Poll::Ready(Ok(None));
             }
             if self.tally.rule == Rule::All {
@@ -129,7 +145,10 @@ impl Future for LookUp {
             return Poll::Ready(Ok(held));
         }
         Poll::Ready(match decision {
-            Decision::No => Ok(None),
+            Decision::No => {
+                self.note_free();
+                Ok(None)
+            }
             Decision::Yes | Decision::NoQuorum | Decision::Open => failed(),
         })
     }

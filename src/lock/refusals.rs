@@ -1,5 +1,6 @@
 //! Locks that the lock nodes have just said to be held: clients that poll for them are refused
-//! without asking again.
+//! without asking again. Whatever tells a client that such a lock is free, or is not its own any more,
+//! ends that, so that nobody is told "free" and then refused from memory.
 
 use std::{
     sync::atomic::{AtomicU32, Ordering},
@@ -18,7 +19,7 @@ const FRESH: Duration = Duration::from_millis(250);
 /// Most locks that are remembered. Polls for further ones ask the lock nodes.
 const MOST: usize = 4096;
 
-/// Counters of releases, each for the locks that share it.
+/// Counters of what may have freed a lock, each for the locks that share it.
 const COUNTERS: usize = 256;
 
 /// A lock that others hold, as far as is known.
@@ -33,7 +34,8 @@ struct KnownHolder {
 /// The locks that count as held.
 pub(super) struct Refusals {
     all: Mutex<KeyMap<KnownHolder>>,
-    /// Counts of releases: an answer that was asked for before a release says nothing behind it.
+    /// Counts of what may have freed a lock: an answer that was asked for before says nothing behind
+    /// it.
     releases: [AtomicU32; COUNTERS],
 }
 
@@ -49,7 +51,7 @@ impl Refusals {
         &self.releases[key.spread() % COUNTERS]
     }
 
-    /// The count of releases of this lock, and of those that share its counter.
+    /// How often something may have freed this lock, and those that share its counter.
     pub(super) fn releases(&self, key: &Key) -> u32 {
         self.counter(key).load(Ordering::Acquire)
     }
@@ -68,8 +70,8 @@ impl Refusals {
         }
     }
 
-    /// Whether the lock was held a moment ago, and was not released through this proxy since. One
-    /// asker is told no before that is outdated, so that somebody asks the lock nodes in time.
+    /// Whether the lock was held a moment ago, and nothing may have freed it since. One asker is
+    /// told no before that is outdated, so that somebody asks the lock nodes in time.
     pub(super) fn is_held(&self, key: &Key, now: Instant) -> bool {
         let mut all = self.all.lock();
         let Some(refusal) = all.get_mut(key).filter(|refusal| now < refusal.until) else {
@@ -78,8 +80,9 @@ impl Refusals {
         refusal.ask_again.take_if(|from| now >= *from).is_none()
     }
 
-    /// Notes that the lock is being released, or has been.
-    pub(super) fn released(&self, key: &Key) {
+    /// Notes that the lock may be free: it is being released, or the lock nodes have told that nobody
+    /// holds it, or that an asker does not.
+    pub(super) fn freed(&self, key: &Key) {
         self.counter(key).fetch_add(1, Ordering::AcqRel);
         self.all.lock().remove(key);
     }
@@ -106,7 +109,7 @@ mod tests {
         assert!(!refusals.is_held(&key, now + ms(10)));
         refusals.note(&key, None, now);
         let before = refusals.releases(&key);
-        refusals.released(&key);
+        refusals.freed(&key);
         assert_ne!(refusals.releases(&key), before);
         assert!(!refusals.is_held(&key, now));
     }

@@ -72,7 +72,7 @@ impl Stage {
     /// Asks the nodes for the grant that `token` has, and releases it, whether anybody waits for
     /// that or not.
     fn look(locks: &Arc<Locks>, key: Key, token: Token) -> Stage {
-        let look = LookUp::ask(&locks.grants.nodes(), key.clone());
+        let look = LookUp::ask(&locks.grants.nodes(), key.clone()).told(locks);
         Stage::Looking(tokio::spawn(find_and_release(locks.clone(), look, key, token)))
     }
 }
@@ -131,7 +131,7 @@ impl Release {
         let since = Instant::now();
         let (grants, nodes) = (&locks.grants, locks.grants.nodes());
         let (known, watch, held) = grants.holders.release(&key, &token, claim, since);
-        locks.refusals.released(&key);
+        locks.refusals.freed(&key);
         let by = match cause {
             ReleaseCause::TakenBack { by } => Some(by),
             _ => None,
@@ -281,7 +281,7 @@ impl Future for Release {
                     None => Err(tally.nodes.no_quorum(&operation.key, &operation.votes())),
                 },
             };
-            locks.refusals.released(&operation.key);
+            locks.refusals.freed(&operation.key);
             match unsure.take().filter(|_| released == Ok(false)) {
                 None => break released,
                 Some((key, token)) => {

@@ -162,6 +162,7 @@ impl Future for Renew {
             // The holder is told that it holds nothing, so its lock may stay on no node. Without a
             // claim, the lock found there may belong to another grant.
             Decision::No => {
+                self.locks.refusals.freed(&operation.key);
                 if self.claim.is_some() {
                     let (key, token) = (operation.key.clone(), operation.token.clone());
                     drop(Release::ask(&self.locks, key, token, self.claim));

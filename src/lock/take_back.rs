@@ -45,8 +45,7 @@ impl FoundGrant {
 
 /// Asks the nodes which grant has `key`.
 pub(super) async fn find(locks: Arc<Locks>, key: Key) -> Result<Option<FoundGrant>, NoQuorum> {
-    let nodes = Arc::clone(&locks.grants.nodes());
-    let mut look = LookUp::ask(&nodes, key.clone());
+    let mut look = LookUp::ask(&locks.grants.nodes(), key.clone()).told(&locks);
     let Some(holding) = (&mut look).await? else { return Ok(None) };
     let token = holding.token;
     let Some(claim) = poll_fn(|cx| look.poll_claim_of(&token, cx)).await? else {
@@ -61,7 +60,7 @@ pub(super) async fn find(locks: Arc<Locks>, key: Key) -> Result<Option<FoundGran
             (Some((fence, fence)), shown.and_then(|shown| shown.card))
         }
         None => {
-            let mut attach = Attach::ask(&nodes, key, token.clone());
+            let mut attach = Attach::ask(&locks, key, token.clone());
             (poll_fn(|cx| attach.poll_bounds(cx)).await?, None)
         }
     };

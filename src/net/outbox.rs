@@ -12,6 +12,9 @@ use super::Stream;
 
 /// Memory kept once everything is written, in bytes, unless said otherwise; more is given back.
 const KEEP: usize = 4 * 1024;
+/// Bytes that were written may stay in front of others that are not, up to so many or as many as
+/// the others are.
+const STALE: usize = 256 * 1024;
 
 /// Bytes still to be written to one socket, in order.
 #[derive(Debug)]
@@ -102,9 +105,14 @@ impl Outbox {
 
     fn poll_write(&mut self, stream: &mut Stream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.written < self.bytes.len() {
-            match ready!(Pin::new(&mut *stream).poll_write(cx, &self.bytes[self.written..]))? {
-                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                n => self.written += n,
+            match Pin::new(&mut *stream).poll_write(cx, &self.bytes[self.written..]) {
+                Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                Poll::Ready(Ok(n)) => self.written += n,
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending => {
+                    self.drop_stale();
+                    return Poll::Pending;
+                }
             }
         }
         ready!(Pin::new(stream).poll_flush(cx))?;
@@ -116,5 +124,28 @@ impl Outbox {
             self.bytes.clear();
         }
         Poll::Ready(Ok(()))
+    }
+
+    /// Drops bytes that were written, if they are many: an outbox that is never empty, as its reader
+    /// is slow, would grow without end.
+    fn drop_stale(&mut self) {
+        if self.written < STALE || self.written < self.len() {
+            return;
+        }
+        self.bytes.drain(..self.written);
+        self.written = 0;
+        if self.bytes.capacity() / 4 > self.bytes.len() {
+            self.bytes.shrink_to(self.bytes.len() * 2);
+        }
+    }
+
+    /// Takes the last `count` bytes back. Returns `false` if some of them were written.
+    #[must_use]
+    pub(crate) fn take_back(&mut self, count: usize) -> bool {
+        let may = count <= self.len();
+        if may {
+            self.bytes.truncate(self.bytes.len() - count);
+        }
+        may
     }
 }

@@ -79,6 +79,8 @@ pub struct ReplyScanner {
     head: [u8; HEAD],
     /// Bytes of the current frame kept in `head` from earlier calls.
     head_len: usize,
+    /// Bytes of the current frame in earlier calls, if there were any.
+    begun: usize,
 }
 
 /// What errors are looked at for.
@@ -109,6 +111,11 @@ impl ReplyScanner {
     /// Whether the last byte seen was the last of a frame.
     pub fn between_frames(&self) -> bool {
         self.remaining == 0
+    }
+
+    /// Returns how many bytes were seen of a frame of which more are to come; 0 between frames.
+    pub fn begun(&self) -> usize {
+        if self.between_frames() { 0 } else { self.begun }
     }
 
     /// Returns once whether an error has told that the Redis takes no writes, as it is a replica.
@@ -160,6 +167,8 @@ impl ReplyScanner {
             let head = &buf[from..(*pos).min(from + HEAD)];
             return NextReply::Frame(Frame { head, last_integer: self.last_integer });
         }
+        // Only the first bytes of a frame find nothing kept.
+        self.begun = if self.head_len == 0 { 0 } else { self.begun } + (*pos - from);
         let more = (*pos - from).min(HEAD - self.head_len);
         self.head[self.head_len..self.head_len + more].copy_from_slice(&buf[from..from + more]);
         self.head_len += more;

@@ -118,6 +118,22 @@ fn keeps_the_head_and_the_last_integer_over_every_split() {
 }
 
 #[test]
+fn the_bytes_of_a_frame_that_has_begun_are_counted_at_every_cut() {
+    let input = b"$1\r\na\r\n*2\r\n$3\r\nabc\r\n:7\r\n+a long line, longer than what is kept of it\r\n:1\r\n";
+    let ends = ends(input);
+    for pieces in [1, 2, 5, 1000] {
+        let (mut scanner, mut seen) = (ReplyScanner::default(), 0);
+        for piece in input.chunks(pieces) {
+            let mut pos = 0;
+            while !matches!(scanner.next(piece, &mut pos), NextReply::End) {}
+            seen += piece.len();
+            let whole = ends.iter().filter(|end| **end <= seen).max().copied().unwrap_or_default();
+            assert_eq!(scanner.begun(), seen - whole, "{seen} in pieces of {pieces}");
+        }
+    }
+}
+
+#[test]
 fn skipping_takes_nothing_that_is_broken_in_pieces() {
     for bad in [":1x\r\n", ":\x1d\n", "$1\r2\r\n", "$1\rab\r\n", "$\rab\n"] {
         let whole = count_with_skipping(bad.as_bytes(), b"");

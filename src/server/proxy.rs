@@ -232,6 +232,7 @@ impl Proxy {
             data_is_silent: self.state.data_is_silent(),
             idle: self.idle.clone(),
             ahead: Arc::default(),
+            unread: Arc::default(),
             clients: AtomicUsize::new(0),
             started: Instant::now(),
             name,

@@ -43,6 +43,8 @@ pub(super) enum Adopting {
     More,
     /// Forwarded once the lock nodes have done the same.
     Beside(Box<AdoptTask>),
+    /// Dropped, and this is forwarded in its place.
+    Instead(Vec<u8>),
     /// Answered by the proxy. The number is the command's length; 0: it is too long to be kept.
     Stop(Box<AdoptTask>, usize),
 }
@@ -99,16 +101,16 @@ impl Audit {
 
     #[cold]
     fn judge_closely(&mut self, name: Name, bytes: &[u8], in_transaction: bool) -> Adopting {
-        let look = self.adoption.look(bytes, &self.limits);
-        match &look {
+        let look = match self.adoption.look(bytes, &self.limits) {
             AdoptLook::More(_) => return Adopting::More,
-            AdoptLook::Found(Found { task: Some(_), .. }) => {}
+            AdoptLook::Exists(instead) if !in_transaction => return Adopting::Instead(instead),
+            look @ AdoptLook::Found(Found { task: Some(_), .. }) => look,
             // It is told of once it passes.
             AdoptLook::Found(Found { beside: Some(task), .. }) if !in_transaction => {
-                return Adopting::Beside(task.clone());
+                return Adopting::Beside(task);
             }
             _ => return Adopting::Pass,
-        }
+        };
         let is_watch = name == Name::Watch;
         let part = if is_watch { TransactionPart::Watch } else { TransactionPart::Other };
         self.take_in(part, &look);

@@ -31,6 +31,7 @@ use super::{
     metrics::{CloseReason, Outcome},
     notes::Noted,
     planted::{self, PlantedFault},
+    unread::UnreadShare,
 };
 use crate::{
     clock::Instant,
@@ -74,6 +75,8 @@ pub(super) struct Core {
     /// Filter of the reply being received, unless the reply passes unchanged.
     pub(super) filter: Option<Filter>,
     pub(super) to_client: Outbox,
+    /// What is held of all that clients have not read, if that is much.
+    unread: Option<Box<UnreadShare>>,
     /// When to close the connection, whatever is still missing.
     linger: Option<tokio::time::Instant>,
     /// Set when the proxy answers a command itself: the data node hears nothing of the client and
@@ -153,6 +156,7 @@ impl Core {
             replies: ReplyScanner::default(),
             filter: None,
             to_client: Outbox::default(),
+            unread: None,
             linger: None,
             unheard: false,
         }
@@ -227,11 +231,38 @@ impl Core {
         match &self.turn {
             // With nothing owed the command begins before more has to be read.
             Turn::Draining(..) => !self.desk.owed.is_empty(),
-            Turn::Job(job) => {
-                job.needs_replies() && !self.filter.as_ref().is_some_and(Filter::is_passing)
-            }
+            Turn::Job(job) => job.needs_replies(),
+            // The answer stands behind the frame that has begun.
+            Turn::Answering(_) => !self.replies.between_frames(),
             _ => false,
         }
+    }
+
+    /// Whether nothing but the client's reading lets the command with the floor go on, once no more
+    /// is held for the client.
+    pub(super) fn waits_for_reader(&self) -> bool {
+        matches!(self.turn, Turn::Answering(_)) || self.needs_replies()
+    }
+
+    /// Whether more may be held for the client than it has left unread.
+    #[inline]
+    pub(super) fn may_hold_more(&mut self) -> bool {
+        let (held, most) = (self.to_client.len(), self.desk.config.barrier_buffer);
+        UnreadShare::is_free(held, most) && self.unread.is_none() || self.has_room(held, most)
+    }
+
+    #[cold]
+    fn has_room(&mut self, held: usize, most: usize) -> bool {
+        let all = &self.desk.shared.unread;
+        let share = self.unread.get_or_insert_with(|| Box::new(UnreadShare::new(all.clone())));
+        share.note(held);
+        held < most && share.has_room(most)
+    }
+
+    /// Notes that the client has taken all that was held for it.
+    #[inline]
+    pub(super) fn all_is_read(&mut self) {
+        self.unread = None;
     }
 
     /// Whether an answer is coming that needs nothing more from the data node.
@@ -321,10 +352,9 @@ impl Core {
                 Turn::Draining(..) => {
                     self.desk.owed.is_empty() || planted::has(PlantedFault::OutOfPlace)
                 }
-                // A client that does not read its answers gets no more of them.
-                Turn::Answering(_) => {
-                    self.replies.between_frames() && self.to_client.len() < READ_AHEAD
-                }
+                // Not reading its answers is no reason to let the client wait, which may read once it has
+                // sent all.
+                Turn::Answering(_) => self.replies.between_frames() && self.may_hold_more(),
                 Turn::Job(job) => job.gives_way() && self.has_more_behind(job.as_ref()),
                 _ => false,
             };

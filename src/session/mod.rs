@@ -8,7 +8,8 @@
 //!
 //! - [`pump`]: sockets, timers and questions; the place to see a byte pass. [`question`]: questions
 //!   under way. [`ahead`]: bytes behind a LOCK that waits, read so that the client's end is seen.
-//!   [`pulse`]: signs of life while a client waits for Lockgate or holds a lock.
+//!   [`pulse`]: signs of life while a client waits for Lockgate or holds a lock. [`unread`]: how much
+//!   is held for a client that does not read. [`parting`]: the end of one that reads nothing.
 //! - [`core`]: a session without its sockets: who has the floor, and what a step leads to.
 //! - [`requests`]: client → data node. [`screen`]: which commands guards are about. [`gather`]:
 //!   large commands, until they are whole. [`dropping`]: commands whose bytes are dropped as they
@@ -50,6 +51,7 @@ pub(crate) mod operator;
 mod owed;
 #[cfg(test)]
 mod pair;
+mod parting;
 pub(crate) mod planted;
 mod pulse;
 mod pump;
@@ -59,7 +61,8 @@ mod requests;
 mod screen;
 mod shared;
 mod transact;
+mod unread;
 
 #[cfg(test)]
-pub(crate) use self::ahead::Taken;
+pub(crate) use self::{ahead::Taken, unread::UnreadReplies};
 pub(crate) use self::{guarded::log::tell_left_out, pump::Session, shared::Shared};

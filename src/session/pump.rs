@@ -41,17 +41,23 @@ use crate::{
 pub(super) const READ: usize = 64 * 1024;
 /// Room for a read behind bytes shown a second time, which are at most an inline command.
 const SCRATCH: usize = INLINE_LIMIT + 1 + READ;
-/// How often to look whether a client has hung up that sends more behind a LOCK than is read ahead.
+/// How often to look whether a client has hung up that sends more behind a LOCK than is read ahead,
+/// and whether there is room again for what a client does not read.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// How long a client may take none of `barrier_buffer` bytes that wait for it. Clients that read a
-/// value of 20 MB in pieces, and lag by milliseconds, must not be closed.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a client may take none of the bytes that wait for it, where no more are held for it.
+/// Clients that read a value of 20 MB in pieces, and lag by milliseconds, must not be closed.
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 thread_local! {
     /// Holds bytes only between a read and the write that follows it in the same poll, so one
     /// buffer serves all sessions of a thread.
     static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH].into_boxed_slice());
+}
+
+/// Lends the buffer of this thread.
+pub(super) fn with_buffer<T>(work: impl FnOnce(&mut [u8]) -> T) -> T {
+    BUFFER.with_borrow_mut(|buffer| work(buffer))
 }
 
 /// A client's connection, its upstream connection, and the bytes that pass between them.
@@ -74,9 +80,9 @@ pub(crate) struct Session {
     asked: Option<Box<Asked>>,
     /// Timer of the last lock command, kept for the next one.
     alarm: Alarm,
-    /// How many bytes waited for the client when it last took some, and until when it must take
-    /// more. Set while a command of its own waits for replies.
-    untaken: Option<Box<(usize, Pin<Box<Sleep>>)>>,
+    /// Since when the client takes none of the bytes that wait for it. Set while a command of its
+    /// own waits for that.
+    untaken: Option<Box<Untaken>>,
     /// When to look again whether a flooding client has hung up.
     look: Option<Pin<Box<Sleep>>>,
     /// When the data node is to hear of this connection again.
@@ -94,6 +100,15 @@ struct Upstream {
     dead: bool,
     /// The data node has closed.
     done: bool,
+}
+
+/// Bytes of which a client takes none.
+struct Untaken {
+    /// How many waited for the client when it last took some.
+    held: usize,
+    since: Instant,
+    /// When to look again.
+    look: Pin<Box<Sleep>>,
 }
 
 /// How a direction's step ended: whether anything moved, or why the session is over.
@@ -179,10 +194,16 @@ impl Session {
         .await;
         self.core.abort();
         self.asked = None;
+        let mut tokens = std::mem::take(&mut self.core.desk.tokens);
         if planted::has(PlantedFault::Kept) {
-            std::mem::forget(std::mem::take(&mut self.core.desk.tokens));
+            std::mem::forget(tokens);
         } else if self.client_gives_back() {
-            self.core.desk.tokens.give_back();
+            tokens.give_back();
+        } else {
+            drop(tokens);
+        }
+        if reason == CloseReason::BarrierBuffer {
+            Box::pin(self.part()).await;
         }
         reason
     }
@@ -286,7 +307,7 @@ impl Session {
                 }
             }
             if self.upstream_state.dead {
-                return Ok(moved);
+                return Ok(moved | self.drop_requests(cx, buffer)?);
             }
             if self.core.is_gathering() {
                 self.core.look_after_gather();
@@ -309,6 +330,9 @@ impl Session {
             }
             let waiting = self.core.is_waiting();
             if waiting && self.core.desk.unsent.len() >= READ_AHEAD {
+                if self.upstream_state.done {
+                    return Ok(moved | self.drop_requests(cx, buffer)?);
+                }
                 match self.watch_flood(cx, buffer)? {
                     true => {
                         moved = true;
@@ -390,6 +414,26 @@ impl Session {
                 true
             }
         }
+    }
+
+    /// Reads and drops what the client sends, as nothing of it will be carried out. The client may
+    /// read only once all is written, and would wait for ever.
+    #[cold]
+    pub(super) fn drop_requests(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Moved {
+        let mut moved = false;
+        while !self.core.client_done {
+            let mut read = ReadBuf::new(&mut buffer[..READ]);
+            match self.poll_read_client(cx, &mut read) {
+                Poll::Pending => break,
+                Poll::Ready(Err(error)) => return Err(self.client_failed(&error)),
+                Poll::Ready(Ok(())) if read.filled().is_empty() => self.client_hung_up(),
+                Poll::Ready(Ok(())) => {}
+            }
+            let bytes = &self.core.desk.shared.metrics.bytes_from_clients;
+            bytes.increment(read.filled().len() as u64);
+            moved = true;
+        }
+        Ok(moved)
     }
 
     /// Takes in that the client has ended the connection.
@@ -493,30 +537,30 @@ impl Session {
     }
 
     /// Sends the bytes that wait for the client, then reads from the data node as long as the
-    /// client takes more. While the command with the floor needs earlier replies, they are read
-    /// even if the client does not take them, up to `barrier_buffer`. A client that then takes
-    /// nothing for [`PATIENCE`] is closed, as its command could wait for ever.
+    /// client takes more. While the command with the floor needs replies, they are read even if the
+    /// client does not take them, up to `barrier_buffer`. A client that then takes nothing for
+    /// [`PATIENCE`] is closed, as its command could wait for ever.
     fn poll_replies(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Moved {
         let mut moved = false;
         loop {
             if !self.core.to_client.is_empty() {
                 match self.core.to_client.poll_flush(&mut self.client, cx) {
-                    Poll::Ready(Ok(())) => moved = true,
+                    Poll::Ready(Ok(())) => {
+                        moved = true;
+                        self.all_is_taken();
+                    }
                     Poll::Ready(Err(error)) => return Err(self.client_failed(&error)),
-                    Poll::Pending if !self.core.needs_replies() => return Ok(moved),
-                    Poll::Pending
-                        if self.core.to_client.len() >= self.core.desk.config.barrier_buffer =>
-                    {
-                        // A client that reads, if slowly, only makes the data node wait.
+                    // A client that reads, if slowly, only makes the data node wait.
+                    Poll::Pending if self.waits_for_reader() => {
                         return match self.client_takes_nothing(cx) {
                             true => Err(CloseReason::BarrierBuffer),
                             false => Ok(moved),
                         };
                     }
+                    Poll::Pending if !self.core.needs_replies() => return Ok(moved),
                     Poll::Pending => {}
                 }
             }
-            self.untaken = None;
             if self.upstream_state.done {
                 return Ok(moved);
             }
@@ -554,13 +598,38 @@ impl Session {
         }
     }
 
-    /// Whether the client has taken none of the bytes that wait for it for [`PATIENCE`].
-    fn client_takes_nothing(&mut self, cx: &mut Context<'_>) -> bool {
-        let held = self.core.to_client.len();
-        if self.untaken.as_ref().is_none_or(|untaken| untaken.0 != held) {
-            self.untaken = Some(Box::new((held, Box::pin(sleep(PATIENCE)))));
+    /// Whether no more is held for the client, and the command that has the floor needs the client to
+    /// take some of it.
+    #[cold]
+    fn waits_for_reader(&mut self) -> bool {
+        if !self.core.may_hold_more() && self.core.waits_for_reader() {
+            return true;
         }
-        self.untaken.as_mut().is_some_and(|untaken| untaken.1.as_mut().poll(cx).is_ready())
+        self.untaken = None;
+        false
+    }
+
+    /// Whether the client has taken none of the bytes that wait for it for [`PATIENCE`].
+    #[cold]
+    fn client_takes_nothing(&mut self, cx: &mut Context<'_>) -> bool {
+        let (held, now) = (self.core.to_client.len(), Instant::now());
+        let untaken = self.untaken.get_or_insert_with(|| {
+            Box::new(Untaken { held, since: now, look: Box::pin(sleep(LOOK_EVERY)) })
+        });
+        if untaken.held != held {
+            (untaken.held, untaken.since) = (held, now);
+        }
+        while untaken.look.as_mut().poll(cx).is_ready() {
+            untaken.look = Box::pin(sleep(LOOK_EVERY));
+        }
+        now >= untaken.since + PATIENCE
+    }
+
+    /// Notes that the client has taken all that was held for it.
+    #[inline]
+    fn all_is_taken(&mut self) {
+        self.untaken = None;
+        self.core.all_is_read();
     }
 
     /// Moves the command that has the floor as far as the answers of others allow.
@@ -604,7 +673,11 @@ impl Session {
     fn flush_client(&mut self, cx: &mut Context<'_>) -> Result<(), CloseReason> {
         match self.core.to_client.poll_flush(&mut self.client, cx) {
             Poll::Ready(Err(error)) => Err(self.client_failed(&error)),
-            Poll::Ready(Ok(())) | Poll::Pending => Ok(()),
+            Poll::Ready(Ok(())) => {
+                self.all_is_taken();
+                Ok(())
+            }
+            Poll::Pending => Ok(()),
         }
     }
 

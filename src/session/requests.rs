@@ -274,6 +274,7 @@ impl Core {
             match audit.judge(name, bytes, in_transaction) {
                 Adopting::Pass => {}
                 Adopting::More => return Flow::Keep,
+                Adopting::Instead(bytes) => return Flow::Drop(Dropping::Replaced(bytes)),
                 Adopting::Beside(task) => {
                     if !self.desk.conn.in_multi() {
                         self.wait(Box::new(BesideDataNode(task)));

@@ -12,7 +12,7 @@ use arc_swap::ArcSwap;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{ahead::Taken, idle::Idle, metrics::Metrics};
+use super::{ahead::Taken, idle::Idle, metrics::Metrics, unread::UnreadReplies};
 use crate::{
     adopt::Adoption,
     bridge::Bridge,
@@ -41,6 +41,8 @@ pub(crate) struct Shared {
     pub idle: Arc<Idle>,
     /// Bytes read ahead behind LOCKs that wait.
     pub ahead: Arc<Taken>,
+    /// Replies held for clients that do not read them.
+    pub unread: Arc<UnreadReplies>,
     /// Clients connected now, for LOCKGATE; a metric cannot be read back.
     pub clients: AtomicUsize,
     pub started: Instant,

@@ -37,7 +37,7 @@ use crate::{
     lock::Engine,
     net::Stream,
     resp::encode,
-    session::{Session, Shared, Taken, idle::Idle, metrics::Metrics},
+    session::{Session, Shared, Taken, UnreadReplies, idle::Idle, metrics::Metrics},
 };
 
 /// Bytes under way in one direction.
@@ -94,6 +94,7 @@ pub(super) fn shared(
         config: ArcSwap::from_pointee(config),
         idle: Arc::new(Idle::default()),
         ahead: Arc::new(Taken::default()),
+        unread: Arc::new(UnreadReplies::default()),
         clients: AtomicUsize::new(0),
         started: Instant::now(),
         name: String::new(),

@@ -61,6 +61,37 @@ fn back_in_audit_a_lock_without_a_ttl_lasts_on_the_data_node_until_it_is_deleted
 }
 
 #[test]
+fn an_empty_value_is_an_empty_value_past_the_proxy_too() {
+    let proxy = in_mode("bridge\n    no_ttl: session");
+    let (mut client, mut other, mut past) = (proxy.client(), proxy.client(), proxy.data_client());
+    let take = ["SET", "lock:job", "", "NX", "PX", "20000"];
+    let releases: [&[&str]; 2] = [&["DEL", "lock:job"], &["EVAL", RELEASE, "1", "lock:job", ""]];
+    for release in releases {
+        assert_eq!(client.cmd(&take), Reply::ok());
+        assert_eq!((other.cmd(&take), past.cmd(&take)), (Reply::NullBulk, Reply::NullBulk));
+        for one in [&mut other, &mut past] {
+            assert_eq!(one.cmd(&["GET", "lock:job"]), Reply::bulk(""));
+            assert_eq!(one.cmd(&["EVAL", RELEASE, "1", "lock:job", "t"]), Reply::Int(0));
+        }
+        assert_eq!(other.cmd(release), Reply::Int(1), "{release:?}");
+        assert_eq!(past.cmd(&["EXISTS", "lock:job"]), Reply::Int(0));
+        assert_eq!(proxy.nodes_with("lock:job"), 0);
+        // One that was taken past the proxy is read, renewed and freed through it.
+        assert_eq!(past.cmd(&take), Reply::ok());
+        assert_eq!(client.cmd(&take), Reply::NullBulk);
+        assert_eq!(client.cmd(&["GET", "lock:job"]), Reply::bulk(""));
+        assert_eq!(client.cmd(&["EVAL", EXTEND, "1", "lock:job", "", "30000"]), Reply::Int(1));
+        assert!(left(&mut past, "lock:job") > 20_000);
+        assert_eq!(client.cmd(release), Reply::Int(1), "{release:?}");
+        assert_eq!(past.cmd(&["EXISTS", "lock:job"]), Reply::Int(0));
+    }
+    assert_eq!(client.cmd(&["SETNX", "lock:job", ""]), Reply::Int(1));
+    eventually("its key is kept", || left(&mut past, "lock:job") > 0);
+    assert_eq!(past.cmd(&["GET", "lock:job"]), Reply::bulk(""));
+    assert_eq!(client.cmd(&["DEL", "lock:job"]), Reply::Int(1));
+}
+
+#[test]
 fn a_key_is_not_made_anew_behind_what_another_proxy_did() {
     let rules =
         "adopt:\n  - keys: 'lock:*'\n    lock: '{1}'\n    mode: bridge\n    no_ttl: session";

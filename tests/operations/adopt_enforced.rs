@@ -88,6 +88,24 @@ fn replies_are_those_of_redis() {
             &["EVAL", EXTEND, "1", "K", "t", "0"],
             &["EXISTS", "K"],
             &["SET", "K", "t", "NX", "XX"],
+            // Programs that free by DEL give their locks no value.
+            &["SET", "K", "", "NX", "EX", "20"],
+            &["SET", "K", "", "NX", "EX", "20"],
+            &["SET", "K", "t", "NX", "EX", "20"],
+            &["GET", "K"],
+            &["STRLEN", "K"],
+            &["EXISTS", "K"],
+            &["TYPE", "K"],
+            &["EVAL", RELEASE, "1", "K", "t"],
+            &["EVAL", EXTEND, "1", "K", "", "10000"],
+            &["SET", "K", "", "XX", "EX", "30"],
+            &["TTL", "K"],
+            &["EVAL", RELEASE, "1", "K", ""],
+            &["EVAL", RELEASE, "1", "K", ""],
+            &["SET", "K", "", "NX", "EX", "20"],
+            &["EXPIRE", "K", "15"],
+            &["DEL", "K"],
+            &["GET", "K"],
         ] {
             let with = |key: &str| -> Vec<String> {
                 words.iter().map(|word| if *word == "K" { key } else { word }.to_owned()).collect()
@@ -430,6 +448,85 @@ fn clients_that_poll_cost_the_lock_nodes_little_and_learn_of_a_release() {
     assert_eq!(pollers[1].cmd(&take), Reply::NullBulk);
     assert_eq!(remote.cmd(&release), Reply::Int(1));
     eventually("it is learned", || pollers[1].cmd(&take) == Reply::ok());
+}
+
+#[test]
+fn a_script_that_is_said_to_exist_can_be_called() {
+    let proxy = enforced();
+    let elsewhere = Proxy::beside(&proxy).top(RULES).start();
+    let own = format!("-- of our own\n{RELEASE}");
+    let (mut first, mut second) = (proxy.client(), elsewhere.client());
+    let Reply::Bulk(digest) = first.cmd(&["SCRIPT", "LOAD", &own]) else { panic!("no digest") };
+    let digest = String::from_utf8(digest).unwrap();
+    let Reply::Bulk(plain) = first.cmd(&["SCRIPT", "LOAD", "return 1"]) else {
+        panic!("no digest")
+    };
+    let (plain, nobodys) = (String::from_utf8(plain).unwrap(), "f".repeat(40));
+    let exists: [&str; 6] = ["script", "Exists", &digest, "none", &plain, &nobodys];
+    let said = |known: i64| Reply::Array([known, 0, known, 0].map(Reply::Int).to_vec());
+    let call = ["EVALSHA", &digest, "1", "lock:job", "t"];
+    assert_eq!((first.cmd(&exists), first.cmd(&call)), (said(1), Reply::Int(0)));
+    // Another proxy knows no text of it, so a client that asks first shows it there too.
+    assert_eq!(second.cmd(&exists), said(0));
+    assert!(second.cmd(&call).error().starts_with("NOSCRIPT "));
+    let replies = second.pipe(&[&["MULTI"], &exists, &["PING"], &["EXEC"], &["PING"]]);
+    assert_eq!(replies[1], Reply::simple("QUEUED"));
+    assert_eq!(replies[3], Reply::Array(vec![said(0), Reply::simple("PONG")]));
+    assert_eq!(replies[4], Reply::simple("PONG"));
+    second.send(format!("SCRIPT EXISTS {digest}\r\n").as_bytes());
+    assert_eq!(second.reply(), Reply::Array(vec![Reply::Int(0)]));
+    for text in [&own, "return 1"] {
+        second.cmd(&["SCRIPT", "LOAD", text]);
+    }
+    assert_eq!((second.cmd(&exists), second.cmd(&call)), (said(1), Reply::Int(0)));
+    // Scripts of libraries are known everywhere: the data node's word counts.
+    let library = ["SCRIPT", "EXISTS", REDIS_PY_RELEASE];
+    assert_eq!(second.cmd(&library), Reply::Array(vec![Reply::Int(0)]));
+    assert_eq!(second.cmd(&["SCRIPT", "EXISTS"]), first.cmd(&["SCRIPT", "EXISTS"]));
+}
+
+#[test]
+fn who_is_told_that_a_lock_is_free_is_not_refused_from_memory() {
+    let proxy = enforced();
+    let elsewhere = Proxy::beside(&proxy).top(RULES).start();
+    let (mut holder, mut client) = (proxy.client(), elsewhere.client());
+    let mut number = 0;
+    for (ask, free) in [
+        (&["GET", "K"][..], Reply::NullBulk),
+        (&["EXISTS", "K"], Reply::Int(0)),
+        (&["TTL", "K"], Reply::Int(-2)),
+        (&["PTTL", "K"], Reply::Int(-2)),
+        (&["TYPE", "K"], Reply::simple("none")),
+        (&["STRLEN", "K"], Reply::Int(0)),
+        (&["DEL", "K"], Reply::Int(0)),
+        (&["PEXPIRE", "K", "1000"], Reply::Int(0)),
+        (&["EVAL", RELEASE, "1", "K", "u"], Reply::Int(0)),
+        (&["EVAL", EXTEND, "1", "K", "u", "1000"], Reply::Int(0)),
+        (&["SET", "K", "u", "XX", "PX", "1000"], Reply::NullBulk),
+        (&["LOCKGATE", "LOCK", "L"], Reply::NullBulk),
+        (&["UNLOCK", "L", "u"], Reply::Int(0)),
+        (&["RENEW", "L", "u", "PX", "1000"], Reply::Int(0)),
+        (&["LOCK.ATTACH", "L", "u"], Reply::Int(0)),
+    ] {
+        // A client in some hundred asks early by itself.
+        for _ in 0..5 {
+            number += 1;
+            let (lock, key) = (format!("job:{number}"), format!("lock:job:{number}"));
+            assert_eq!(holder.cmd(&["SET", &key, "t", "NX", "PX", "30000"]), Reply::ok());
+            let take = ["SET", &key, "u", "NX", "PX", "30000"];
+            assert_eq!(client.cmd(&take), Reply::NullBulk);
+            assert_eq!(holder.cmd(&["DEL", &key]), Reply::Int(1));
+            let word = |word: &&str| match *word {
+                "K" => key.clone(),
+                "L" => lock.clone(),
+                word => word.to_owned(),
+            };
+            let words: Vec<String> = ask.iter().map(word).collect();
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            assert_eq!(client.cmd(&words), free, "{ask:?}");
+            assert_eq!(client.cmd(&take), Reply::ok(), "behind {ask:?}");
+        }
+    }
 }
 
 #[test]

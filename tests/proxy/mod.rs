@@ -7,3 +7,4 @@ mod memory;
 mod ordering;
 mod proxy_protocol;
 mod tls;
+mod whole_pipelines;

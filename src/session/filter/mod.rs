@@ -74,11 +74,6 @@ impl Filter {
         matches!(self, Filter::Unwrap(unwrap) if unwrap.awaits_head())
     }
 
-    /// Whether it is decided that the client gets the reply, so that only its taking it is awaited.
-    pub(super) fn is_passing(&self) -> bool {
-        matches!(self, Filter::Unwrap(unwrap) if unwrap.is_passing())
-    }
-
     /// Whether the reply must be ended as it was begun, as its announced length was changed.
     pub(super) fn must_end(&self) -> bool {
         matches!(self, Filter::Listing(_))

@@ -60,11 +60,6 @@ impl Unwrap {
     pub(super) fn awaits_head(&self) -> bool {
         self.whose == Whose::Batch && matches!(self.stage, UnwrapStage::Line(_))
     }
-
-    /// Whether it is decided that the client gets the reply, so that only its taking it is awaited.
-    pub(super) fn is_passing(&self) -> bool {
-        matches!(self.stage, UnwrapStage::Passing)
-    }
 }
 
 /// Returns the length of the array of which `line` is the head; 0 for any other line.

@@ -134,11 +134,6 @@ struct Telling {
 }
 
 impl Job for Telling {
-    /// Only replies for the client are missing, which may be large.
-    fn needs_replies(&self) -> bool {
-        false
-    }
-
     fn wraps(&self) -> Option<(Whose, bool)> {
         Some((Whose::Script, self.write.silent))
     }

@@ -753,10 +753,10 @@ fn encode_look(out: &mut Vec<u8>, word: LookWord, holding: Option<&Holding>, des
         (LookWord::Get | LookWord::Strlen, Some(_)) if !is_string => {
             encode::error(out, "WRONGTYPE Operation against a key holding the wrong kind of value")
         }
-        (LookWord::Get, Some(holding)) => encode::bulk(out, &holding.token),
+        (LookWord::Get, Some(holding)) => encode::bulk(out, holding.token.value()),
         (LookWord::Get, None) => encode_text(out, "nil", resp3),
         (LookWord::Strlen, holding) => {
-            let length = holding.map_or(0, |holding| holding.token.len());
+            let length = holding.map_or(0, |holding| holding.token.value().len());
             encode::integer(out, i64::try_from(length).unwrap_or(i64::MAX));
         }
         (LookWord::Exists, holding) => encode::integer(out, i64::from(holding.is_some())),

@@ -33,7 +33,7 @@ impl Waits for BesideDataNode {
         if desk.conn.refuses_ours() || desk.conn.reply_mode != ReplyMode::On {
             return PASSES;
         }
-        let is_permitted = desk.conn.permissions.remembered(&permission, when.now());
+        let is_permitted = desk.conn.permissions.remembered(&permission, when.now(), false);
         if is_permitted && desk.conn.database.is_some() {
             return ask(*self.0, desk);
         }

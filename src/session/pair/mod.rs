@@ -24,7 +24,7 @@ use arc_swap::ArcSwap;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Shared, Taken,
+    Shared, Taken, UnreadReplies,
     core::{Core, Tracking},
     desk::Desk,
     idle::Idle,
@@ -80,6 +80,7 @@ impl Pair {
             config: ArcSwap::from_pointee(config),
             idle: Arc::new(Idle::default()),
             ahead: Arc::new(Taken::default()),
+            unread: Arc::new(UnreadReplies::default()),
             clients: AtomicUsize::new(0),
             started: tokio::time::Instant::now(),
             name: String::new(),

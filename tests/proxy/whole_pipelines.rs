@@ -1,0 +1,267 @@
+//! Clients that write their whole pipeline before they read the first reply, as redis-py, phpredis,
+//! Jedis and hiredis do. Whatever command of it waits for earlier replies, all is carried out as on a
+//! Redis; no client waits for a proxy that waits for it.
+
+use std::{
+    io::Write,
+    net::{SocketAddr, TcpStream},
+};
+
+use crate::support::{Client, LIMIT, Proxy, Reply, encode, eventually};
+
+/// Guards of accounts, and locks of a library.
+const RULES: &str = "guards:\n  rules:\n    - keys: 'account:*'\n      lock: 'account:{1}'\n\
+                     adopt:\n  - keys: 'lock:*'\n    lock: '{1}'\n    mode: enforce\n    no_ttl: session";
+
+/// More of these than all sockets on the way take.
+const COUNT: usize = 12;
+const MB: usize = 1 << 20;
+
+/// A client whose socket takes few bytes that are not read.
+fn narrow(port: u16) -> Client {
+    use socket2::{Domain, Socket, Type};
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.set_recv_buffer_size(64 * 1024).unwrap();
+    socket.connect(&SocketAddr::from(([127, 0, 0, 1], port)).into()).unwrap();
+    socket.set_tcp_nodelay(true).unwrap();
+    let stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    stream.set_write_timeout(Some(LIMIT)).unwrap();
+    Client::over(stream)
+}
+
+/// Words that stand for longer ones in a test's commands.
+fn spelled(word: &str) -> String {
+    match word {
+        "LONG" => "k".repeat(100_000),
+        "TEXT" => "t".repeat(2 * MB),
+        "RELEASE" => "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) \
+                      else return 0 end"
+            .to_owned(),
+        word => word.to_owned(),
+    }
+}
+
+/// Writes large reads, these commands and large writes, and only then reads. Returns the replies to
+/// these commands, of which there are `replies`, and all behind them.
+fn whole(client: &mut Client, commands: &[&[&str]], replies: usize) -> Vec<Reply> {
+    let value = "w".repeat(MB);
+    let mut bytes = encode(&["GET", "big"]).repeat(COUNT);
+    for words in commands {
+        let words: Vec<String> = words.iter().map(|word| spelled(word)).collect();
+        bytes.extend(encode(&words.iter().map(String::as_str).collect::<Vec<_>>()));
+    }
+    bytes.extend(encode(&["SET", "w", &value]).repeat(COUNT));
+    client.send(&bytes);
+    for at in 0..COUNT {
+        assert!(
+            matches!(client.reply(), Reply::Bulk(big) if big.len() == MB),
+            "{at} of {commands:?}"
+        );
+    }
+    (0..replies + COUNT).map(|_| client.reply()).collect()
+}
+
+/// What is right.
+enum Right {
+    /// As many replies as Redis gives, and the same.
+    AsRedis(usize),
+    /// These.
+    Is(Vec<Reply>),
+    /// A grant.
+    Grant,
+    /// One error that begins so.
+    Error(&'static str),
+    /// As many replies, none of them an error.
+    Some(usize),
+}
+
+/// Whether the replies are the same but for what tells connections apart.
+fn is_same(one: &Reply, other: &Reply) -> bool {
+    one == other || matches!((one, other), (Reply::Map(_), Reply::Map(_)))
+}
+
+#[test]
+fn a_whole_pipeline_is_carried_out_whatever_stands_in_it() {
+    use Right::{AsRedis, Error, Grant, Is, Some};
+    let proxy = Proxy::with().nodes(3).top(RULES).start();
+    let mut data = proxy.data_client();
+    let port = data.socket().peer_addr().unwrap().port();
+    data.cmd(&["SET", "big", &"b".repeat(MB)]);
+    let text = spelled("TEXT");
+    let pairs: Vec<&[&str]> = [&["GET", "account:2"][..], &["SET", "account:1", "5"]].repeat(200);
+    let queued = || vec![Reply::ok(), Reply::simple("QUEUED")];
+    let cases: Vec<(&[&[&str]], Right)> = vec![
+        (&[&["LOCK", "a", "t", "PX", "60000"]], Grant),
+        (&[&["LOCK", "held", "o", "PX", "60000"]], Is(vec![Reply::NullArray])),
+        (&[&["RENEW", "held", "h", "PX", "60000"]], Some(1)),
+        (&[&["UNLOCK", "nobody", "t"]], Is(vec![Reply::Int(0)])),
+        (&[&["LOCK.ATTACH", "nobody", "t"]], Is(vec![Reply::Int(0)])),
+        (&[&["LOCK.DETACH", "nobody"]], Is(vec![Reply::Int(0)])),
+        (&[&["LOCK", "LONG"]], Error("ERR")),
+        (&[&["LOCK", "a", "PX", "x"]], Error("ERR")),
+        (&[&["LOCKGATE", "NOTHING"]], Error("ERR")),
+        (&[&["LOCKGATE", "VERSION"]], Some(1)),
+        (&[&["SET", "lock:a1", "t", "NX", "PX", "60000"]], Is(vec![Reply::ok()])),
+        (&[&["SETNX", "lock:a2", "t"]], Is(vec![Reply::Int(1)])),
+        (&[&["GET", "lock:nobody"]], Is(vec![Reply::NullBulk])),
+        (&[&["EVAL", "RELEASE", "1", "lock:nobody", "t"]], Is(vec![Reply::Int(0)])),
+        (&[&["INCR", "lock:a3"]], Error("ERR")),
+        (&[&["SET", "lock:a4", "TEXT"]], Error("ERR")),
+        (
+            &[&["WATCH", "lock:n"], &["GET", "lock:n"], &["MULTI"], &["DEL", "lock:n"], &["EXEC"]],
+            Is([
+                vec![Reply::ok(), Reply::NullBulk],
+                queued(),
+                vec![Reply::Array(vec![Reply::Int(0)])],
+            ]
+            .concat()),
+        ),
+        (&[&["SET", "account:1", "5"]], AsRedis(1)),
+        (&[&["SET", "account:1", "TEXT"]], AsRedis(1)),
+        (&[&["GETEX", "account:1"], &["SET", "account:1", "5", "GET"]], AsRedis(2)),
+        (&[&["EVAL", "return redis.call('SET',KEYS[1],'5')", "1", "account:1"]], AsRedis(1)),
+        (&[&["SET", "account:9", "5"]], Error("NOTHELD")),
+        (&[&["MULTI"], &["SET", "account:1", "5"], &["GETEX", "account:1"], &["EXEC"]], AsRedis(4)),
+        (&[&["SELECT", "1"], &["SET", "account:1", "5"], &["SELECT", "0"]], AsRedis(3)),
+        (&pairs, AsRedis(400)),
+        (&[&["HELLO", "3"]], AsRedis(1)),
+        (&[&["HELLO", "9"]], AsRedis(1)),
+        (&[&["AUTH", "x"]], AsRedis(1)),
+        (&[&["AUTH", "nobody", "x"]], AsRedis(1)),
+        (&[&["RESET"]], AsRedis(1)),
+        (&[&["CLIENT", "REPLY", "SKIP"], &["PING"]], AsRedis(0)),
+        (&[&["CLIENT", "REPLY", "OFF"], &["PING"], &["CLIENT", "REPLY", "ON"]], AsRedis(1)),
+        (&[&["CLIENT", "SETNAME", "x"]], AsRedis(1)),
+        (&[&["SUBSCRIBE", "a", "b"], &["UNSUBSCRIBE"]], AsRedis(4)),
+        (&[&["NOCOMMAND"]], AsRedis(1)),
+        (&[&["COMMAND", "COUNT"], &["COMMAND", "INFO", "LOCK"]], Some(2)),
+    ];
+    for (commands, right) in cases {
+        let name = format!("{:.60}", format!("{commands:?}"));
+        println!("{name}");
+        let mut client = narrow(proxy.port());
+        client.cmd(&["LOCK", "account:1", "t", "PX", "60000"]).grant();
+        client.cmd(&["LOCK", "held", "h", "PX", "60000"]);
+        data.cmd(&["SET", "account:1", &text]);
+        data.cmd(&["SET", "account:2", &"a".repeat(10_000)]);
+        let expected = match right {
+            AsRedis(replies) => {
+                let got = whole(&mut narrow(port), commands, replies);
+                data.cmd(&["SET", "account:1", &text]);
+                got
+            }
+            _ => Vec::new(),
+        };
+        let count = match &right {
+            AsRedis(replies) | Some(replies) => *replies,
+            Is(replies) => replies.len(),
+            Grant | Error(_) => 1,
+        };
+        let got = whole(&mut client, commands, count);
+        let (own, behind) = got.split_at(count);
+        match &right {
+            AsRedis(_) => {
+                assert!(
+                    got.iter().zip(&expected).all(|(one, other)| is_same(one, other)),
+                    "{name}"
+                );
+            }
+            Is(replies) => assert_eq!(own, replies, "{name}"),
+            Grant => drop(own[0].grant()),
+            Error(begin) => assert!(own[0].error().starts_with(begin), "{name}: {own:?}"),
+            Some(_) => {
+                assert!(own.iter().all(|one| one.error_text().is_empty()), "{name}: {own:?}")
+            }
+        }
+        if !matches!(right, AsRedis(_)) {
+            assert!(behind.iter().all(|reply| *reply == Reply::ok()), "{name}: {behind:?}");
+        }
+        client.cmd(&["RESET"]);
+        client.cmd(&["UNLOCK", "account:1", "t"]);
+        client.cmd(&["UNLOCK", "held", "h"]);
+    }
+    assert_eq!(proxy.metric("lockgate_closes_total", "barrier_buffer"), 0.0);
+}
+
+#[test]
+fn one_that_leaves_too_much_unread_gets_what_was_held_and_is_told_why_it_is_closed() {
+    let proxy = Proxy::with().top("barrier_buffer: 2mb").start();
+    proxy.client().cmd(&["SET", "big", &"b".repeat(100_000)]);
+    for command in [&["LOCK", "k", "t", "PX", "60000"][..], &["UNLOCK", "k", "t"], &["HELLO", "3"]]
+    {
+        let mut client = narrow(proxy.port());
+        let mut bytes = encode(&["GET", "big"]).repeat(300);
+        bytes.extend(encode(command));
+        bytes.extend(encode(&["SET", "w", &"w".repeat(MB)]).repeat(COUNT));
+        client.send(&bytes);
+        let mut whole = 0;
+        let told = loop {
+            match client.reply() {
+                Reply::Bulk(value) => whole += usize::from(value.len() == 100_000),
+                other => break other,
+            }
+        };
+        assert!(told.error().starts_with("ERR closed: this client has taken none"), "{told:?}");
+        assert!((20..300).contains(&whole), "{whole}");
+        assert_eq!(client.rest(), (Vec::new(), true));
+        assert_eq!(proxy.client().cmd(&["EXISTS", "w"]), Reply::Int(0));
+    }
+    assert_eq!(proxy.metric("lockgate_closes_total", "barrier_buffer"), 3.0);
+    assert_eq!(proxy.log().matches("it has taken none of its replies for 5s").count(), 3);
+    assert_eq!(proxy.nodes_with("lock:k"), 0);
+}
+
+#[test]
+fn one_that_never_reads_harms_only_itself() {
+    let mut proxy = Proxy::with().top("barrier_buffer: 8mb").start();
+    proxy.client().cmd(&["SET", "big", &"b".repeat(MB)]);
+    let before = proxy.memory("VmRSS");
+    let silent: Vec<Client> = (0..8)
+        .map(|number| {
+            let mut client = narrow(proxy.port());
+            client.cmd(&["LOCK", &format!("session:{number}")]).grant();
+            let mut bytes = encode(&["GET", "big"]).repeat(16);
+            bytes.extend(encode(&["UNLOCK", "k", "t"]));
+            client.send(&bytes);
+            client
+        })
+        .collect();
+    let mut other = proxy.client();
+    eventually("all are closed", || {
+        assert_eq!(other.cmd(&["PING"]), Reply::simple("PONG"));
+        proxy.metric("lockgate_closes_total", "barrier_buffer") == 8.0
+    });
+    // What one may hold twice, one MB for each, and what is kept for other reasons.
+    let grown = proxy.memory("VmHWM") - before;
+    assert!(grown < 40 * MB, "{grown}");
+    assert_eq!(proxy.metric("lockgate_session_locks", ""), 0.0);
+    drop(silent);
+    assert!(proxy.is_alive());
+}
+
+#[test]
+fn one_that_still_writes_as_its_data_node_closes_is_not_left_waiting() {
+    let proxy = Proxy::start();
+    let mut data = proxy.data_client();
+    data.cmd(&["SET", "big", &"b".repeat(MB)]);
+    for command in [&["PING"][..], &["HELLO", "3"]] {
+        let mut client = narrow(proxy.port());
+        let Reply::Int(id) = client.cmd(&["CLIENT", "ID"]) else { panic!("no id") };
+        let mut writer = client.socket().try_clone().unwrap();
+        let mut bytes = encode(&["GET", "big"]).repeat(COUNT);
+        bytes.extend(encode(command));
+        bytes.extend(encode(&["SET", "w", &"w".repeat(MB)]).repeat(2));
+        writer.write_all(&bytes).unwrap();
+        eventually("the first write is there", || data.cmd(&["EXISTS", "w"]) == Reply::Int(1));
+        assert_eq!(data.cmd(&["CLIENT", "KILL", "ID", &id.to_string()]), Reply::Int(1));
+        // What is written now goes nowhere, and all of it is taken before anything is read.
+        for _ in 0..COUNT {
+            writer.write_all(&encode(&["SET", "w", &"w".repeat(MB)])).unwrap();
+        }
+        let mut rest = Vec::new();
+        let read = std::io::Read::read_to_end(client.reader(), &mut rest);
+        assert!(read.is_ok() && rest.len() > MB, "{command:?}: {read:?}, {} bytes", rest.len());
+        data.cmd(&["DEL", "w"]);
+    }
+}
