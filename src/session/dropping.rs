@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{
     guarded::needs::Guarded,
-    jobs::{Waits, adopted_exec::Misfit, own::OwnCommand},
+    jobs::{Waits, adopted_exec::Misfit, own::OwnCommand, pass::Instead},
     losses::Refused,
 };
 use crate::{
@@ -28,6 +28,9 @@ pub(super) enum Dropping {
     Unguardable(Arc<Guards>, Why),
     /// A command on an adopted key that is too long to be one of a lock's.
     Adopted(Box<AdoptTask>),
+    /// A command whose name has a zero byte: what is forwarded in its place, which Redis does not know
+    /// either.
+    ZeroByte(Vec<u8>),
     /// A command that a transaction about an adopted lock does not take, and the error for it.
     Misfit(&'static str),
 }
@@ -47,6 +50,7 @@ impl Dropping {
         match self {
             Dropping::Lost(refused) => Box::new(refused),
             Dropping::Adopted(task) => Box::new(OwnCommand::adopted(task, 0)),
+            Dropping::ZeroByte(instead) => Box::new(Instead(instead)),
             Dropping::Misfit(error) => Box::new(Misfit(error)),
             Dropping::Unguardable(guards, why) => {
                 let stop = match why {

@@ -29,6 +29,7 @@ use crate::{
         number,
         request::{INLINE_LIMIT, NextRequest},
         split::{Split, split},
+        words::without_zero_bytes,
     },
 };
 
@@ -285,6 +286,9 @@ impl Core {
         }
         if transacts && let Some(dropping) = self.misfit(name) {
             return Flow::Drop(dropping);
+        }
+        if name == Name::ZeroByte {
+            return Flow::Drop(Dropping::ZeroByte(without_zero_bytes(bytes)));
         }
         match (first, name) {
             (First::Pass(Pass::Counted), _) => {}

@@ -1,8 +1,16 @@
 //! Ordinary commands that only wait: AUTH, HELLO and CLIENT REPLY, because of what their replies
-//! depend on, and large commands of a client that may not have authenticated.
+//! depend on, commands in whose place others go, and large commands of a client that may not have
+//! authenticated.
 
-use super::{super::desk::Desk, Job, Pass, Progress, Waits, When};
-use crate::resp::{encode, name::ReplyMode, words::too_much_of_a_stranger};
+use super::{
+    super::{desk::Desk, notes::Noted},
+    Answering, Job, Pass, Progress, Waits, When,
+};
+use crate::resp::{
+    encode,
+    name::{Name, ReplyMode},
+    words::too_much_of_a_stranger,
+};
 
 /// AUTH or HELLO.
 pub(in crate::session) struct Login;
@@ -53,6 +61,24 @@ impl Job for Obeying {
     fn reply(self: Box<Self>, reply: &[u8], _desk: &mut Desk) -> Progress {
         let is_obeyed = reply.starts_with(b"+OK");
         Progress::Pass(if is_obeyed { Pass::Unanswered(self.mode) } else { Pass::Counted })
+    }
+}
+
+/// A command whose bytes were dropped, with what is forwarded in its place: another that has one plain
+/// reply.
+pub(in crate::session) struct Instead(pub(in crate::session) Vec<u8>);
+
+impl Waits for Instead {
+    fn begin(self: Box<Self>, _when: When, desk: &mut Desk) -> Progress {
+        desk.to_data.push(&self.0);
+        match desk.note(Name::Other, 1) {
+            Noted::Followed => Progress::Answer(Answering::new(Vec::new(), 0)),
+            Noted::Lost | Noted::Quit => Progress::Relay,
+        }
+    }
+
+    fn is_unsent(&self) -> bool {
+        false
     }
 }
 
