@@ -3,7 +3,8 @@
 //!
 //! Narrower than Lua 5.1 and never wider: what is read here Redis compiles too.
 
-/// Deepest nesting of brackets and blocks.
+/// Deepest nesting of brackets and blocks. Each link of a chain (`.field`, `[1]`, `(…)`) counts too,
+/// as what follows or drops an expression goes down them one by one.
 const DEEPEST: usize = 16;
 
 /// A statement.
@@ -264,7 +265,15 @@ impl<'a> Parser<'_, 'a> {
         Some((equal, left, self.expr()?))
     }
 
+    /// An expression with all links of its chain.
     fn expr(&mut self) -> Option<Expr<'a>> {
+        let depth = self.depth;
+        let expr = self.chain();
+        self.depth = depth;
+        expr
+    }
+
+    fn chain(&mut self) -> Option<Expr<'a>> {
         let mut expr = match self.next()? {
             LuaToken::Number(number) => return Some(Expr::Number(number)),
             LuaToken::Text(text) => return Some(Expr::Text(text)),
@@ -279,24 +288,31 @@ impl<'a> Parser<'_, 'a> {
         loop {
             match self.tokens.get(self.at) {
                 Some((LuaToken::Sign(b'['), _)) => {
-                    self.at += 1;
+                    self.link()?;
                     let LuaToken::Number(at) = self.next()? else { return None };
                     self.wants(LuaToken::Sign(b']'))?;
                     expr = Expr::Index(Box::new(expr), at);
                 }
                 Some((LuaToken::Sign(b'.'), _)) => {
-                    self.at += 1;
+                    self.link()?;
                     expr = Expr::Field(Box::new(expr), self.name()?);
                 }
                 // Lua 5.1 calls that ambiguous.
                 Some((LuaToken::Sign(b'('), true)) => return None,
                 Some((LuaToken::Sign(b'('), false)) => {
-                    self.at += 1;
+                    self.link()?;
                     expr = Expr::Call(Box::new(expr), self.deeper(Self::arguments)?);
                 }
                 _ => return Some(expr),
             }
         }
+    }
+
+    /// Goes on to the next link of a chain.
+    fn link(&mut self) -> Option<()> {
+        self.at += 1;
+        self.depth += 1;
+        (self.depth <= DEEPEST).then_some(())
     }
 
     fn arguments(&mut self) -> Option<Vec<Expr<'a>>> {

@@ -380,4 +380,13 @@ fn bodies_without_end_are_read_in_no_time() {
     }
     let brackets = format!("if {} then return 0 end", "(".repeat(10_000));
     assert_eq!(of(brackets.as_bytes()), None);
+    // The links of a chain are counted as brackets are; those of a library's are few.
+    let known = |body: &str| lua::parse(body.as_bytes()).is_some();
+    for (few, many) in [(14, 16), (1, 100_000)] {
+        for link in ["()", ".a", "[1]"] {
+            assert!(known(&format!("return x{}", link.repeat(few))), "{few} {link}");
+            assert!(!known(&format!("return x{}", link.repeat(many))), "{many} {link}");
+        }
+    }
+    assert!(known(&"local a = x.y()[1] ".repeat(100)), "one behind the other");
 }

@@ -2,11 +2,29 @@
 //!
 //! Follows what Redis 7.0 was observed to accept: words parted by white space;
 //! `"…"` with `\n \r \t \b \a \xHH` and backslash-anything; `'…'` with `\'`;
-//! a closing quote must be followed by white space or the line's end.
+//! a closing quote must be followed by white space or the line's end. A vertical tab and a form feed
+//! are white space before a word and behind a closing quote, and a part of a word that has begun.
 
-/// Whether C's `isspace` accepts the byte in the "C" locale.
-pub fn is_space(byte: u8) -> bool {
-    matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c)
+/// Whether C's `isspace` accepts the byte in the "C" locale: what stands before a word.
+fn is_space(byte: u8) -> bool {
+    ends_word(byte) || matches!(byte, 0x0b | 0x0c)
+}
+
+/// Whether a word without quotes ends before the byte.
+fn ends_word(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\n' | b'\r')
+}
+
+/// The words of a line in which no quotes are.
+pub(super) fn plain_words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut rest = line;
+    std::iter::from_fn(move || {
+        let begin = rest.iter().position(|byte| !is_space(*byte))?;
+        let text = &rest[begin..];
+        let length = text.iter().position(|byte| ends_word(*byte)).unwrap_or(text.len());
+        rest = &text[length..];
+        Some(&text[..length])
+    })
 }
 
 /// Splits a line into words. Returns `None` if its quotes do not balance.
@@ -35,7 +53,7 @@ fn read_word<'a>(mut rest: &'a [u8], word: &mut Vec<u8>) -> Option<&'a [u8]> {
             [] => return Some(rest),
             [b'"', tail @ ..] => return read_double_quoted(tail, word),
             [b'\'', tail @ ..] => return read_single_quoted(tail, word),
-            [byte, tail @ ..] if is_space(*byte) => return Some(tail),
+            [byte, tail @ ..] if ends_word(*byte) => return Some(tail),
             [byte, tail @ ..] => {
                 word.push(*byte);
                 rest = tail;
@@ -119,7 +137,7 @@ mod tests {
 
     #[test]
     fn splits_as_redis_does() {
-        let cases: [(&str, Option<&[&str]>); 16] = [
+        let cases: [(&str, Option<&[&str]>); 21] = [
             ("", Some(&[])),
             ("  \t ", Some(&[])),
             ("PING", Some(&["PING"])),
@@ -136,6 +154,11 @@ mod tests {
             (r#"a "b\"#, None),
             ("a 'b'c", None),
             (r#"'a' "b""#, Some(&["a", "b"])),
+            ("MSET x\x0by v1", Some(&["MSET", "x\x0by", "v1"])),
+            ("\x0c\x0bGET\x0c \x0bk\x0c", Some(&["GET\x0c", "k\x0c"])),
+            ("'a'\x0bb \"c\"\x0c", Some(&["a", "b", "c"])),
+            ("a\x0b'b'", Some(&["a\x0bb"])),
+            ("\x0b \x0c", Some(&[])),
         ];
         for (line, expected) in cases {
             let expected = expected.map(|w| w.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>());

@@ -2,6 +2,9 @@
 
 /// Longest name that any rule of ours knows (`PUNSUBSCRIBE`).
 pub(super) const NAME_LIMIT: usize = 12;
+/// Of a longer name so many bytes are looked at. A command's own name is shorter, and what stands
+/// before a zero byte in a name would have to be one.
+pub(super) const LOOKED_AT: usize = 64;
 
 /// Kind of channels of a pub/sub command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,6 +103,9 @@ pub enum Name {
     Sync,
     /// REPLCONF: a replica's command, with or without a reply.
     Replconf,
+    /// A name with a zero byte, or a subcommand of CLIENT, COMMAND or CLUSTER with one. Redis has no
+    /// such command, but finds another one where it compares names up to that byte alone.
+    ZeroByte,
     /// Anything else: one reply.
     Other,
 }
@@ -183,6 +189,7 @@ pub(super) fn name_of(text: &[u8]) -> ParsedName {
         (4, Some(b'S')) if is("SYNC") => Name::Sync,
         (5, Some(b'P')) if is("PSYNC") => Name::Sync,
         (8, Some(b'R')) if is("REPLCONF") => Name::Replconf,
+        _ if text.contains(&0) => Name::ZeroByte,
         _ => Name::Other,
     };
     ParsedName::Name(name)
@@ -195,6 +202,9 @@ pub(super) fn container_name(
     third: Option<&[u8]>,
     words: usize,
 ) -> Name {
+    if second.is_some_and(|second| second.contains(&0)) {
+        return Name::ZeroByte;
+    }
     match (container, second, third) {
         (Container::Client, Some(sub), Some(argument)) if words == 3 => client_name(sub, argument),
         (Container::Client, ..) => Name::Other,

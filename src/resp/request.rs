@@ -8,7 +8,7 @@
 
 use super::{
     inline,
-    name::{Container, NAME_LIMIT, Name, ParsedName, container_name, name_of},
+    name::{Container, LOOKED_AT, NAME_LIMIT, Name, ParsedName, container_name, name_of},
     number::{self, MAX_DIGITS},
     repeat::{Beginning, Last, NAME_AT},
 };
@@ -241,6 +241,14 @@ impl RequestScanner {
                 }
             };
         }
+        if length > NAME_LIMIT as u64 {
+            let Some(text) = here.get(at..at + (length as usize).min(LOOKED_AT)) else {
+                return NextRequest::Undecided;
+            };
+            if memchr::memchr(0, text).is_some() {
+                name = Name::ZeroByte;
+            }
+        }
         self.phase = RequestPhase::Value { bytes: length + 2, left: arguments - 1 };
         *pos += at;
         NextRequest::Command { name, arguments, at: begin }
@@ -298,7 +306,7 @@ fn start_inline(here: &[u8], pos: &mut usize) -> NextRequest {
     }
     let plain = memchr::memchr2(b'"', b'\'', text).is_none();
     let (name, arguments) = if plain {
-        let mut words = text.split(|b| inline::is_space(*b)).filter(|word| !word.is_empty());
+        let mut words = inline::plain_words(text);
         inline_rule(words.next(), words.next(), words.next(), words.count())
     } else {
         match inline::split(text) {
@@ -339,16 +347,21 @@ fn container_rule(container: Container, here: &[u8], at: usize, arguments: usize
     }
     let mut at = at;
     let mut words: [Option<&[u8]>; 2] = [None, None];
-    for (n, word) in words.iter_mut().take(arguments - 1).enumerate() {
+    for word in words.iter_mut().take(arguments - 1) {
         match line(here.get(at..)?, b'$') {
-            // The beginning of the last word is enough: Redis reads it up to a NUL.
-            Line::Number { value, length } if value >= 0 && (n > 0 || value <= LONGEST as i64) => {
-                let (start, size) = (at + length, value.min(LONGEST as i64 + 1) as usize);
-                *word = Some(here.get(start..start + size)?);
+            // The beginning is enough: Redis reads the last word up to a NUL, and a subcommand that is
+            // longer is another one.
+            Line::Number { value, length } if value >= 0 => {
+                let (start, size) = (at + length, value.min(LOOKED_AT as i64) as usize);
+                let text = here.get(start..start + size)?;
+                *word = Some(text);
+                if value > LONGEST as i64 {
+                    break;
+                }
                 at = start + size + 2;
             }
             Line::Incomplete => return None,
-            // These are another subcommand, or bytes that the scanner will call broken.
+            // The scanner will call these bytes broken.
             Line::Number { .. } | Line::Bad => return Some(Name::Other),
         }
     }

@@ -4,7 +4,11 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use super::request::{Line, line};
+use super::{
+    encode, inline,
+    name::LOOKED_AT,
+    request::{Line, line},
+};
 
 /// Fewest bytes of a word: `$0`, line end, nothing, line end.
 const SHORTEST: usize = 6;
@@ -102,6 +106,46 @@ impl Walk {
     }
 }
 
+/// Writes the beginning of a command whose name, or the word behind it, has a zero byte, with `\0` for
+/// each such byte: no Redis has a command of that name, so each says so in its own words.
+pub(crate) fn without_zero_bytes(bytes: &[u8]) -> Vec<u8> {
+    let words = match bytes.first() {
+        Some(b'*') => beginnings(bytes),
+        _ => inline::split(memchr::memchr(b'\n', bytes).map_or(bytes, |end| &bytes[..end]))
+            .unwrap_or_default(),
+    };
+    let has_zero = |word: &Vec<u8>| word.contains(&0);
+    let count = words.iter().take(2).position(has_zero).map_or(1, |at| at + 1);
+    let shown = |word: &Vec<u8>| {
+        let cut = &word[..word.len().min(LOOKED_AT)];
+        cut.iter()
+            .flat_map(|byte| if *byte == 0 { &b"\\0"[..] } else { std::slice::from_ref(byte) })
+            .copied()
+            .collect::<Vec<u8>>()
+    };
+    let words: Vec<Vec<u8>> = words.iter().take(count).map(shown).collect();
+    let mut out = Vec::new();
+    encode::command(&mut out, &words.iter().map(Vec::as_slice).collect::<Vec<_>>());
+    out
+}
+
+/// The first two words of an array, as far as they are here.
+fn beginnings(bytes: &[u8]) -> Vec<Vec<u8>> {
+    let (mut words, mut at) = (Vec::new(), 0);
+    if let Line::Number { length, .. } = line(bytes, b'*') {
+        at = length;
+    }
+    for _ in 0..2 {
+        let Line::Number { value, length } = line(bytes.get(at..).unwrap_or_default(), b'$') else {
+            break;
+        };
+        let (rest, size) = (bytes.get(at + length..).unwrap_or_default(), value.max(0) as usize);
+        words.push(rest[..size.min(rest.len())].to_vec());
+        at = at.saturating_add(length).saturating_add(size).saturating_add(2);
+    }
+    words
+}
+
 /// Checks the command at the beginning of `bytes` for what Redis refuses a client that has not
 /// authenticated: more than 10 words, or one of more than 16 KB. Returns the shortest bytes that
 /// are refused for the same reason.
@@ -149,6 +193,25 @@ mod tests {
             }
         }
         assert_eq!(found, words);
+    }
+
+    #[test]
+    fn a_zero_byte_is_written_out_where_it_makes_a_name_unclear() {
+        let long = [&b"PING\0"[..], &[b'x'; 100]].concat();
+        for (words, expected) in [
+            (&[&b"GET\0a"[..], b"k\0"][..], "*1\r\n$6\r\nGET\\0a\r\n"),
+            (&[b"CLIENT", b"REPLY\0", b"OFF"], "*2\r\n$6\r\nCLIENT\r\n$7\r\nREPLY\\0\r\n"),
+            (&[b"\0"], "*1\r\n$2\r\n\\0\r\n"),
+            (&[&long], &format!("*1\r\n$65\r\nPING\\0{}\r\n", "x".repeat(59))),
+        ] {
+            let mut bytes = Vec::new();
+            encode::command(&mut bytes, words);
+            assert_eq!(String::from_utf8(without_zero_bytes(&bytes)).unwrap(), expected);
+        }
+        let line = b"\"QUIT\\x00a\" b\r\n";
+        assert_eq!(without_zero_bytes(line), b"*1\r\n$7\r\nQUIT\\0a\r\n");
+        let cut = b"*3\r\n$9\r\nSUBSCRIBE\r\n$900\r\na\0b";
+        assert_eq!(without_zero_bytes(cut), b"*2\r\n$9\r\nSUBSCRIBE\r\n$4\r\na\\0b\r\n");
     }
 
     #[test]

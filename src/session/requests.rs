@@ -31,6 +31,7 @@ use crate::{
         number,
         request::{INLINE_LIMIT, NextRequest},
         split::{Split, split},
+        words::without_zero_bytes,
     },
 };
 
@@ -295,6 +296,9 @@ impl Core {
         }
         if transacts && let Some(dropping) = self.misfit(name) {
             return Flow::Drop(dropping);
+        }
+        if name == Name::ZeroByte {
+            return Flow::Drop(Dropping::Replaced(without_zero_bytes(bytes)));
         }
         match (first, name) {
             (First::Pass(Pass::Counted), _) => {}

@@ -132,7 +132,7 @@ pub(in crate::session) fn read(asked: Probe, reply: &[u8]) -> Permission {
         (Probe::Operator, first) => matches!(first, Some(b'$' | b'=')),
         (Probe::Act, _) => false,
         (Probe::Commands, first) => first == Some(&b':'),
-        (Probe::Adopted, first) => first.is_some(),
+        (Probe::Adopted, _) => is_about_a_key(line),
     };
     if is_answer {
         return Permission::Granted;
@@ -145,6 +145,21 @@ pub(in crate::session) fn read(asked: Probe, reply: &[u8]) -> Permission {
     }
     // The client did not say SET.
     Permission::Refused(String::from_utf8_lossy(error).replacen("'set'", "'lock'", 1))
+}
+
+/// Whether this is the first line of what SET, or a command that reads a key, answers to a client that
+/// may: OK, null, a string, a number, or the name of a type. A message of a subscription, a line of
+/// MONITOR and `+QUEUED` are none of them.
+fn is_about_a_key(line: &[u8]) -> bool {
+    match line {
+        b"$-1" | b"*-1" | b"_" => true,
+        [b'$' | b'=' | b':', ..] => true,
+        [b'+', name @ ..] => {
+            let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_".contains(byte);
+            name.iter().all(is_part) && name != b"QUEUED"
+        }
+        _ => false,
+    }
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ mod adopted_exec;
 mod fronts;
 mod guards;
 mod ordering;
+mod zero_bytes;
 
 use std::{
     sync::{
