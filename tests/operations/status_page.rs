@@ -175,6 +175,89 @@ fn the_page_tells_a_proxy_and_turns_when_a_node_dies_and_back_when_it_returns() 
 }
 
 #[test]
+fn the_page_says_first_what_is_wrong_what_to_do_and_what_happened() {
+    let rules = "guards:\n  - keys: 'account:*'\n    lock: 'account:{1}'";
+    let mut proxy = Proxy::with().nodes(3).top(rules).locks("quarantine: no").start();
+    let mut page = opened(&proxy);
+    let labels = "[...document.querySelectorAll('#tiles li')].map(tile => tile.dataset.of).join()";
+    page.shows("#events-none", "Nothing in the last ten minutes.");
+    page.shows("#tiles", "Data node");
+    // What is 0, and was so, has no place.
+    for label in ["NOQUORUM a second", "Locks lost", "Waiting", "Guards refused"] {
+        assert!(!page.run(labels).as_str().unwrap().contains(label), "{label}");
+    }
+    let mut holder = proxy.client();
+    holder.cmd(&["LOCK", "job", "PX", "60000"]).grant();
+    assert!(holder.cmd(&["SET", "account:1", "x"]).error().starts_with("NOTHELD"));
+    page.shows("[data-of='Locks held']", "1");
+    page.shows("[data-of='Guards refused']", "1");
+
+    proxy.node(1).kill().unwrap();
+    let address = format!("127.0.0.1:{}", proxy.node(1).port());
+    page.shows("#verdict", "Locks are granted: 2 of 3 lock nodes vote, and none more may fail.");
+    page.shows("#cure", &format!("Start {address} again"));
+    page.shows("#events", &format!("Lock node {address} does not answer"));
+    page.shows("#events", "2 of 3 lock nodes vote");
+    page.shows("#events", "1 write refused by guards");
+    proxy.node(2).kill().unwrap();
+    page.shows("#verdict", "No lock is granted: 1 of 3 lock nodes vote, and 2 are needed.");
+    assert!(proxy.client().cmd(&["LOCK", "other"]).error().starts_with("NOQUORUM"));
+    page.shows("#events", "command answered NOQUORUM");
+    page.shows("#events", "✗ Not ready");
+    // What is bad stands first.
+    eventually("it is ranked", || {
+        page.run(labels).as_str().unwrap().starts_with("NOQUORUM a second")
+    });
+    // Under the pointer: when, and how many, in each chart.
+    let newest = "(() => {
+        const chart = document.querySelector('[data-of=\"NOQUORUM a second\"] svg');
+        const {left, top, width} = chart.getBoundingClientRect();
+        const at = {bubbles: true, clientX: left + width - 1, clientY: top + 5};
+        chart.dispatchEvent(new PointerEvent('pointermove', at));
+        return [...document.querySelectorAll('#tiles .moment')].map(moment => moment.textContent);
+    })()";
+    let moments = page.run(newest);
+    let moments = moments.as_array().unwrap();
+    assert!(moments.len() >= 4, "{moments:?}");
+    for moment in moments {
+        let moment = moment.as_str().unwrap();
+        assert!(
+            moment.contains(':') && moment.ends_with(|end: char| end.is_ascii_digit()),
+            "{moment}"
+        );
+    }
+    for node in [1, 2] {
+        proxy.node(node).restart().unwrap();
+    }
+    page.shows("#verdict", "✓ All is well: 3 of 3 lock nodes vote");
+    assert_eq!(page.text("#cure"), "");
+    page.shows("#events", "✓ Ready again");
+    page.shows("#events", &format!("Lock node {address} answers"));
+    is_clean(&mut page, &proxy);
+}
+
+#[test]
+fn a_row_of_a_table_takes_three_lines_at_most_on_a_phone() {
+    let proxy = Proxy::with().nodes(3).start();
+    let mut client = proxy.client();
+    client.cmd(&["CLIENT", "SETNAME", "worker-7"]);
+    for number in 0..30 {
+        client.cmd(&["LOCK", &format!("job:{number}"), "PX", "60000"]).grant();
+    }
+    let mut page = opened(&proxy);
+    let size = json!({"width": 360, "height": 800, "deviceScaleFactor": 1, "mobile": true});
+    page.call("Emulation.setDeviceMetricsOverride", size);
+    page.shows("#locks-note", "the first 20");
+    let tall = "[...document.querySelectorAll('#locks tbody tr, #nodes tbody tr')]
+        .filter(row => row.offsetHeight > 4.2 * parseFloat(getComputedStyle(row).lineHeight))
+        .map(row => row.innerText)";
+    eventually("no row is tall", || page.run(tall) == json!([]));
+    // 5,900 pixels once.
+    let height = page.run("document.documentElement.scrollHeight").as_u64().unwrap();
+    assert!(height < 3500, "{height}");
+}
+
+#[test]
 fn a_lock_is_freed_from_the_page_by_the_keyboard() {
     let proxy = Proxy::with().nodes(3).admin_token(TOKEN).start();
     let (mut holder, mut waiter) = (proxy.client(), proxy.client());

@@ -7,8 +7,10 @@ const STYLE: &str = include_str!("page/page.css");
 /// One script: its parts use each other's names.
 const SCRIPT: &str = concat!(
     include_str!("page/parts.js"),
+    include_str!("page/lines.js"),
     include_str!("page/acts.js"),
     include_str!("page/shows.js"),
+    include_str!("page/summary.js"),
     include_str!("page/refresh.js"),
 );
 

@@ -30,6 +30,7 @@ function time(ms) {
   if (s < 172800) return Math.floor(s / 3600) + " h " + Math.floor(s % 3600 / 60) + " min";
   return Math.floor(s / 86400) + " days";
 }
+function clockTime(at_ms) { return new Date(at_ms).toLocaleTimeString(); }
 function micros(us) {
   if (us === null || us === undefined) return "–";
   const size = Math.abs(us);
@@ -92,38 +93,6 @@ function who(client) {
   return box;
 }
 
-// A line of the last ten minutes.
-function spark(values, label) {
-  const svg = document.createElementNS(SVG, "svg");
-  svg.setAttribute("class", "spark");
-  svg.setAttribute("viewBox", "0 0 120 30");
-  svg.setAttribute("preserveAspectRatio", "none");
-  // What is not known yet is seen to be missing.
-  const base = document.createElementNS(SVG, "path");
-  base.setAttribute("d", "M0,29.5H120");
-  svg.append(base);
-  const known = (values || []).filter(value => value !== null);
-  if (known.length > 1) {
-    const most = Math.max(...known);
-    svg.setAttribute("role", "img");
-    svg.setAttribute("aria-label", label + ": up to " + number(most) + " in the last ten minutes");
-    let line = null;
-    values.forEach((value, at) => {
-      if (value === null) { line = null; return; }
-      if (!line) {
-        line = document.createElementNS(SVG, "polyline");
-        line.setAttribute("points", "");
-        svg.append(line);
-      }
-      const x = 120 - (values.length - 1 - at), y = most > 0 ? 28 - value / most * 26 : 28;
-      line.setAttribute("points", line.getAttribute("points") + " " + x + "," + y.toFixed(1));
-    });
-  } else {
-    svg.setAttribute("aria-hidden", "true");
-  }
-  return svg;
-}
-
 // Tables.
 
 // A cell is text, or a node that is made anew when its kind has changed, or one that is kept and brought up to
@@ -152,7 +121,12 @@ function fill(table, columns, rows) {
     }
     columns.forEach(([, show], at) => {
       const cell = line.cells[at], value = show(row.data);
-      if (typeof value !== "object") { set(cell, String(value)); return; }
+      if (typeof value !== "object") {
+        set(cell, String(value));
+        // On a narrow screen such a cell would only push others down.
+        cell.classList.toggle("nothing", value === "–" || value === "0" || value === "");
+        return;
+      }
       if (cell.kind !== value.kind) {
         cell.kind = value.kind;
         cell.replaceChildren(value.node());

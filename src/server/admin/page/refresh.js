@@ -25,13 +25,17 @@ async function refreshProxies(wanted) {
   }
 }
 
+// A phone has no room for more.
+const narrow = matchMedia("(max-width: 720px)");
+function most() { return narrow.matches ? 20 : 50; }
+
 async function refresh(now) {
   if (busy) { if (now) again = true; return; }
   if (!now && (!$("live").checked || document.hidden)) return;
   busy = true;
   try {
     const pattern = $("match").value;
-    const locks = "/api/locks?count=50&by=" + $("by").value + (pattern ? "&match=" + encodeURIComponent(pattern) : "");
+    const locks = "/api/locks?count=" + most() + "&by=" + $("by").value + (pattern ? "&match=" + encodeURIComponent(pattern) : "");
     const wanted = [get("/api/status"), get("/api/hot"), get(locks).catch(error => {
       // The pattern, and nothing else, may be wrong.
       if (error.status === 400) return {locks: [], wrong: error.message};
@@ -43,7 +47,7 @@ async function refresh(now) {
     refreshProxies(status.proxy.peers > 0);
     if (!status.proxy.actions && token) forget("The page has forgotten the token: the proxy takes none any more.");
     keepingFocus(() => {
-      showHead(status); showTiles(status); showNodes(status); showHot(hot); showLocks(list);
+      showHead(status); showVerdict(status); showTiles(status); showEvents(); showNodes(status); showHot(hot); showLocks(list);
       showGuards(status.guards); showAdoption(status.adoption);
       document.body.classList.toggle("may", token !== "");
       $("acts").hidden = !status.proxy.actions;
@@ -56,6 +60,8 @@ async function refresh(now) {
     const since = told ? "What stands below is from " + new Date(told).toLocaleTimeString() + "." : "";
     set($("stale"), "The proxy does not answer (" + error.message + "). " + since);
     $("stale").hidden = false;
+    // What was well may not be so any more.
+    $("verdict").className = "verdict soft";
     set($("state"), "Stale");
     $("state").className = "badge bad";
     document.title = "● Lockgate: stale";

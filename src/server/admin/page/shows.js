@@ -1,6 +1,9 @@
 // What the proxy tells, put on the page. Each part takes one document of the JSON.
 let history = null, adopted = null;
 
+// A colour is never alone: a sign stands beside it.
+const SIGNS = {good: "✓ ", bad: "✗ ", warn: "⚠ "};
+
 function showHead(status) {
   const {proxy, quorum} = status, problems = status.problems.map(plain);
   const state = proxy.draining ? "Draining" : !proxy.ready ? "Not ready" : problems.length ? "Ready, not all well" : "Ready";
@@ -9,53 +12,9 @@ function showHead(status) {
   set($("name"), proxy.name);
   set($("about"), "version " + proxy.version + ", up " + time(proxy.uptime_ms));
   document.title = (proxy.ready && !problems.length ? "" : "● ") + "Lockgate: " + state;
-  $("problems").hidden = !problems.length;
-  const lines = [...$("problem-list").children].map(line => line.textContent);
-  if (lines.join("\n") !== problems.join("\n")) {
-    $("problem-list").replaceChildren(...problems.map(problem => make("li", problem)));
-  }
   set($("quorum"), quorum.voting + " of " + quorum.nodes + " vote, " + quorum.needed + " are needed: " +
     (quorum.slack < 0 ? "no lock is granted" : quorum.slack + " more may fail"));
   $("quorum").className = quorum.slack < 0 ? "bad" : quorum.slack === 0 && quorum.nodes > 1 ? "warn" : "soft";
-}
-
-// A colour is never alone: a sign stands beside it.
-const SIGNS = {good: "✓ ", bad: "✗ ", warn: "⚠ "};
-function showTiles(status) {
-  const {locks, totals, proxy, data, guards, adoption} = status, past = history || {};
-  const last = column => past[column] && past[column].length ? past[column][past[column].length - 1] : null;
-  const none = last("no_quorum_per_s");
-  const tiles = [
-    ["Locks held", number(locks.held), "held", locks.session + " session, " + count(locks.leases, "lease")],
-    ["Waiting", number(locks.waiters), "waiters", "longest " + time(locks.longest_wait_ms)],
-    ["Grants a second", rate(last("grants_per_s")), "grants_per_s", number(totals.grants) + " in all"],
-    ["Busy a second", rate(last("busy_per_s")), "busy_per_s", number(totals.busy) + " in all"],
-    ["NOQUORUM a second", rate(none), "no_quorum_per_s", number(totals.no_quorum) + " in all", none > 0 ? "bad" : ""],
-    ["Locks lost", number(totals.lost), "lost_per_s", "session locks", last("lost_per_s") > 0 ? "bad" : ""],
-    ["Clients", number(proxy.connections), "connections", "connected"],
-    ["Data node", data.up ? "up" : "down", null, data.address || data.name, data.up ? "good" : "bad"],
-  ];
-  if (guards) tiles.push(["Guards refused", number(totals.guard_refusals), "guard_refusals_per_s", "writes"]);
-  if (adoption) tiles.push(["Adopted", number(totals.adopted), "adopted_per_s", number(totals.adopt_refusals) + " refused"]);
-  if (locks.paused_ms) tiles.push(["New LOCKs wait", time(locks.paused_ms), null, "LOCKGATE PAUSE", "warn"]);
-  const list = $("tiles"), stamp = String(past.at_ms && past.at_ms[past.at_ms.length - 1]);
-  const known = new Map([...list.children].map(tile => [tile.dataset.of, tile]));
-  tiles.forEach(([label, value, column, more, kind], place) => {
-    let tile = known.get(label);
-    known.delete(label);
-    if (!tile) {
-      tile = make("li");
-      tile.dataset.of = label;
-      tile.append(make("span", label, "soft"), make("b"), make("div"), make("small", "", "soft"));
-    }
-    const [, shown, line, below] = tile.children;
-    set(shown, (SIGNS[kind] || "") + value);
-    shown.className = kind || "";
-    if (column && tile.stamp !== stamp) { tile.stamp = stamp; line.replaceChildren(spark(past[column], label)); }
-    set(below, more);
-    if (list.children[place] !== tile) list.insertBefore(tile, list.children[place] || null);
-  });
-  known.forEach(tile => tile.remove());
 }
 
 // What a peer told is text of a stranger. The link is the address in this proxy's own configuration.
@@ -132,7 +91,7 @@ function showNodes(status) {
     ["State", node => once(JSON.stringify([node.votes, node.up, node.paused, node.state]), () => state(node))],
     ["Round trip", node => micros(node.round_trip_us)],
     ["Ten minutes", node => once(stamp + node.address, () =>
-      spark((past(node) || {}).round_trip_us, "Round trip of node " + node.seat + " in µs"))],
+      spark((past(node) || {}).round_trip_us, "Round trip of node " + node.seat, micros))],
     ["Clock ahead", node => micros(node.clock_ahead_us)],
     ["", node => {
       const word = node.paused ? "Resume" : "Pause";
@@ -211,7 +170,7 @@ function showLocks(list) {
   $("locks").hidden = !list.locks.length;
   // A pattern that cannot be used finds nothing, and that is no news of the locks.
   $("locks-none").hidden = list.locks.length > 0 || Boolean(list.wrong);
-  set($("locks-note"), list.wrong || (list.locks.length >= 50 ? "the first 50" : ""));
+  set($("locks-note"), list.wrong || (list.locks.length >= most() ? "the first " + list.locks.length : ""));
   $("locks-note").className = list.wrong ? "bad" : "soft";
   $("match").setAttribute("aria-invalid", String(Boolean(list.wrong)));
   fill($("locks"), columns, list.locks.map(lock => ({id: lockName(lock), data: lock})));
