@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// An operation on a lock that another proxy may have taken on the data node as well.
-pub(crate) struct Following {
+pub(crate) struct FollowingKeys {
     bridge: Arc<Bridge>,
     places: Vec<KeyPlace>,
     key: Key,
@@ -25,17 +25,17 @@ pub(crate) struct Following {
     asker: Asker,
 }
 
-impl Following {
+impl FollowingKeys {
     /// Prepares an operation; `None` if no other proxy has bridged a rule that has the lock.
     pub(crate) fn of(
         bridge: Option<&Arc<Bridge>>,
         (key, token): (&Key, &Token),
         asker: Asker,
-    ) -> Option<Following> {
+    ) -> Option<FollowingKeys> {
         let bridge = bridge?;
         let places = bridge.followed_places(key);
         let (key, token, bridge) = (key.clone(), token.clone(), bridge.clone());
-        (!places.is_empty()).then_some(Following { bridge, places, key, token, asker })
+        (!places.is_empty()).then_some(FollowingKeys { bridge, places, key, token, asker })
     }
 
     /// Renews the lock; `None` if it is not the token's.
@@ -47,7 +47,7 @@ impl Following {
         ttl: Duration,
         claim: Option<Claim>,
     ) -> Result<Option<Renewed>, NoQuorum> {
-        let Following { bridge, places, key, token, .. } = self;
+        let FollowingKeys { bridge, places, key, token, .. } = self;
         let renewed = bridge.engine.renew(key, token.clone(), ttl, claim).await?;
         let Some(renewed) = renewed else { return Ok(None) };
         let lasts = Lasts::For(bridge.lasts(ttl));
@@ -61,7 +61,7 @@ impl Following {
     /// # Errors
     /// If too few lock nodes have answered.
     pub(crate) async fn release(self, claim: Option<Claim>) -> Result<bool, NoQuorum> {
-        let Following { bridge, places, key, token, asker } = self;
+        let FollowingKeys { bridge, places, key, token, asker } = self;
         let released = match (claim, asker) {
             (Some(claim), Asker::Adopted) => {
                 bridge.engine.release_found(key, token.clone(), claim).await

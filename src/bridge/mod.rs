@@ -28,7 +28,7 @@ use tokio::runtime::Handle;
 
 pub(crate) use self::crossing::{Asker, Crossing};
 use self::data_key::DataKeys;
-pub(crate) use self::following::Following;
+pub(crate) use self::following::FollowingKeys;
 pub(crate) use self::trial::{CommandFailure, NEEDED, try_commands};
 use crate::{
     adopt::{Adoption, place::KeyPlace},

@@ -48,24 +48,24 @@ const FIRST_LIMIT: Duration = Duration::from_secs(1);
 const SCRIPT: &str = include_str!("fleet.lua");
 
 /// The tasks by which a proxy tells of itself and hears of others.
-pub(super) struct Telling {
+pub(super) struct FleetTelling {
     /// How many lock nodes have answered, or could not.
     heard: watch::Receiver<usize>,
     nodes: usize,
 }
 
 /// Starts to tell and to look, until the proxy is gone.
-pub(super) fn start(shared: &Arc<Shared>, data: Arc<DataNode>) -> Telling {
+pub(super) fn start(shared: &Arc<Shared>, data: Arc<DataNode>) -> FleetTelling {
     let (heard, hearing) = watch::channel(0);
     let nodes = shared.engine.serving().len();
     let lookers = Lookers { all: Vec::new(), heard: Arc::new(heard) };
     tokio::spawn(run(Arc::downgrade(shared), data, lookers));
-    Telling { heard: hearing, nodes }
+    FleetTelling { heard: hearing, nodes }
 }
 
 /// Waits until the others are known, and they know this proxy where they must: its locks last longer than
 /// they would wait, or it takes or frees locks on a side on which they do not look.
-pub(super) async fn introduce(shared: &Shared, mut telling: Telling) {
+pub(super) async fn introduce(shared: &Shared, mut telling: FleetTelling) {
     let all = telling.nodes;
     let _ = timeout(FIRST_LIMIT, telling.heard.wait_for(|heard| *heard >= all)).await;
     if shared.fleet.must_know() {

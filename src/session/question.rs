@@ -13,7 +13,7 @@ use super::{
     shared::Shared,
 };
 use crate::{
-    bridge::{Asker, Bridge, Crossing, Following},
+    bridge::{Asker, Bridge, Crossing, FollowingKeys},
     card::ClientCard,
     key::Token,
     lock::{Acquire, Alarm, Attach, LookUp, NotGranted, Raise, Release, Renew, SameToken, Waiter},
@@ -218,7 +218,7 @@ fn bridged(
 fn followed(question: Question, bridge: Option<&Arc<Bridge>>) -> Result<Asked, Question> {
     let following = match &question {
         Question::Unlock { key, token, asker, .. } | Question::Renew { key, token, asker, .. } => {
-            Following::of(bridge, (key, token), *asker)
+            FollowingKeys::of(bridge, (key, token), *asker)
         }
         _ => None,
     };

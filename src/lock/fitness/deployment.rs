@@ -385,7 +385,7 @@ impl Admissions {
         }
         let vigil = seat.vigil.as_ref()?;
         let until = vigil.since + self.enough(&state, Some(index)).saturating_sub(vigil.before);
-        Some(Wait { until: Some(until), why: FORGOTTEN.into() })
+        Some(Wait { until: Some(until), why: self.forgotten(&state, index) })
     }
 
     /// Notes that the connection to node `index` is gone; `voted`: it could vote.
@@ -545,11 +545,11 @@ impl Admissions {
             Some(left) => {
                 let is_blank = state.survey.as_ref().is_some_and(|survey| survey.is_blank);
                 let why = if is_blank {
-                    "no node has a marker; where the deployment is new: lockgate init FILE"
+                    "no node has a marker; where the deployment is new: lockgate init FILE".into()
                 } else {
-                    FORGOTTEN
+                    self.forgotten(state, index)
                 };
-                Judgement::Waits(Wait { until: Some(Instant::now() + left), why: why.into() })
+                Judgement::Waits(Wait { until: Some(Instant::now() + left), why })
             }
         }
     }
@@ -683,6 +683,18 @@ impl Admissions {
         let longest = longest + confirm;
         // A fast clock counts the time too soon.
         (longest.mul_f64(1.0 + self.drift_factor) + ROUNDING).max(FLOOR)
+    }
+
+    /// Why a node waits that may have forgotten locks, and whether its wait may turn out to be shorter.
+    fn forgotten(&self, state: &AdmissionState, index: usize) -> String {
+        let survey = state.survey.as_ref();
+        let all_know = survey.is_some_and(|survey| survey.others_know(&self.voters, index));
+        match all_know || self.longest.get() <= state.longest {
+            true => FORGOTTEN.into(),
+            false => {
+                format!("{FORGOTTEN}; less, once all other lock nodes tell which TTLs were stored")
+            }
+        }
     }
 
     /// The time after which no lock is held any more that any node may have forgotten.

@@ -39,17 +39,17 @@ impl Waits for BesideDataNode {
         }
         desk.ask(|out| authorize::probe(out, &self.0.key));
         desk.ask(|out| encode::command(out, &[b"CLIENT", b"INFO"]));
-        Progress::Wait(Box::new(Asking { task: self.0, permitted: None }))
+        Progress::Wait(Box::new(AskingBeside { task: self.0, permitted: None }))
     }
 }
 
 /// The data node was asked whether the client may, and which database is selected.
-struct Asking {
+struct AskingBeside {
     task: Box<AdoptTask>,
     permitted: Option<Permission>,
 }
 
-impl Job for Asking {
+impl Job for AskingBeside {
     fn reply(mut self: Box<Self>, reply: &[u8], desk: &mut Desk) -> Progress {
         let Some(permitted) = self.permitted.take() else {
             self.permitted = Some(authorize::read(Probe::Adopted, reply));
@@ -89,13 +89,13 @@ fn ask(task: AdoptTask, desk: &Desk) -> Progress {
             return Progress::Ask(Box::new(looking), Question::Look(key));
         }
     };
-    Progress::Ask(Box::new(Asked), question)
+    Progress::Ask(Box::new(AskedBeside), question)
 }
 
 /// The lock nodes are asked to release or renew what the token has there.
-struct Asked;
+struct AskedBeside;
 
-impl Job for Asked {
+impl Job for AskedBeside {
     fn answer(self: Box<Self>, _: Answer, _: &mut Desk) -> Progress {
         PASSES
     }
@@ -130,6 +130,6 @@ impl Job for LookingBeside {
             }
             _ => return PASSES,
         };
-        Progress::Ask(Box::new(Asked), question)
+        Progress::Ask(Box::new(AskedBeside), question)
     }
 }
