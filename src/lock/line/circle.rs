@@ -9,12 +9,12 @@
 //! lock may be old: another proxy may have released it. So the lock nodes are asked for each lock of the
 //! circle, and then the circle is looked for again.
 
-use std::{future::poll_fn, sync::Arc};
+use std::sync::Arc;
 
 use crate::{
     card::ClientCard,
     key::{Key, Token},
-    lock::{Claim, LookUp, grants::Grants, holders::Holders},
+    lock::{Claim, holders::Holders},
     sync::Mutex,
 };
 
@@ -25,8 +25,8 @@ const MOST: usize = 16;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::lock) struct KeptInCircle {
     pub(in crate::lock) key: Key,
-    token: Token,
-    claim: Claim,
+    pub(in crate::lock) token: Token,
+    pub(in crate::lock) claim: Claim,
 }
 
 /// Finds circles. Waits begin one after the other under its mutex.
@@ -49,7 +49,11 @@ impl Circles {
 }
 
 /// The locks of the circle in which this client waits for `key`, that one first.
-fn circle(holders: &Holders, key: &Key, card: &Arc<ClientCard>) -> Option<Vec<KeptInCircle>> {
+pub(super) fn circle(
+    holders: &Holders,
+    key: &Key,
+    card: &Arc<ClientCard>,
+) -> Option<Vec<KeptInCircle>> {
     let (mut locks, mut key) = (Vec::new(), key.clone());
     while locks.len() < MOST {
         let (token, claim, keeper) = holders.kept(&key)?;
@@ -61,26 +65,4 @@ fn circle(holders: &Holders, key: &Key, card: &Arc<ClientCard>) -> Option<Vec<Ke
         key = keeper.waits_for()?;
     }
     None
-}
-
-/// Asks the lock nodes whether each lock of the circle is held as this proxy knows, and then whether the
-/// circle is there still.
-pub(in crate::lock) async fn stands(
-    grants: Arc<Grants>,
-    found: Vec<KeptInCircle>,
-    card: Arc<ClientCard>,
-) -> bool {
-    let looks: Vec<LookUp> = {
-        let nodes = grants.nodes();
-        found.iter().map(|lock| LookUp::ask(&nodes, lock.key.clone())).collect()
-    };
-    for (mut look, lock) in looks.into_iter().zip(&found) {
-        let claim = poll_fn(|cx| look.poll_claim_of(&lock.token, cx)).await;
-        if claim != Ok(Some(lock.claim)) {
-            return false;
-        }
-    }
-    let Some(first) = found.first() else { return false };
-    card.waits_for().as_ref() == Some(&first.key)
-        && circle(&grants.holders, &first.key, &card).as_ref() == Some(&found)
 }

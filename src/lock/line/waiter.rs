@@ -14,7 +14,7 @@ use std::{
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::{
-    circle,
+    circle_confirmed,
     queue::{Departure, LineUp, WaiterTurn},
 };
 use crate::{
@@ -113,7 +113,7 @@ impl Waiter {
         let holders = &self.locks.grants.holders;
         let Some(found) = self.locks.circles.begin(holders, &self.key, card) else { return };
         let keys = found.iter().map(|lock| lock.key.clone()).collect();
-        let standing = circle::stands(self.locks.grants.clone(), found, card.clone());
+        let standing = circle_confirmed::stands(self.locks.grants.clone(), found, card.clone());
         self.circle = Some((keys, Box::pin(standing)));
     }
 

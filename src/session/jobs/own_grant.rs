@@ -100,20 +100,20 @@ impl GrantOfToken {
     /// Asks the lock nodes which grant the token has, and goes on with it if the asker can have it.
     pub(super) fn find(self, go_on: GoOn) -> Progress {
         let question = Question::ClaimOf(self.key.clone(), self.token.clone());
-        Progress::Ask(Box::new(FindingGrant { asks: self, go_on }), question)
+        Progress::Ask(Box::new(FindingClaim { asks: self, go_on }), question)
     }
 }
 
 /// The lock nodes are asked which grant the token has.
-struct FindingGrant {
+struct FindingClaim {
     asks: GrantOfToken,
     go_on: GoOn,
 }
 
-impl Job for FindingGrant {
+impl Job for FindingClaim {
     fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
         let Answer::ClaimOf(said) = answer else { return not_asked() };
-        let FindingGrant { asks, go_on } = *self;
+        let FindingClaim { asks, go_on } = *self;
         let GrantOfToken { ours, key, token, in_the_way, unlocks } = asks;
         let claim = match said {
             Ok(Some(claim)) => claim,
