@@ -13,6 +13,8 @@ use super::{
     repeat::{Beginning, Last, NAME_AT},
 };
 
+/// The longest word that Redis takes, unless told otherwise (`proto-max-bulk-len`), in bytes.
+const LONGEST_WORD: u64 = 512 << 20;
 /// The longest line without an end that Redis reads before it gives up
 /// (`PROTO_INLINE_MAX_SIZE`).
 pub const INLINE_LIMIT: usize = 64 * 1024;
@@ -241,7 +243,8 @@ impl RequestScanner {
                 }
             };
         }
-        if length > NAME_LIMIT as u64 {
+        // Of one that is too long Redis says so before anything of it has come.
+        if length > NAME_LIMIT as u64 && length <= LONGEST_WORD {
             let Some(text) = here.get(at..at + (length as usize).min(LOOKED_AT)) else {
                 return NextRequest::Undecided;
             };

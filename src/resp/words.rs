@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::{
     encode, inline,
-    name::LOOKED_AT,
+    name::{LOOKED_AT, Name, ParsedName, name_of},
     request::{Line, line},
 };
 
@@ -106,14 +106,28 @@ impl Walk {
     }
 }
 
-/// Writes the beginning of a command whose name, or the word behind it, has a zero byte, with `\0` for
-/// each such byte: no Redis has a command of that name, so each says so in its own words.
-pub(crate) fn without_zero_bytes(bytes: &[u8]) -> Vec<u8> {
-    let words = match bytes.first() {
+/// Whether a command whose name, or the word behind it, has a zero byte may be another command to Redis, one
+/// after which replies are counted otherwise: Redis compares some names up to that byte alone.
+pub(crate) fn hides_a_name(bytes: &[u8]) -> bool {
+    let words = first_words(bytes);
+    let Some(first) = words.first() else { return false };
+    let Some(end) = memchr::memchr(0, first) else { return true };
+    !matches!(name_of(&first[..end]), ParsedName::Name(Name::Other))
+}
+
+/// The first two words of a command, as far as they are here.
+fn first_words(bytes: &[u8]) -> Vec<Vec<u8>> {
+    match bytes.first() {
         Some(b'*') => beginnings(bytes),
         _ => inline::split(memchr::memchr(b'\n', bytes).map_or(bytes, |end| &bytes[..end]))
             .unwrap_or_default(),
-    };
+    }
+}
+
+/// Writes the beginning of a command whose name, or the word behind it, has a zero byte, with `\0` for
+/// each such byte: no Redis has a command of that name, so each says so in its own words.
+pub(crate) fn without_zero_bytes(bytes: &[u8]) -> Vec<u8> {
+    let words = first_words(bytes);
     let has_zero = |word: &Vec<u8>| word.contains(&0);
     let count = words.iter().take(2).position(has_zero).map_or(1, |at| at + 1);
     let shown = |word: &Vec<u8>| {

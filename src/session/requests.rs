@@ -31,7 +31,7 @@ use crate::{
         number,
         request::{INLINE_LIMIT, NextRequest},
         split::{Split, split},
-        words::without_zero_bytes,
+        words::{hides_a_name, without_zero_bytes},
     },
 };
 
@@ -297,9 +297,14 @@ impl Core {
         if transacts && let Some(dropping) = self.misfit(name) {
             return Flow::Drop(dropping);
         }
-        if name == Name::ZeroByte {
-            return Flow::Drop(Dropping::Replaced(without_zero_bytes(bytes)));
-        }
+        let name = match name {
+            Name::ZeroByte if scan.is_guarded || self.audit.is_some() || hides_a_name(bytes) => {
+                return Flow::Drop(Dropping::Replaced(without_zero_bytes(bytes)));
+            }
+            // Redis says itself that it has no such command.
+            Name::ZeroByte => Name::Other,
+            name => name,
+        };
         match (first, name) {
             (First::Pass(Pass::Counted), _) => {}
             (First::Pass(Pass::Unanswered(mode)), _) => {

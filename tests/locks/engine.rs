@@ -367,16 +367,16 @@ async fn a_node_that_greets_and_goes_is_not_up() {
 /// Reads the handshake and answers it as a Redis would, but for `run_id`.
 fn greet(stream: &mut std::net::TcpStream) {
     let mut seen = Vec::new();
-    while !seen.ends_with(b"lockgate:node\r\n") {
+    while !seen.ends_with(b"lockgate:max_ttl\r\n") {
         let mut space = [0; 4096];
         let n = stream.read(&mut space).unwrap();
         assert_ne!(n, 0, "the handshake ended early");
         seen.extend_from_slice(&space[..n]);
     }
     let commands = seen.windows(3).filter(|bytes| bytes[0] == b'*' && bytes[2] == b'\r').count();
-    let mut out = b"+OK\r\n".repeat(commands - 8);
+    let mut out = b"+OK\r\n".repeat(commands - 9);
     out.extend_from_slice(b":1\r\n");
-    out.extend(b"$-1\r\n".repeat(7));
+    out.extend(b"$-1\r\n".repeat(8));
     stream.write_all(&out).unwrap();
 }
 
