@@ -96,7 +96,7 @@ fn a_whole_pipeline_is_carried_out_whatever_stands_in_it() {
         (&[&["LOCK", "held", "o", "PX", "60000"]], Is(vec![Reply::NullArray])),
         (&[&["RENEW", "held", "h", "PX", "60000"]], Some(1)),
         (&[&["UNLOCK", "nobody", "t"]], Is(vec![Reply::Int(0)])),
-        (&[&["LOCK.ATTACH", "nobody", "t"]], Is(vec![Reply::Int(0)])),
+        (&[&["LOCK.ATTACH", "nobody", "t"]], Is(vec![Reply::NullArray])),
         (&[&["LOCK.DETACH", "nobody"]], Is(vec![Reply::Int(0)])),
         (&[&["LOCK", "LONG"]], Error("ERR")),
         (&[&["LOCK", "a", "PX", "x"]], Error("ERR")),
