@@ -187,12 +187,10 @@ impl ProxyRecord {
             let what = format!("the adopt rule on '{}'", rule.keys);
             let kind = DifferenceKind::Adopt;
             match (self.adopt_rule(&rule.keys), other.adopt_rule(&rule.keys)) {
-                (Some(ours), Some(theirs)) => {
-                    // What stands for the options depends on which there are.
-                    if ours.digest != theirs.digest && is_same_version {
-                        let (here, there) = ("so", "with another lock or other options");
-                        found.push(self.difference(other, kind, what, here, there));
-                    }
+                // What stands for the options depends on which there are.
+                (Some(ours), Some(theirs)) if ours.digest != theirs.digest && is_same_version => {
+                    let (here, there) = ("so", "with another lock or other options");
+                    found.push(self.difference(other, kind, what, here, there));
                 }
                 (Some(ours), None) if other.is_whole => {
                     found.push(self.difference(other, kind, what, ours.mode.as_str(), NONE));

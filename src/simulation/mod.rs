@@ -618,7 +618,7 @@ fn is_found_by(planted: Planted, what: &str) {
         Planted::KeyFreedForAll => 89,
         _ => 0,
     };
-    let mut seeds = (first..400).filter(shows);
+    let mut seeds = (first..3000).filter(shows);
     let found = seeds.find(says);
     println!("{planted:?}, {what:?}, is found by seed {found:?}");
     assert!(found.is_some(), "{planted:?} is not found");

@@ -63,9 +63,12 @@ pub(super) struct HolderList {
     pub(super) holders: Vec<Option<HolderPart>>,
 }
 
+/// By the lock's name: when the peers told, and which of them has the holder.
+type ToldLately = HashMap<Vec<u8>, (Instant, Option<TellingPeer>)>;
+
 /// What was told lately.
 #[derive(Default)]
-pub(super) struct HoldersElsewhere(Mutex<HashMap<Vec<u8>, (Instant, Option<TellingPeer>)>>);
+pub(super) struct HoldersElsewhere(Mutex<ToldLately>);
 
 impl HoldersElsewhere {
     /// Who holds these locks, as far as a peer tells. Waits for the peers unless they told lately.
