@@ -625,7 +625,7 @@ fn a_user_whom_doctor_finds_fit_can_bridge() {
     assert!(left > 20_000, "{left}");
     assert_eq!(client.cmd(&["SET", "lock:job", "u", "NX", "PX", "20000"]), Reply::NullBulk);
     assert_eq!(client.cmd(&["GET", "lock:job"]), Reply::bulk("t"));
-    assert_eq!(client.cmd(&["UNLOCK", "job"]), Reply::Int(1));
+    assert_eq!(client.cmd(&["UNLOCK", "job", "t"]), Reply::Int(1));
     assert_eq!(past.cmd(&["EXISTS", "lock:job"]), Reply::Int(0));
 }
 

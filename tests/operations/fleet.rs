@@ -67,7 +67,8 @@ fn proxies_two_steps_apart_are_noticed_by_both() {
     assert!(report.contains(&format!("{port}{pid}")), "{report}");
     // The proxy that runs has the ports.
     assert!(report.contains("   - in use: "), "{report}");
-    assert!(report.ends_with("to look at: 3 (-)\n"), "{report}");
+    // The file and the records tell it, and the proxy that runs.
+    assert!(report.ends_with("to look at: 4 (-)\n"), "{report}");
     // One without any rule forwards all of it.
     let bare = Proxy::beside(&first).start();
     eventually("it is noticed", || conflicts(&first) == 2.0 && conflicts(&bare) == 1.0);
