@@ -260,7 +260,11 @@ mod tests {
     #[test]
     fn a_node_that_is_late_by_turns_is_slow_all_the_time() {
         // Two of three answers are late, then one of two, and one of five.
-        for late in [|n| n % 3 != 0, |n| n % 2 == 0, |n: u64| n % 5 == 0] {
+        for late in [
+            |n: u64| !n.is_multiple_of(3),
+            |n: u64| n.is_multiple_of(2),
+            |n: u64| n.is_multiple_of(5),
+        ] {
             let mut watch = PacedNode::new();
             // What was before does not outweigh it.
             watch.answers(300, |_| 1);
