@@ -230,6 +230,8 @@ fn the_page_says_first_what_is_wrong_what_to_do_and_what_happened() {
     for node in [1, 2] {
         proxy.node(node).restart().unwrap();
     }
+    page.shows("#quorum", "3 of 3 vote");
+    proxy.client().cmd(&["LOCK", "other", "PX", "60000"]).grant();
     page.shows("#verdict", "✓ All is well: 3 of 3 lock nodes vote");
     assert_eq!(page.text("#cure"), "");
     page.shows("#events", "✓ Ready again");
