@@ -58,7 +58,7 @@ pub(crate) type Positions = SmallVec<[usize; 4]>;
 /// Most positions found in one command. A group begins at each place where its keyword stands and
 /// may go to the end, so a client could have as many found as there are pairs of words. One
 /// position more says that there are too many.
-pub(crate) const MAX_POSITIONS: usize = 1 << 20;
+pub(crate) const MAX_POSITIONS: usize = 1 << 18;
 
 impl KeySpec {
     /// Returns the group of commands that have one key, right behind their name.

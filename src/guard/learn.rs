@@ -11,12 +11,13 @@ use bb8_redis::redis::{self, RedisError, Value, aio::MultiplexedConnection};
 use thiserror::Error;
 use tokio::{
     runtime::Handle,
-    sync::{mpsc, oneshot},
+    sync::{Semaphore, mpsc, oneshot},
     time::{Instant, sleep, sleep_until, timeout},
 };
 use tracing::{info, warn};
 
 use super::{
+    asked::AskedCommand,
     catalog::{self, FirstBytes, Table},
     history::{self, DataHistory, SeenHistory},
     keys::{self, Positions},
@@ -32,16 +33,20 @@ const PAUSE: Duration = Duration::from_millis(200);
 const EVERY: Duration = Duration::from_millis(200);
 /// Most questions under way; each belongs to a client that waits.
 const MAX_QUESTIONS: usize = 1024;
+/// Most of them that are about the keys of one command, which is copied for that; others wait.
+const MAX_ASKED: usize = 16;
 /// How long a client waits for all commands to be read again. One reading may be under way, and the
 /// pause behind it, before the reading that counts begins.
 const AGAIN_LIMIT: Duration = Duration::from_secs(5);
 /// Longest name that is asked about, in bytes: clients choose it.
-const LONGEST_NAME: usize = 256;
+pub(super) const LONGEST_NAME: usize = 256;
 
 /// The data node's commands, as far as they are known.
 pub(crate) struct Catalog {
     table: Arc<ArcSwapOption<Table>>,
     questions: mpsc::Sender<CatalogQuestion>,
+    /// Places for questions about keys.
+    places: Semaphore,
 }
 
 /// The keys that a command writes.
@@ -49,7 +54,7 @@ type Keys = Vec<Vec<u8>>;
 
 enum CatalogQuestion {
     /// Asks which keys this command writes.
-    Keys(Vec<Vec<u8>>, oneshot::Sender<Result<Keys, AskError>>),
+    Keys(AskedCommand, oneshot::Sender<Result<Keys, AskError>>),
     /// Has all commands read again, and the one of this name if there is any.
     Again(Vec<u8>, oneshot::Sender<()>),
 }
@@ -77,7 +82,7 @@ impl Catalog {
         let (questions, asked) = mpsc::channel(MAX_QUESTIONS);
         let (data, kept) = (data.clone(), table.clone());
         runtime.spawn(async move { keep(&data, first_bytes, &kept, &history, asked).await });
-        Catalog { table, questions }
+        Catalog { table, questions, places: Semaphore::new(MAX_ASKED) }
     }
 
     /// Makes the catalog of a data node that has a few commands only, and answers no questions.
@@ -105,7 +110,8 @@ impl Catalog {
         let commands = commands.map(|(name, writes)| (name.as_bytes().to_vec(), writes));
         let table = Table::new(commands.into(), first_bytes);
         let questions = mpsc::channel(1).0;
-        Catalog { table: Arc::new(ArcSwapOption::from_pointee(table)), questions }
+        let places = Semaphore::new(MAX_ASKED);
+        Catalog { table: Arc::new(ArcSwapOption::from_pointee(table)), questions, places }
     }
 
     /// Returns the commands, or `None` while they are not known.
@@ -118,21 +124,17 @@ impl Catalog {
     ///
     /// # Errors
     /// If the data node cannot be asked.
-    pub(crate) async fn keys(&self, words: Vec<Vec<u8>>) -> Result<Keys, AskError> {
-        let mut positions = Positions::new();
-        keys::behind_options(&words, &mut positions);
-        let mut may: Keys = positions.iter().map(|at| words[*at].clone()).collect();
-        let (answer, answered) = oneshot::channel();
-        let asked = self.questions.try_send(CatalogQuestion::Keys(words, answer));
-        asked.map_err(|_| AskError::Silent)?;
-        match timeout(LIMIT, answered).await {
-            Ok(Ok(Ok(keys))) => {
-                may.extend(keys);
-                Ok(may)
-            }
-            Ok(Ok(Err(error))) => Err(error),
-            _ => Err(AskError::Silent),
-        }
+    pub(crate) async fn keys(&self, command: AskedCommand) -> Result<Keys, AskError> {
+        let asking = async {
+            let Ok(_place) = self.places.acquire().await else { return Err(AskError::Silent) };
+            let mut may = by_options(&command);
+            let (answer, answered) = oneshot::channel();
+            let asked = self.questions.try_send(CatalogQuestion::Keys(command, answer));
+            asked.map_err(|_| AskError::Silent)?;
+            may.extend(answered.await.map_err(|_| AskError::Silent)??);
+            Ok(may)
+        };
+        timeout(LIMIT, asking).await.unwrap_or(Err(AskError::Silent))
     }
 
     /// Has the commands read again, from their beginning, and among them the one of this name, if
@@ -146,6 +148,13 @@ impl Catalog {
         self.questions.try_send(CatalogQuestion::Again(name, answer)).is_ok()
             && matches!(timeout(AGAIN_LIMIT, answered).await, Ok(Ok(())))
     }
+}
+
+/// Returns the words that a command's options may make it write.
+fn by_options(command: &AskedCommand) -> Keys {
+    let (words, mut positions) = (command.words(), Positions::new());
+    keys::behind_options(&words, &mut positions);
+    positions.iter().filter_map(|at| words.get(*at)).map(|word| word.to_vec()).collect()
 }
 
 async fn keep(
@@ -227,10 +236,10 @@ async fn follow(
                     }
                     waiting.push(answer);
                 }
-                Some(CatalogQuestion::Keys(words, answer)) => {
+                Some(CatalogQuestion::Keys(command, answer)) => {
                     let mut redis = connection.redis.clone();
                     tokio::spawn(async move {
-                        let _ = answer.send(written(&mut redis, &words).await);
+                        let _ = answer.send(written(&mut redis, &command).await);
                     });
                 }
             },
@@ -256,19 +265,23 @@ async fn read_commands(
 
 /// Asks for the keys that a command writes. Redis 7 says of each key whether it is written; before
 /// that, all keys count as written.
-async fn written(redis: &mut MultiplexedConnection, words: &[Vec<u8>]) -> Result<Keys, AskError> {
+async fn written(
+    redis: &mut MultiplexedConnection,
+    command: &AskedCommand,
+) -> Result<Keys, AskError> {
+    let words = command.words();
     let mut question = redis::cmd("COMMAND");
-    question.arg("GETKEYSANDFLAGS").arg(words);
+    question.arg("GETKEYSANDFLAGS").arg(&words[..]);
     match timeout(LIMIT, question.query_async::<Value>(redis)).await {
         Err(_) => return Err(AskError::Silent),
         Ok(Ok(reply)) => {
-            let name = words.first().map(Vec::as_slice).unwrap_or_default();
+            let name = words.first().copied().unwrap_or_default();
             return Ok(catalog::written_keys(name, &reply));
         }
         Ok(Err(_)) => {}
     }
     let mut question = redis::cmd("COMMAND");
-    question.arg("GETKEYS").arg(words);
+    question.arg("GETKEYS").arg(&words[..]);
     let reply = timeout(LIMIT, question.query_async::<Keys>(redis)).await;
     match reply.map_err(|_| AskError::Silent)? {
         Ok(keys) => Ok(keys),
@@ -284,7 +297,8 @@ mod tests {
 
     fn catalog() -> (Catalog, mpsc::Receiver<CatalogQuestion>) {
         let (questions, asked) = mpsc::channel(1);
-        (Catalog { table: Arc::new(ArcSwapOption::empty()), questions }, asked)
+        let places = Semaphore::new(MAX_ASKED);
+        (Catalog { table: Arc::new(ArcSwapOption::empty()), questions, places }, asked)
     }
 
     #[tokio::test(start_paused = true)]

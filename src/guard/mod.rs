@@ -3,6 +3,7 @@
 //! A session shows [`Guards`] a command and is told what the command needs. Only [`learn`] has a
 //! connection of its own.
 //!
+//! - [`asked`]: a command about which the data node must be asked.
 //! - [`catalog`]: which commands write, and where their keys are.
 //! - [`keys`]: Redis's key specifications.
 //! - [`learn`]: asks the data node for both, and whether its history is another.
@@ -12,6 +13,7 @@
 //! - [`fences`]: the question to the data node before a write that goes the long way.
 //! - [`replicas`]: replicas that must have acknowledged fences, or writes.
 
+pub(crate) mod asked;
 pub(crate) mod catalog;
 pub(crate) mod fences;
 pub(crate) mod history;
@@ -33,13 +35,14 @@ use std::{
 use tokio::runtime::Handle;
 use tracing::warn;
 
-pub(crate) use self::room::Room;
+pub(crate) use self::room::{Room, UNCOUNTED};
 use self::{
+    asked::AskedCommand,
     catalog::{FirstBytes, Glance, Table, Writes},
     fences::FencePlace,
     history::DataHistory,
     keys::{MAX_POSITIONS, Positions},
-    learn::Catalog,
+    learn::{Catalog, LONGEST_NAME},
     replicas::Replicas,
     room::Rooms,
     write::Write,
@@ -61,14 +64,18 @@ use crate::{
 pub(crate) const FENCE_PREFIX: &[u8] = b"lockgate:guard:";
 /// Most locks under which one command can write, and whose fences one transaction can watch.
 pub(crate) const MAX_LOCKS: usize = 128;
-/// Most words of one command that are looked at.
-const MAX_WORDS: usize = 1 << 20;
-/// Most steps of comparing the keys of one command with the rules: some ten milliseconds, in which
-/// the thread does nothing else.
-const MAX_STEPS: usize = 16_000_000;
+/// Most words of one command that are looked at: what is done for each, and the steps below, take
+/// less than ten milliseconds, in which the thread does nothing else.
+const MAX_WORDS: usize = MAX_POSITIONS;
+/// Most steps of comparing the keys of one command with the rules.
+const MAX_STEPS: usize = 4_000_000;
 /// Number of commands of the largest size that may be kept at the same time, for all clients. One
 /// client has at most one of them.
 const MAX_HELD: usize = 8;
+/// Most bytes of large commands that are kept at the same time, unless a single one may have more.
+const MOST_HELD: usize = 128 * 1024 * 1024;
+/// Most bytes of a key that an error or the log has to show.
+const SHOWN: usize = 256;
 /// The shortest time between two lines in the log about replicas, and the time for which a missing
 /// acknowledgement counts if none was asked for since, in seconds.
 const TELL_EVERY: u64 = 10;
@@ -114,7 +121,7 @@ pub(crate) struct Guards {
 pub(crate) struct Need {
     /// The lock's name as clients know it, without `locks.prefix`.
     pub lock: Vec<u8>,
-    /// The first key of the command that needs it.
+    /// The first key of the command that needs it, as much of it as is shown.
     pub key: Vec<u8>,
 }
 
@@ -143,7 +150,7 @@ pub(crate) enum Stop {
     /// The command writes guarded keys.
     Needs(Vec<Need>),
     /// The words do not tell which keys the command writes; the data node does.
-    Ask(Vec<Vec<u8>>),
+    Ask(AskedCommand),
     /// No command of this name is known.
     Unknown(Vec<u8>),
     /// The name (or subcommand) contains NUL. Redis compares names that share a place in its table
@@ -211,7 +218,7 @@ impl Guards {
             replicas: Replicas::of(config),
             place,
             enforces: rules.iter().any(|rule| rule.policy == Policy::Enforce),
-            rooms: Rooms::new(MAX_HELD.saturating_mul(*max_command)),
+            rooms: Rooms::new(all_held(*max_command)),
             told_at: AtomicU64::new(u64::MAX),
             told_ahead_at: AtomicU64::new(u64::MAX),
             unacknowledged: AtomicU64::new(0),
@@ -397,7 +404,7 @@ impl Guards {
     /// Judges a command whose words are all here.
     fn judge(&self, mut writes: Option<&Writes>, words: &[&[u8]]) -> Ruling {
         if let (Some(Writes::Subcommand(known)), Some(word)) = (writes, words.get(1)) {
-            writes = known.get(&word.to_ascii_uppercase());
+            writes = known.get(&cut(word, LONGEST_NAME + 1).to_ascii_uppercase());
             if writes.is_none() {
                 // Redis knows no such subcommand either, and says so.
                 let is_unclear = self.enforces && word.contains(&0);
@@ -409,14 +416,14 @@ impl Guards {
         match writes {
             None if !self.enforces => return Ok(Vec::new()),
             None if name.contains(&0) => return Err(Stop::ZeroInName),
-            None => return Err(Stop::Unknown(name.to_vec())),
+            None => return Err(Stop::Unknown(cut(name, LONGEST_NAME + 1).to_vec())),
             Some(Writes::Nothing | Writes::Subcommand(_)) => return Ok(Vec::new()),
             Some(Writes::Databases) if self.flush == Flush::Allow || !self.enforces => {
                 return Ok(Vec::new());
             }
             Some(Writes::Databases) => return Err(Stop::Databases(name.to_ascii_uppercase())),
             Some(Writes::Ask) => {
-                return Err(Stop::Ask(words.iter().map(|word| word.to_vec()).collect()));
+                return Err(AskedCommand::of(words).map_or(Stop::TooMuch, Stop::Ask));
             }
             Some(Writes::First) => positions.push(1),
             Some(Writes::Groups(groups)) => {
@@ -438,11 +445,20 @@ impl Guards {
                 return Err(Stop::Reserved);
             }
             for rule in &self.rules {
+                budget.take(1).ok_or(Stop::TooMuch)?;
                 let captures = match rule.keys.captures_within(key, &mut budget) {
                     Some(Some(captures)) => captures,
                     Some(None) => continue,
                     None => return Err(Stop::TooMuch),
                 };
+                // What is long is copied, or read for its slot.
+                let mut long: usize = captures.iter().map(|took| took.len()).sum();
+                if self.place != FencePlace::Alone {
+                    long = key.len();
+                }
+                if long > UNCOUNTED {
+                    budget.take(long).ok_or(Stop::TooMuch)?;
+                }
                 let mut lock = Vec::new();
                 rule.lock.fill(&captures, &mut lock);
                 let needs = match rule.policy {
@@ -453,14 +469,14 @@ impl Guards {
                     && self.place != FencePlace::Alone
                     && slot(key) != slot(&lock)
                 {
-                    return Err(Stop::Slots(Need { lock, key: key.to_vec() }));
+                    return Err(Stop::Slots(Need { lock, key: cut(key, SHOWN).to_vec() }));
                 }
                 budget.take(needs.len()).ok_or(Stop::TooMuch)?;
                 if !needs.iter().any(|need| need.lock == lock) {
                     if needs.len() >= MAX_LOCKS {
                         return Err(Stop::TooMany);
                     }
-                    needs.push(Need { lock, key: key.to_vec() });
+                    needs.push(Need { lock, key: cut(key, SHOWN).to_vec() });
                 }
             }
         }
@@ -472,6 +488,17 @@ impl Guards {
     pub(crate) fn room(&self, bytes: usize, waker: Option<&Waker>) -> Option<Room> {
         self.rooms.room(bytes, waker)
     }
+}
+
+/// The most bytes of large commands that may be kept at the same time, with commands of at most
+/// `max_command`.
+fn all_held(max_command: usize) -> usize {
+    MAX_HELD.saturating_mul(max_command).min(MOST_HELD.max(max_command))
+}
+
+/// The first bytes of a text that a client chooses.
+fn cut(text: &[u8], most: usize) -> &[u8] {
+    &text[..text.len().min(most)]
 }
 
 /// Where fences are kept by this configuration.

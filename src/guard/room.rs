@@ -1,7 +1,8 @@
 //! Room for large commands that are kept until they can be looked at, for all clients.
 //!
-//! The bytes kept count, not those that a command's head announces. A client that has room and
-//! sends nothing for a while gives it to others that want some.
+//! What is held counts, not what a command's head announces: a command is held until it is answered,
+//! and a second time in the outbox to the data node. A client that has room and sends nothing for a
+//! while gives it to others that want some.
 
 use std::{
     collections::HashMap,
@@ -11,13 +12,17 @@ use std::{
 };
 
 /// Bytes of a command that are kept without being counted.
-pub(super) const UNCOUNTED: usize = 64 * 1024;
+pub(crate) const UNCOUNTED: usize = 64 * 1024;
+/// How often the bytes of a command are held at the same time: as they came, and on their way to the
+/// data node; a reply that is held, on its way to the client.
+const COPIES: usize = 2;
 /// How long a client may take for the next [`UNCOUNTED`] bytes while others want room.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// All the room there is.
 #[derive(Debug)]
 pub(super) struct Rooms {
+    /// Most bytes of memory.
     limit: usize,
     state: Mutex<RoomState>,
 }
@@ -31,6 +36,7 @@ struct RoomState {
 
 #[derive(Debug)]
 struct Tenant {
+    /// Bytes of memory.
     bytes: usize,
     /// Number of bytes when the command last counted as moving, and when that was.
     marked: (usize, Instant),
@@ -47,12 +53,13 @@ pub(crate) struct Room {
 }
 
 impl Rooms {
-    pub(super) fn new(limit: usize) -> Arc<Rooms> {
-        Arc::new(Rooms { limit, state: Mutex::default() })
+    /// Makes room for commands of this many bytes together.
+    pub(super) fn new(commands: usize) -> Arc<Rooms> {
+        Arc::new(Rooms { limit: commands.saturating_mul(COPIES), state: Mutex::default() })
     }
 
-    /// Returns room for `bytes`, or `None` if others take too much. `waker`: more bytes are to
-    /// come, and meanwhile others may take the room.
+    /// Returns room for a command of which there are `bytes`, or `None` if others take too much.
+    /// `waker`: more bytes are to come, and meanwhile others may take the room.
     pub(super) fn room(self: &Arc<Self>, bytes: usize, waker: Option<&Waker>) -> Option<Room> {
         let mut room = Room { rooms: self.clone(), id: None };
         room.grow(bytes, waker).then_some(room)
@@ -90,12 +97,14 @@ impl RoomState {
 }
 
 impl Room {
-    /// Enlarges the room to `bytes`. Returns `false` if others take too much, or were given this
-    /// room because nothing came for too long.
+    /// Enlarges the room to what a command of `bytes` takes; without a waker it is whole, and nobody
+    /// is given its room. Returns `false` if others take too much, or were given this room because
+    /// nothing came for too long.
     pub(crate) fn grow(&mut self, bytes: usize, waker: Option<&Waker>) -> bool {
-        if bytes <= UNCOUNTED {
+        if bytes <= UNCOUNTED && self.id.is_none() {
             return true;
         }
+        let (came, bytes) = (bytes, bytes.saturating_mul(COPIES));
         let (now, mut state) = (Instant::now(), self.rooms.lock());
         let before = match self.id {
             None => 0,
@@ -114,12 +123,15 @@ impl Room {
         });
         let tenant = state.tenants.entry(id).or_insert_with(|| Tenant {
             bytes,
-            marked: (bytes, now),
+            marked: (came, now),
             waker: waker.cloned(),
         });
         tenant.bytes = tenant.bytes.max(bytes);
-        if bytes >= tenant.marked.0 + UNCOUNTED {
-            tenant.marked = (bytes, now);
+        if waker.is_none() {
+            tenant.waker = None;
+        }
+        if came >= tenant.marked.0 + UNCOUNTED {
+            tenant.marked = (came, now);
         }
         true
     }
@@ -158,6 +170,16 @@ mod tests {
         assert!(a.grow(2 * MB, None) && !a.is_lost());
         drop(a);
         assert_eq!(rooms.lock().taken, 0);
+    }
+
+    #[test]
+    fn a_command_that_is_whole_keeps_its_room() {
+        let rooms = Rooms::new(2 * MB);
+        let mut whole = rooms.room(2 * MB, Some(Waker::noop())).unwrap();
+        assert!(whole.grow(2 * MB, None));
+        let long_ago = Instant::now().checked_sub(2 * PATIENCE).unwrap();
+        rooms.lock().tenants.values_mut().for_each(|tenant| tenant.marked.1 = long_ago);
+        assert!(rooms.room(MB, None).is_none() && !whole.is_lost());
     }
 
     #[test]

@@ -28,10 +28,14 @@ pub(super) const TOO_MUCH: &str = "ERR more than 8 MB were sent behind a LOCK th
 #[derive(Debug, Default)]
 pub(crate) struct Taken(AtomicUsize);
 
-/// Bytes that one session has read ahead, in the pieces received.
+/// Least bytes of a piece that is kept as it was received: many small ones would take more memory
+/// than bytes.
+const PIECE: usize = 16 * 1024;
+
+/// Bytes that one session has read ahead.
 #[derive(Debug)]
 pub(super) struct Ahead {
-    pieces: VecDeque<Box<[u8]>>,
+    pieces: VecDeque<Vec<u8>>,
     bytes: usize,
     taken: Arc<Taken>,
 }
@@ -67,10 +71,13 @@ impl Ahead {
     pub(super) fn push(&mut self, piece: &[u8]) {
         self.taken.0.fetch_add(piece.len(), Ordering::Relaxed);
         self.bytes += piece.len();
-        self.pieces.push_back(piece.into());
+        match self.pieces.back_mut().filter(|last| last.len() + piece.len() <= PIECE) {
+            Some(last) => last.extend_from_slice(piece),
+            None => self.pieces.push_back(piece.to_vec()),
+        }
     }
 
-    pub(super) fn pop(&mut self) -> Option<Box<[u8]>> {
+    pub(super) fn pop(&mut self) -> Option<Vec<u8>> {
         let piece = self.pieces.pop_front()?;
         self.bytes -= piece.len();
         self.taken.0.fetch_sub(piece.len(), Ordering::Relaxed);
@@ -81,5 +88,21 @@ impl Ahead {
 impl Drop for Ahead {
     fn drop(&mut self) {
         self.taken.0.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_pieces_take_no_more_memory_than_their_bytes() {
+        let mut ahead = Ahead::new(Arc::default());
+        let bytes: Vec<u8> = (0..100_000_u32).map(|n| (n % 251) as u8).collect();
+        bytes.iter().for_each(|byte| ahead.push(&[*byte]));
+        let held: usize = ahead.pieces.iter().map(|piece| piece.capacity() + 24).sum();
+        assert!(held <= 2 * bytes.len(), "{held}");
+        let again: Vec<u8> = std::iter::from_fn(|| ahead.pop()).flatten().collect();
+        assert!(again == bytes && ahead.bytes == 0);
     }
 }

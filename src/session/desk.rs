@@ -19,7 +19,7 @@ use crate::{
     config::Config,
     data::FrontView,
     guard::{
-        Need,
+        Need, Room, UNCOUNTED,
         fences::{FencePlace, FencedLock},
         history::DataHistory,
         replicas::Replicas,
@@ -54,6 +54,8 @@ pub(super) struct Desk {
     pub(super) transaction: Option<Box<LockTransaction>>,
     /// How the client is shown a cluster's nodes; none: no reply about them is changed.
     pub(super) view: Option<Arc<FrontView>>,
+    /// Room of a large command that guards look at, from its first bytes until it has gone.
+    pub(super) room: Option<Room>,
     /// Wakes the session's task.
     pub(super) waker: Waker,
 }
@@ -77,6 +79,7 @@ impl Desk {
             short_way: ShortWay::default(),
             transaction: None,
             view: None,
+            room: None,
             waker: Waker::noop().clone(),
         }
     }
@@ -146,6 +149,21 @@ impl Desk {
     /// Returns the key on the lock nodes for a lock's name as clients know it.
     pub(super) fn key(&self, name: &[u8]) -> Key {
         Key::new(self.config.locks.prefix.as_bytes(), name)
+    }
+
+    /// Takes room for `held` bytes of a large command and of its answer, unless it has as much. Returns
+    /// `false` if other clients' commands take too much. `is_whole`: no more is to come, for which
+    /// the others would have to wait.
+    pub(super) fn has_room(&mut self, held: usize, is_whole: bool) -> bool {
+        let waker = if is_whole { None } else { Some(&self.waker) };
+        match (&mut self.room, &self.shared.guards) {
+            (Some(room), _) => room.grow(held, waker),
+            (None, Some(guards)) if held > UNCOUNTED => {
+                self.room = guards.room(held, waker);
+                self.room.is_some()
+            }
+            (None, _) => true,
+        }
     }
 
     /// Whether writes to some keys need this lock.

@@ -56,7 +56,7 @@ impl Dropping {
                     Why::TooLarge => Stop::TooLarge,
                     Why::NoRoom => Stop::NoRoom,
                 };
-                Box::new(Guarded::new(0, None, stop, None, &guards))
+                Box::new(Guarded::new(0, None, stop, &guards))
             }
             Dropping::TooLong { own, words } => {
                 let error = match own {

@@ -1,10 +1,10 @@
 //! A large command that must be whole before it is known whether guards are about it. For a client
 //! that has not authenticated, no more is gathered than Redis would read.
 
-use std::{sync::Arc, task::Waker};
+use std::sync::Arc;
 
 use crate::{
-    guard::{Guards, Room},
+    guard::Guards,
     resp::words::{Walk, WordStep, too_much_of_a_stranger},
 };
 
@@ -13,7 +13,6 @@ pub(super) struct Gather {
     /// How many bytes are needed before another look is worth it.
     pub(super) need: usize,
     pub(super) walk: Walk,
-    pub(super) room: Room,
     pub(super) guards: Arc<Guards>,
 }
 
@@ -24,17 +23,11 @@ pub(super) enum Gathered {
     Part,
     /// The command is whole, or larger than is allowed.
     Enough,
-    /// Other clients were given its room.
-    NoRoom,
 }
 
 impl Gather {
-    /// Looks at the command's bytes so far. `known`: the client has authenticated. `waker`: its
-    /// session's.
-    pub(super) fn more(&mut self, held: &[u8], known: bool, waker: &Waker) -> Gathered {
-        if !self.room.grow(held.len(), Some(waker)) {
-            return Gathered::NoRoom;
-        }
+    /// Looks at the command's bytes so far. `known`: the client has authenticated.
+    pub(super) fn more(&mut self, held: &[u8], known: bool) -> Gathered {
         if held.len() < self.need {
             return Gathered::Part;
         }

@@ -309,6 +309,9 @@ impl Session {
             if self.upstream_state.dead {
                 return Ok(moved | self.drop_requests(cx, buffer)?);
             }
+            if self.core.desk.room.is_some() {
+                self.core.give_back_room();
+            }
             if self.core.is_gathering() {
                 self.core.look_after_gather();
             }

@@ -69,7 +69,12 @@ impl Core {
                 None => Heard::Nothing,
                 Some(filter) => {
                     let resp3 = self.desk.conn.state.resp3;
-                    let fed = filter.feed(&bytes[begin..pos], verdict.is_some(), whole, resp3);
+                    let mut fed = filter.feed(&bytes[begin..pos], verdict.is_some(), whole, resp3);
+                    if let Some(held) = filter.holds()
+                        && !self.desk.has_room(self.desk.unsent.len() + held, true)
+                    {
+                        fed.heard = Heard::Unreadable;
+                    }
                     if fed.taken > 0 || !fed.instead.is_empty() {
                         self.to_client.push(&bytes[from..begin]);
                         self.to_client.push(&fed.instead);

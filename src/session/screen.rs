@@ -1,7 +1,7 @@
 //! Decides for each command whether guards are about it.
 
 use super::{
-    core::{Core, First, Turn},
+    core::{Core, First, READ_AHEAD, Turn},
     desk::Desk,
     dropping::{Dropping, Why},
     gather::{Gather, Gathered},
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     guard::{
-        Look,
+        Look, Room,
         catalog::{Glance, Table},
     },
     resp::words::too_much_of_a_stranger,
@@ -42,8 +42,11 @@ impl Core {
         }
         let unguardable = |why| Guarding::Drop(Dropping::Unguardable(guards.clone(), why));
         if !had_room {
+            self.desk.room = None;
             return unguardable(Why::NoRoom);
         }
+        let guards = guards.clone();
+        let unguardable = |why| Guarding::Drop(Dropping::Unguardable(guards.clone(), why));
         match guards.look(commands, bytes) {
             Look::Free => Guarding::Pass,
             Look::Audited(needs) => {
@@ -55,23 +58,16 @@ impl Core {
                 Guarding::Kept
             }
             Look::TooLarge => unguardable(Why::TooLarge),
-            Look::More(need, walk) => match guards.room(bytes.len(), Some(&self.desk.waker)) {
-                Some(room) => {
-                    let guards = guards.clone();
-                    self.turn = Turn::Gathering(Box::new(Gather { need, walk, room, guards }));
-                    Guarding::Kept
-                }
-                None => unguardable(Why::NoRoom),
-            },
-            Look::Stop(length, stop, by_script) => match guards.room(length, None) {
-                Some(room) => {
-                    debug_assert!(length <= bytes.len());
-                    let write = Guarded::new(length, by_script, stop, Some(room), guards);
-                    self.wait(Box::new(write));
-                    Guarding::Kept
-                }
-                None => unguardable(Why::NoRoom),
-            },
+            Look::More(need, walk) if self.desk.has_room(bytes.len(), false) => {
+                self.turn = Turn::Gathering(Box::new(Gather { need, walk, guards }));
+                Guarding::Kept
+            }
+            Look::Stop(length, stop, by_script) if self.desk.has_room(length, true) => {
+                debug_assert!(length <= bytes.len());
+                self.wait(Box::new(Guarded::new(length, by_script, stop, &guards)));
+                Guarding::Kept
+            }
+            Look::More(..) | Look::Stop(..) => unguardable(Why::NoRoom),
         }
     }
 
@@ -79,18 +75,35 @@ impl Core {
     /// its room was given away.
     pub(super) fn gather_more(&mut self) {
         let Turn::Gathering(gather) = &mut self.turn else { return };
-        let Desk { unsent, conn, waker, .. } = &self.desk;
-        match gather.more(unsent, conn.state.known, waker) {
-            Gathered::Part => {}
-            Gathered::Enough => self.turn = Turn::Again(First::Anew),
-            Gathered::NoRoom => self.turn = Turn::Again(First::NoRoom),
+        let held = self.desk.unsent.len();
+        if !self.desk.has_room(held, false) {
+            self.turn = Turn::Again(First::NoRoom);
+            return;
+        }
+        let Desk { unsent, conn, .. } = &self.desk;
+        if gather.more(unsent, conn.state.known) == Gathered::Enough {
+            // From here on nobody is given its room, also while it is on its way to the data node.
+            let has_room = self.desk.has_room(held, true);
+            self.turn = Turn::Again(if has_room { First::Anew } else { First::NoRoom });
         }
     }
 
     /// Has a large command refused that stopped coming and whose room other clients were given.
     pub(super) fn look_after_gather(&mut self) {
-        if matches!(&self.turn, Turn::Gathering(gather) if gather.room.is_lost()) {
+        let is_lost = self.desk.room.as_ref().is_some_and(Room::is_lost);
+        if self.is_gathering() && is_lost {
             self.turn = Turn::Again(First::NoRoom);
+        }
+    }
+
+    /// Gives the room of a large command back once nothing of it, or of its answer, is held.
+    #[cold]
+    pub(super) fn give_back_room(&mut self) {
+        let is_gone = matches!(self.turn, Turn::Client | Turn::Dropping(_))
+            && self.desk.to_data.is_empty()
+            && self.to_client.len() < READ_AHEAD;
+        if is_gone {
+            self.desk.room = None;
         }
     }
 }

@@ -5,7 +5,7 @@ use std::{
     thread,
 };
 
-use crate::support::{Proxy, Reply};
+use crate::support::{Proxy, Reply, encode};
 
 /// The largest value that Redis takes (`proto-max-bulk-len`).
 const VALUE: usize = 512 << 20;
@@ -56,4 +56,60 @@ fn an_idle_connection_costs_no_buffer() {
     }
     let each = (proxy.memory("VmRSS") - before) / clients.len();
     assert!(each < 16 << 10, "{each} bytes for each idle connection");
+}
+
+/// The largest memory taken beyond that of an idle proxy while so many clients send a command at the
+/// same time, and what they are answered.
+fn peak_of(clients: usize, command: &[u8]) -> (usize, Vec<Reply>) {
+    let rules = "guards: {max_command: 8mb, rules: [{keys: 'g:*', lock: 'l:{1}'}]}";
+    let proxy = Proxy::with().top(rules).start();
+    let mut all: Vec<_> = (0..clients).map(|_| proxy.client()).collect();
+    all[0].cmd(&["PING"]);
+    let before = proxy.memory("VmRSS");
+    let (begin, end) = command.split_at(command.len() - 3);
+    for client in &mut all {
+        client.send(begin);
+    }
+    for client in &mut all {
+        client.send(end);
+    }
+    let answers = all.iter_mut().map(|client| client.reply()).collect();
+    (proxy.memory("VmHWM").saturating_sub(before), answers)
+}
+
+#[test]
+fn a_guarded_command_costs_at_most_twice_its_bytes_however_it_is_made() {
+    let small = ["GET", "a"].repeat(400_000);
+    let sort = encode(&[&["SORT", "k"], &small[..]].concat());
+    let keys = encode(&[&["DEL", "g:1"], &["a"; 250_000][..]].concat());
+    let value = encode(&["SET", "g:1", &"x".repeat(6 << 20)]);
+    let migrate = encode(&[&["MIGRATE", "h", "1", "", "0", "9", "KEYS"], &["a"; 400_000][..]].concat());
+    for (command, error) in [
+        (sort, "ERR too much in one command"),
+        (migrate, "ERR too much in one command"),
+        (keys, "NOTHELD"),
+        (value, "NOTHELD"),
+    ] {
+        let (clients, length) = (8, command.len());
+        let (peak, answers) = peak_of(clients, &command);
+        for answer in answers {
+            assert!(answer.error().starts_with(error), "{answer:?}");
+        }
+        // What the proxy's threads need to look at a command, one each, and the allocator.
+        let bound = 2 * clients * length + (32 << 20);
+        assert!(peak <= bound, "{} KB for {clients} of {} KB", peak >> 10, length >> 10);
+    }
+}
+
+#[test]
+fn the_data_node_is_asked_only_about_commands_of_ordinary_size() {
+    let rules = "guards: [{keys: 'g:*', lock: 'l:{1}'}]";
+    let proxy = Proxy::with().top(rules).start();
+    let mut client = proxy.client();
+    let sort = |words: usize| [&["SORT", "k"], &["GET", "a"].repeat(words / 2 - 1)[..]].concat();
+    assert_eq!(client.cmd(&sort(1000)), Reply::Array(Vec::new()));
+    assert!(client.cmd(&sort(1002)).error().starts_with("ERR too much in one command"));
+    let long = "x".repeat(64 << 10);
+    assert!(client.cmd(&["SORT", &long]).error().starts_with("ERR too much in one command"));
+    assert_eq!(client.cmd(&["SORT", &long[8..]]), Reply::Array(Vec::new()));
 }

@@ -24,6 +24,11 @@ impl HeldReply {
         HeldReply { whose, limit, kept: Vec::new() }
     }
 
+    /// Number of bytes held.
+    pub(super) fn length(&self) -> usize {
+        self.kept.len()
+    }
+
     /// Takes a piece of the reply. `ended`: the reply ends with it.
     pub(super) fn feed(&mut self, piece: &[u8], ended: bool) -> Fed {
         let mut fed = Fed { taken: piece.len(), ..Fed::default() };

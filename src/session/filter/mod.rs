@@ -74,6 +74,14 @@ impl Filter {
         matches!(self, Filter::Unwrap(unwrap) if unwrap.awaits_head())
     }
 
+    /// Returns how many bytes of the reply are held, if it is one that is held.
+    pub(super) fn holds(&self) -> Option<usize> {
+        match self {
+            Filter::Held(held) => Some(held.length()),
+            _ => None,
+        }
+    }
+
     /// Whether the reply must be ended as it was begun, as its announced length was changed.
     pub(super) fn must_end(&self) -> bool {
         matches!(self, Filter::Listing(_))

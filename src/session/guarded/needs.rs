@@ -17,7 +17,7 @@ use super::{
 use crate::{
     clock::Instant,
     guard::{
-        Guards, Look, MAX_LOCKS, Need, Room, Stop,
+        Guards, Look, MAX_LOCKS, Need, Stop,
         fences::{self, FencedLock, MOVING},
         write::Write,
     },
@@ -39,10 +39,9 @@ impl Guarded {
         length: usize,
         by_script: Option<Write>,
         stop: Stop,
-        room: Option<Room>,
         guards: &Arc<Guards>,
     ) -> Guarded {
-        let write = GuardedCommand { length, by_script, _room: room, ..GuardedCommand::default() };
+        let write = GuardedCommand { length, by_script, ..GuardedCommand::default() };
         Guarded { write, stop, guards: guards.clone() }
     }
 }
@@ -75,8 +74,8 @@ fn stopped(write: GuardedCommand, stop: Stop, guards: Arc<Guards>, desk: &mut De
     let limit = guards.max_command;
     let (error, result) = match stop {
         Stop::Needs(needs) => return begin_write(write, needs, desk),
-        Stop::Ask(words) => {
-            let question = Question::Keys(guards.clone(), words);
+        Stop::Ask(command) => {
+            let question = Question::Keys(guards.clone(), command);
             return Progress::Ask(Box::new(Learning { write, guards }), question);
         }
         Stop::Unknown(name) => {

@@ -2,7 +2,7 @@
 
 use super::super::desk::Desk;
 use crate::{
-    guard::{Room, fences::FencedLock, write::Write},
+    guard::{fences::FencedLock, write::Write},
     resp::{encode, name::ReplyMode},
     told::shown,
 };
@@ -24,8 +24,6 @@ pub(super) struct GuardedCommand {
     pub(super) length: usize,
     /// Facts for the script. `None` if the write must go the long way.
     pub(super) by_script: Option<Write>,
-    /// Share of the room for large commands, given back when dropped.
-    pub(super) _room: Option<Room>,
     /// Replies are off or skipped: the write runs without an answer.
     pub(super) silent: bool,
     /// Replies are off, and were turned on for the proxy's questions.

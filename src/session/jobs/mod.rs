@@ -60,7 +60,7 @@ use super::{
 use crate::{
     bridge::Asker,
     clock::Instant,
-    guard::{Guards, learn::AskError},
+    guard::{Guards, asked::AskedCommand, learn::AskError},
     key::{Key, Token},
     lock::{Claim, FoundGrant, Grant, Holding, NoQuorum, NotAttached, NotGranted, Renewed},
     resp::{
@@ -250,7 +250,7 @@ pub(super) enum Question {
     /// Raises the fence of a lock to at least this number.
     Raise { key: Key, token: Token, claim: Claim, fence: u64 },
     /// Which keys this command writes: asked of the data node, over another connection.
-    Keys(Arc<Guards>, Vec<Vec<u8>>),
+    Keys(Arc<Guards>, AskedCommand),
     /// Which commands the data node has, as this one is not known.
     Commands(Arc<Guards>, Vec<u8>),
 }
