@@ -30,7 +30,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("sync", &[]),
     ("card", &["key", "sync"]),
     ("told", &["sync"]),
-    ("net", &["config", "metrics"]),
+    ("net", &["config", "metrics", "resp"]),
     ("sentinel", &["clock", "config", "metrics", "net", "resp", "sync"]),
     ("cluster", &["clock", "config", "metrics", "net", "resp"]),
     ("data", &["clock", "cluster", "config", "metrics", "net", "resp", "sentinel", "sync"]),

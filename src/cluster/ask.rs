@@ -97,7 +97,7 @@ async fn ask(
     let asking = async {
         let mut connection = match kept.filter(|connection| !connection.is_closed()) {
             Some(connection) => connection,
-            None => redis_client::connect(&url, connector).await?,
+            None => redis_client::connect_for(&url, connector, redis_client::LARGE).await?,
         };
         let mut question = redis::cmd("CLUSTER");
         let text: String = question.arg("NODES").query_async(&mut connection.redis).await?;

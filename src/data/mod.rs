@@ -291,11 +291,22 @@ impl DataNode {
     /// # Errors
     /// The network's and the node's, and that there is no data node now.
     pub(crate) async fn ask(&self) -> Result<(Arc<Tenure>, Connection), RedisError> {
+        self.ask_for(redis_client::ORDINARY).await
+    }
+
+    /// Connects as [`DataNode::ask`] does, for replies of at most `longest` bytes.
+    ///
+    /// # Errors
+    /// Those of [`DataNode::ask`].
+    pub(crate) async fn ask_for(
+        &self,
+        longest: usize,
+    ) -> Result<(Arc<Tenure>, Connection), RedisError> {
         let Some(tenure) = self.tenure() else {
             let why = self.problem().unwrap_or_default();
             return Err((ErrorKind::Io, "there is no data node now", why).into());
         };
-        let connection = redis_client::connect(&tenure.url, &self.connector).await?;
+        let connection = redis_client::connect_for(&tenure.url, &self.connector, longest).await?;
         Ok((tenure, connection))
     }
 

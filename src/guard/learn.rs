@@ -22,7 +22,7 @@ use super::{
     history::{self, DataHistory, SeenHistory},
     keys::{self, Positions},
 };
-use crate::data::DataNode;
+use crate::{data::DataNode, net::redis_client};
 
 /// How long an answer may take.
 const LIMIT: Duration = Duration::from_secs(1);
@@ -193,7 +193,7 @@ async fn follow(
     (history, seen): (&DataHistory, &mut SeenHistory),
     questions: &mut mpsc::Receiver<CatalogQuestion>,
 ) -> Result<(), AskError> {
-    let (tenure, mut connection) = data.ask().await?;
+    let (tenure, mut connection) = data.ask_for(redis_client::LARGE).await?;
     // Before any write passes.
     history.look(seen, &mut connection.redis).await;
     let mut looked = Instant::now();

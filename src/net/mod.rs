@@ -2,12 +2,13 @@
 //! come first.
 //!
 //! All code that touches a socket of Redis goes through [`Stream`], and need not know which kind it is.
-//! [`http_client`] asks other proxies at their admin addresses, and [`few`] keeps lists that they tell
+//! [`mod@bounded`] bounds what servers answer to the proxy's own questions. [`http_client`] asks other proxies at their admin addresses, and [`few`] keeps lists that they tell
 //! short.
 
 pub(crate) use outbox::Outbox;
 pub(crate) use tls::{Acceptor, Connector};
 
+pub(crate) mod bounded;
 pub(crate) mod few;
 pub(crate) mod http_client;
 #[cfg(test)]

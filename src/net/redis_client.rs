@@ -1,7 +1,7 @@
 //! The client library's connections to a Redis, over our streams: for the proxy's own questions,
 //! not for clients' commands.
 
-use std::time::Duration;
+use std::{sync::LazyLock, time::Duration};
 
 use bb8_redis::{
     bb8::ManageConnection,
@@ -9,9 +9,9 @@ use bb8_redis::{
         self, AsyncConnectionConfig, RedisConnectionInfo, RedisError, aio::MultiplexedConnection,
     },
 };
-use tokio::task::JoinHandle;
+use tokio::{runtime::Runtime, task::JoinHandle};
 
-use super::Connector;
+use super::{Connector, bounded::BoundedStream};
 use crate::config::RedisUrl;
 
 /// How long connecting may take.
@@ -19,6 +19,19 @@ const LIMIT: Duration = Duration::from_secs(1);
 
 /// How long a peer may be idle before it is probed.
 const KEEPALIVE: Duration = Duration::from_secs(3);
+
+/// Longest reply to an ordinary question, in bytes.
+pub(crate) const ORDINARY: usize = 64 * 1024;
+/// Longest reply to a question about all that a server has, such as its commands or the nodes of its
+/// cluster, in bytes.
+pub(crate) const LARGE: usize = 4 * 1024 * 1024;
+
+/// The thread on which what servers answer is read: one that answers without end takes nobody's time
+/// who serves clients or asks lock nodes. `None` if there can be no more threads.
+static READER: LazyLock<Option<Runtime>> = LazyLock::new(|| {
+    let mut reader = tokio::runtime::Builder::new_multi_thread();
+    reader.worker_threads(1).thread_name("servers").enable_all().build().ok()
+});
 
 /// Makes connections for bb8. bb8-redis's own manager knows neither our TLS settings nor when
 /// their files have changed.
@@ -34,7 +47,7 @@ pub(crate) struct Connection {
     driver: JoinHandle<()>,
 }
 
-/// Connects the client library to a Redis.
+/// Connects the client library to a Redis, for questions with an [`ORDINARY`] reply.
 ///
 /// # Errors
 /// The network's and the node's.
@@ -42,11 +55,30 @@ pub(crate) async fn connect(
     url: &RedisUrl,
     connector: &Connector,
 ) -> Result<Connection, RedisError> {
+    connect_for(url, connector, ORDINARY).await
+}
+
+/// Connects the client library to a Redis, for questions with a reply of at most `longest` bytes. The
+/// connection ends with a longer one.
+///
+/// # Errors
+/// The network's and the node's.
+pub(crate) async fn connect_for(
+    url: &RedisUrl,
+    connector: &Connector,
+    longest: usize,
+) -> Result<Connection, RedisError> {
     let stream = super::connect(url, connector, LIMIT, KEEPALIVE).await?;
+    let stream = BoundedStream::new(stream, longest);
     let (settings, options) = (redis_settings(url), AsyncConnectionConfig::new());
     let (redis, driver) =
         MultiplexedConnection::new_with_config(&settings, stream, options).await?;
-    Ok(Connection { redis, driver: tokio::spawn(driver) })
+    let driver = match &*READER {
+        // Tests have a clock of their own, on one thread.
+        Some(reader) if !cfg!(test) => reader.spawn(driver),
+        _ => tokio::spawn(driver),
+    };
+    Ok(Connection { redis, driver })
 }
 
 impl Connection {

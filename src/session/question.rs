@@ -103,11 +103,9 @@ impl Asked {
                 Question::Raise { key, token, claim, fence } => {
                     Asked::Raise(engine.raise(key, token, claim, fence))
                 }
-                Question::Keys(guards, command) => {
-                    Asked::Boxed(Box::pin(
-                        async move { Answer::Keys(guards.catalog.keys(command).await) },
-                    ))
-                }
+                Question::Keys(guards, command) => Asked::Boxed(Box::pin(async move {
+                    Answer::Keys(guards.catalog.keys(command).await)
+                })),
                 Question::Commands(guards, name) => Asked::Boxed(Box::pin(async move {
                     Answer::Commands(guards.catalog.again(name).await)
                 })),

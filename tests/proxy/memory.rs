@@ -83,7 +83,8 @@ fn a_guarded_command_costs_at_most_twice_its_bytes_however_it_is_made() {
     let sort = encode(&[&["SORT", "k"], &small[..]].concat());
     let keys = encode(&[&["DEL", "g:1"], &["a"; 250_000][..]].concat());
     let value = encode(&["SET", "g:1", &"x".repeat(6 << 20)]);
-    let migrate = encode(&[&["MIGRATE", "h", "1", "", "0", "9", "KEYS"], &["a"; 400_000][..]].concat());
+    let migrate =
+        encode(&[&["MIGRATE", "h", "1", "", "0", "9", "KEYS"], &["a"; 400_000][..]].concat());
     for (command, error) in [
         (sort, "ERR too much in one command"),
         (migrate, "ERR too much in one command"),

@@ -84,7 +84,9 @@ impl Copier {
     /// Connects to the node on a seat.
     pub(super) async fn connect(way: &Way) -> Result<Copier, RedisError> {
         let there = way.address.now()?;
-        let connection = within(redis_client::connect(&there.url, &way.connector)).await?;
+        let connection =
+            within(redis_client::connect_for(&there.url, &way.connector, redis_client::LARGE))
+                .await?;
         let (seat, db, took, noted) = (way.seat.seat, there.url.db, Duration::ZERO, String::new());
         let mut copier = Copier { seat, db, took, noted, who: None, connection };
         let mut load = redis::pipe();
