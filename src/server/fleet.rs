@@ -184,7 +184,7 @@ fn learn(shared: &Shared) {
 
 /// The replication id of the data node, by which proxies know that they have the same one.
 async fn replication_id(data: &DataNode) -> Result<Option<String>, RedisError> {
-    let (_, mut connection) = data.ask().await?;
+    let (_, mut connection) = data.ask_for(redis_client::LARGE).await?;
     let info: String =
         redis::cmd("INFO").arg("replication").query_async(&mut connection.redis).await?;
     let id = info.lines().find_map(|line| line.strip_prefix("master_replid:"));
@@ -238,7 +238,7 @@ impl Looker {
         let Ok(Ok(there)) = timeout(LIMIT, locating).await else { return };
         self.connection.take_if(|(url, kept)| *url != there.url || kept.is_closed());
         if self.connection.is_none() {
-            let connecting = redis_client::connect(&there.url, &self.way);
+            let connecting = redis_client::connect_for(&there.url, &self.way, redis_client::LARGE);
             match timeout(LIMIT, connecting).await {
                 Ok(Ok(connection)) => self.connection = Some((there.url, connection)),
                 Ok(Err(error)) => return self.failed(&error),
