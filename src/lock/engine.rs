@@ -478,7 +478,12 @@ impl Engine {
     /// Waits until the nodes that are up have carried out all earlier operations, for at most
     /// `limit`.
     pub async fn drain(&self, limit: Duration) {
-        self.locks.grants.nodes().drain(limit).await;
+        let begun = tokio::time::Instant::now();
+        // Behind all connections that have ended already.
+        let given_back = self.locks.grants.giving_back.acquire();
+        let _ = tokio::time::timeout(limit, given_back).await;
+        let left = limit.saturating_sub(begun.elapsed());
+        self.locks.grants.nodes().drain(left).await;
     }
 }
 

@@ -4,6 +4,7 @@
 use std::{ops::Range, sync::Arc, time::Duration};
 
 use arc_swap::{ArcSwap, Guard};
+use tokio::sync::Semaphore;
 
 use super::{
     Claim,
@@ -42,6 +43,8 @@ pub(super) struct Grants {
     pub(super) metrics: Arc<LockMetrics>,
     /// Lines in the log.
     pub(super) trail: Trail,
+    /// The turn of a connection that has ended with many session locks, to have them released.
+    pub(super) giving_back: Arc<Semaphore>,
 }
 
 impl Grants {
@@ -52,6 +55,7 @@ impl Grants {
             schedule: Arc::new(Schedule::new(config)),
             metrics,
             trail: Trail::new(config.prefix.len()),
+            giving_back: Arc::new(Semaphore::new(1)),
         }
     }
 

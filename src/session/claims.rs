@@ -508,13 +508,15 @@ impl Tokens {
     /// Releases all session locks, as the client has ended or RESET the connection. Those that
     /// adopted commands took stay: a pool closes connections whose locks are still counted on.
     pub(super) fn give_back(&mut self) {
+        let mut given_back = Vec::new();
         self.held.retain(|_, held| match held.keep.take_if(|keep| !keep.is_adopted()) {
             Some(keep) => {
-                keep.give_back();
+                given_back.push(keep);
                 false
             }
             None => true,
         });
+        Keep::give_back(given_back);
     }
 }
 

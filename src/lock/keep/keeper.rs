@@ -8,14 +8,20 @@ use super::{
     schedule::{FENCE_SHARE, renewed_after},
     watch::{Times, Watch},
 };
+use tokio::runtime::Handle;
+
 use crate::{
     clock::Instant,
     key::{Key, Token},
     lock::{Claim, Release, grants::Grants, locks::Locks, metrics::LostReason},
 };
 
+/// How many locks of connections that end are being released at the same time: more would fill the queues
+/// of the lock nodes, and other clients' LOCKs would be refused.
+const AT_ONCE: usize = 256;
+
 /// Keeps a session lock. Once this is dropped, the lock is renewed no more and runs out: its holder
-/// may count on it for as long as it was told. [`Keep::give_back`] ends the lock at once.
+/// may count on it for as long as it was told. [`Keep::give_back`] ends it.
 pub(crate) struct Keep {
     locks: Arc<Locks>,
     watch: Arc<Watch>,
@@ -59,13 +65,36 @@ impl Keep {
         Keep { locks: locks.clone(), watch }
     }
 
-    /// Releases the lock, or hands it over to the next waiter, as its holder wants it no more.
-    pub(crate) fn give_back(self) {
+    /// Releases these locks, or hands them over to the next waiters, as their holder wants them no more.
+    /// Many are released in batches, one behind the other.
+    pub(crate) fn give_back(mut keeps: Vec<Keep>) {
+        let Some(first) = keeps.first() else { return };
+        let giving_back = first.locks.grants.giving_back.clone();
+        let runtime = Handle::try_current().ok().filter(|_| keeps.len() > AT_ONCE);
+        let Some(runtime) = runtime else {
+            keeps.into_iter().for_each(|keep| drop(keep.release()));
+            return;
+        };
+        keeps.iter().for_each(Keep::unlocking);
+        runtime.spawn(async move {
+            let _turn = giving_back.acquire_owned().await;
+            while !keeps.is_empty() {
+                let batch = keeps.split_off(keeps.len().saturating_sub(AT_ONCE));
+                let releases: Vec<Release> = batch.into_iter().filter_map(Keep::release).collect();
+                for release in releases {
+                    // Nodes that do not answer release it as soon as they can be reached.
+                    let _ = release.await;
+                }
+            }
+        });
+    }
+
+    /// Begins to release the lock, unless it was lost.
+    fn release(self) -> Option<Release> {
         self.locks.grants.schedule.pause(&self.watch);
-        if self.watch.end() {
-            let Watch { key, token, claim, .. } = &*self.watch;
-            drop(Release::ask(&self.locks, key.clone(), token.clone(), Some(*claim)));
-        }
+        let Watch { key, token, claim, .. } = &*self.watch;
+        let ends = self.watch.end();
+        ends.then(|| Release::ask(&self.locks, key.clone(), token.clone(), Some(*claim)))
     }
 
     /// Notes that the holder is about to release the lock, which is no loss.
