@@ -1149,3 +1149,26 @@ fn a_silent_node_keeps_no_lock_from_being_renewed() {
     assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"));
     assert_eq!(lost(&proxy, ""), 0.0);
 }
+
+#[test]
+fn who_leaves_with_thousands_of_locks_keeps_nobody_else_from_locking() {
+    let proxy = proxy("60s");
+    let (mut leaving, mut other) = (proxy.client(), proxy.client());
+    let keys: Vec<String> = (0..8000).map(|n| format!("k{n}")).collect();
+    for some in keys.chunks(500) {
+        let locks: Vec<[&str; 2]> = some.iter().map(|key| ["LOCK", key]).collect();
+        leaving.send(&locks.iter().flat_map(|lock| encode(lock)).collect::<Vec<_>>());
+        some.iter().for_each(|_| drop(leaving.reply().grant()));
+    }
+    drop(leaving);
+    let is_held = |key: &String| !free(&proxy, key);
+    let mut granted = 0;
+    while is_held(&keys[0]) || is_held(&keys[7999]) {
+        for _ in 0..20 {
+            other.cmd(&["LOCK", &format!("other{granted}"), "PX", "60000"]).grant();
+            granted += 1;
+        }
+    }
+    assert!(granted > 0);
+    eventually("all are released", || !keys.iter().any(is_held));
+}
