@@ -8,14 +8,18 @@ export PATH := $(CURDIR)/target/node/node_modules/.bin:$(PATH)
 # Most tests wait for servers longer than they work.
 THREADS ?= $(shell echo $$((4 * $$(nproc))))
 
+# A package of its own, which is built with optimisation.
+MODEL := --manifest-path tests/model/Cargo.toml --target-dir target/model --quiet
+
 # Each for a share of the time; the one that runs real servers for three.
 FUZZ := requests replies grammar configuration node_replies differential differential differential
 
-.PHONY: help run test lint bench chaos fuzz compat suites dist dist-test advisories docker docker-test chart-test docs picture
+.PHONY: help run test model lint bench chaos fuzz compat suites dist dist-test fresh-test advisories docker docker-test chart-test docs picture
 
 help:
 	@echo "make run     a whole deployment on this machine: proxy, data node, five lock nodes"
 	@echo "make test    formatting, lints, and every test against real servers and clients"
+	@echo "make model   the model of the algorithm alone, through every state within bounds (ONLY=--ignored: wide)"
 	@echo "make bench   what commands and locks cost, beside other proxies and lock libraries"
 	@echo "make chaos   everything fails, for minutes: simulated (SEEDS=n), and with real processes"
 	@echo "             in network namespaces, as root (MINUTES=n); SEED=n; planted faults are found"
@@ -26,6 +30,7 @@ help:
 	@echo "make lint    formatting and lints alone"
 	@echo "make dist    what can be downloaded: a static binary as tar.gz, .deb and .rpm, into target/packages"
 	@echo "make dist-test  installs them in fresh roots of Debian, and locks there; as root"
+	@echo "make fresh-test  make run and make test in a bare Debian 12 with Rust and make (ONLY=run); as root"
 	@echo "make advisories  dependencies with known weaknesses; asks GitHub"
 	@echo "make docker  the container image lockgate:latest; docker-test: config/compose.yaml with it"
 	@echo "make chart-test  charts/lockgate, installed by Helm's code in a server that keeps what it is sent"
@@ -34,18 +39,19 @@ help:
 
 run:
 	@scripts/setup.sh run
-	$(CARGO) build --release --quiet
-	@exec target/release/lockgate dev
+	$(CARGO) build --profile quick --bin lockgate --quiet
+	@exec target/quick/lockgate dev
 
 lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --all-targets --quiet -- -D warnings
+	$(CARGO) clippy $(MODEL) --all-targets -- -D warnings
 
 test:
-	@scripts/setup.sh test
-	@$(MAKE) --no-print-directory lint
-	RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" $(CARGO) doc --no-deps --quiet
-	$(CARGO) test --quiet --no-fail-fast -- --test-threads=$(THREADS)
+	@CARGO=$(CARGO) THREADS=$(THREADS) scripts/test.sh
+
+model:
+	$(CARGO) test $(MODEL) -- $(ONLY)
 
 bench:
 	@scripts/setup.sh bench
@@ -99,6 +105,10 @@ dist:
 advisories:
 	@scripts/setup.sh deny
 	cargo deny check advisories
+
+fresh-test:
+	@scripts/setup.sh fresh
+	tests/packages/fresh.sh $(ONLY)
 
 dist-test:
 	@scripts/setup.sh dist

@@ -7,6 +7,7 @@
 #   scripts/setup.sh picture    the same as run, and what makes the picture of the status page
 #   scripts/setup.sh bench      the same as run, and the peers of the benchmarks
 #   scripts/setup.sh dist       what the packages are built with, and installed in by their test
+#   scripts/setup.sh fresh      what makes a bare root of Debian
 #   scripts/setup.sh deny       what looks at the dependencies' licenses and known weaknesses
 #   scripts/setup.sh chart      Helm, as a library for Python 3.12 or later, and Kubernetes's schemas
 #   scripts/setup.sh fuzz       the same as run, and cargo-fuzz; says how to get a nightly
@@ -29,11 +30,12 @@ case "${1:-run}" in
   dist) wanted+=("musl-gcc musl-tools" "aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu"
     "python3 python3" "rpm rpm" "debootstrap debootstrap" "qemu-aarch64-static qemu-user-static"
     "ip iproute2" "readelf binutils" "cpio cpio") ;;
+  fresh) wanted=("debootstrap debootstrap" "unshare util-linux" "git git") ;;
   chart | deny) ;;
   # libFuzzer is C++.
   fuzz) wanted+=("c++ g++") ;;
   docs) wanted=("git git") ;;
-  *) echo "usage: $0 run|test|chaos|picture|bench|dist|deny|chart|fuzz|docs" >&2; exit 2 ;;
+  *) echo "usage: $0 run|test|chaos|picture|bench|dist|fresh|deny|chart|fuzz|docs" >&2; exit 2 ;;
 esac
 
 missing=()
@@ -114,7 +116,7 @@ if [ "${1:-run}" = test ] && ! is_new_enough; then
 fi
 
 case "${1:-run}" in
-  run) exit ;;
+  run | fresh) exit ;;
   docs)
     command -v mdbook >/dev/null || cargo install --quiet --locked mdbook@0.5.4
     exit

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{self, LIMIT, Proxy, Reply, encode, eventually, relay::Relay};
+use crate::support::{self, LIMIT, Proxy, Reply, encode, eventually, machine, relay::Relay};
 use lockgate::tools::redis_server::RedisServer;
 
 #[test]
@@ -325,6 +325,7 @@ fn a_container_can_ask_for_health() {
 
 #[test]
 fn health_tries_all_addresses_of_a_name_and_the_port_that_is_left_out() {
+    machine::has_own_mounts();
     let proxy = Proxy::start();
     let hosts = tempfile::NamedTempFile::new().unwrap();
     // Whichever of its addresses is the first, nobody listens there.

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{self, Client, Proxy, Reply, eventually};
+use crate::support::{self, Client, Proxy, Reply, eventually, machine};
 
 fn text(reply: &Reply) -> String {
     match reply {
@@ -534,6 +534,7 @@ fn lists_pass_without_being_held() {
 
 /// The prompt of redis-cli in a terminal 150 columns wide.
 fn typed(port: u16, keys: &[&str]) -> String {
+    machine::has_terminals();
     let mut child = Command::new("timeout")
         .args(["20", "script", "--quiet", "--return", "--command"])
         .arg(format!("stty cols 150; exec redis-cli -p {port}"))

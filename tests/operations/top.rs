@@ -17,7 +17,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::who::{address_of, named};
-use crate::support::{Client, LIMIT, Proxy, Reply, encode, eventually};
+use crate::support::{Client, LIMIT, Proxy, Reply, encode, eventually, machine};
 
 const LOCKGATE: &str = env!("CARGO_BIN_EXE_lockgate");
 /// A name that clears the screen and changes the title, where it reaches a terminal.
@@ -31,6 +31,7 @@ struct Terminal {
 
 impl Terminal {
     fn start(width: u16, height: u16) -> Terminal {
+        machine::has_terminals();
         let terminal = Terminal { dir: tempfile::tempdir().unwrap() };
         let (width, height) = (width.to_string(), height.to_string());
         terminal.tmux(&["-f", "/dev/null", "new-session", "-d", "-x", &width, "-y", &height, "sh"]);

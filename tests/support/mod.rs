@@ -9,6 +9,7 @@
 
 pub mod browser;
 pub mod cluster;
+pub mod machine;
 pub mod relay;
 pub mod sentinel;
 
@@ -326,6 +327,12 @@ fn listening(
     let dir = tempfile::tempdir().expect("directory");
     let (file, log_file) = (dir.path().join("lockgate.yaml"), dir.path().join("log"));
     std::fs::write(&file, &config).expect("configuration");
+    if hosts.is_some() {
+        machine::has_own_mounts();
+    }
+    if hostname.is_some() {
+        machine::has_own_host_names();
+    }
     let mut child = Command::new("setpriv")
         .args(["--pdeathsig", "KILL"])
         // Each program replaces itself by the one that it starts.

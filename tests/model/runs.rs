@@ -1,20 +1,20 @@
 //! The lock algorithm, checked in every order in which things can happen.
 //!
 //! A checker takes a model of three lock nodes, two proxies and up to three clients through all its
-//! states. Each run bounds what may happen and go wrong in it (see `model/setup.rs`); within those
+//! states. Each run bounds what may happen and go wrong in it (see `setup.rs`); within those
 //! bounds nothing is left out. A run that `holds` has checked every state; one that `breaks` has a
 //! fault planted, so that no property is believed that could not fail. `MODEL_PATHS=1` prints the
 //! paths.
 //!
-//! Guarded writes have a model of their own (`model/guards.rs`), in which the lock nodes are one
+//! Guarded writes have a model of their own (`guards.rs`), in which the lock nodes are one
 //! party that grants.
 //!
-//! A step of the model does what the code does there: the scripts of the nodes (`model/node.rs`),
-//! the connections to them (`model/link.rs`), the proxies (`model/steps.rs`). Votes are counted by
+//! A step of the model does what the code does there: the scripts of the nodes (`node.rs`),
+//! the connections to them (`link.rs`), the proxies (`steps.rs`). Votes are counted by
 //! `src/lock/quorum.rs` itself.
 //!
-//! The test has a binary of its own: it starts no server, and its long runs are asked for by `cargo
-//! test --test model -- --ignored`.
+//! The model is a package of its own, built with optimisation: it does nothing but compute. `make model` runs it, and
+//! `make model ONLY=--ignored` its long runs.
 
 #![allow(
     clippy::unwrap_used,
@@ -23,53 +23,50 @@
     reason = "a test fails by panicking"
 )]
 
-/// The specification.
-mod model {
-    pub(crate) mod change;
-    pub(crate) mod epochs;
-    pub(crate) mod failover;
-    pub(crate) mod guards;
-    pub(crate) mod link;
-    pub(crate) mod node;
-    pub(crate) mod properties;
-    pub(crate) mod setup;
-    pub(crate) mod shards;
-    pub(crate) mod state;
-    pub(crate) mod steps;
-    pub(crate) mod turns;
+mod change;
+mod epochs;
+mod failover;
+mod guards;
+mod link;
+mod node;
+mod properties;
+mod setup;
+mod shards;
+mod state;
+mod steps;
+mod turns;
 
-    /// Lockgate's own rules by which votes are counted.
-    #[path = "../../src/lock/quorum.rs"]
-    #[allow(dead_code, reason = "not all of it is asked here")]
-    mod quorum;
+/// Lockgate's own rules by which votes are counted.
+#[path = "../../src/lock/quorum.rs"]
+#[allow(dead_code, reason = "not all of it is asked here")]
+mod quorum;
 
-    /// Lockgate's own rule by which coordinators take turns.
-    #[path = "../../src/lock/fitness/change/seals.rs"]
-    mod seals;
-}
+/// Lockgate's own rule by which coordinators take turns.
+#[path = "../../src/lock/fitness/change/seals.rs"]
+mod seals;
 
 use std::{fmt::Debug, hash::Hash, time::Instant};
 
 use stateright::{Checker, HasDiscoveries, Model};
 
-use model::{
+use self::{
     change::{
-        self, CHANGE_ALWAYS, COPIED_ANEW, Change, FENCES_ONWARD, FINISHED, GRANTED_AGAIN,
-        GRANTED_BY_B, KEPT_BY_B, ONE_DECISION, ONE_HOLDS, STAYS_RELEASED,
+        CHANGE_ALWAYS, COPIED_ANEW, Change, FENCES_ONWARD, FINISHED, GRANTED_AGAIN, GRANTED_BY_B,
+        KEPT_BY_B, ONE_DECISION, ONE_HOLDS, STAYS_RELEASED,
     },
     epochs::{
-        self, ADMITTED, EPOCHS_ALWAYS, Epochs, GRANTED as GRANTED_SECOND, NOT_STUCK, ONE_EPOCH,
+        ADMITTED, EPOCHS_ALWAYS, Epochs, GRANTED as GRANTED_SECOND, NOT_STUCK, ONE_EPOCH,
         ONE_HOLDER as ONE_COUNTS, ONWARD, RENEWED, Start,
     },
-    failover::{self, COPY_RENEWED, FAILOVER_ALWAYS, Failover, GRANTS_AGAIN, ONE_HELD, PUT_BACK},
-    guards::{self, *},
+    failover::{COPY_RENEWED, FAILOVER_ALWAYS, Failover, GRANTS_AGAIN, ONE_HELD, PUT_BACK},
+    guards::*,
     properties::*,
     setup::{Clocks, Fault, Quarantine, Setup},
     shards::{
-        self, EXCHANGED_GRANTS, KEPT_BY_SHARD, MOVED_GRANTS, ONE_AGREEMENT, ONE_OWNER,
-        PROMOTED_GRANTS, SHARDS_ALWAYS, Shards,
+        EXCHANGED_GRANTS, KEPT_BY_SHARD, MOVED_GRANTS, ONE_AGREEMENT, ONE_OWNER, PROMOTED_GRANTS,
+        SHARDS_ALWAYS, Shards,
     },
-    turns::{self, ENDS, NOT_SEALED, TAKEN_AND_DONE, TURNS_ALWAYS, Turns},
+    turns::{ENDS, NOT_SEALED, TAKEN_AND_DONE, TURNS_ALWAYS, Turns},
 };
 
 /// Checks all states: the properties of `always` hold in every state, and each other property in

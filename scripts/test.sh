@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# `make test`: formatting, lints, docs and all tests. Most tests wait for servers longer than they work, so what computes
+# runs beside them. What each part says goes to a file in target/tests/, and is shown where the part fails.
+# THREADS is how many tests run side by side.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+cargo=${CARGO:-cargo}
+threads=${THREADS:-$((4 * $(nproc)))}
+model=(--manifest-path tests/model/Cargo.toml --target-dir target/model --quiet)
+logs=target/tests
+rm -rf "$logs"
+mkdir -p "$logs"
+
+failed=()
+# Runs a command whose words go to the file of this name.
+part() {
+  local name=$1 begun=$SECONDS
+  shift
+  if "$@" >"$logs/$name.log" 2>&1; then
+    printf '%4d s  %-14s %s\n' $((SECONDS - begun)) "$name" "$(sed -n 's/^test result: ok. //p' "$logs/$name.log" | tail -n 1)"
+  else
+    touch "$logs/$name.failed"
+    printf '%4d s  %-14s FAILED\n' $((SECONDS - begun)) "$name"
+  fi
+}
+beside() { part "$@" & }
+# One after the other, behind what serves tests that wait.
+computing() {
+  local binary
+  for binary in "$@"; do part "$(named "$binary")" nice -n 10 "$binary" --test-threads 2; done
+}
+lints() {
+  nice -n 15 "$cargo" clippy --all-targets --quiet -- -D warnings
+  nice -n 15 "$cargo" clippy "${model[@]}" --all-targets -- -D warnings
+}
+docs() {
+  RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" nice -n 15 "$cargo" doc --no-deps --quiet
+}
+# The name of a test binary, whose file has a hash behind it.
+named() { basename "${1%-*}"; }
+
+# What the build needs comes before it; the clients and libraries of the tests beside it.
+scripts/setup.sh run
+"$cargo" fmt --all --check
+"$cargo" fmt --manifest-path tests/model/Cargo.toml --check
+beside setup scripts/setup.sh test
+setup=$!
+beside model nice -n 10 "$cargo" test "${model[@]}"
+"$cargo" test --no-run 2>&1 | tee "$logs/build.log" | { grep -E '^(warning|error)' -A 12 || :; }
+mapfile -t binaries < <(sed -n 's/^ *Executable .* (\(.*\))$/\1/p' "$logs/build.log")
+[ ${#binaries[@]} -gt 5 ] || { echo "the tests were not built: $logs/build.log" >&2; exit 1; }
+wait "$setup"
+
+compute=() alone=()
+for binary in "${binaries[@]}"; do
+  case $(named "$binary") in
+    servers) servers=$binary ;;
+    # One takes a server that is silent for 120 ms for one that has said all; the other has namespaces full of servers.
+    transparency | chaos) alone+=("$binary") ;;
+    *) compute+=("$binary") ;;
+  esac
+done
+beside servers "$servers" --test-threads "$threads"
+computing "${compute[@]}"
+part lints lints
+part docs docs
+wait
+for binary in "${alone[@]}"; do part "$(named "$binary")" "$binary" --test-threads 2; done
+
+for file in "$logs"/*.failed; do
+  [ -e "$file" ] || break
+  name=$(basename "$file" .failed)
+  failed+=("$name")
+  printf '\n== %s\n' "$name"
+  # The tests that failed and what they said; of what is no test, its end.
+  if grep -q '^failures:$' "$logs/$name.log"; then sed -n '/^failures:$/,$p' "$logs/$name.log"; else tail -n 60 "$logs/$name.log"; fi
+done
+[ ${#failed[@]} = 0 ] || { printf '\nfailed: %s\n' "${failed[*]}" >&2; exit 1; }
