@@ -108,6 +108,7 @@ pub(crate) mod seams {
         grants::NO_HEALS,
         jitter::set_seed,
         keep::schedule::{LATE, NOT_RETRIED},
+        longest::OWN_LONGEST,
         node::node::{NOT_ASKED_AGAIN, UNDONE},
         quorum::{TOO_SMALL, validity},
     };

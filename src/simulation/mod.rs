@@ -6,7 +6,8 @@
 //! [`connection`] that a session of the product serves, by LOCK or, where it is [`adopted`], as lock
 //! libraries do; where such locks are [`bridged`], some clients go past the proxies. [`checker`] checks
 //! what must hold, [`writes`] what must hold of guarded writes. In [`failover`] Sentinels promote a lock
-//! node's replica; in [`pools`] programs share tokens and connections. A seed that fails does so each time:
+//! node's replica; in [`pools`] programs share tokens and connections; in [`lengths`] one proxy grants
+//! for longer than the other. A seed that fails does so each time:
 //! `LOCKGATE_SEED=n cargo test --lib simulation` prints its history. `LOCKGATE_SEEDS=n` tries `n`
 //! seeds.
 
@@ -19,6 +20,7 @@ mod checker;
 mod client;
 mod connection;
 mod failover;
+mod lengths;
 mod lua;
 mod memory;
 mod network;
@@ -47,8 +49,8 @@ use crate::{
     lock::{
         Engine, WallClock, initialise, padded,
         seams::{
-            LATE, NEW_IF_BARE, NO_HEALS, NOT_ASKED_AGAIN, NOT_CONFIRMED, NOT_RETRIED, TOO_SMALL,
-            UNDONE, UNWATCHED, set_seed,
+            LATE, NEW_IF_BARE, NO_HEALS, NOT_ASKED_AGAIN, NOT_CONFIRMED, NOT_RETRIED, OWN_LONGEST,
+            TOO_SMALL, UNDONE, UNWATCHED, set_seed,
         },
     },
     net::memory::set_network,
@@ -151,6 +153,8 @@ enum Planted {
     FencesNotCopied,
     /// At a change of the lock nodes, nodes that are sealed vote.
     SealedVotes,
+    /// A proxy waits for the longest of its own grants alone.
+    OwnLongest,
 }
 
 impl Planted {
@@ -221,6 +225,7 @@ impl Planted {
         NOT_RETRIED.set(self == Planted::NotRetried);
         UNDONE.set(self == Planted::Undone);
         NOT_CONFIRMED.set(self == Planted::NotConfirmed);
+        OWN_LONGEST.set(self == Planted::OwnLongest);
     }
 }
 

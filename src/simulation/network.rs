@@ -4,6 +4,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
+    ops::Range,
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering},
@@ -345,6 +346,13 @@ impl Network {
         let time = Duration::from_millis(state.random.random_range(20..1500));
         let kind = state.random.random_range(0..8);
         state.pass_badly(index, proxy, time, kind)
+    }
+
+    /// Sets the clocks of these nodes forward by `by` ms.
+    pub(super) fn set_clocks(&self, which: Range<usize>, by: i64) {
+        let mut state = self.lock();
+        which.clone().for_each(|node| state.history.jumped(node));
+        state.nodes[which].iter_mut().for_each(|node| node.redis.set_clock(by));
     }
 
     /// Restarts a node without its memory.
