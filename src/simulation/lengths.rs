@@ -113,6 +113,9 @@ async fn live(seed: u64, _planted: Planted) -> RunOutcome {
     let begun = Instant::now();
     let engines = [0, 1].map(|proxy| Engine::start_alone(&config(proxy), clock(proxy, begun)));
     sleep(Duration::from_secs(2)).await;
+    // Before any clock jumps: the product's first inspection of a node, and the fleet's records, tell it
+    // within seconds of its start. Here is neither.
+    engines.iter().for_each(|engine| engine.heard_of(MAX_TTLS[0]));
     let is_over = Arc::new(AtomicBool::new(false));
     let lockers = [0, 1].map(|proxy| {
         let told = (network.clone(), checker.clone());

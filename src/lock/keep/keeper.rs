@@ -18,7 +18,7 @@ use crate::{
 
 /// How many locks of connections that end are being released at the same time: more would fill the queues
 /// of the lock nodes, and other clients' LOCKs would be refused.
-const AT_ONCE: usize = 256;
+const AT_ONCE: usize = 64;
 
 /// Keeps a session lock. Once this is dropped, the lock is renewed no more and runs out: its holder
 /// may count on it for as long as it was told. [`Keep::give_back`] ends it.
