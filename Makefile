@@ -12,7 +12,7 @@ THREADS ?= $(shell echo $$((4 * $$(nproc))))
 MODEL := --manifest-path tests/model/Cargo.toml --target-dir target/model --quiet
 
 # Each for a share of the time; the one that runs real servers for three.
-FUZZ := requests replies grammar configuration node_replies differential differential differential
+FUZZ := requests replies grammar bodies configuration node_replies differential differential differential
 
 .PHONY: help run test model lint bench chaos fuzz compat suites dist dist-test fresh-test advisories docker docker-test chart-test docs picture
 
@@ -71,7 +71,7 @@ chaos:
 
 fuzz:
 	@scripts/setup.sh fuzz
-	@failed=0; share=$$(($(or $(TIME),600) / 9)); echo "== lock scripts"; \
+	@failed=0; share=$$(($(or $(TIME),600) / 10)); echo "== lock scripts"; \
 	LOCKGATE_FUZZ_SECONDS=$$share LOCKGATE_SEED=$(or $(SEED),0) \
 		$(CARGO) test --release --quiet --lib whatever_they_drift_into -- --nocapture || failed=1; \
 	for target in $(FUZZ); do \

@@ -24,6 +24,7 @@
 //! - [`card`], [`key`], [`glob`], [`clock`], [`sync`], [`told`]: shared by several of them.
 //! - [`tools`]: the other commands of the binary: `dev`, `doctor`, `init`, `top`.
 //! - `simulation`, in tests alone: the real engine and real sessions over a simulated network.
+//! - `depth`, in tests alone: all that reads bytes from outside, on a small stack.
 //!
 //! `tests/layers.rs` says, and checks, which of them may name which.
 
@@ -37,6 +38,8 @@ pub mod command;
 // The binary reads a configuration; tests write one.
 pub mod config;
 mod data;
+#[cfg(test)]
+mod depth;
 mod fleet;
 // Tests hold its matching against Redis's.
 pub mod glob;
@@ -60,6 +63,9 @@ mod told;
 // The binary runs them; tests start a Redis with them.
 pub mod tools;
 
+/// Fuzzing reads bodies of scripts with it.
+#[doc(hidden)]
+pub use adopt::normal::is_lock_script;
 /// A test tells what goes the longer way from what does not.
 #[doc(hidden)]
 pub use guard::write::Write;

@@ -1,5 +1,7 @@
 //! What one look at the beginning of a command tells.
 
+use crate::resp::words::{Walk, WordStep};
+
 /// Where a command's keys are, as far as adoption cares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Class {
@@ -17,8 +19,6 @@ pub(super) enum Class {
     Function,
     /// SCRIPT, which may teach a script.
     Load,
-    /// CLIENT, HELLO and RESET, which may name the client.
-    Client,
 }
 
 /// What is known of all commands that begin with the same bytes up to the end of their name.
@@ -154,12 +154,16 @@ pub(super) fn class(name: &[u8]) -> Class {
         (5, Some(b'F')) if is("FCALL") => Class::Function,
         (8, Some(b'F')) if is("FCALL_RO") => Class::Function,
         (6, Some(b'S')) if is("SCRIPT") => Class::Load,
-        (6, Some(b'C')) if is("CLIENT") => Class::Client,
-        (5, Some(b'H')) if is("HELLO") => Class::Client,
-        (5, Some(b'R')) if is("RESET") => Class::Client,
         (length, Some(first)) if is_without_keys(name, length, first) => Class::None,
         _ => Class::First,
     }
+}
+
+/// Whether the command at the beginning of `bytes` has the body of a script in it.
+pub(crate) fn has_body(bytes: &[u8]) -> bool {
+    let WordStep::Word(range) = Walk::default().step(bytes) else { return false };
+    let is = |word: &str| bytes[range.clone()].eq_ignore_ascii_case(word.as_bytes());
+    is("EVAL") || is("SCRIPT")
 }
 
 /// Whether the command has no key behind its name, but something else.
@@ -171,10 +175,12 @@ fn is_without_keys(name: &[u8], length: usize, first: u8) -> bool {
         (4, b'E' | b'I' | b'K' | b'P' | b'R' | b'S' | b'T' | b'W') => {
             any(&["ECHO", "EXEC", "INFO", "KEYS", "PING", "ROLE", "SAVE", "SCAN", "TIME", "WAIT"])
         }
-        (5, b'B' | b'D' | b'M' | b'X') => any(&["BITOP", "DEBUG", "MULTI", "XREAD", "XINFO"]),
+        (5, b'B' | b'D' | b'H' | b'M' | b'R' | b'X') => {
+            any(&["BITOP", "DEBUG", "HELLO", "MULTI", "RESET", "XREAD", "XINFO"])
+        }
         (6, b'B' | b'C' | b'D' | b'L' | b'M' | b'O' | b'P' | b'X') => any(&[
-            "BGSAVE", "CONFIG", "DBSIZE", "LOLWUT", "MEMORY", "MODULE", "OBJECT", "PUBSUB",
-            "XGROUP",
+            "BGSAVE", "CLIENT", "CONFIG", "DBSIZE", "LOLWUT", "MEMORY", "MODULE", "OBJECT",
+            "PUBSUB", "XGROUP",
         ]),
         (7, b'C' | b'D' | b'F' | b'L' | b'M' | b'P' | b'S' | b'U' | b'W') => any(&[
             "CLUSTER", "COMMAND", "DISCARD", "FLUSHDB", "LATENCY", "MIGRATE", "PUBLISH", "SLAVEOF",
@@ -237,7 +243,7 @@ mod tests {
             (&["PUBLISH", "lock:1", "x"], true),
             (&["DEL", "key:1", "lock:1"], false),
             (&["EVAL", "return 1", "1", "lock:1"], false),
-            (&["CLIENT", "SETNAME", "x"], false),
+            (&["CLIENT", "SETNAME", "x"], true),
             (&["JSON.GET", "key:1"], true),
         ] {
             let mut bytes = Vec::new();

@@ -46,15 +46,14 @@ use self::{
     scripts::{Known, KnownScripts},
     seen::{AdoptTotals, SeenIdioms},
     task::{AdoptTask, AdoptWork, QueuedWork, SentBy},
+    transaction::Sightings,
     verdict::{AdoptVerdict, Limits},
 };
 use crate::{
     config::{AdoptMode, AdoptOptions, AdoptRule},
     glob::Budget,
     resp::{
-        encode, inline,
-        name::given_name,
-        number,
+        encode, number,
         words::{Walk, WordStep},
     },
 };
@@ -135,8 +134,6 @@ pub(crate) enum AdoptLook {
     More(usize),
     /// An idiom, or a command that should not be sent of an adopted key.
     Found(Found),
-    /// The client gives its name.
-    Introduced(Vec<u8>),
     /// SCRIPT EXISTS: this is forwarded in its place.
     Exists(Vec<u8>),
 }
@@ -225,12 +222,9 @@ impl Adoption {
         glance.is_free(bytes, &self.first_bytes).then(|| Alike::of(glance, bytes))
     }
 
-    /// Looks at the command at the beginning of `bytes`, of which more may come.
+    /// Looks at the command at the beginning of `bytes`, which is an array, and of which more may come.
     #[cold]
     pub(crate) fn look(&self, bytes: &[u8], limits: &Limits) -> AdoptLook {
-        if bytes.first() != Some(&b'*') {
-            return self.look_at_line(bytes, limits);
-        }
         let mut walk = Walk::default();
         let mut words = WordList::new();
         let end = loop {
@@ -366,26 +360,10 @@ impl Adoption {
         Some(Ruled { each, rule, options })
     }
 
-    fn look_at_line(&self, bytes: &[u8], limits: &Limits) -> AdoptLook {
-        let here = &bytes[..bytes.len().min(MAX_LOOK)];
-        let Some(end) = memchr::memchr(b'\n', here) else {
-            let is_whole = here.len() < MAX_LOOK;
-            return if is_whole {
-                AdoptLook::More(here.len() + 1)
-            } else {
-                self.too_long_line(limits)
-            };
-        };
-        let Some(words) = inline::split(&bytes[..end]) else { return AdoptLook::Free };
-        let words: WordList<'_> = words.iter().map(Vec::as_slice).collect();
-        self.look_at_words(&words, limits).of_length(end + 1)
-    }
-
     /// All words are here.
     fn look_at_words(&self, words: &[&[u8]], limits: &Limits) -> AdoptLook {
         let [name, rest @ ..] = words else { return AdoptLook::Free };
         match (class(name), rest) {
-            (Class::Client, _) => introduced(words),
             (Class::None, _) | (_, []) => AdoptLook::Free,
             (Class::Script, _) => self.look_at_script(words, limits),
             (Class::Load, [exists, digests @ ..]) if exists.eq_ignore_ascii_case(b"EXISTS") => {
@@ -502,6 +480,8 @@ impl Adoption {
             options: *options,
             aside: Vec::new(),
             sender: SentBy::default(),
+            seen: Sightings::new(),
+            sighting: None,
         }));
         match is_enforced {
             true => found.task = task,
@@ -687,27 +667,11 @@ impl Adoption {
         })
     }
 
-    /// A line is too long to be looked at. No library sends such; under an enforced rule the line
-    /// is refused, as nobody knows what it is about.
-    fn too_long_line(&self, limits: &Limits) -> AdoptLook {
-        let mut look = self.too_large(&[], limits);
-        if self.enforces()
-            && let AdoptLook::Found(found) = &mut look
-        {
-            let work = AdoptWork::Fail(
-                "ERR an inline command of more than 16 KB is refused where adopted locks are \
-                 enforced (adopt)",
-            );
-            found.task = Some(Box::new(AdoptTask::without_key(work)));
-        }
-        look
-    }
-
     /// Only these words could be looked at.
     fn too_large(&self, words: &[&[u8]], limits: &Limits) -> AdoptLook {
         let class = words.first().map_or(Class::Every, |name| class(name));
         let rule = match (class, words) {
-            (Class::None | Class::Client, _) => return AdoptLook::Free,
+            (Class::None, _) => return AdoptLook::Free,
             // Its key is not adopted, or it would not be looked at.
             (Class::First, [_, key, ..]) => self.rule(key),
             (_, [_, keys @ ..]) => {
@@ -788,19 +752,6 @@ fn lock_of(rule: &AdoptRule, key: &[u8]) -> Vec<u8> {
 fn first_of<'w, 'a>(count: &[u8], words: &'w [&'a [u8]]) -> &'w [&'a [u8]] {
     let count = number::integer(count).and_then(|count| usize::try_from(count).ok());
     count.and_then(|count| words.get(..count)).unwrap_or_default()
-}
-
-/// The name in CLIENT SETNAME, or behind SETNAME in HELLO.
-fn introduced(words: &[&[u8]]) -> AdoptLook {
-    let name = match words {
-        [reset] if reset.eq_ignore_ascii_case(b"RESET") => Some(&b""[..]),
-        words => given_name(words),
-    };
-    match name {
-        // Redis refuses others, and the client keeps the name that it has.
-        Some(name) if name.iter().all(u8::is_ascii_graphic) => AdoptLook::Introduced(name.to_vec()),
-        _ => AdoptLook::Free,
-    }
 }
 
 #[cfg(test)]

@@ -85,6 +85,11 @@ struct BodyWay<'a> {
     wrote: Option<(WriteCall<'a>, bool)>,
 }
 
+/// Whether a body with one key is one of the two.
+pub fn is_lock_script(body: &[u8]) -> bool {
+    of(body).is_some()
+}
+
 /// What a body with one key does, if it is one of the two.
 pub(crate) fn of(body: &[u8]) -> Option<Normal> {
     let block = lua::parse(body)?;

@@ -23,8 +23,6 @@ const MOST_KINDS: usize = 1024;
 const MOST_NAMES: usize = 64;
 /// Digests of unknown scripts that are told apart, which clients choose too.
 const MOST_DIGESTS: usize = 64;
-/// The longest name of a client that is kept, in bytes.
-const LONGEST_NAME: usize = 64;
 /// Lines in the log in one second; a program that starts has a dozen. What finds no room is
 /// told of when it is seen again.
 const LINES_A_SECOND: u32 = 32;
@@ -247,12 +245,6 @@ pub(super) fn tell(sighting: &Sighting, keys: &str, client: &str) {
     }
 }
 
-/// A client's name as it is kept: not too long; none for an empty one.
-pub(crate) fn kept_name(name: &[u8]) -> Option<Arc<str>> {
-    let cut = &name[..name.len().min(LONGEST_NAME)];
-    (!cut.is_empty()).then(|| String::from_utf8_lossy(cut).into())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -276,7 +268,7 @@ mod tests {
     fn names_and_digests_that_clients_choose_take_bounded_room() {
         let seen = SeenIdioms::new();
         for n in 0..5000_u64 {
-            seen.note(sighting(n), kept_name(n.to_string().as_bytes()).as_ref());
+            seen.note(sighting(n), Some(&n.to_string().into()));
         }
         let kinds = seen.kinds.lock();
         assert_eq!((kinds.names.len(), kinds.digests.len()), (MOST_NAMES, MOST_DIGESTS));
@@ -308,13 +300,6 @@ mod tests {
         assert!(seen.note(sighting(1), None).is_none(), "told of before");
         let told = (2..100).filter(|n| seen.note(sighting(*n), None).is_some()).count();
         assert!(told <= 3 * LINES_A_SECOND as usize, "{told}");
-    }
-
-    #[test]
-    fn names_are_kept_short() {
-        assert_eq!(kept_name(b""), None);
-        assert_eq!(kept_name(b"worker").as_deref(), Some("worker"));
-        assert_eq!(kept_name(&[b'x'; 10_000]).unwrap().len(), LONGEST_NAME);
     }
 
     #[test]

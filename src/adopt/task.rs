@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use super::{
+    Sighting,
     idiom::{Idiom, Op},
     normal::TtlUnit,
+    transaction::Sightings,
     verdict::{AdoptVerdict, Limits},
 };
 use crate::{
@@ -35,6 +37,10 @@ pub(crate) struct AdoptTask {
     pub(crate) aside: Vec<Vec<Vec<u8>>>,
     /// Who sends such a command.
     pub(crate) sender: SentBy,
+    /// What is to be counted once it is known that the client may send it.
+    pub(crate) seen: Sightings,
+    /// What the command itself is told as.
+    pub(crate) sighting: Option<Sighting>,
 }
 
 /// Who sends a command, as far as its words tell.
@@ -59,7 +65,19 @@ impl AdoptTask {
         let (key, lock, others, aside) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let options = AdoptOptions::default();
         let sender = SentBy::default();
-        AdoptTask { key, lock, database: None, others, work, options, aside, sender }
+        let (seen, sighting) = (Sightings::new(), None);
+        AdoptTask {
+            key,
+            lock,
+            database: None,
+            others,
+            work,
+            options,
+            aside,
+            sender,
+            seen,
+            sighting,
+        }
     }
 }
 

@@ -160,27 +160,6 @@ fn scripts_are_learned_from_eval_and_script_load() {
 }
 
 #[test]
-fn clients_give_their_names() {
-    let adoption = adoption();
-    let introduced = |words: &[&str], name: &str| {
-        let expected = AdoptLook::Introduced(name.as_bytes().to_vec());
-        assert_eq!(look(&adoption, words), expected, "{words:?}");
-    };
-    introduced(&["client", "SetName", "worker"], "worker");
-    introduced(&["HELLO", "3", "setname", "worker"], "worker");
-    introduced(&["HELLO", "3", "AUTH", "SETNAME", "secret", "SETNAME", "worker"], "worker");
-    introduced(&["RESET"], "");
-    for words in [
-        &["CLIENT", "ID"][..],
-        &["CLIENT", "SETNAME", "a b"],
-        &["HELLO"],
-        &["HELLO", "3", "AUTH", "SETNAME", "x"],
-    ] {
-        assert_eq!(look(&adoption, words), AdoptLook::Free, "{words:?}");
-    }
-}
-
-#[test]
 fn what_is_too_large_is_told_as_that() {
     let adoption = adoption();
     let large = "x".repeat(MAX_LOOK);
@@ -191,18 +170,6 @@ fn what_is_too_large_is_told_as_that() {
     assert_eq!((eval.rule, eval.op), (None, Op::TooLarge));
     assert_eq!(look(&adoption, &["SET", "key", &large]), AdoptLook::Free);
     assert_eq!(look(&adoption, &["PING", &large]), AdoptLook::Free);
-    let line = format!("SET lock:a {large}\r\n");
-    assert!(matches!(adoption.look(line.as_bytes(), &LIMITS), AdoptLook::Found(_)));
-}
-
-#[test]
-fn commands_as_text_are_looked_at() {
-    let adoption = adoption();
-    let look = |text: &str| adoption.look(text.as_bytes(), &LIMITS);
-    let AdoptLook::Found(found) = look("set lock:a \"t\" nx px 10\r\n") else { panic!() };
-    assert_eq!(found.sighting.op, Op::Acquire);
-    assert_eq!(look("set lock:a t"), AdoptLook::More(13));
-    assert_eq!(look("get key\r\n"), AdoptLook::Free);
 }
 
 /// What is noted of commands on one connection.

@@ -383,16 +383,26 @@ fn spec_of(spec: &Value) -> Option<KeySpec> {
 }
 
 /// Reads the reply to COMMAND GETKEYSANDFLAGS about a command of this name: the keys that are
-/// written.
-pub(super) fn written_keys(name: &[u8], reply: &Value) -> Vec<Vec<u8>> {
+/// written. Returns `None` if it is no such reply.
+pub(super) fn written_keys(name: &[u8], reply: &Value) -> Option<Vec<Vec<u8>>> {
     // As in `by_specs`; Redis 8.0 does not tell these keys by positions alone.
     let writes_what_it_reads = name.eq_ignore_ascii_case(b"xreadgroup");
-    let written = |pair: &Value| {
-        let [key, flags] = items(pair) else { return None };
-        let is_only_read = has(items(flags), "RO") && !writes_what_it_reads;
-        if is_only_read { None } else { text(key).map(<[u8]>::to_vec) }
-    };
-    items(reply).iter().filter_map(written).collect()
+    let (Value::Array(pairs) | Value::Set(pairs)) = reply else { return None };
+    let mut keys = Vec::new();
+    for pair in pairs {
+        let [key, flags @ (Value::Array(_) | Value::Set(_))] = items(pair) else { return None };
+        let key = text(key)?;
+        if !has(items(flags), "RO") || writes_what_it_reads {
+            keys.push(key.to_vec());
+        }
+    }
+    Some(keys)
+}
+
+/// Reads the reply to COMMAND GETKEYS. Returns `None` if it is no such reply.
+pub(super) fn keys(reply: &Value) -> Option<Vec<Vec<u8>>> {
+    let Value::Array(keys) = reply else { return None };
+    keys.iter().map(|key| text(key).map(<[u8]>::to_vec)).collect()
 }
 
 #[cfg(test)]
@@ -422,7 +432,31 @@ mod tests {
         let bulk = |bytes: &[u8]| Value::BulkString(bytes.to_vec());
         let flags = ["RO", "access"].map(|flag| Value::SimpleString(flag.to_owned()));
         let reply = Value::Array(vec![Value::Array(vec![bulk(b"s"), Value::Set(flags.into())])]);
-        assert_eq!(written_keys(b"xReadGroup", &reply), [b"s"]);
-        assert!(written_keys(b"sort", &reply).is_empty());
+        assert_eq!(written_keys(b"xReadGroup", &reply), Some(vec![b"s".to_vec()]));
+        assert_eq!(written_keys(b"sort", &reply), Some(Vec::new()));
+    }
+
+    #[test]
+    fn an_answer_that_redis_does_not_give_names_no_keys() {
+        let bulk = |bytes: &[u8]| Value::BulkString(bytes.to_vec());
+        let list = |items: &[Value]| Value::Array(items.to_vec());
+        let flags = list(&[Value::SimpleString("OW".to_owned())]);
+        for reply in [
+            Value::Nil,
+            Value::Okay,
+            Value::Int(1),
+            bulk(b"k"),
+            list(&[bulk(b"k")]),
+            list(&[list(&[bulk(b"k")])]),
+            list(&[list(&[bulk(b"k"), bulk(b"OW")])]),
+            list(&[list(&[Value::Int(1), flags.clone()])]),
+        ] {
+            assert_eq!(written_keys(b"sort", &reply), None, "{reply:?}");
+        }
+        for reply in [Value::Nil, Value::Okay, bulk(b"k"), list(&[Value::Nil]), list(&[flags])] {
+            assert_eq!(keys(&reply), None, "{reply:?}");
+        }
+        assert_eq!(keys(&list(&[bulk(b"k")])), Some(vec![b"k".to_vec()]));
+        assert_eq!(keys(&list(&[])), Some(Vec::new()));
     }
 }

@@ -18,7 +18,7 @@ use super::{
 use crate::{
     cluster::slot::{self, TAG},
     key::Key,
-    resp::{encode, number},
+    resp::{encode, expected::Expected, number},
 };
 
 /// Script that makes the data node remember a fence, and answers the largest fence that it knows.
@@ -240,6 +240,15 @@ fn is_about_slots(error: &[u8]) -> bool {
     [&b"MOVED "[..], b"TRYAGAIN ", b"CLUSTERDOWN "].iter().any(|code| error.starts_with(code))
 }
 
+/// The command by which fences are watched, and its reply.
+fn watch() -> (&'static str, Expected) {
+    #[cfg(feature = "planted")]
+    if std::env::var("LOCKGATE_PLANT").is_ok_and(|fault| fault == "watch") {
+        return ("EXISTS", Expected::Number);
+    }
+    ("WATCH", Expected::Ok)
+}
+
 impl FenceQuestion {
     /// Appends the question about `claims` to a connection that has `selected` this database. The
     /// first `before` replies belong to commands sent before the question. A fence announced with it
@@ -266,12 +275,7 @@ impl FenceQuestion {
             select(out, 0);
             missing.push_back(MissingReply::There);
         }
-        let watch = "WATCH";
-        #[cfg(feature = "planted")]
-        let watch = match std::env::var("LOCKGATE_PLANT") {
-            Ok(fault) if fault == "watch" => "EXISTS",
-            _ => watch,
-        };
+        let (watch, _) = watch();
         // One command of a cluster's client has keys of one slot.
         let at_once = if place == FencePlace::Alone { claims.len().max(1) } else { 1 };
         for (index, claims) in claims.chunks(at_once).enumerate() {
@@ -319,6 +323,18 @@ impl FenceQuestion {
     /// How many replies are missing.
     pub(crate) fn missing(&self) -> usize {
         self.missing.len()
+    }
+
+    /// How the replies that are missing look, in their order.
+    pub(crate) fn expected(&self) -> impl Iterator<Item = Expected> {
+        self.missing.iter().map(|missing| match missing {
+            MissingReply::Fence(_) => Expected::Text,
+            MissingReply::Replicas(_) => Expected::Number,
+            MissingReply::Watched(_) => watch().1,
+            MissingReply::Any | MissingReply::There | MissingReply::Back | MissingReply::Multi => {
+                Expected::Ok
+            }
+        })
     }
 
     /// Takes in a reply.

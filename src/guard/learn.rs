@@ -40,6 +40,13 @@ const MAX_ASKED: usize = 16;
 const AGAIN_LIMIT: Duration = Duration::from_secs(5);
 /// Longest name that is asked about, in bytes: clients choose it.
 pub(super) const LONGEST_NAME: usize = 256;
+/// Errors of COMMAND GETKEYS about a command that has no keys, or that Redis will not carry out.
+const NO_KEYS: [&str; 4] = [
+    "The command has no key arguments",
+    "Invalid command specified",
+    "Invalid number of arguments specified for command",
+    "Invalid arguments specified for command",
+];
 
 /// The data node's commands, as far as they are known.
 pub(crate) struct Catalog {
@@ -68,6 +75,9 @@ pub(crate) enum AskError {
     /// There is no connection, or no answer in time.
     #[error("the data node does not answer")]
     Silent,
+    /// The answer is none that Redis gives to such a question.
+    #[error("the data node's answer cannot be read")]
+    Unreadable,
 }
 
 impl Catalog {
@@ -270,25 +280,28 @@ async fn written(
     command: &AskedCommand,
 ) -> Result<Keys, AskError> {
     let words = command.words();
+    let [name, _, ..] = words[..] else { return Ok(Keys::new()) };
     let mut question = redis::cmd("COMMAND");
     question.arg("GETKEYSANDFLAGS").arg(&words[..]);
     match timeout(LIMIT, question.query_async::<Value>(redis)).await {
         Err(_) => return Err(AskError::Silent),
-        Ok(Ok(reply)) => {
-            let name = words.first().copied().unwrap_or_default();
-            return Ok(catalog::written_keys(name, &reply));
-        }
+        Ok(Ok(reply)) => return catalog::written_keys(name, &reply).ok_or(AskError::Unreadable),
         Ok(Err(_)) => {}
     }
     let mut question = redis::cmd("COMMAND");
     question.arg("GETKEYS").arg(&words[..]);
-    let reply = timeout(LIMIT, question.query_async::<Keys>(redis)).await;
+    let reply = timeout(LIMIT, question.query_async::<Value>(redis)).await;
     match reply.map_err(|_| AskError::Silent)? {
-        Ok(keys) => Ok(keys),
-        // The command has no keys, or words that Redis will refuse.
-        Err(error) if error.code() == Some("ERR") || error.code().is_none() => Ok(Keys::new()),
+        Ok(reply) => catalog::keys(&reply).ok_or(AskError::Unreadable),
+        Err(error) if tells_of_no_keys(&error) => Ok(Keys::new()),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Whether COMMAND GETKEYS says by this error that the command has no keys, or words that Redis refuses.
+/// Any other error leaves open which keys the command writes.
+fn tells_of_no_keys(error: &RedisError) -> bool {
+    error.code() == Some("ERR") && error.detail().is_some_and(|text| NO_KEYS.contains(&text))
 }
 
 #[cfg(test)]
@@ -318,6 +331,30 @@ mod tests {
         };
         assert_eq!(name, b"a");
         assert!(asked.try_recv().is_err());
+    }
+
+    #[test]
+    fn only_what_redis_says_tells_of_no_keys() {
+        let tells = |line: &str| {
+            let reply = redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).unwrap();
+            tells_of_no_keys(&reply.extract_error().unwrap_err())
+        };
+        for text in NO_KEYS {
+            assert!(tells(&format!("ERR {text}")), "{text}");
+        }
+        for line in [
+            "ERR unknown command 'COMMAND', with args beginning with: 'GETKEYS'",
+            "ERR unknown subcommand 'GETKEYS'. Try COMMAND HELP.",
+            "ERR",
+            "ERR The command has no key arguments yet",
+            "NOPERM The command has no key arguments",
+            "LOADING Redis is loading the dataset in memory",
+        ] {
+            assert!(!tells(line), "{line}");
+        }
+        let unreadable =
+            RedisError::from((redis::ErrorKind::Parse, "The command has no key arguments"));
+        assert!(!tells_of_no_keys(&unreadable));
     }
 
     #[tokio::test(start_paused = true)]

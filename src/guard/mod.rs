@@ -52,10 +52,7 @@ use crate::{
     config::{Config, Flush, GuardRule, GuardsConfig, Pattern, Policy},
     data::DataNode,
     glob::Budget,
-    resp::{
-        inline,
-        words::{Spans, Walk, WordStep},
-    },
+    resp::words::{Spans, Walk, WordStep},
     told::shown,
 };
 
@@ -342,11 +339,8 @@ impl Guards {
         self.rules.iter().any(|rule| matches(rule).unwrap_or(true)) || key.starts_with(FENCE_PREFIX)
     }
 
-    /// Looks at the command at the beginning of `bytes`, of which more may come.
+    /// Looks at the command at the beginning of `bytes`, which is an array, and of which more may come.
     pub(crate) fn look(&self, table: Option<&Table>, bytes: &[u8]) -> Look {
-        if bytes.first() != Some(&b'*') {
-            return self.look_at_line(table, bytes);
-        }
         let (mut walk, mut words) = (Walk::default(), Spans::new());
         let mut end = walk.find(bytes, &mut words, 1);
         let writes = words.first().and_then(|name| table?.writes(name, bytes));
@@ -382,19 +376,6 @@ impl Guards {
         }
         let ruling = ruling.unwrap_or_else(|| self.judge(writes, &words));
         ruled(ruling, &words, &bytes[..length])
-    }
-
-    /// Looks at an inline command.
-    #[cold]
-    fn look_at_line(&self, table: Option<&Table>, bytes: &[u8]) -> Look {
-        let Some(end) = memchr::memchr(b'\n', bytes) else {
-            return self.more(bytes.len() + 1, Walk::default());
-        };
-        let Some(words) = inline::split(&bytes[..end]) else { return Look::Free };
-        let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
-        let Some(name) = words.first() else { return Look::Free };
-        let writes = table.and_then(|table| table.get(name));
-        ruled(self.judge(writes, &words), &words, &bytes[..=end])
     }
 
     fn more(&self, least: usize, walk: Walk) -> Look {

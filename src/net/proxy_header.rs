@@ -100,7 +100,7 @@ pub(crate) async fn receive(client: &mut TcpStream) -> Result<Option<Ends>, Head
 }
 
 /// The ends that a header names, and its length. Returns `None` while the header goes on.
-fn parse(bytes: &mut [u8]) -> Result<Option<(Option<Ends>, usize)>, HeaderMissing> {
+pub(crate) fn parse(bytes: &mut [u8]) -> Result<Option<(Option<Ends>, usize)>, HeaderMissing> {
     let begins = |signature: &&[u8]| bytes.iter().zip(*signature).all(|(byte, sign)| byte == sign);
     if !SIGNATURES.iter().any(begins) {
         return Err(HeaderMissing::Other);

@@ -4,6 +4,9 @@
 //! `"…"` with `\n \r \t \b \a \xHH` and backslash-anything; `'…'` with `\'`;
 //! a closing quote must be followed by white space or the line's end. A vertical tab and a form feed
 //! are white space before a word and behind a closing quote, and a part of a word that has begun.
+//! `tests/proxy/word_ends.rs` holds this against a real Redis.
+
+use super::encode;
 
 /// Whether C's `isspace` accepts the byte in the "C" locale: what stands before a word.
 fn is_space(byte: u8) -> bool {
@@ -25,6 +28,17 @@ pub(super) fn plain_words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
         rest = &text[length..];
         Some(&text[..length])
     })
+}
+
+/// Writes the words of a line, which ends before its `\n`, as the array that means the same. Empty if
+/// there are no words. Returns `None` if the line's quotes do not balance.
+pub(crate) fn as_array(line: &[u8]) -> Option<Vec<u8>> {
+    let words = split(line)?;
+    let mut array = Vec::new();
+    if !words.is_empty() {
+        encode::command(&mut array, &words.iter().map(Vec::as_slice).collect::<Vec<_>>());
+    }
+    Some(array)
 }
 
 /// Splits a line into words. Returns `None` if its quotes do not balance.

@@ -6,6 +6,7 @@
 //! ([`split`], [`inline`]), and only our own replies are made ([`encode`]).
 
 pub mod encode;
+pub(crate) mod expected;
 pub mod inline;
 pub mod name;
 pub(crate) mod number;

@@ -283,3 +283,27 @@ pub fn given_name<Word: AsRef<[u8]>>(words: &[Word]) -> Option<&[u8]> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_give_their_names() {
+        for (words, name) in [
+            (&["client", "SetName", "worker"][..], Some("worker")),
+            (&["CLIENT", "SETNAME", ""], Some("")),
+            (&["HELLO", "3", "setname", "worker"], Some("worker")),
+            (&["HELLO", "3", "AUTH", "SETNAME", "secret", "SETNAME", "worker"], Some("worker")),
+            (&["CLIENT", "ID"], None),
+            (&["CLIENT", "SETNAME"], None),
+            (&["CLIENT", "SETNAME", "a", "b"], None),
+            (&["HELLO"], None),
+            (&["HELLO", "3", "SETNAME"], None),
+            (&["HELLO", "3", "AUTH", "SETNAME", "x"], None),
+            (&["RESET"], None),
+        ] {
+            assert_eq!(given_name(words), name.map(str::as_bytes), "{words:?}");
+        }
+    }
+}

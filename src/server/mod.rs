@@ -38,6 +38,16 @@ pub(crate) use entry::exposure::Exposure;
 pub use entry::listeners::Listeners;
 pub(crate) use upgrade::check as check_upgrade_socket;
 
+/// What a test of all readers reads here.
+#[cfg(test)]
+pub(crate) mod seams {
+    /// A line of another process, or what stands behind the `?` of a request.
+    pub(crate) fn read_lines(text: &str) {
+        super::upgrade::read_line(text);
+        super::admin::read_query(text);
+    }
+}
+
 use std::{path::PathBuf, sync::Arc};
 
 use tokio::sync::Notify;

@@ -9,30 +9,28 @@ use std::sync::Arc;
 use crate::{
     adopt::{
         AdoptLook, Adoption, Found, MAX_LOOK,
-        glance::Alike,
-        seen::kept_name,
+        glance::{Alike, has_body},
         task::{AdoptTask, AdoptWork},
-        transaction::{Track, TransactionPart},
+        transaction::{Sightings, Track, TransactionPart},
         verdict::Limits,
     },
-    resp::name::Name,
+    resp::{
+        name::Name,
+        words::{Walk, WordStep},
+    },
 };
 
-use super::desk::Desk;
+use super::{desk::Desk, sights::SeenCommand};
 
 /// What is looked at on one connection.
 pub(super) struct Audit {
     adoption: Arc<Adoption>,
     limits: Limits,
-    /// The client's name, if it has given one.
-    client: Option<Arc<str>>,
     track: Track,
     /// How the last command begins, if such are not looked at.
     last: Alike,
     /// The beginning of a command of which more is to come.
     begun: Option<Begun>,
-    /// The log has told of a command of this connection that was refused.
-    is_refusal_told: bool,
 }
 
 /// Fate of a command that may be about an adopted key.
@@ -45,12 +43,16 @@ pub(super) enum Adopting {
     Beside(Box<AdoptTask>),
     /// Dropped, and this is forwarded in its place.
     Instead(Vec<u8>),
+    /// Kept back until it is known that the data node has let the client in.
+    Unidentified,
     /// Answered by the proxy. The number is the command's length; 0: it is too long to be kept.
     Stop(Box<AdoptTask>, usize),
 }
 
 struct Begun {
     part: TransactionPart,
+    /// The command's reply is owed.
+    is_answered: bool,
     bytes: Vec<u8>,
     /// How many bytes are needed to look again.
     least: usize,
@@ -63,11 +65,9 @@ impl Audit {
         let locks = &desk.config.locks;
         Some(Box::new(Audit {
             limits: Limits { max_token: locks.max_token, max_ttl: locks.max_ttl },
-            client: None,
             track: Track::default(),
             last: Alike::NONE,
             begun: None,
-            is_refusal_told: false,
             adoption,
         }))
     }
@@ -81,7 +81,13 @@ impl Audit {
     /// Looks at a command before anything is done with it. `in_transaction`: a transaction about an
     /// adopted lock is open, which takes some that would be carried out at once elsewhere.
     #[inline]
-    pub(super) fn judge(&mut self, name: Name, bytes: &[u8], in_transaction: bool) -> Adopting {
+    pub(super) fn judge(
+        &mut self,
+        name: Name,
+        bytes: &[u8],
+        in_transaction: bool,
+        desk: &Desk,
+    ) -> Adopting {
         if !self.adoption.attends() || !matches!(name, Name::Other | Name::Watch) {
             return Adopting::Pass;
         }
@@ -95,6 +101,9 @@ impl Audit {
                 }
                 return Adopting::Pass;
             }
+        }
+        if !desk.is_let_in() && has_body(bytes) {
+            return Adopting::Unidentified;
         }
         self.judge_closely(name, bytes, in_transaction)
     }
@@ -113,17 +122,15 @@ impl Audit {
         };
         let is_watch = name == Name::Watch;
         let part = if is_watch { TransactionPart::Watch } else { TransactionPart::Other };
-        self.take_in(part, &look);
+        let seen = self.track.step(part, &look);
         let AdoptLook::Found(Found { task: Some(mut task), queued, length, sighting, .. }) = look
         else {
             return Adopting::Pass;
         };
+        // They count once it is known that the client may.
+        (task.seen, task.sighting) = (seen, Some(sighting));
         if let Some(work) = queued.filter(|_| in_transaction) {
             task.work = AdoptWork::Queue(work);
-        }
-        if matches!(task.work, AdoptWork::Refuse(_)) {
-            let (client, is_told) = (self.client.as_ref(), self.is_refusal_told);
-            self.is_refusal_told = self.adoption.note_refused(&sighting, client, is_told);
         }
         Adopting::Stop(task, length)
     }
@@ -133,9 +140,10 @@ impl Audit {
         self.track.spoil();
     }
 
-    /// Looks at a command that is forwarded, of which more than `bytes` may come.
+    /// Looks at a command that is forwarded, of which more than `bytes` may come, and notes what is
+    /// seen. `is_answered`: its reply is owed.
     #[inline]
-    pub(super) fn see(&mut self, name: Name, bytes: &[u8]) {
+    pub(super) fn see(&mut self, name: Name, bytes: &[u8], is_answered: bool, desk: &mut Desk) {
         let part = match name {
             Name::Other => {
                 if self.last.is(bytes) {
@@ -159,48 +167,56 @@ impl Audit {
         };
         // A transaction may begin here, in which every command is looked at.
         self.last = Alike::NONE;
-        self.look(part, bytes);
+        self.look(part, bytes, is_answered, desk);
     }
 
-    fn look(&mut self, part: TransactionPart, bytes: &[u8]) {
-        match self.adoption.look(bytes, &self.limits) {
-            AdoptLook::More(least) => {
-                self.begun = Some(Begun { part, bytes: bytes.to_vec(), least });
-            }
-            look => self.take_in(part, &look),
-        }
-    }
-
-    /// Takes in bytes that pass behind those of the command before.
-    #[inline]
-    pub(super) fn see_more(&mut self, bytes: &[u8]) {
-        if self.begun.is_some() {
-            self.look_again(bytes);
-        }
-    }
-
-    #[cold]
-    fn look_again(&mut self, bytes: &[u8]) {
-        let Some(mut begun) = self.begun.take() else { return };
-        let room = MAX_LOOK.saturating_sub(begun.bytes.len());
-        begun.bytes.extend_from_slice(&bytes[..bytes.len().min(room)]);
-        if begun.bytes.len() < begun.least {
-            self.begun = Some(begun);
+    fn look(&mut self, part: TransactionPart, bytes: &[u8], is_answered: bool, desk: &mut Desk) {
+        let is_unread = !desk.is_let_in() && has_body(bytes);
+        let look = match is_unread {
+            false => self.adoption.look(bytes, &self.limits),
+            true => match Walk::default().finish(bytes) {
+                WordStep::End(length) if length <= MAX_LOOK => {
+                    if desk.sights.has_room_for_body() {
+                        desk.sights.fresh.push(SeenCommand::Body(part, bytes[..length].to_vec()));
+                    }
+                    return;
+                }
+                WordStep::More(least) if least <= MAX_LOOK => AdoptLook::More(least),
+                // No library has such a script.
+                _ => return,
+            },
+        };
+        if let AdoptLook::More(least) = look {
+            self.begun = Some(Begun { part, is_answered, bytes: bytes.to_vec(), least });
             return;
         }
-        let Begun { part, bytes, .. } = begun;
-        match self.adoption.look(&bytes, &self.limits) {
-            AdoptLook::More(least) => self.begun = Some(Begun { part, bytes, least }),
-            look => self.take_in(part, &look),
-        }
+        let seen = self.track.step(part, &look);
+        desk.sights.fresh.extend(seen.into_iter().map(SeenCommand::Idiom));
     }
 
-    fn take_in(&mut self, part: TransactionPart, look: &AdoptLook) {
-        if let AdoptLook::Introduced(name) = look {
-            self.client = kept_name(name);
+    /// Looks at a command with the body of a script, whose client the data node has let in.
+    pub(super) fn look_at_body(&mut self, part: TransactionPart, bytes: &[u8]) -> Sightings {
+        let look = self.adoption.look(bytes, &self.limits);
+        self.track.step(part, &look)
+    }
+
+    /// Whether more is to come of a command that was looked at.
+    #[inline]
+    pub(super) fn has_begun(&self) -> bool {
+        self.begun.is_some()
+    }
+
+    /// Takes in bytes that pass behind those of the command before. Returns whether the reply to that
+    /// is owed.
+    pub(super) fn see_more(&mut self, bytes: &[u8], desk: &mut Desk) -> bool {
+        let Some(mut begun) = self.begun.take() else { return false };
+        let room = MAX_LOOK.saturating_sub(begun.bytes.len());
+        begun.bytes.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        let Begun { part, is_answered, ref bytes, least } = begun;
+        match bytes.len() < least {
+            true => self.begun = Some(begun),
+            false => self.look(part, &begun.bytes, is_answered, desk),
         }
-        for sighting in self.track.step(part, look) {
-            self.adoption.note(sighting, self.client.as_ref());
-        }
+        is_answered
     }
 }

@@ -23,6 +23,8 @@ pub(super) struct Conn {
     pub(super) auth_queued: bool,
     /// The selected database. `None` after a SELECT, until CLIENT INFO was asked.
     pub(super) database: Option<u64>,
+    /// The data node's error to a client that it has not let in, for the command that is scanned next.
+    pub(super) refusal: Vec<u8>,
     /// The client has spoken as replicas do.
     pub(super) is_replica: bool,
     /// The fences that are watched for the client's transaction.
@@ -41,6 +43,7 @@ impl Conn {
             blind_watch: false,
             auth_queued: false,
             database: Some(0),
+            refusal: Vec::new(),
             is_replica: false,
             armed: None,
             permissions: Permissions::new(authorize_cache),

@@ -126,6 +126,8 @@ pub(super) enum First {
     Pass(Pass),
     /// Refused: the command was being gathered, and other clients were given its room.
     NoRoom,
+    /// Refused by the data node's own error, as it has not let the client in.
+    Stranger,
 }
 
 /// Whether replies are matched to commands (docs/design/forwarding.md).
@@ -440,6 +442,10 @@ impl Core {
             }
             Progress::Pass(pass) => self.turn = Turn::Again(First::Pass(pass)),
             Progress::Again => self.turn = Turn::Again(First::Anew),
+            Progress::Stranger(error) => {
+                self.desk.conn.refusal = error;
+                self.turn = Turn::Again(First::Stranger);
+            }
             Progress::Answer(answering) => {
                 self.unheard = true;
                 if answering.is_empty() {
@@ -519,6 +525,7 @@ impl Core {
             self.filter = None;
         }
         self.desk.owed.clear();
+        self.desk.sights.forget();
         let passes = matches!(self.turn, Turn::Again(_));
         let waited = self.is_waiting();
         if !passes {

@@ -8,18 +8,17 @@ use super::{
     guarded::limit::ShortWay,
     lock_transaction::LockTransaction,
     losses::Losing,
-    metrics::GuardedWrite,
     owed::{Entry, Owed},
     planted::{self, PlantedFault},
     shared::Shared,
+    sights::Sights,
 };
 use crate::{
     card::ClientCard,
-    clock::Instant,
     config::Config,
     data::FrontView,
     guard::{
-        Need, Room, UNCOUNTED,
+        Room, UNCOUNTED,
         fences::{FencePlace, FencedLock},
         history::DataHistory,
         replicas::Replicas,
@@ -27,7 +26,7 @@ use crate::{
     key::{Key, Token},
     lock::{Grant, Keep},
     net::Outbox,
-    resp::{encode, name::ReplyMode},
+    resp::{encode, expected::Expected, name::ReplyMode},
 };
 
 /// The parts of a session that a job may use.
@@ -52,6 +51,7 @@ pub(super) struct Desk {
     history_changes: u64,
     /// The client's transaction about an adopted lock.
     pub(super) transaction: Option<Box<LockTransaction>>,
+    pub(super) sights: Sights,
     /// How the client is shown a cluster's nodes; none: no reply about them is changed.
     pub(super) view: Option<Arc<FrontView>>,
     /// Room of a large command that guards look at, from its first bytes until it has gone.
@@ -78,6 +78,7 @@ impl Desk {
             to_data: Outbox::default(),
             short_way: ShortWay::default(),
             transaction: None,
+            sights: Sights::default(),
             view: None,
             room: None,
             waker: Waker::noop().clone(),
@@ -95,13 +96,14 @@ impl Desk {
         self.history_changes = self.history.as_ref().map_or(0, |history| history.changes());
     }
 
-    /// Sends a command of the proxy's own, whose reply the client does not see.
-    pub(super) fn ask(&mut self, command: impl FnOnce(&mut Vec<u8>)) {
+    /// Sends a command of the proxy's own, whose reply the client does not see. A reply that is neither an
+    /// error nor `expected` voids the question: nothing that rests on it is done.
+    pub(super) fn ask(&mut self, expected: Expected, command: impl FnOnce(&mut Vec<u8>)) {
         let mut bytes = Vec::new();
         command(&mut bytes);
         self.to_data.push(&bytes);
         // Nothing else is owed, so there is room.
-        let _ = self.owed.push(Entry::Ours);
+        let _ = self.owed.push(Entry::Ours(expected));
     }
 
     /// Turns replies on if the client has turned them off, so that the next question is answered.
@@ -109,7 +111,9 @@ impl Desk {
     pub(super) fn speak_up(&mut self) -> bool {
         let is_off = self.conn.reply_mode == ReplyMode::Off;
         if is_off {
-            self.ask(|out| encode::command(out, &[b"CLIENT", b"REPLY", b"ON"]));
+            self.ask(Expected::Ok, |out| {
+                encode::command(out, &[b"CLIENT", b"REPLY", b"ON"]);
+            });
         }
         is_off
     }
@@ -227,6 +231,12 @@ impl Desk {
             })
     }
 
+    /// Whether rules judge commands, or a front hides a cluster's nodes. Lines are then forwarded as arrays
+    /// of the words that were judged.
+    pub(super) fn has_rules(&self) -> bool {
+        self.shared.guards.is_some() || self.shared.adoption.is_some() || self.view.is_some()
+    }
+
     /// Has the watchdog renew a session lock from now on. Returns `None` if the lock was granted
     /// elsewhere and its claim is not known here.
     pub(super) fn keep(
@@ -239,25 +249,6 @@ impl Desk {
         let claim = grant.claim?;
         let losses = self.losing.listen(&self.waker, &self.card);
         Some(self.shared.engine.keep(key, token, claim, ttl, grant.until, losses))
-    }
-
-    /// Counts a write that passes whether its locks are held or not, and logs one whose lock is not
-    /// held.
-    pub(super) fn audit(&self, needs: &[Need]) {
-        let now = Instant::now();
-        let missing = needs.iter().find(|need| {
-            let key = self.key(&need.lock);
-            self.tokens.claim(&key, now).is_none() && !self.tokens.is_attached(&key)
-        });
-        match missing {
-            None => self.shared.metrics.guarded(GuardedWrite::Passed),
-            Some(need) => {
-                self.shared.metrics.guarded(GuardedWrite::Audited);
-                if let Some(guards) = &self.shared.guards {
-                    guards.tell_of_audited(need);
-                }
-            }
-        }
     }
 }
 

@@ -4,7 +4,12 @@ use std::sync::Arc;
 
 use super::{
     guarded::needs::Guarded,
-    jobs::{Waits, adopted_exec::Misfit, own::OwnCommand, pass::Instead},
+    jobs::{
+        Waits,
+        adopted_exec::Misfit,
+        own::OwnCommand,
+        pass::{Instead, StrangerRefused},
+    },
     losses::Refused,
 };
 use crate::{
@@ -30,6 +35,8 @@ pub(super) enum Dropping {
     Adopted(Box<AdoptTask>),
     /// A command in whose place this is forwarded, which has one plain reply.
     Replaced(Vec<u8>),
+    /// A command of a client that the data node has not let in, and the data node's error.
+    Stranger(Vec<u8>),
     /// A command that a transaction about an adopted lock does not take, and the error for it.
     Misfit(&'static str),
 }
@@ -50,6 +57,7 @@ impl Dropping {
             Dropping::Lost(refused) => Box::new(refused),
             Dropping::Adopted(task) => Box::new(OwnCommand::adopted(task, 0)),
             Dropping::Replaced(instead) => Box::new(Instead(instead)),
+            Dropping::Stranger(error) => Box::new(StrangerRefused(error)),
             Dropping::Misfit(error) => Box::new(Misfit(error)),
             Dropping::Unguardable(guards, why) => {
                 let stop = match why {

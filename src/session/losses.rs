@@ -205,6 +205,17 @@ impl Losing {
         }
     }
 
+    /// Notes that the line at `position` of the client's bytes became longer by `more`, or shorter.
+    #[cold]
+    pub(super) fn note_rewritten(&mut self, position: u64, more: i64) {
+        if let Some(news) = &mut self.news
+            && let NewsStage::Told { until } = &mut news.stage
+            && position < *until
+        {
+            *until = until.saturating_add_signed(more);
+        }
+    }
+
     /// Notes that all of the client's bytes so far were read. With TLS their number was not known
     /// before.
     #[inline]

@@ -13,8 +13,9 @@
 //! - [`core`]: a session without its sockets: who has the floor, and what a step leads to.
 //! - [`requests`]: client → data node. [`screen`]: which commands guards are about. [`gather`]:
 //!   large commands, until they are whole. [`dropping`]: commands whose bytes are dropped as they
-//!   arrive. [`audit`]: a look at lock idioms of existing libraries as they pass. [`transact`]:
-//!   which commands a transaction about an adopted lock takes.
+//!   arrive. [`audit`]: a look at lock idioms of existing libraries as they pass. [`sights`]:
+//!   what was seen, until the data node has answered; [`settling`] counts it then. [`transact`]: which commands a transaction about
+//!   an adopted lock takes.
 //! - [`replies`]: data node → client. [`filter`]: replies that are changed on their way.
 //! - [`jobs`]: commands that have the floor. [`guarded`]: writes that guards are about.
 //! - [`desk`]: the parts of a session that a job may use: [`conn`], what the data node thinks of
@@ -59,7 +60,9 @@ mod question;
 mod replies;
 mod requests;
 mod screen;
+mod settling;
 mod shared;
+mod sights;
 mod transact;
 mod unread;
 

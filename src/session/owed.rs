@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 
 use super::conn::State;
 use crate::resp::{
+    expected::Expected,
     name::{Channels, Listing, Topology},
     reply::Frame,
 };
@@ -24,6 +25,8 @@ const MAX_NAMES: usize = 64;
 pub(super) enum Entry {
     /// As many plain replies, of which only the number matters.
     Plain(u32),
+    /// One plain reply, which settles so many sights.
+    Seen(u8),
     /// The reply to a command whose effects inside EXEC could not be followed: MULTI must not queue
     /// it.
     Unqueued,
@@ -54,7 +57,30 @@ pub(super) enum Entry {
     /// A reply about the cluster, to a client that came through a front.
     Topology(Topology),
     /// The reply to a command that the proxy sent for itself.
-    Ours,
+    Ours(Expected),
+}
+
+impl Entry {
+    /// Whether Redis can answer the command with this frame, where the session goes by the answer.
+    fn may_be_answered_by(self, frame: Frame<'_>) -> bool {
+        match self {
+            Entry::Multi
+            | Entry::Watch
+            | Entry::Unwatch
+            | Entry::Discard
+            | Entry::SetName
+            | Entry::Reset
+            | Entry::Quit
+            | Entry::Monitor => matches!(frame.kind(), b'+' | b'-'),
+            Entry::Exec | Entry::ArmedExec => matches!(frame.kind(), b'*' | b'_' | b'-'),
+            Entry::Hello => match frame.kind() {
+                b'%' | b'-' => true,
+                b'*' => !is_message(frame),
+                _ => frame.head.starts_with(b"+QUEUED"),
+            },
+            _ => true,
+        }
+    }
 }
 
 /// Treatment of a frame.
@@ -64,6 +90,12 @@ pub(super) enum Verdict {
     Pass,
     /// Passes the frame on: the data node has accepted a command that may have given a name.
     Named,
+    /// Passes the frame on, which settles so many sights.
+    Seen {
+        count: u8,
+        /// The data node refuses the client.
+        is_refused: bool,
+    },
     /// Passes the frame on: the connection is as new.
     Reset,
     /// Passes the frame and all behind it on untouched: it was not expected, or nothing behind it
@@ -104,6 +136,25 @@ impl Owed {
             return false;
         }
         self.queue.push_back(entry);
+        true
+    }
+
+    /// Has the reply that was noted last settle so many sights more. Returns `false` if that is no plain
+    /// reply.
+    #[must_use]
+    pub(super) fn mark_last(&mut self, sights: usize) -> bool {
+        let Ok(sights) = u8::try_from(sights) else { return false };
+        let is_full = self.queue.len() >= MAX_ENTRIES;
+        match self.queue.back_mut() {
+            Some(Entry::Plain(run)) if *run > 1 && !is_full => {
+                *run -= 1;
+                self.queue.push_back(Entry::Seen(sights));
+            }
+            Some(last @ Entry::Plain(1)) => *last = Entry::Seen(sights),
+            // More of the same command has been looked at.
+            Some(Entry::Seen(before)) if before.checked_add(sights).is_some() => *before += sights,
+            _ => return false,
+        }
         true
     }
 
@@ -156,7 +207,7 @@ impl Owed {
             use Entry::{ArmedExec, Exec, Guarded, Listing, Ours, Sync, Topology};
             let has_topologies =
                 || self.queued.as_ref().is_some_and(|queued| !queued.topologies.is_empty());
-            matches!(entry, Ours | Sync | Listing(_) | Topology(_) | ArmedExec | Guarded)
+            matches!(entry, Ours(_) | Sync | Listing(_) | Topology(_) | ArmedExec | Guarded)
                 || matches!(entry, Exec) && has_topologies()
         };
         self.queue.front().filter(special).copied()
@@ -230,7 +281,15 @@ impl Owed {
                 *run -= 1;
                 return Verdict::Pass;
             }
-            Entry::Plain(_) | Entry::Ours => {}
+            Entry::Plain(_) | Entry::Ours(_) => {}
+            Entry::Seen(count) => {
+                let is_refused = frame.kind() == b'-'
+                    && (!state.known
+                        || frame.head.starts_with(b"-NOAUTH")
+                        || frame.head.starts_with(b"-NOPERM"));
+                verdict = Verdict::Seen { count: *count, is_refused };
+            }
+            _ if !front.may_be_answered_by(frame) => return Verdict::Lost,
             Entry::Multi => state.multi |= ok,
             // Redis ends the transaction even if it refuses EXEC.
             Entry::Exec | Entry::ArmedExec => {
@@ -247,7 +306,7 @@ impl Owed {
                 *state = State::default();
                 verdict = Verdict::Reset;
             }
-            Entry::Hello if matches!(frame.kind(), b'%' | b'*') => {
+            Entry::Hello if frame.kind() != b'-' && !queued => {
                 state.resp3 = frame.kind() == b'%';
                 verdict = Verdict::Named;
             }

@@ -4,7 +4,7 @@ use tracing::warn;
 
 use super::{
     core::{Core, Tracking},
-    filter::{DROPPED, Filter, Heard, HeldTopology, Whose},
+    filter::{DROPPED, Filter, Heard, HeldTopology, REPLY_LIMIT, Whose},
     guarded::log::{EXEC, tell_refused},
     metrics::GuardedWrite,
     owed::{Entry, Verdict},
@@ -19,7 +19,7 @@ impl Core {
             return bytes.len();
         }
         let (mut from, mut pos) = (0, 0);
-        let is_watched = self.desk.shared.guards.is_some();
+        let is_watched = self.desk.shared.guards.is_some() || self.audit.is_some();
         // A list that was begun must be ended, as its announced length was changed.
         while self.tracking == Tracking::Matched || self.filter.is_some() {
             let desk = &mut self.desk;
@@ -101,6 +101,9 @@ impl Core {
                     continue;
                 }
                 Some(verdict @ (Verdict::Reset | Verdict::Named)) => self.become_another(verdict),
+                Some(Verdict::Seen { count, is_refused }) => {
+                    self.settle_sights(count.into(), is_refused);
+                }
                 Some(Verdict::Pass) | None => {}
             }
             if !self.hear(heard) || self.hides() {
@@ -142,6 +145,15 @@ impl Core {
         match heard {
             Heard::Nothing => {}
             Heard::Reply(reply) => self.step(|job, desk| job.reply(&reply, desk)),
+            Heard::Unexpected(reply) => {
+                // Nothing that rests on the question is carried out.
+                self.relay();
+                if self.tracking != Tracking::Relayed || reply.len() >= REPLY_LIMIT {
+                    self.tracking = Tracking::Closing;
+                    return false;
+                }
+                self.to_client.push(&reply);
+            }
             Heard::Made => self.step(|job, desk| job.made(desk)),
             Heard::Held(made, reply) => self.step(|job, desk| job.held(made, reply, desk)),
             Heard::NotMade(reply) => self.step(|job, desk| job.not_made(&reply, desk)),
@@ -191,7 +203,7 @@ impl Core {
                 self.relay();
                 return false;
             }
-            Entry::Ours if first != b'>' => self.filter = Some(Filter::ours()),
+            Entry::Ours(expected) if first != b'>' => self.filter = Some(Filter::ours(expected)),
             Entry::Guarded if first != b'>' => {
                 if let Some((whose, silent)) = self.wraps() {
                     let held = self.holds().map(|limit| Filter::held(whose, limit));

@@ -14,7 +14,7 @@ use super::{
         Pass,
         adopted_beside::BesideDataNode,
         own::OwnCommand,
-        pass::{ClientReply, Login},
+        pass::{ClientReply, Login, Unidentified},
     },
     losses::Refused,
     metrics::CloseReason,
@@ -27,9 +27,10 @@ use crate::{
     command::{self, MAX_WORDS, operator},
     guard::catalog::{Glance, Table},
     resp::{
+        inline,
         name::{Name, Own, ReplyMode},
         number,
-        request::{INLINE_LIMIT, NextRequest},
+        request::{INLINE_LIMIT, NextRequest, RequestScanner},
         split::{Split, split},
         words::{hides_a_name, without_zero_bytes},
     },
@@ -39,6 +40,8 @@ use crate::{
 /// answers with its protocol error: the beginning of a command, and an invalid length.
 const BEGINNING: &[u8] = b"*1\r\n";
 const BAD_LENGTH: &[u8] = b"$-1\r\n";
+/// Forwarded in place of a line whose quotes do not balance, so that no server reads the line otherwise.
+const UNBALANCED: &[u8] = b"\"\r\n";
 /// Bytes of a command of ours besides its key and token: lengths, options, numbers.
 const WORDS_SLACK: usize = 512;
 
@@ -51,6 +54,20 @@ enum Flow {
     /// Dropped: its bytes, as they arrive.
     Drop(Dropping),
     /// Dropped, with all behind it: a LOCK of a client that has gone, and what was to run under it.
+    Unwanted,
+}
+
+/// Fate of a line that is judged as an array.
+enum LineFlow {
+    /// Dropped without an answer: it has no words.
+    Done,
+    /// The array was forwarded.
+    Forwarded,
+    /// The array was kept back, and all behind the line is to be.
+    Kept,
+    /// Dropped, with an answer.
+    Dropped,
+    /// Dropped, with all behind it.
     Unwanted,
 }
 
@@ -72,6 +89,8 @@ struct Scan {
     lost: bool,
     /// There are guards.
     is_guarded: bool,
+    /// There are guards or adopt rules, by which commands are counted.
+    is_seen: bool,
     /// Glance at the last command. It holds for the next command too if that begins alike: with a
     /// glance at each, a GET at depth 16 takes 229 instructions instead of 189.
     glance: Glance,
@@ -118,10 +137,11 @@ impl Core {
             first,
             lost: self.desk.losing.has_news(),
             is_guarded: table.is_some(),
+            is_seen: table.is_some() || self.audit.is_some(),
             glance: Glance::More,
         };
-        if let Some(audit) = &mut self.audit {
-            audit.see_more(bytes);
+        if self.audit.as_ref().is_some_and(|audit| audit.has_begun()) {
+            self.see_more(bytes);
         }
         let mut is_unwanted = false;
         // Bytes from here on are kept back.
@@ -170,15 +190,30 @@ impl Core {
                         from = at;
                         break at;
                     }
-                    if self.is_blank_line(&found) {
+                    if here.first() != Some(&b'*') && self.is_rewritten(here) {
                         self.desk.to_data.push(&bytes[from..at]);
-                        from = pos;
+                        from = at;
+                        match self.line(&bytes[at..pos], position, &mut scan, commands) {
+                            LineFlow::Done => from = pos,
+                            LineFlow::Forwarded => (from, others) = (pos, others + 1),
+                            LineFlow::Dropped => {}
+                            LineFlow::Kept => {
+                                self.desk.unsent.extend_from_slice(&bytes[pos..]);
+                                from = bytes.len();
+                                break from;
+                            }
+                            LineFlow::Unwanted => {
+                                is_unwanted = true;
+                                break at;
+                            }
+                        }
                         continue;
                     }
+                    let is_answered = scan.is_seen && self.desk.is_answered();
                     match self.command(&found, &mut scan, commands) {
                         Flow::Forward => {
-                            if let Some(audit) = &mut self.audit {
-                                audit.see(name, here);
+                            if scan.is_seen {
+                                self.see(name, here, is_answered);
                             }
                         }
                         Flow::Keep => break at,
@@ -234,12 +269,53 @@ impl Core {
 }
 
 impl Core {
-    /// Whether this is a line of blanks alone, sent where the data node must read as is read here.
-    /// Behind one Valkey 8 takes arrays for lines, so that a write could hide in an argument.
-    fn is_blank_line(&self, found: &FoundCommand<'_>) -> bool {
-        found.name == Name::Blank
-            && !matches!(found.bytes.first(), Some(b'*' | b'\r' | b'\n'))
-            && self.desk.must_be_followed()
+    /// Whether this line is forwarded as an array, so that what was judged is what is carried out, even if a
+    /// server splits lines into other words. An empty line passes: some clients send it as a keepalive.
+    #[cold]
+    fn is_rewritten(&self, line: &[u8]) -> bool {
+        self.desk.has_rules() && !line.starts_with(b"\n") && !line.starts_with(b"\r\n")
+    }
+
+    /// Judges a line as the array that means the same, which is forwarded or kept back in its place.
+    ///
+    /// A line of blanks alone is dropped: behind it Valkey 8 reads arrays as lines, so that a write could
+    /// hide in an argument.
+    #[cold]
+    fn line(
+        &mut self,
+        line: &[u8],
+        position: u64,
+        scan: &mut Scan,
+        commands: Option<&Table>,
+    ) -> LineFlow {
+        let array = inline::as_array(line).unwrap_or_default();
+        let NextRequest::Command { name, arguments, .. } =
+            RequestScanner::default().next(&array, &mut 0)
+        else {
+            return LineFlow::Done;
+        };
+        let found = FoundCommand { name, arguments, bytes: &array, position };
+        let is_answered = self.desk.is_answered();
+        match self.command(&found, scan, commands) {
+            Flow::Forward => {
+                self.see(name, &array, is_answered);
+                self.desk.to_data.push(&array);
+                LineFlow::Forwarded
+            }
+            Flow::Keep => {
+                // Positions go on as if the client had sent the array.
+                let more = array.len() as i64 - line.len() as i64;
+                self.read = self.read.saturating_add_signed(more);
+                self.desk.losing.note_rewritten(position, more);
+                self.desk.unsent.extend_from_slice(&array);
+                LineFlow::Kept
+            }
+            Flow::Drop(dropping) => {
+                self.turn = Turn::Dropping(dropping);
+                LineFlow::Dropped
+            }
+            Flow::Unwanted => LineFlow::Unwanted,
+        }
     }
 
     /// Decides the fate of a command.
@@ -252,6 +328,10 @@ impl Core {
         let FoundCommand { name, arguments, bytes, position } = *found;
         let first = std::mem::replace(&mut scan.first, First::Anew);
         let passes = matches!(first, First::Pass(_));
+        if first == First::Stranger {
+            let error = std::mem::take(&mut self.desk.conn.refusal);
+            return Flow::Drop(Dropping::Stranger(error));
+        }
         if scan.lost && name != Name::Blank && !passes {
             scan.lost = self.desk.losing.is_refused_at(position);
             if scan.lost && !self.is_about_lost(name, bytes) {
@@ -272,8 +352,12 @@ impl Core {
         if let Some(audit) = &mut self.audit
             && !passes
         {
-            match audit.judge(name, bytes, in_transaction) {
+            match audit.judge(name, bytes, in_transaction, &self.desk) {
                 Adopting::Pass => {}
+                Adopting::Unidentified => {
+                    self.wait(Box::new(Unidentified));
+                    return Flow::Keep;
+                }
                 Adopting::More => return Flow::Keep,
                 Adopting::Instead(bytes) => return Flow::Drop(Dropping::Replaced(bytes)),
                 Adopting::Beside(task) => {
@@ -511,7 +595,7 @@ impl Core {
             }
         } else if memchr::memchr(0, line).is_none() {
             // Redis 7 waits in vain for the end of a line with a NUL in it; not every version does.
-            out.push(line);
+            out.push(if end.is_some() { UNBALANCED } else { line });
         }
     }
 }

@@ -14,7 +14,9 @@ mod properties;
 
 use std::{fs, path::Path, thread};
 
-use properties::{configuration, differential::Twins, grammar, node_replies, replies, requests};
+use properties::{
+    bodies, configuration, differential::Twins, grammar, node_replies, replies, requests,
+};
 use rand::{SeedableRng, rngs::StdRng};
 
 /// Names the input at hand if the test fails.
@@ -64,6 +66,11 @@ fn replies_are_scanned_alike_however_they_are_split() {
 #[test]
 fn lines_and_words_are_read_as_meant_or_refused_in_one_line() {
     run("grammar", 40_000, grammar::check);
+}
+
+#[test]
+fn any_body_of_a_script_is_read_on_a_small_stack() {
+    run("bodies", 10_000, bodies::check);
 }
 
 #[test]

@@ -61,7 +61,7 @@ pub(crate) fn input(corpus: &[Vec<u8>], rng: &mut StdRng) -> Vec<u8> {
     for _ in 0..rng.random_range(0..8) {
         let at = rng.random_range(0..=input.len());
         let end = rng.random_range(at..=input.len().min(at + 40));
-        match rng.random_range(0..6) {
+        match rng.random_range(0..7) {
             0 if at < input.len() => input[at] = rng.random(),
             1 if at < input.len() => input[at] ^= 1 << rng.random_range(0..8),
             2 => drop(input.drain(at..end)),
@@ -70,6 +70,12 @@ pub(crate) fn input(corpus: &[Vec<u8>], rng: &mut StdRng) -> Vec<u8> {
                 let other = corpus.choose(rng).map_or(&[][..], Vec::as_slice);
                 let from = rng.random_range(0..=other.len());
                 input.splice(at..at, other[from..].iter().copied());
+            }
+            5 => {
+                // A chain, or one inside the other.
+                let token = TOKENS.choose(rng).copied().unwrap_or_default();
+                let times = 1 << rng.random_range(0..10);
+                input.splice(at..at, token.repeat(times).bytes());
             }
             _ => {
                 let token = TOKENS.choose(rng).copied().unwrap_or_default();

@@ -26,6 +26,7 @@ mod reload;
 mod sentinel;
 mod status;
 mod status_page;
+mod strangers;
 mod systemd;
 mod top;
 mod unlock;

@@ -8,3 +8,4 @@ mod ordering;
 mod proxy_protocol;
 mod tls;
 mod whole_pipelines;
+mod word_ends;

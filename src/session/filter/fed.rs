@@ -21,6 +21,8 @@ pub(in crate::session) enum Heard {
     Nothing,
     /// The whole reply to a question of the proxy's.
     Reply(Vec<u8>),
+    /// Something else stands where the reply to a question of the proxy's is awaited.
+    Unexpected(Vec<u8>),
     /// The length of the script's array: this many replies come out of it.
     Elements(usize),
     /// The guarded write was made, and its reply has passed.

@@ -21,17 +21,20 @@ use self::{fed::Fed, held::HeldReply, listing::Addition, shown::ShownReply, unwr
 pub(super) use self::{
     fed::Heard,
     shown::HeldTopology,
-    unwrap::{DROPPED, Whose},
+    unwrap::{DROPPED, Whose, is_null},
 };
-use crate::{data::FrontView, resp::name::Listing};
+use crate::{
+    data::FrontView,
+    resp::{expected::Expected, name::Listing},
+};
 
 /// Bytes kept of the reply to a question of the proxy's: an error line.
-const REPLY_LIMIT: usize = 1024;
+pub(super) const REPLY_LIMIT: usize = 1024;
 
 /// Treatment of the reply being received.
 pub(super) enum Filter {
     /// Keeps the reply to a question of the proxy's, up to a limit.
-    Ours(Vec<u8>),
+    Ours(Expected, Vec<u8>),
     /// Takes the client's replies out of EXEC's or the script's.
     Unwrap(Unwrap),
     /// Holds the client's replies in EXEC's or the script's.
@@ -44,8 +47,8 @@ pub(super) enum Filter {
 
 impl Filter {
     /// Filters the reply to a question of the proxy's.
-    pub(super) fn ours() -> Filter {
-        Filter::Ours(Vec::new())
+    pub(super) fn ours(expected: Expected) -> Filter {
+        Filter::Ours(expected, Vec::new())
     }
 
     /// Filters the reply to what was sent for a guarded write.
@@ -92,7 +95,7 @@ impl Filter {
     pub(super) fn rest(self) -> Vec<u8> {
         match self {
             Filter::Listing(addition) => addition.rest(),
-            Filter::Ours(_) | Filter::Unwrap(_) | Filter::Held(_) | Filter::Shown(_) => Vec::new(),
+            Filter::Ours(..) | Filter::Unwrap(_) | Filter::Held(_) | Filter::Shown(_) => Vec::new(),
         }
     }
 
@@ -100,11 +103,14 @@ impl Filter {
     /// complete then. `resp3`: the client has sent HELLO 3.
     pub(super) fn feed(&mut self, piece: &[u8], ended: bool, whole: bool, resp3: bool) -> Fed {
         match self {
-            Filter::Ours(reply) => {
+            Filter::Ours(expected, reply) => {
                 let room = REPLY_LIMIT.saturating_sub(reply.len());
                 reply.extend_from_slice(&piece[..piece.len().min(room)]);
-                let heard =
-                    if ended { Heard::Reply(std::mem::take(reply)) } else { Heard::Nothing };
+                let heard = match ended {
+                    false => Heard::Nothing,
+                    true if expected.takes(reply) => Heard::Reply(std::mem::take(reply)),
+                    true => Heard::Unexpected(std::mem::take(reply)),
+                };
                 Fed { taken: piece.len(), heard, ..Fed::default() }
             }
             Filter::Unwrap(unwrap) => unwrap.feed(piece, ended),

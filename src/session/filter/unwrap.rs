@@ -69,7 +69,7 @@ pub(super) fn elements(line: &[u8]) -> usize {
 }
 
 /// Whether the line is null, that is, the transaction was dropped.
-pub(super) fn is_null(line: &[u8]) -> bool {
+pub(in crate::session) fn is_null(line: &[u8]) -> bool {
     line.starts_with(b"*-1") || line.starts_with(b"_")
 }
 

@@ -15,14 +15,17 @@ use super::{
 };
 use crate::{
     guard::replicas::Replicas,
-    resp::name::{Name, ReplyMode},
+    resp::{
+        expected::Expected,
+        name::{Name, ReplyMode},
+    },
 };
 
 impl Desk {
     /// Appends WAIT behind a guarded write, if replicas must acknowledge it.
     pub(super) fn ask_replicas(&mut self, silent: bool) -> Option<Replicas> {
         let replicas = self.replicas_at_writes(silent)?;
-        self.ask(|out| replicas.ask(out, None));
+        self.ask(Expected::Number, |out| replicas.ask(out, None));
         Some(replicas)
     }
 

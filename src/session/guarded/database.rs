@@ -18,12 +18,12 @@ use super::{
 };
 use crate::{
     guard::fences::read_error,
-    resp::{encode, number},
+    resp::{encode, expected::Expected, number},
 };
 
 /// Asks the data node which database is selected; earlier questions may still be unanswered.
 pub(super) fn ask(subject: Subject, desk: &mut Desk) -> Progress {
-    desk.ask(|out| encode::command(out, &[b"CLIENT", b"INFO"]));
+    desk.ask(Expected::Text, |out| encode::command(out, &[b"CLIENT", b"INFO"]));
     Progress::Wait(Box::new(Locating { subject, missing: desk.owed.len() }))
 }
 

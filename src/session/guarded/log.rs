@@ -8,15 +8,12 @@ use tracing::warn;
 
 use super::super::{desk::Desk, metrics::GuardedWrite};
 use crate::{
-    resp::{
-        inline,
-        words::{Walk, WordStep},
-    },
+    resp::words::{Walk, WordStep},
     told::{FewLines, shown},
 };
 
 /// The bytes of a command that ends a client's transaction.
-pub(in crate::session) const EXEC: &[u8] = b"EXEC";
+pub(in crate::session) const EXEC: &[u8] = b"*1\r\n$4\r\nEXEC\r\n";
 
 /// How often it is looked whether lines were left out.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -64,11 +61,8 @@ pub(crate) async fn tell_left_out() {
 
 /// Returns the name of the command in these bytes.
 pub(super) fn first_word(bytes: &[u8]) -> Vec<u8> {
-    if bytes.first() == Some(&b'*') {
-        return match Walk::default().step(bytes) {
-            WordStep::Word(range) => bytes[range].to_vec(),
-            _ => Vec::new(),
-        };
+    match Walk::default().step(bytes) {
+        WordStep::Word(range) => bytes[range].to_vec(),
+        _ => Vec::new(),
     }
-    inline::split(bytes).and_then(|words| words.into_iter().next()).unwrap_or_default()
 }

@@ -4,7 +4,7 @@
 use super::{
     super::{
         desk::Desk,
-        filter::Whose,
+        filter::{Whose, is_null},
         jobs::{Job, Progress},
         metrics::GuardedWrite,
         owed::Entry,
@@ -22,7 +22,7 @@ use crate::{
         fences::{FenceQuestion, FenceStanding, MOVING, With, read_error},
         replicas::Replicas,
     },
-    resp::encode,
+    resp::{encode, expected::Expected},
 };
 
 /// How often a write is tried that Redis drops because a fence was written meanwhile.
@@ -44,7 +44,7 @@ pub(super) fn ask_for_fences(subject: Subject, again: bool, desk: &mut Desk) -> 
     if is_asking {
         // The client's ASKING is for its MULTI, and all that it queues. A fence is watched only where its
         // slot is.
-        desk.ask(|out| encode::command(out, &[b"PING"]));
+        desk.ask(Expected::Pong, |out| encode::command(out, &[b"PING"]));
     }
     // Replies to CLIENT REPLY ON and SCRIPT LOAD may be owed.
     let owed_already = desk.owed.len();
@@ -65,9 +65,9 @@ pub(super) fn ask_for_fences(subject: Subject, again: bool, desk: &mut Desk) -> 
     let claims = subject.claims();
     let fences = FenceQuestion::ask(&mut bytes, place, claims, before, with, database, how);
     desk.to_data.push(&bytes);
-    for _ in owed_already..fences.missing() {
+    for expected in fences.expected().skip(owed_already) {
         // Only these replies are owed, so there is room.
-        let _ = desk.owed.push(Entry::Ours);
+        let _ = desk.owed.push(Entry::Ours(expected));
     }
     Progress::Wait(Box::new(Fencing { subject, fences }))
 }
@@ -147,7 +147,7 @@ fn commit(write: GuardedCommand, desk: &mut Desk) -> Progress {
     let mut exec = Vec::new();
     encode::command(&mut exec, &[b"EXEC"]);
     desk.to_data.push(&exec);
-    let _ = desk.owed.push(Entry::Ours);
+    let _ = desk.owed.push(Entry::Ours(Expected::Queued));
     let _ = desk.owed.push(Entry::Guarded);
     let replicas = desk.ask_replicas(write.silent);
     Progress::Wait(Box::new(Committing { write, replicas, error: None }))
@@ -199,6 +199,8 @@ impl Job for Committing {
                 desk.shared.metrics.refusals.count(RefusedByData::Write, &error);
                 ConnectionChange { in_multi: true, astray: false }.then(self.write, &error, desk)
             }
+            // Neither null nor an error: this is no reply to EXEC.
+            (None, None) if !is_null(reply) => Progress::Relay,
             // A fence was written in between.
             (None, None) => {
                 try_again(self.write, ConnectionChange { in_multi: false, astray: false }, desk)
@@ -235,7 +237,7 @@ impl ConnectionChange {
     /// Undoes MULTI or WATCH, and then answers with this error.
     pub(super) fn then(self, write: GuardedCommand, error: &[u8], desk: &mut Desk) -> Progress {
         let undo: &[u8] = if self.in_multi { b"DISCARD" } else { b"UNWATCH" };
-        desk.ask(|out| encode::command(out, &[undo]));
+        desk.ask(Expected::Ok, |out| encode::command(out, &[undo]));
         let (answer, astray) = (error_reply(error), self.astray);
         // The reply to WAIT may be owed.
         let missing = desk.owed.len();

@@ -22,7 +22,7 @@ use crate::{
         write::Write,
     },
     key::Key,
-    resp::name::ReplyMode,
+    resp::{expected::Expected, name::ReplyMode},
     told::shown,
 };
 
@@ -253,7 +253,7 @@ fn refuse_without_lock(write: GuardedCommand, need: &Need, key: &Key, desk: &mut
     // The question uses a flag for this command up.
     desk.conn.next_only = false;
     let fence = desk.fence_place().fence_key(key);
-    desk.ask(|out| authorize::probe(out, &fence));
+    desk.ask(Expected::Set, |out| authorize::probe(out, &fence));
     Progress::Wait(Box::new(Placing { write, error }))
 }
 

@@ -11,7 +11,7 @@ use super::{
     subject::{GuardedCommand, error_reply},
 };
 use crate::{
-    resp::{encode, name::ReplyMode},
+    resp::{encode, expected::Expected, name::ReplyMode},
     told::shown,
 };
 
@@ -38,12 +38,12 @@ pub(super) fn refuse(
     match desk.conn.reply_mode {
         ReplyMode::On if in_multi => {
             // Redis knows no such command, so EXEC will fail.
-            desk.ask(|out| encode::command(out, &[b"LOCK"]));
+            desk.ask(Expected::Error, |out| encode::command(out, &[b"LOCK"]));
             return Progress::Wait(Box::new(Failing { write, answer }));
         }
         // The flag for this command must not be left for the next one.
         ReplyMode::On if std::mem::take(&mut desk.conn.next_only) => {
-            desk.ask(|out| encode::command(out, &[b"PING"]));
+            desk.ask(Expected::Pong, |out| encode::command(out, &[b"PING"]));
             return Progress::Wait(Box::new(Failing { write, answer }));
         }
         ReplyMode::On => {}

@@ -18,9 +18,12 @@ use super::{
     refuse::end,
     subject::{GuardedCommand, Subject},
 };
-use crate::guard::{
-    replicas::Replicas,
-    write::{self, Write},
+use crate::{
+    guard::{
+        replicas::Replicas,
+        write::{self, Write},
+    },
+    resp::expected::Expected,
 };
 
 /// Goes on once it is known that the locks are held: the short way, if it is open.
@@ -119,7 +122,7 @@ impl Job for Short {
         desk.short_way.note(self.writes.len(), 0);
         if error.starts_with(b"-NOSCRIPT") {
             note_script(false, desk);
-            desk.ask(write::load);
+            desk.ask(Expected::Text, write::load);
         } else if error.starts_with(b"-NOPERM") {
             // The write may be allowed all the same.
             desk.short_way.forbid();

@@ -22,7 +22,7 @@ use crate::{
     guard::{fences, replicas::Replicas},
     key::Key,
     lock::FoundGrant,
-    resp::{encode, name::ReplyMode},
+    resp::{encode, expected::Expected, name::ReplyMode},
 };
 
 /// Begins what a client wants that may have it done.
@@ -34,7 +34,7 @@ pub(super) fn begin(ours: Ours, act: OperatorAct, desk: &mut Desk) -> Result<Pro
         command::check_key(key, &desk.key(key), &desk.config.locks)?;
     }
     desk.speak_up();
-    desk.ask(|out| encode::command(out, &[b"ACL", b"WHOAMI"]));
+    desk.ask(Expected::Text, |out| encode::command(out, &[b"ACL", b"WHOAMI"]));
     let missing = desk.owed.len();
     let operator = Operator { card: desk.card.clone(), user: None };
     Ok(Progress::Wait(Box::new(Introducing { ours, act, operator, missing })))
@@ -190,9 +190,11 @@ impl Confirming {
         let (selected, ttl) = (desk.conn.database, desk.config.locks.fence_ttl);
         let (place, replicas) = (desk.fence_place(), desk.replicas());
         desk.speak_up();
-        desk.ask(|out| fences::announce(out, place, &key, outbid.fence, selected, ttl));
+        desk.ask(Expected::Text, |out| {
+            fences::announce(out, place, &key, outbid.fence, selected, ttl)
+        });
         if let Some(replicas) = replicas {
-            desk.ask(|out| replicas.ask(out, None));
+            desk.ask(Expected::Number, |out| replicas.ask(out, None));
         }
         let (said, missing) = (Vec::new(), desk.owed.len());
         let outbidding =

@@ -32,6 +32,7 @@ use crate::{
     lock::{Claim, Holding, NotGranted, SameToken, padded},
     resp::{
         encode,
+        expected::Expected,
         name::{Own, ReplyMode},
     },
 };
@@ -65,13 +66,26 @@ pub(super) fn permission(task: &AdoptTask) -> Key {
     }
 }
 
-/// Appends the command by which the data node tells whether the client may: a reading command
-/// itself, as an adopted key is not there, and GET for WATCH; otherwise that of LOCK.
-pub(super) fn probe(out: &mut Vec<u8>, task: &AdoptTask) {
-    match task.work {
+/// Asks the data node whether the client may: by a reading command itself, as an adopted key is not
+/// there, by GET for WATCH, and otherwise as for LOCK.
+pub(super) fn probe(task: &AdoptTask, desk: &mut Desk) {
+    let expected = permits(task);
+    desk.ask(expected, |out| match task.work {
         AdoptWork::Look(word) => encode::command(out, &[word.name(), &task.key]),
         AdoptWork::Watch => encode::command(out, &[LookWord::Get.name(), &task.key]),
         _ => probe_lock(out, &task.key),
+    });
+}
+
+/// How the data node answers [`probe`] if the client may.
+pub(super) fn permits(task: &AdoptTask) -> Expected {
+    match task.work {
+        AdoptWork::Look(LookWord::Get) | AdoptWork::Watch => Expected::Text,
+        AdoptWork::Look(LookWord::Type) => Expected::Type,
+        AdoptWork::Look(LookWord::Exists | LookWord::Ttl | LookWord::Pttl | LookWord::Strlen) => {
+            Expected::Number
+        }
+        _ => Expected::Set,
     }
 }
 
@@ -95,7 +109,7 @@ pub(super) fn refuse_in_place(ours: Ours, desk: &mut Desk) -> Progress {
     match desk.conn.reply_mode {
         ReplyMode::On if in_multi => {
             // Redis knows no such command, so EXEC will fail.
-            desk.ask(|out| encode::command(out, &[b"LOCK"]));
+            desk.ask(Expected::Error, |out| encode::command(out, &[b"LOCK"]));
             return Progress::Wait(Box::new(FailingTransaction { ours, answer }));
         }
         ReplyMode::On => {}
@@ -119,11 +133,7 @@ struct FailingTransaction {
 }
 
 impl Job for FailingTransaction {
-    fn reply(self: Box<Self>, reply: &[u8], desk: &mut Desk) -> Progress {
-        if !reply.starts_with(b"-") {
-            // The data node has such a command, so the transaction would go on.
-            return Progress::Relay;
-        }
+    fn reply(self: Box<Self>, _error: &[u8], desk: &mut Desk) -> Progress {
         self.ours.count(Outcome::BadRequest, desk);
         self.ours.answer(self.answer, None)
     }
@@ -134,7 +144,8 @@ impl Job for FailingTransaction {
 }
 
 /// Begins a task of a client that may.
-pub(super) fn begin(ours: Ours, task: AdoptTask, desk: &mut Desk) -> Progress {
+pub(super) fn begin(ours: Ours, mut task: AdoptTask, desk: &mut Desk) -> Progress {
+    desk.count_task(&mut task);
     match task.work {
         AdoptWork::Fail(error) => return ours.refuse(error, Outcome::BadRequest, desk),
         AdoptWork::Refuse(because) => {
@@ -153,7 +164,7 @@ pub(super) fn begin(ours: Ours, task: AdoptTask, desk: &mut Desk) -> Progress {
         return carry_out(ours, task, database, desk);
     }
     let missing = 1 + usize::from(desk.speak_up());
-    desk.ask(|out| encode::command(out, &[b"CLIENT", b"INFO"]));
+    desk.ask(Expected::Text, |out| encode::command(out, &[b"CLIENT", b"INFO"]));
     Progress::Wait(Box::new(LocatingLock { ours, task, missing }))
 }
 
@@ -187,7 +198,7 @@ impl Job for LocatingLock {
 
 /// Asks the lock nodes.
 fn carry_out(ours: Ours, task: AdoptTask, database: u64, desk: &mut Desk) -> Progress {
-    let AdoptTask { key, lock, database: named, others, work, options, aside, sender } = task;
+    let AdoptTask { key, lock, database: named, others, work, options, aside, sender, .. } = task;
     let (other_keys, others): (Vec<_>, Vec<_>) = others.into_iter().unzip();
     if named.is_some_and(|named| named != database) {
         let key = shown(&key);
@@ -540,7 +551,7 @@ fn wake(ours: Ours, text: &'static str, aside: &[Vec<Vec<u8>>], desk: &mut Desk)
     let missing = aside.len() + usize::from(desk.speak_up());
     for command in aside {
         let words: Vec<&[u8]> = command.iter().map(Vec::as_slice).collect();
-        desk.ask(|out| encode::command(out, &words));
+        desk.ask(Expected::Done, |out| encode::command(out, &words));
     }
     Progress::Wait(Box::new(Waking { ours, text, missing }))
 }

@@ -18,7 +18,7 @@ use crate::{
     clock::Instant,
     key::{Key, Token},
     lock::{Claim, Holding},
-    resp::{encode, name::ReplyMode},
+    resp::{encode, expected::Expected, name::ReplyMode},
 };
 
 /// The command passes as it came.
@@ -37,8 +37,8 @@ impl Waits for BesideDataNode {
         if is_permitted && desk.conn.database.is_some() {
             return ask(*self.0, desk);
         }
-        desk.ask(|out| authorize::probe(out, &self.0.key));
-        desk.ask(|out| encode::command(out, &[b"CLIENT", b"INFO"]));
+        desk.ask(Expected::Set, |out| authorize::probe(out, &self.0.key));
+        desk.ask(Expected::Text, |out| encode::command(out, &[b"CLIENT", b"INFO"]));
         Progress::Wait(Box::new(AskingBeside { task: self.0, permitted: None }))
     }
 }
@@ -52,7 +52,7 @@ struct AskingBeside {
 impl Job for AskingBeside {
     fn reply(mut self: Box<Self>, reply: &[u8], desk: &mut Desk) -> Progress {
         let Some(permitted) = self.permitted.take() else {
-            self.permitted = Some(authorize::read(Probe::Adopted, reply));
+            self.permitted = Some(authorize::read(Probe::Adopted(Expected::Set), reply));
             return Progress::Wait(self);
         };
         desk.conn.database = database::selected(reply);

@@ -25,7 +25,7 @@ use crate::{
     clock::Instant,
     key::{Key, Token},
     lock::{Claim, Grant, Holding, NoQuorum, NotGranted, padded},
-    resp::encode,
+    resp::{encode, expected::Expected},
 };
 
 /// What is done to all of the locks.
@@ -86,7 +86,7 @@ impl Many {
         let many = Many { ours, sender, keys, token, work, done, held, until, grants, failed };
         let of_mode = usize::from(desk.speak_up());
         for key in others {
-            desk.ask(|out| authorize::probe(out, key));
+            desk.ask(Expected::Set, |out| authorize::probe(out, key));
         }
         Progress::Wait(Box::new(Permitting { many, of_mode, missing: others.len(), refused: None }))
     }
@@ -181,7 +181,7 @@ impl Job for Permitting {
             self.of_mode -= 1;
             return Progress::Wait(self);
         }
-        if let Permission::Refused(error) = authorize::read(Probe::Adopted, reply) {
+        if let Permission::Refused(error) = authorize::read(Probe::Adopted(Expected::Set), reply) {
             self.refused.get_or_insert(error);
         }
         if !desk.are_all_in(&mut self.missing) {

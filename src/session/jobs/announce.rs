@@ -21,7 +21,7 @@ use crate::{
     guard::{fences, replicas::Replicas},
     key::{Key, Token},
     lock::Claim,
-    resp::{encode, name::ReplyMode},
+    resp::{encode, expected::Expected, name::ReplyMode},
 };
 
 /// How often the lock nodes raise a fence beyond one that the data node has seen. A larger one may
@@ -92,11 +92,13 @@ impl Announcing {
         let (selected, ttl) = (desk.conn.database, desk.config.locks.fence_ttl);
         let (place, lock) = (desk.fence_place(), &self.lock);
         desk.speak_up();
-        desk.ask(|out| fences::announce(out, place, &lock.key, lock.fence, selected, ttl));
+        desk.ask(Expected::Text, |out| {
+            fences::announce(out, place, &lock.key, lock.fence, selected, ttl)
+        });
         if let Some(replicas) = self.replicas {
             let left = desk.tokens.left(&self.lock.key, self.lock.fence, Instant::now());
             self.left = left.map_or(Duration::ZERO, |(_, left)| left.duration());
-            desk.ask(|out| replicas.ask(out, Some(self.left)));
+            desk.ask(Expected::Number, |out| replicas.ask(out, Some(self.left)));
         }
         self.missing = desk.owed.len();
         Progress::Wait(self)

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::{
     clock::Instant,
     key::{Key, KeyMap},
-    resp::encode,
+    resp::{encode, expected::Expected},
 };
 
 /// Most keys remembered on one connection. With more, all are forgotten and asked for again.
@@ -91,8 +91,8 @@ pub(in crate::session) enum Probe {
     Act,
     /// COMMAND COUNT.
     Commands,
-    /// [`probe`], or a command that only reads the key.
-    Adopted,
+    /// [`probe`], or a command that only reads the key, with the answer of a client that may.
+    Adopted(Expected),
 }
 
 /// Errors that Redis gives only after it has checked who asks, so that they prove permission. All
@@ -128,11 +128,11 @@ pub(in crate::session) fn read(asked: Probe, reply: &[u8]) -> Permission {
                 error.strip_prefix(*code).is_some_and(|rest| rest.is_empty() || rest[0] == b' ')
             })
         }
-        (Probe::Lock, _) => matches!(line, b"+OK" | b"$-1" | b"*-1" | b"_"),
-        (Probe::Operator, first) => matches!(first, Some(b'$' | b'=')),
+        (Probe::Lock, _) => Expected::Set.takes(reply),
+        (Probe::Operator, _) => Expected::Text.takes(reply),
         (Probe::Act, _) => false,
-        (Probe::Commands, first) => first == Some(&b':'),
-        (Probe::Adopted, _) => is_about_a_key(line),
+        (Probe::Commands, _) => Expected::Number.takes(reply),
+        (Probe::Adopted(expected), _) => expected.takes(reply),
     };
     if is_answer {
         return Permission::Granted;
@@ -140,26 +140,11 @@ pub(in crate::session) fn read(asked: Probe, reply: &[u8]) -> Permission {
     let Some(error) = line.strip_prefix(b"-") else {
         return Permission::Refused(NO_ANSWER.to_owned());
     };
-    if asked == Probe::Adopted {
+    if matches!(asked, Probe::Adopted(_)) {
         return Permission::Refused(String::from_utf8_lossy(error).into_owned());
     }
     // The client did not say SET.
     Permission::Refused(String::from_utf8_lossy(error).replacen("'set'", "'lock'", 1))
-}
-
-/// Whether this is the first line of what SET, or a command that reads a key, answers to a client that
-/// may: OK, null, a string, a number, or the name of a type. A message of a subscription, a line of
-/// MONITOR and `+QUEUED` are none of them.
-fn is_about_a_key(line: &[u8]) -> bool {
-    match line {
-        b"$-1" | b"*-1" | b"_" => true,
-        [b'$' | b'=' | b':', ..] => true,
-        [b'+', name @ ..] => {
-            let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_".contains(byte);
-            name.iter().all(is_part) && name != b"QUEUED"
-        }
-        _ => false,
-    }
 }
 
 #[cfg(test)]

@@ -15,12 +15,13 @@ fn only_what_redis_says_behind_its_look_at_who_asks_is_a_permission() {
         (Probe::Operator, "=4"),
         (Probe::Operator, "-LOADING x"),
         (Probe::Commands, ":240"),
-        (Probe::Adopted, "$-1"),
-        (Probe::Adopted, "_"),
-        (Probe::Adopted, "+OK"),
-        (Probe::Adopted, "+string"),
-        (Probe::Adopted, ":-2"),
-        (Probe::Adopted, "$1"),
+        (Probe::Adopted(Expected::Text), "$-1"),
+        (Probe::Adopted(Expected::Text), "_"),
+        (Probe::Adopted(Expected::Set), "+OK"),
+        (Probe::Adopted(Expected::Type), "+string"),
+        (Probe::Adopted(Expected::Number), ":-2"),
+        (Probe::Adopted(Expected::Text), "$1"),
+        (Probe::Adopted(Expected::Number), "-WRONGTYPE x"),
     ] {
         assert_eq!(read(asked, granted), Permission::Granted, "{granted}");
     }
@@ -45,10 +46,10 @@ fn only_what_redis_says_behind_its_look_at_who_asks_is_a_permission() {
         (Probe::Operator, "+OK"),
         (Probe::Operator, ":0"),
         (Probe::Commands, "$-1"),
-        (Probe::Adopted, "*3"),
-        (Probe::Adopted, "+QUEUED"),
-        (Probe::Adopted, "+1699999999.123456 [0 127.0.0.1:1]"),
-        (Probe::Adopted, ">3"),
+        (Probe::Adopted(Expected::Text), "*3"),
+        (Probe::Adopted(Expected::Set), "+QUEUED"),
+        (Probe::Adopted(Expected::Type), "+1699999999.123456 [0 127.0.0.1:1]"),
+        (Probe::Adopted(Expected::Number), ">3"),
         (Probe::Lock, ""),
     ] {
         assert_eq!(read(asked, reply), Permission::Refused(NO_ANSWER.into()), "{reply}");

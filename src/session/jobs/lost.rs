@@ -4,7 +4,7 @@ use super::{
     super::{desk::Desk, losses::Refused},
     Answering, Job, Progress, Waits, When,
 };
-use crate::resp::encode;
+use crate::resp::{encode, expected::Expected};
 
 impl Waits for Refused {
     /// Answers, but first makes an open transaction fail, or ends it: it must not go on without the
@@ -14,7 +14,8 @@ impl Waits for Refused {
             return tell(*self, desk);
         }
         let command: &[u8] = if self.ends_transaction { b"DISCARD" } else { b"LOCK" };
-        desk.ask(|out| encode::command(out, &[command]));
+        let expected = if self.ends_transaction { Expected::Ok } else { Expected::Error };
+        desk.ask(expected, |out| encode::command(out, &[command]));
         Progress::Wait(Box::new(EndingTransaction { refused: *self }))
     }
 

@@ -203,6 +203,9 @@ pub(super) enum Progress {
     Pass(Pass),
     /// The command at the beginning of the unsent bytes is scanned again.
     Again,
+    /// The command at the beginning of the unsent bytes is refused by this reply of the data node's,
+    /// which has not let the client in.
+    Stranger(Vec<u8>),
     /// The command is done, and this is its answer.
     Answer(Box<Answering>),
     /// Replies can no longer be matched to commands.

@@ -22,6 +22,7 @@ use crate::{
     key::{Key, Token},
     resp::{
         encode,
+        expected::Expected,
         name::{Name, Own, ReplyMode},
     },
 };
@@ -147,7 +148,7 @@ impl Waits for OwnCommand {
         (!self.is_adopted()).then_some((self.own, self.length))
     }
 
-    fn begin(self: Box<Self>, when: When, desk: &mut Desk) -> Progress {
+    fn begin(mut self: Box<Self>, when: When, desk: &mut Desk) -> Progress {
         if when.waited {
             let waited = when.since.elapsed().as_secs_f64();
             desk.shared.metrics.barrier_wait_seconds.record(waited);
@@ -165,6 +166,9 @@ impl Waits for OwnCommand {
             since: when.since,
         };
         if desk.conn.refuses_ours() {
+            if let Ok(OwnRequest::Adopted(task)) = &mut self.asked {
+                desk.count_task(task);
+            }
             return match is_adopted {
                 true => adopted::refuse_in_place(ours, desk),
                 false => self.refuse_by_forwarding(desk),
@@ -201,17 +205,19 @@ impl Waits for OwnCommand {
             OwnRequest::Lock { key, .. } => desk.shared.set_key(key),
             _ => Vec::new(),
         };
-        desk.ask(|out| match &asked {
-            OwnRequest::Lock { .. } => authorize::probe(out, &probed),
-            OwnRequest::Inquiry(_) if ours.own == Own::Command => {
-                encode::command(out, &[b"COMMAND", b"COUNT"]);
+        match &asked {
+            OwnRequest::Lock { .. } => {
+                desk.ask(Expected::Set, |out| authorize::probe(out, &probed));
             }
-            OwnRequest::Inquiry(_) => authorize::probe_operator(out),
-            OwnRequest::Act(_) => authorize::probe_act(out),
-            OwnRequest::Adopted(task) => adopted::probe(out, task),
-        });
+            OwnRequest::Inquiry(_) if ours.own == Own::Command => {
+                desk.ask(Expected::Number, |out| encode::command(out, &[b"COMMAND", b"COUNT"]));
+            }
+            OwnRequest::Inquiry(_) => desk.ask(Expected::Text, authorize::probe_operator),
+            OwnRequest::Act(_) => desk.ask(Expected::Error, authorize::probe_act),
+            OwnRequest::Adopted(task) => adopted::probe(task, desk),
+        }
         let slot = fence.map(|fence| {
-            desk.ask(|out| authorize::probe(out, &fence));
+            desk.ask(Expected::Set, |out| authorize::probe(out, &fence));
             SlotAnswer::Asked
         });
         Progress::Wait(Box::new(Probing { ours, asked, slot, missing }))
@@ -248,16 +254,17 @@ impl Job for Probing {
             Some(SlotAnswer::Permitted(permitted)) => (permitted, Some(reply)),
             _ => (reply.to_vec(), None),
         };
-        let question = match self.ours.own {
-            _ if matches!(self.asked, OwnRequest::Act(_)) => authorize::Probe::Act,
-            Own::Lockgate if !self.ours.adopted => authorize::Probe::Operator,
-            _ if self.ours.adopted => authorize::Probe::Adopted,
-            Own::Command => authorize::Probe::Commands,
-            _ => authorize::Probe::Lock,
+        let question = match &self.asked {
+            OwnRequest::Act(_) => authorize::Probe::Act,
+            OwnRequest::Inquiry(_) if self.ours.own == Own::Command => authorize::Probe::Commands,
+            OwnRequest::Inquiry(_) => authorize::Probe::Operator,
+            OwnRequest::Adopted(task) => authorize::Probe::Adopted(adopted::permits(task)),
+            OwnRequest::Lock { .. } => authorize::Probe::Lock,
         };
         match authorize::read(question, &permitted) {
             Permission::Refused(error) => self.ours.refuse(&error, Outcome::Denied, desk),
             Permission::Granted => {
+                desk.conn.state.known = true;
                 if let Some(error) = slot.and_then(fences::read_elsewhere) {
                     return self.ours.refuse(&error, Outcome::Elsewhere, desk);
                 }

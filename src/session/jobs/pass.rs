@@ -1,5 +1,5 @@
 //! Ordinary commands that only wait: AUTH, HELLO and CLIENT REPLY, because of what their replies
-//! depend on, commands in whose place others go, and large commands of a client that may not have
+//! depend on, commands in whose place others go, and commands of a client that may not have
 //! authenticated.
 
 use super::{
@@ -8,6 +8,7 @@ use super::{
 };
 use crate::resp::{
     encode,
+    expected::Expected,
     name::{Name, ReplyMode},
     words::too_much_of_a_stranger,
 };
@@ -36,7 +37,7 @@ impl Waits for ClientReply {
             (ReplyMode::On, _) if desk.conn.refuses_ours() => Progress::Pass(Pass::Counted),
             // The data node will obey in silence if CLIENT REPLY is allowed at all.
             (ReplyMode::On, mode) => {
-                desk.ask(|out| encode::command(out, &[b"CLIENT", b"REPLY", b"ON"]));
+                desk.ask(Expected::Ok, |out| encode::command(out, &[b"CLIENT", b"REPLY", b"ON"]));
                 Progress::Wait(Box::new(Obeying { mode }))
             }
             // The command is queued without a reply, so nobody will tell how it ended.
@@ -82,7 +83,20 @@ impl Waits for Instead {
     }
 }
 
-/// A large command of a client that may not have authenticated.
+/// The answer to a command whose bytes were dropped.
+pub(in crate::session) struct StrangerRefused(pub(in crate::session) Vec<u8>);
+
+impl Waits for StrangerRefused {
+    fn begin(self: Box<Self>, _when: When, _desk: &mut Desk) -> Progress {
+        Progress::Answer(Answering::new(self.0, 0))
+    }
+
+    fn is_unsent(&self) -> bool {
+        false
+    }
+}
+
+/// A command that is judged, counted or learned from only if the data node has let its client in.
 pub(in crate::session) struct Unidentified;
 
 impl Waits for Unidentified {
@@ -91,7 +105,7 @@ impl Waits for Unidentified {
             desk.conn.state.known = true;
             return Progress::Again;
         }
-        desk.ask(|out| encode::command(out, &[b"PING"]));
+        desk.ask(Expected::Pong, |out| encode::command(out, &[b"PING"]));
         Progress::Wait(Box::new(Identifying))
     }
 }
@@ -105,9 +119,11 @@ impl Job for Identifying {
             desk.conn.state.known = true;
             return Progress::Again;
         }
+        let Some(least) = too_much_of_a_stranger(&desk.unsent) else {
+            return Progress::Stranger(reply.to_vec());
+        };
         // These bytes are the least that Redis refuses as it would this command. Redis words the
         // error and closes.
-        let least = too_much_of_a_stranger(&desk.unsent).unwrap_or(b"*11\r\n");
         desk.to_data.push(least);
         desk.unsent = Vec::new();
         Progress::Mute

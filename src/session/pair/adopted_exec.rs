@@ -73,8 +73,11 @@ impl Others {
         let mut data = |words: &[&str]| {
             let all = words.join(" ");
             let reply = match &all[..] {
-                PROBE => "-ERR syntax error\r\n".to_owned(),
-                "GET old:a" => "$-1\r\n".to_owned(),
+                "EXEC" | "DISCARD" => format!("-ERR {all} without MULTI\r\n"),
+                _ if words[0] == "SET" && all.ends_with(" x NX XX") => {
+                    "-ERR syntax error\r\n".to_owned()
+                }
+                "GET old:a" | "GET old:b" => "$-1\r\n".to_owned(),
                 "HELLO 3" => "%0\r\n".to_owned(),
                 "CLIENT INFO" => "$9\r\nid=1 db=0\r\n".to_owned(),
                 "CLIENT REPLY ON" => "+OK\r\n".to_owned(),
@@ -342,7 +345,7 @@ async fn a_transaction_of_anything_else_fails_and_nothing_of_it_is_done() {
             // What follows is as ever.
             others.seen.clear();
             let told = others.told(&mut pair, &[MULTI, set, EXEC]);
-            assert_eq!(told, "+MULTI\r\n+SET\r\n+EXEC\r\n");
+            assert_eq!(told, "+MULTI\r\n+SET\r\n-ERR EXEC without MULTI\r\n");
             assert_eq!(others.seen, ["MULTI", "SET x 1", "EXEC"], "{commands:?}");
         }
     }
@@ -368,7 +371,8 @@ async fn unwatch_and_discard_forget_it() {
     // Without MULTI both are errors, which Redis words, and the WATCH stays.
     let (mut pair, mut others) = (enforced(), Others::with(Some("t")));
     let told = others.told(&mut pair, &[WATCH, GET, EXEC, &["DISCARD"], MULTI, DEL, EXEC]);
-    let expected = "+OK\r\n$1\r\nt\r\n+EXEC\r\n+DISCARD\r\n+OK\r\n+QUEUED\r\n*1\r\n:1\r\n";
+    let expected = "+OK\r\n$1\r\nt\r\n-ERR EXEC without MULTI\r\n-ERR DISCARD without MULTI\r\n\
+                    +OK\r\n+QUEUED\r\n*1\r\n:1\r\n";
     assert_eq!(told, expected);
 }
 
@@ -462,7 +466,7 @@ async fn a_loss_that_is_told_in_between_fails_the_transaction() {
         (&[WATCH, GET, MULTI][..], DEL, &[EXEC][..], ABORTED),
         (&[WATCH, GET, MULTI, DEL], &["PING"], &[EXEC], ABORTED),
         // Ended, so that the data node is asked what it thinks of another EXEC.
-        (&[WATCH, GET, MULTI, DEL], EXEC, &[EXEC], "+EXEC\r\n"),
+        (&[WATCH, GET, MULTI, DEL], EXEC, &[EXEC], "-ERR EXEC without MULTI\r\n"),
         (&[WATCH, GET, MULTI, DEL], &["DISCARD"], &[&["PING"]], "+PING\r\n"),
         (&[WATCH, GET], &["PING"], &[MULTI, DEL, EXEC], "+OK\r\n+QUEUED\r\n*1\r\n:1\r\n"),
     ] {

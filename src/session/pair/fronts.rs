@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// A session at a front. The node `a` at 10.0.0.1:7000 has the front 192.0.2.9:6001.
-fn at_front() -> Pair {
+pub(super) fn at_front() -> Pair {
     let mut table = FrontTable::default();
     table.add("a", &["10.0.0.1"], 7000, ShownAs::Front(6001));
     let mut pair = Pair::new();

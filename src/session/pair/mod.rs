@@ -10,7 +10,10 @@ mod adopted;
 mod adopted_exec;
 mod fronts;
 mod guards;
+mod lines;
 mod ordering;
+mod strangers;
+mod unexpected;
 mod zero_bytes;
 
 use std::{
@@ -90,7 +93,10 @@ impl Pair {
             drain: CancellationToken::new(),
             abort: CancellationToken::new(),
         });
-        Pair { core: Core::new(Desk::new(shared)), data: Vec::new(), client: Vec::new() }
+        let mut core = Core::new(Desk::new(shared));
+        // The data node has let the client in.
+        core.desk.conn.state.known = true;
+        Pair { core, data: Vec::new(), client: Vec::new() }
     }
 
     /// Runs all that goes on without help.

@@ -9,6 +9,7 @@
     reason = "a property fails by panicking"
 )]
 
+pub mod bodies;
 pub mod configuration;
 pub mod differential;
 pub mod grammar;

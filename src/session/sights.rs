@@ -1,0 +1,57 @@
+//! What was seen of commands that the data node has not answered yet: idioms on adopted keys, and
+//! writes that guards only count.
+//!
+//! It counts once the command is answered, unless the data node refuses the client. So nothing is learned,
+//! counted or told of a client that the data node has not let in, nor of what a client may not do.
+//! [`settling`] counts.
+//!
+//! [`settling`]: super::settling
+
+use std::collections::VecDeque;
+
+use crate::{
+    adopt::{Sighting, transaction::TransactionPart},
+    guard::Need,
+};
+
+/// Most sights of one connection that wait for replies. A client gets there only by a long pipeline;
+/// what is beyond counts at once if the data node has let the client in.
+pub(super) const MOST: usize = 256;
+/// Most bodies among them. Clients that the data node has not let in choose how long these are.
+const MOST_BODIES: usize = 4;
+
+/// What was seen of one command.
+pub(super) enum SeenCommand {
+    /// An idiom on an adopted key.
+    Idiom(Sighting),
+    /// A command with the body of a script, of a client that the data node may not have let in: the
+    /// body is read once it has.
+    Body(TransactionPart, Vec<u8>),
+    /// A write that passes whether its locks are held or not, and the first that is not.
+    Write(Option<Need>),
+}
+
+/// What was seen on one connection.
+#[derive(Default)]
+pub(super) struct Sights {
+    /// Of the command that is being looked at.
+    pub(super) fresh: Vec<SeenCommand>,
+    /// Of commands whose replies are missing, the oldest first.
+    pub(super) waiting: VecDeque<SeenCommand>,
+    /// The log has told of an adopted command of this connection that was refused.
+    pub(super) is_refusal_told: bool,
+}
+
+impl Sights {
+    /// Whether the body of one more script may wait.
+    pub(super) fn has_room_for_body(&self) -> bool {
+        let all = self.fresh.iter().chain(&self.waiting);
+        all.filter(|sight| matches!(sight, SeenCommand::Body(..))).count() < MOST_BODIES
+    }
+
+    /// Forgets what waits for replies: they are not followed any more.
+    pub(super) fn forget(&mut self) {
+        self.fresh = Vec::new();
+        self.waiting = VecDeque::new();
+    }
+}
