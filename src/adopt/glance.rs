@@ -19,6 +19,8 @@ pub(super) enum Class {
     Function,
     /// SCRIPT, which may teach a script.
     Load,
+    /// FLUSHDB and FLUSHALL.
+    Flush,
 }
 
 /// What is known of all commands that begin with the same bytes up to the end of their name.
@@ -154,6 +156,8 @@ pub(super) fn class(name: &[u8]) -> Class {
         (5, Some(b'F')) if is("FCALL") => Class::Function,
         (8, Some(b'F')) if is("FCALL_RO") => Class::Function,
         (6, Some(b'S')) if is("SCRIPT") => Class::Load,
+        (7, Some(b'F')) if is("FLUSHDB") => Class::Flush,
+        (8, Some(b'F')) if is("FLUSHALL") => Class::Flush,
         (length, Some(first)) if is_without_keys(name, length, first) => Class::None,
         _ => Class::First,
     }
@@ -182,13 +186,13 @@ fn is_without_keys(name: &[u8], length: usize, first: u8) -> bool {
             "BGSAVE", "CLIENT", "CONFIG", "DBSIZE", "LOLWUT", "MEMORY", "MODULE", "OBJECT",
             "PUBSUB", "XGROUP",
         ]),
-        (7, b'C' | b'D' | b'F' | b'L' | b'M' | b'P' | b'S' | b'U' | b'W') => any(&[
-            "CLUSTER", "COMMAND", "DISCARD", "FLUSHDB", "LATENCY", "MIGRATE", "PUBLISH", "SLAVEOF",
-            "SLOWLOG", "UNWATCH", "WAITAOF",
+        (7, b'C' | b'D' | b'L' | b'M' | b'P' | b'S' | b'U' | b'W') => any(&[
+            "CLUSTER", "COMMAND", "DISCARD", "LATENCY", "MIGRATE", "PUBLISH", "SLAVEOF", "SLOWLOG",
+            "UNWATCH", "WAITAOF",
         ]),
-        (8, b'F' | b'L' | b'R' | b'S') => any(&[
-            "FAILOVER", "FLUSHALL", "FUNCTION", "LASTSAVE", "READONLY", "SHUTDOWN", "SPUBLISH",
-        ]),
+        (8, b'F' | b'L' | b'R' | b'S') => {
+            any(&["FAILOVER", "FUNCTION", "LASTSAVE", "READONLY", "SHUTDOWN", "SPUBLISH"])
+        }
         (9, b'R') => any(&["RANDOMKEY", "READWRITE", "REPLICAOF"]),
         (10, b'X') => is("XREADGROUP"),
         (12, b'B') => is("BGREWRITEAOF"),
@@ -244,6 +248,7 @@ mod tests {
             (&["DEL", "key:1", "lock:1"], false),
             (&["EVAL", "return 1", "1", "lock:1"], false),
             (&["CLIENT", "SETNAME", "x"], true),
+            (&["FLUSHALL"], false),
             (&["JSON.GET", "key:1"], true),
         ] {
             let mut bytes = Vec::new();

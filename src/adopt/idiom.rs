@@ -3,6 +3,8 @@
 //! Options stand in any order and case, and which exclude one another is Redis's to say: what
 //! Redis refuses is [`Op::Malformed`] here. What becomes of an idiom is not said here.
 
+use std::time::Duration;
+
 use smallvec::SmallVec;
 
 use super::normal::TtlUnit;
@@ -56,6 +58,13 @@ labels! {
     }
 }
 
+impl Op {
+    /// Whether this takes a lock that is free.
+    pub(crate) fn takes(self) -> bool {
+        matches!(self, Op::Acquire | Op::AcquireForEver | Op::AcquireAgain)
+    }
+}
+
 /// An idiom as its words say it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Idiom<'a> {
@@ -69,8 +78,8 @@ pub(crate) struct Idiom<'a> {
     pub(crate) ttl: Option<(i64, TtlUnit)>,
     /// The time of day that was given instead, in milliseconds since 1970.
     pub(crate) until: Option<i64>,
-    /// The TTL was longer than a lock may have, and is so long now.
-    pub(crate) is_capped: bool,
+    /// The TTL that was asked for, where it is longer than a lock may have and was cut to that.
+    pub(crate) capped_from: Option<(i64, TtlUnit)>,
     /// What else than a lock the command is about.
     pub(crate) kind: OtherKind,
 }
@@ -90,7 +99,13 @@ pub(crate) enum OtherKind {
 impl<'a> Idiom<'a> {
     pub(super) fn new(op: Op, form: &'static str) -> Idiom<'a> {
         let kind = OtherKind::Any;
-        Idiom { op, form, token: None, ttl: None, until: None, is_capped: false, kind }
+        Idiom { op, form, token: None, ttl: None, until: None, capped_from: None, kind }
+    }
+
+    /// The TTL that the client has asked for. `None`: it gives none, or not above 0.
+    pub(super) fn asked_ttl(&self) -> Option<Duration> {
+        let (ttl, unit) = self.capped_from.or(self.ttl)?;
+        (ttl > 0).then(|| unit.times(ttl))
     }
 
     /// Makes a TTL of a time of day. `now`: milliseconds since 1970.

@@ -21,7 +21,8 @@ pub(super) enum Statement<'a> {
         then: Vec<Statement<'a>>,
         otherwise: Vec<Statement<'a>>,
     },
-    Return(Expr<'a>),
+    /// `None`: `return nil` or `return false`, which clients are answered alike.
+    Return(Option<Expr<'a>>),
     /// A call whose answer is not used.
     Call(Expr<'a>),
 }
@@ -61,7 +62,8 @@ const WORDS: [&str; 21] = [
 
 /// Reads a body; none: it has something else in it.
 pub(super) fn parse(body: &[u8]) -> Option<Vec<Statement<'_>>> {
-    let tokens = tokens(body)?;
+    // Redis 7 and later: without flags it changes nothing that matters here.
+    let tokens = tokens(body.strip_prefix(b"#!lua\n").unwrap_or(body))?;
     let mut parser = Parser { tokens: &tokens, at: 0, depth: 0 };
     let block = parser.block()?;
     (parser.at == tokens.len()).then_some(block)
@@ -235,7 +237,9 @@ impl<'a> Parser<'_, 'a> {
             }
             LuaToken::Word("return") => {
                 self.at += 1;
-                Some(Statement::Return(self.expr()?))
+                let is_nil = matches!(self.peek(), Some(LuaToken::Word("nil" | "false")));
+                self.at += usize::from(is_nil);
+                Some(Statement::Return(if is_nil { None } else { Some(self.expr()?) }))
             }
             LuaToken::Name(_) => match self.expr()? {
                 call @ Expr::Call(..) => Some(Statement::Call(call)),

@@ -28,13 +28,14 @@ pub(crate) mod transaction;
 pub(crate) mod verdict;
 
 use std::{
+    cell::Cell,
     hash::{BuildHasher, Hash, Hasher, RandomState},
     ops::Range,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU8, Ordering},
     },
-    time::{SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use smallvec::{SmallVec, smallvec};
@@ -63,6 +64,7 @@ use crate::{
 pub(crate) const MAX_LOOK: usize = 16 * 1024;
 /// Most keys of one command: its locks are asked for one after the other.
 const MAX_KEYS: usize = 16;
+const TOO_FEW_ARGUMENTS: &str = "ERR the script has too few arguments";
 const TOO_MANY_KEYS: &str = "it has more than 16 keys";
 /// Steps that comparing the keys of one command with the rules may take.
 const MAX_STEPS: usize = 1_000_000;
@@ -108,13 +110,15 @@ pub(crate) struct Sighting {
     pub(crate) because: &'static str,
     /// A script's replies where the key is absent, its own, its own without a TTL, another's.
     pub(crate) replies: Option<[&'static str; 4]>,
+    /// The TTL that was asked for; of what was seen before, the longest. `None`: none was given.
+    pub(crate) ttl: Option<Duration>,
 }
 
 /// Each adopted command's sighting is looked up among those that were seen, so of its texts the lengths
 /// alone are hashed: that took a twentieth of the proxy's instructions for an adopted lock.
 impl Hash for Sighting {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        let Sighting { rule, op, form, library, digest, verdict, because, replies: _ } = self;
+        let Sighting { rule, op, form, library, digest, verdict, because, .. } = self;
         state.write_usize(rule.map_or(0, |rule| rule + 1));
         let texts = [form.len(), library.len(), because.len()];
         let texts = texts.iter().fold(0, |all, length| all * 256 + length);
@@ -136,6 +140,19 @@ pub(crate) enum AdoptLook {
     Found(Found),
     /// SCRIPT EXISTS: this is forwarded in its place.
     Exists(Vec<u8>),
+    /// FLUSHDB or FLUSHALL, which a rule has free locks.
+    Flush(FlushCommand),
+}
+
+/// A FLUSHDB or FLUSHALL.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FlushCommand {
+    /// The command, as the data node is to have it.
+    pub(crate) command: Vec<u8>,
+    /// All databases are meant, and not the selected one alone.
+    pub(crate) is_all: bool,
+    /// How many bytes the client has sent.
+    pub(crate) length: usize,
 }
 
 /// An idiom and its key.
@@ -147,6 +164,8 @@ pub(crate) struct Found {
     pub(crate) key: u64,
     /// The number of keys.
     pub(crate) keys: usize,
+    /// The number of those that are locks.
+    pub(crate) locks: usize,
     /// What the proxy does in its place; none: it is forwarded.
     pub(crate) task: Option<Box<AdoptTask>>,
     /// What the lock nodes are to do beside the data node, which is forwarded the command: another proxy
@@ -364,6 +383,7 @@ impl Adoption {
     fn look_at_words(&self, words: &[&[u8]], limits: &Limits) -> AdoptLook {
         let [name, rest @ ..] = words else { return AdoptLook::Free };
         match (class(name), rest) {
+            (Class::Flush, _) => self.look_at_flush(words),
             (Class::None, _) | (_, []) => AdoptLook::Free,
             (Class::Script, _) => self.look_at_script(words, limits),
             (Class::Load, [exists, digests @ ..]) if exists.eq_ignore_ascii_case(b"EXISTS") => {
@@ -388,6 +408,17 @@ impl Adoption {
                 self.judge_plain(&keys, idiom::of_words(words), limits)
             }
         }
+    }
+
+    /// Looks at FLUSHDB and FLUSHALL.
+    fn look_at_flush(&self, words: &[&[u8]]) -> AdoptLook {
+        if !(0..self.rules.len()).any(|rule| self.is_flushed(rule)) {
+            return AdoptLook::Free;
+        }
+        let is_all = words.first().is_some_and(|name| name.eq_ignore_ascii_case(b"FLUSHALL"));
+        let mut command = Vec::new();
+        encode::command(&mut command, words);
+        AdoptLook::Flush(FlushCommand { command, is_all, length: 0 })
     }
 
     /// Looks at SCRIPT EXISTS. A script of whose text nothing is known here would be answered NOSCRIPT
@@ -510,11 +541,17 @@ impl Adoption {
             ArgumentPlace::Argv(at) => argv.get(at - 1).copied(),
             ArgumentPlace::Keys(at) => keys.get(at - 1).copied(),
         };
+        let is_short = Cell::new(false);
+        let given = |place| {
+            let argument = argument(place);
+            is_short.set(is_short.get() || argument.is_none());
+            argument
+        };
         let read =
             |op, token: Option<ArgumentPlace>, ttl: Option<(ArgumentPlace, normal::TtlUnit)>| {
-                let token = token.map(|place| argument(place).ok_or(()));
+                let token = token.map(|place| given(place).ok_or(()));
                 let ttl = ttl.map(|(place, unit)| {
-                    argument(place).and_then(number::integer).map(|ttl| (ttl, unit)).ok_or(())
+                    given(place).and_then(number::integer).map(|ttl| (ttl, unit)).ok_or(())
                 });
                 match (token.transpose(), ttl.transpose()) {
                     (Ok(token), Ok(ttl)) => Idiom { token, ttl, ..idiom(op) },
@@ -577,8 +614,11 @@ impl Adoption {
             let commands = aside.commands.iter().map(|words| words.iter().map(word).collect());
             match commands.collect::<Option<Vec<Vec<Vec<u8>>>>>() {
                 Some(commands) => task.aside = commands,
-                None => task.work = AdoptWork::Fail("ERR the script has too few arguments"),
+                None => task.work = AdoptWork::Fail(TOO_FEW_ARGUMENTS),
             }
+        }
+        if let (true, Some(task)) = (is_short.get(), look.task()) {
+            task.work = AdoptWork::Fail(TOO_FEW_ARGUMENTS);
         }
         if let AdoptLook::Found(Found { sighting, .. }) = &mut look {
             if let Some((behaviour, library)) = row {
@@ -657,9 +697,11 @@ impl Adoption {
                 verdict,
                 because,
                 replies: None,
+                ttl: idiom.asked_ttl(),
             },
             key: self.hasher.hash_one(keys.first()),
             keys: keys.len(),
+            locks: if locks == WhichKeys::First { 1 } else { keys.len() },
             task: None,
             beside: None,
             queued: None,
@@ -671,7 +713,7 @@ impl Adoption {
     fn too_large(&self, words: &[&[u8]], limits: &Limits) -> AdoptLook {
         let class = words.first().map_or(Class::Every, |name| class(name));
         let rule = match (class, words) {
-            (Class::None, _) => return AdoptLook::Free,
+            (Class::None | Class::Flush, _) => return AdoptLook::Free,
             // Its key is not adopted, or it would not be looked at.
             (Class::First, [_, key, ..]) => self.rule(key),
             (_, [_, keys @ ..]) => {
@@ -700,6 +742,7 @@ impl Adoption {
             verdict,
             because,
             replies: None,
+            ttl: None,
         };
         let task = rule
             .filter(|rule| self.is_enforced(*rule))
@@ -709,6 +752,7 @@ impl Adoption {
             sighting,
             key,
             keys: 0,
+            locks: 0,
             task,
             beside: None,
             queued: None,
@@ -727,6 +771,9 @@ impl AdoptLook {
 
     /// Notes how many bytes the command has, and its sender.
     fn of_length(mut self, bytes: usize) -> AdoptLook {
+        if let AdoptLook::Flush(flush) = &mut self {
+            flush.length = bytes;
+        }
         if let AdoptLook::Found(found) = &mut self {
             found.length = bytes;
             let Sighting { library, form, .. } = found.sighting;

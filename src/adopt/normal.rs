@@ -6,6 +6,8 @@
 //! way that does anything else, makes the body unknown: a body is never taken for what it is not.
 //! [`of`] is for bodies with one key.
 
+use std::time::Duration;
+
 use smallvec::SmallVec;
 
 use super::lua::{self, Expr, Statement};
@@ -19,14 +21,27 @@ pub(crate) enum TtlUnit {
     Millis,
 }
 
+impl TtlUnit {
+    /// So many of it; none of less than 0.
+    pub(super) fn times(self, count: i64) -> Duration {
+        let count = u64::try_from(count).unwrap_or(0);
+        match self {
+            TtlUnit::Seconds => Duration::from_secs(count),
+            TtlUnit::Millis => Duration::from_millis(count),
+        }
+    }
+}
+
 /// What a body does if the key has the token, with the places of its arguments in ARGV,
-/// from 1. Otherwise it does nothing and answers 0.
+/// from 1. Otherwise it does nothing and answers 0, or nil.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Normal {
     /// Deletes the key and answers 1.
     Release {
         /// The token.
         token: usize,
+        /// Another's key is answered nil, and so is none.
+        is_nil: bool,
     },
     /// Gives the key a TTL and answers 1.
     Extend {
@@ -39,6 +54,8 @@ pub(crate) enum Normal {
         /// The key is written anew by SET, for which a TTL of 0 or less is an error; EXPIRE
         /// deletes the key then and answers 1.
         is_set: bool,
+        /// Another's key is answered nil, and so is none.
+        is_nil: bool,
     },
 }
 
@@ -61,6 +78,12 @@ enum Value<'a> {
     Got,
     /// What the command that writes answered.
     Result,
+    /// `nil` or `false`.
+    Nil,
+    /// The function `tonumber`.
+    ToNumber,
+    /// The number that an argument is, from 1.
+    NumberOf(usize),
     Number(u32),
     Text(&'a [u8]),
 }
@@ -120,20 +143,25 @@ pub(crate) fn of(body: &[u8]) -> Option<Normal> {
 type Ending<'a> = (Option<(WriteCall<'a>, bool)>, Value<'a>);
 
 fn judge<'a>(token: usize, mine: Ending<'a>, other: Ending<'a>) -> Option<Normal> {
-    let ((Some((command, is_caught)), answer), (None, Value::Number(0))) = (mine, other) else {
+    let ((Some((command, is_caught)), answer), (None, otherwise)) = (mine, other) else {
         return None;
+    };
+    let is_nil = match otherwise {
+        Value::Number(0) => false,
+        Value::Nil => true,
+        _ => return None,
     };
     // An error that is caught and not returned would be answered as success.
     let is_told = answer == Value::Result;
     let is_one = answer == Value::Number(1) && !is_caught;
     match command {
-        WriteCall::Delete if is_told || is_one => Some(Normal::Release { token }),
+        WriteCall::Delete if is_told || is_one => Some(Normal::Release { token, is_nil }),
         WriteCall::Expire { ttl, unit } if is_told || is_one => {
-            Some(Normal::Extend { token, ttl, unit, is_set: false })
+            Some(Normal::Extend { token, ttl, unit, is_set: false, is_nil })
         }
         WriteCall::Set { value, ttl, unit } if is_one => {
             let is_token = value == Value::Got || value == Value::Argument(token);
-            is_token.then_some(Normal::Extend { token, ttl, unit, is_set: true })
+            is_token.then_some(Normal::Extend { token, ttl, unit, is_set: true, is_nil })
         }
         _ => None,
     }
@@ -160,14 +188,18 @@ impl<'a> BodyWay<'a> {
                         way.value(call)?;
                     }
                     Statement::Return(value) => {
-                        let value = way.value(value)?;
+                        let value = match value {
+                            Some(value) => way.value(value)?,
+                            None => Value::Nil,
+                        };
                         return Some((way.wrote, value));
                     }
                     Statement::If { .. } => return None,
                 }
             }
         }
-        None
+        // A body that returns nothing is answered nil.
+        Some((way.wrote, Value::Nil))
     }
 
     fn bind(&mut self, names: &[&'a str], values: &[Expr<'a>]) -> Option<()> {
@@ -186,6 +218,7 @@ impl<'a> BodyWay<'a> {
                     (None, "KEYS") => Some(Value::Keys),
                     (None, "ARGV") => Some(Value::Argv),
                     (None, "redis") => Some(Value::Redis),
+                    (None, "tonumber") => Some(Value::ToNumber),
                     _ => None,
                 }
             }
@@ -202,12 +235,17 @@ impl<'a> BodyWay<'a> {
                 _ => None,
             },
             Expr::Call(function, arguments) => {
-                let Value::Call(is_caught) = self.value(function)? else { return None };
+                let function = self.value(function)?;
                 let arguments = arguments
                     .iter()
                     .map(|argument| self.value(argument))
                     .collect::<Option<SmallVec<[_; 8]>>>()?;
-                self.call(&arguments, is_caught)
+                match (function, &arguments[..]) {
+                    (Value::Call(is_caught), arguments) => self.call(arguments, is_caught),
+                    // A text that is no whole number is an error here, whatever Lua makes of it.
+                    (Value::ToNumber, [Value::Argument(at)]) => Some(Value::NumberOf(*at)),
+                    _ => None,
+                }
             }
         }
     }
@@ -222,10 +260,10 @@ impl<'a> BodyWay<'a> {
         }
         let command = match (name.as_slice(), rest) {
             (b"del" | b"unlink", []) => WriteCall::Delete,
-            (b"expire", [Value::Argument(ttl)]) => {
+            (b"expire", [Value::Argument(ttl) | Value::NumberOf(ttl)]) => {
                 WriteCall::Expire { ttl: *ttl, unit: TtlUnit::Seconds }
             }
-            (b"pexpire", [Value::Argument(ttl)]) => {
+            (b"pexpire", [Value::Argument(ttl) | Value::NumberOf(ttl)]) => {
                 WriteCall::Expire { ttl: *ttl, unit: TtlUnit::Millis }
             }
             (b"set", [value, Value::Text(option), Value::Argument(ttl)]) => {

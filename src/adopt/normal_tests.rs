@@ -24,6 +24,10 @@ const BODIES: &[&str] = &[
     "if redis.call('get', KEYS[1]) ~= ARGV[2]\nthen\n\treturn 0\nelse\n\treturn redis.call('EXPIRE', KEYS[1], ARGV[1])\nend",
     r#"if redis.call("get", KEYS[1]) == ARGV[1] then redis.call("set", KEYS[1], ARGV[1], "PX", ARGV[2]) return 1 end return 0"#,
     r#"local v = redis.call("get", KEYS[1]) if v == ARGV[1] then redis.call("set", KEYS[1], v, "xx", "ex", ARGV[3]) return 1 else return 0 end"#,
+    "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end",
+    "#!lua\nif redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return nil end",
+    "if redis.call('get', KEYS[1]) ~= ARGV[1] then return false end return redis.call('pexpire', KEYS[1], tonumber(ARGV[2]))",
+    "local ttl = tonumber(ARGV[3]) if redis.call('get', KEYS[1]) == ARGV[1] then redis.call('expire', KEYS[1], ttl) return 1 end",
     "local got = redis.call('get', KEYS[1]) local is = ARGV[1] if is == got then redis.call('pexpire', KEYS[1], ARGV[2]) return 1 end return 0",
 ];
 /// The body that is neither.
@@ -72,6 +76,9 @@ const POOL: &[&str] = &[
     "nil",
     "false",
     "tostring",
+    "tonumber",
+    "tonumber(ARGV[2])",
+    "return nil",
     "\n",
     "--",
     "KEYS[1]",
@@ -161,9 +168,10 @@ fn behaves_with(
 ) -> Result<(), String> {
     let mut arguments = ARGUMENTS;
     let (token, ttl) = match normal {
-        Normal::Release { token } => (token, None),
-        Normal::Extend { token, ttl, unit, is_set } => (token, Some((ttl, unit, is_set))),
+        Normal::Release { token, .. } => (token, None),
+        Normal::Extend { token, ttl, unit, is_set, .. } => (token, Some((ttl, unit, is_set))),
     };
+    let (Normal::Release { is_nil, .. } | Normal::Extend { is_nil, .. }) = normal;
     if let (Some(least), Some((ttl, ..))) = (least, ttl) {
         match arguments.get_mut(ttl - 1) {
             Some(argument) if ttl != token => *argument = least,
@@ -214,6 +222,7 @@ fn behaves_with(
         };
         let is_told = match is_error {
             true => reply.starts_with('-'),
+            false if is_nil && !is_mine => reply == "$-1",
             false => *reply == format!(":{}", i32::from(is_mine)),
         };
         let is_right = is_told
@@ -266,9 +275,11 @@ fn spellings_are_known() {
         assert!(rows::by_digest(&digest).is_none(), "a library's own text: {body}");
     }
     let of = |at: usize| of(BODIES[at].as_bytes()).unwrap();
-    assert_eq!(of(2), Normal::Release { token: 2 });
-    assert_eq!(of(7), Normal::Release { token: 3 });
-    let extend = |token, ttl, unit, is_set| Normal::Extend { token, ttl, unit, is_set };
+    assert_eq!(of(2), Normal::Release { token: 2, is_nil: false });
+    assert_eq!(of(7), Normal::Release { token: 3, is_nil: false });
+    assert_eq!(of(12), Normal::Release { token: 1, is_nil: true });
+    let is_nil = false;
+    let extend = |token, ttl, unit, is_set| Normal::Extend { token, ttl, unit, is_set, is_nil };
     assert_eq!(of(8), extend(1, 2, TtlUnit::Millis, false));
     assert_eq!(of(9), extend(2, 1, TtlUnit::Seconds, false));
     assert_eq!(of(11), extend(1, 3, TtlUnit::Seconds, true));
@@ -347,9 +358,12 @@ fn what_is_nearly_one_of_them_is_neither() {
         "return 0",
         "return redis.call('del', KEYS[1])",
         "if redis.call('get', KEYS[2]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0",
-        "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end",
+        "if redis.call('get', KEYS[1]) == ARGV[1] then redis.call('del', KEYS[1]) end",
         "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 2",
-        "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return nil",
+        "if redis.call('get', KEYS[1]) == tonumber(ARGV[1]) then return redis.call('del', KEYS[1]) end return 0",
+        "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('pexpire', KEYS[1], tonumber(ARGV[2], 10)) end return 0",
+        "if redis.call('get', KEYS[1]) == nil then return redis.call('del', KEYS[1]) end return 0",
+        "#!lua name=x\nif redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0",
         "if redis.call('get', KEYS[1], KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0",
         "if redis.call('get', KEYS[1]) == 'x' then return redis.call('del', KEYS[1]) end return 0",
         "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1], KEYS[2]) end return 0",

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::Adoption;
-use crate::config::{AdoptMode, AdoptRule};
+use crate::config::{AdoptMode, AdoptRule, FlushPolicy};
 
 /// A key of the data node that stands for a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,6 +70,22 @@ impl Adoption {
         }
     }
 
+    /// Whether FLUSHDB and FLUSHALL free the locks of this rule.
+    pub(super) fn is_flushed(&self, rule: usize) -> bool {
+        let options = self.rules.get(rule).map(|rule| rule.options);
+        options.is_some_and(|options| options.flush == FlushPolicy::Free)
+            && self.mode(rule).is_answered()
+    }
+
+    /// Whether FLUSHDB in this database frees this lock, as clients name it to LOCK. `None`: FLUSHALL.
+    pub(crate) fn frees(&self, lock: &[u8], database: Option<u64>) -> bool {
+        let places = self.places_by(lock, |rule| self.is_flushed(rule));
+        // A name that begins as those of another database counts as one of it.
+        places
+            .last()
+            .is_some_and(|place| database.is_none_or(|database| database == place.database))
+    }
+
     /// The keys of this lock by the rules that are meant.
     fn places_by(&self, lock: &[u8], is_meant: impl Fn(usize) -> bool) -> Vec<KeyPlace> {
         let readings = [Some((0, lock)), split_database(lock)];
@@ -116,6 +132,25 @@ mod tests {
     fn adoption(rules: &str) -> std::sync::Arc<Adoption> {
         let config = Config::parse(&format!("adopt: {rules}"), "f", &|_| None).unwrap();
         Adoption::new(&config.adopt.rules).unwrap()
+    }
+
+    #[test]
+    fn flushing_frees_the_locks_of_its_database_and_of_rules_that_say_so() {
+        let keys = "[{keys: 'lock:*', mode: enforce, flush: free}, {keys: 'seen:*', flush: free}, \
+                    {keys: 'mutex:*', mode: bridge}]";
+        let names = "{keys: 'lock:*', lock: '{1}', mode: bridge, flush: free}";
+        for (rules, lock, expected) in [
+            (keys, "lock:job", [true, false, true]),
+            (keys, "7:lock:job", [false, true, true]),
+            (keys, "mutex:a", [false; 3]),
+            (keys, "seen:a", [false; 3]),
+            (names, "job", [true, false, true]),
+            (names, "7:job", [false, true, true]),
+        ] {
+            let adoption = adoption(rules);
+            let frees = [Some(0), Some(7), None].map(|at| adoption.frees(lock.as_bytes(), at));
+            assert_eq!(frees, expected, "{lock}");
+        }
     }
 
     #[test]

@@ -122,6 +122,7 @@ static ACQUIRE: Behaviour = b(Op::Acquire, ["1", "0", "0", "0"]);
 static EXTEND_BY: Behaviour = b(Op::ExtendBy, ["0", "1", "0", "0"]);
 static ACQUIRE_OK: Behaviour = b(Op::Acquire, ["+OK", "nil", "nil", "nil"]);
 static AGAIN: Behaviour = b(Op::AcquireAgain, ["1", "1", "1", "0"]);
+static AGAIN_RQ: Behaviour = b(Op::AcquireAgain, ["1", "2", "2", "0"]);
 static AGAIN_OK: Behaviour = b(Op::AcquireAgain, ["+OK", "+OK", "+OK", "nil"]);
 static EXTEND_TTL: Behaviour = b(Op::Extend, ["0", "1", "0", "0"]);
 static EXTEND_OK: Behaviour = b(Op::Extend, ["nil", "+OK", "+OK", "nil"]);
@@ -141,8 +142,8 @@ static RELEASE_OK: Behaviour = b(Op::Release, ["nil", "+OK", "+OK", "nil"]);
 static LEFT_NIL: Behaviour = b(Op::Look, ["nil", "ms", "0", "nil"]);
 static LEFT_MINUS: Behaviour = b(Op::Look, ["-3", "ms", "-1", "-3"]);
 static AGAIN_SPRING: Behaviour = b(Op::AcquireAgain, ["1", "1", "1", "nil"]);
-static EXTEND_SPRING: Behaviour = b(Op::Extend, ["nil", "1", "1", "nil"]);
-static RELEASE_SPRING: Behaviour = b(Op::Release, ["nil", "1", "1", "nil"]);
+const EXTEND_OR_NIL: Behaviour = b(Op::Extend, ["nil", "1", "1", "nil"]);
+const RELEASE_OR_NIL: Behaviour = b(Op::Release, ["nil", "1", "1", "nil"]);
 static RELEASE_TEXT: Behaviour = b(Op::Release, ["false", "true", "true", "false"]);
 static PERSIST: Behaviour = b(Op::Persist, ["0", "1", "1", "0"]);
 static LEFT_ANY: Behaviour = b(Op::Look, ["[nil,-2]", "[token,ms]", "[token,-1]", "[token,ms]"]);
@@ -254,12 +255,13 @@ static JSON_MESSAGE: Aside = Aside {
 /// All scripts that are known. One that names no lock among its KEYS (python-redis-lock's
 /// reset_all) cannot be met here.
 #[rustfmt::skip]
-static ROWS: [Row; 105] = [
+static ROWS: [Row; 106] = [
     row("c3f8721cbb97f72bc19e972846bd7aaf91901658", "redis-py", &RELEASE),
     switch(timed("a4e8783852e6b949f9ef3a97212805108459a890", "redis-py", &EXTEND_TTL, Millis),
         3, "0", &EXTEND_BY),
     timed("1cac51482acf5858da00f6d685d68f886cd6b6b2", "redis-py", &EXTEND, Millis),
     timed("411b7c153e0ab3ba59d6d1e36cc7858ebd76f2c5", "celery-redbeat", &EXTEND_TTL, Millis),
+    timed("4227fa753143e6f652e2e185d254964b3a7413a5", "RQ", &AGAIN_RQ, Seconds),
     row("4e92fdc63815b3a0a2dd1c1df3694de73607c88d", "redlock-py", &RELEASE),
     row("fc03c85cef965af38f17fef05d68cc66c7d85c96", "redlock (Python)", &RELEASE),
     row("e9b478387d9b08487f964382baf8443e7bd1aeb5", "redlock-ng", &RELEASE),
@@ -349,9 +351,9 @@ static ROWS: [Row; 105] = [
     timed("17a49af0c4b1a9034503fa84f3570f5ca76c4cbf", "rslock", &EXTEND, Millis),
     row("544c68b7ffd46e5d7ccc58a27204557efba43310", "redlock (Rust)", &RELEASE),
     timed("175897a4e379e99e79a54937be09226f76cdcfe5", "Spring Integration", &AGAIN_SPRING, Millis),
-    row("f0f9038aa2b6d6c3436c72d147573ea2a58f0ef2", "Spring Integration", &RELEASE_SPRING),
-    aside(row("7a71e9443a2a41539fb115a5a27d5a748a871aed", "Spring Integration", &RELEASE_SPRING), &KEY_MESSAGE),
-    timed("879e0f7b8d83c3266d4e996627438c05dbda0b89", "Spring Integration", &EXTEND_SPRING, Millis),
+    row("f0f9038aa2b6d6c3436c72d147573ea2a58f0ef2", "Spring Integration", &RELEASE_OR_NIL),
+    aside(row("7a71e9443a2a41539fb115a5a27d5a748a871aed", "Spring Integration", &RELEASE_OR_NIL), &KEY_MESSAGE),
+    timed("879e0f7b8d83c3266d4e996627438c05dbda0b89", "Spring Integration", &EXTEND_OR_NIL, Millis),
     row("194f3902b2dd08557818d09fc2e7682d91480e53", "ShedLock", &RELEASE),
     timed("67256370c2d1c87e2250898075542b1a7fa5b917", "ShedLock", &EXTEND, Millis),
     timed("7ea1efbea425b62e6593f238a6c18bf25907dbd9", "lock4j", &ACQUIRE_OK, Millis),
@@ -408,8 +410,12 @@ pub(crate) fn hexadecimal(digest: &Digest) -> String {
 /// What a body of one of the two great forms does, as a row of its own would say.
 pub(crate) fn of_normal(normal: Normal) -> (Behaviour, usize, Option<(usize, TtlUnit)>) {
     match normal {
-        Normal::Release { token } => (RELEASE, token, None),
-        Normal::Extend { token, ttl, unit, .. } => (EXTEND, token, Some((ttl, unit))),
+        Normal::Release { token, is_nil } => {
+            (if is_nil { RELEASE_OR_NIL } else { RELEASE }, token, None)
+        }
+        Normal::Extend { token, ttl, unit, is_nil, .. } => {
+            (if is_nil { EXTEND_OR_NIL } else { EXTEND }, token, Some((ttl, unit)))
+        }
     }
 }
 

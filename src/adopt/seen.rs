@@ -3,7 +3,7 @@
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use metrics::{Counter, counter, describe_counter};
@@ -65,6 +65,8 @@ pub(crate) struct AdoptTotals {
 #[derive(Debug, Clone, Copy, Default)]
 struct Count {
     times: u64,
+    /// The longest TTL that was asked for.
+    longest: Option<Duration>,
     /// The log has told of it.
     is_told: bool,
 }
@@ -129,6 +131,7 @@ impl SeenIdioms {
                 sighting.digest = None;
             }
         }
+        let ttl = sighting.ttl.take();
         let kind = (sighting, name);
         if counts.len() >= MOST_KINDS && !counts.contains_key(&kind) {
             *left_out += 1;
@@ -137,11 +140,13 @@ impl SeenIdioms {
         }
         let count = counts.entry(kind.clone()).or_default();
         count.times += 1;
+        count.longest = count.longest.max(ttl);
         if count.is_told || !has_line(told, self.started) {
             return None;
         }
         count.is_told = true;
-        Some(kind)
+        let (sighting, name) = kind;
+        Some((Sighting { ttl, ..sighting }, name))
     }
 
     /// Counts a refusal. Returns whether the log may have a line for it, if its connection has had
@@ -170,13 +175,17 @@ impl SeenIdioms {
         }
     }
 
-    /// All kinds, the unsafe first, then by how often; and how many there was no room for.
+    /// All kinds with the longest TTL of each, the unsafe first, then by how often; and how many there
+    /// was no room for.
     pub(super) fn all(&self) -> (Vec<(Sighting, Arc<str>, u64)>, u64) {
         let kinds = self.kinds.lock();
         let mut all: Vec<_> = kinds
             .counts
             .iter()
-            .map(|((sighting, name), count)| (*sighting, name.clone(), count.times))
+            .map(|((sighting, name), count)| {
+                let sighting = Sighting { ttl: count.longest, ..*sighting };
+                (sighting, name.clone(), count.times)
+            })
             .collect();
         let left_out = kinds.left_out;
         drop(kinds);
@@ -203,6 +212,7 @@ fn has_line(told: &mut (u64, u32), started: Instant) -> bool {
 pub(super) fn tell_of_refusal(sighting: &Sighting, keys: &str, client: &str) {
     let Sighting { op, form, library, because, .. } = *sighting;
     let reason = verdict::reason(op, because).as_str();
+    let ttl_ms = sighting.ttl.map(|ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
     warn!(
         keys,
         idiom = op.as_str(),
@@ -211,6 +221,7 @@ pub(super) fn tell_of_refusal(sighting: &Sighting, keys: &str, client: &str) {
         client,
         reason,
         because,
+        ttl_ms,
         "adopt: a command was refused; further ones of this connection are only counted"
     );
 }
@@ -261,6 +272,7 @@ mod tests {
             verdict: AdoptVerdict::NoScript,
             because: "",
             replies: None,
+            ttl: None,
         }
     }
 
@@ -300,6 +312,17 @@ mod tests {
         assert!(seen.note(sighting(1), None).is_none(), "told of before");
         let told = (2..100).filter(|n| seen.note(sighting(*n), None).is_some()).count();
         assert!(told <= 3 * LINES_A_SECOND as usize, "{told}");
+    }
+
+    #[test]
+    fn the_longest_ttl_of_a_kind_is_told() {
+        let seen = SeenIdioms::new();
+        for seconds in [None, Some(20), Some(600), Some(60)] {
+            seen.note(Sighting { ttl: seconds.map(Duration::from_secs), ..sighting(1) }, None);
+        }
+        let (all, _) = seen.all();
+        assert_eq!(all.len(), 1, "a TTL makes no kind of its own");
+        assert_eq!((all[0].0.ttl, all[0].2), (Some(Duration::from_secs(600)), 4));
     }
 
     #[test]

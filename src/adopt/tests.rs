@@ -241,7 +241,7 @@ fn a_transaction_that_releases_or_extends_is_known() {
         ),
         (
             &["MULTI", "DEL lock:a", "EXEC", "DEL lock:a"],
-            vec![inside, (Op::ReleaseBlind, AdoptVerdict::Quorum, "")],
+            vec![(Op::ReleaseBlind, AdoptVerdict::Quorum, ""); 2],
         ),
         (&["WATCH lock:a lock:b", "GET key"], vec![watch]),
         (
@@ -522,6 +522,21 @@ fn locks_without_a_ttl_are_kept_where_the_rule_says_so() {
 }
 
 #[test]
+fn a_script_with_too_few_arguments_is_told_so() {
+    for words in [
+        &["EVAL", RELEASE, "1", "lock:a"][..],
+        &["EVALSHA", MEDUSA, "1", "lock:a", "t"],
+        &["EVALSHA", WALRUS, "1", "lock:a"],
+    ] {
+        let (sighting, work) = under(AdoptOptions::default(), words);
+        assert_eq!(sighting.verdict, AdoptVerdict::Error);
+        assert_eq!(work, Some(AdoptWork::Fail(TOO_FEW_ARGUMENTS)), "{words:?}");
+    }
+    let (_, work) = under(AdoptOptions::default(), &["EVALSHA", MEDUSA, "1", "lock:a", "t", "x"]);
+    assert_eq!(work, Some(AdoptWork::Fail("ERR syntax error")), "a TTL that is no number");
+}
+
+#[test]
 fn long_ttls_are_cut_where_the_rule_says_so() {
     let cut = AdoptOptions { long_ttl: LongTtlPolicy::Cap, ..AdoptOptions::default() };
     for words in [
@@ -532,6 +547,7 @@ fn long_ttls_are_cut_where_the_rule_says_so() {
     ] {
         let (sighting, work) = under(cut, words);
         assert_eq!((sighting.verdict, sighting.because), (AdoptVerdict::Quorum, verdict::CAPPED));
+        assert!(sighting.ttl > Some(Duration::from_secs(60)), "as it was asked for: {words:?}");
         let (AdoptWork::Acquire { ttl, .. }
         | AdoptWork::AcquireAgain { ttl, .. }
         | AdoptWork::Extend { ttl, .. }
@@ -543,6 +559,7 @@ fn long_ttls_are_cut_where_the_rule_says_so() {
         let (sighting, work) = under(AdoptOptions::default(), words);
         assert!(matches!(work, Some(AdoptWork::Refuse(_))), "{words:?}");
         assert_eq!(verdict::reason(sighting.op, sighting.because), RefusalReason::LongTtl);
+        assert!(sighting.ttl > Some(Duration::from_secs(60)), "as it was asked for: {words:?}");
     }
     let (sighting, _) = under(cut, &["SET", "lock:a", "t", "NX", "EX", "60"]);
     assert_eq!(sighting.because, "");

@@ -19,6 +19,8 @@ pub(crate) struct Track {
     watched: Option<Watched>,
     /// Keys that are not adopted are watched.
     watches_others: bool,
+    /// A WATCH of an adopted key would be refused.
+    has_lost_watch: bool,
 }
 
 #[derive(Debug)]
@@ -103,7 +105,11 @@ impl Track {
         }
         self.spoil();
         match look {
-            AdoptLook::Found(found) => smallvec![in_multi(found.sighting)],
+            AdoptLook::Found(found) => {
+                let is_watched = self.watched.is_some() || self.has_lost_watch;
+                let locks = if is_watched { None } else { Some(found.locks) };
+                smallvec![in_multi(found.sighting, locks)]
+            }
             _ => smallvec![],
         }
     }
@@ -123,6 +129,7 @@ impl Track {
             }
             Some(watched) if (found.key, found.keys) == (watched.watch.key, 1) => smallvec![],
             _ => {
+                self.has_lost_watch = true;
                 self.spoil();
                 smallvec![found.sighting]
             }
@@ -171,17 +178,21 @@ impl Watched {
             }
             inside => {
                 let mut noted: Sightings = smallvec![self.watch.sighting];
-                noted.extend(inside.map(|inside| in_multi(inside.sighting)));
+                noted.extend(inside.map(|inside| in_multi(inside.sighting, None)));
                 noted
             }
         }
     }
 }
 
-/// A sighting inside MULTI, where nothing adopted could be carried out.
-fn in_multi(sighting: Sighting) -> Sighting {
+/// A sighting inside MULTI, of a command about so many locks. `None`: an adopted lock is watched, and
+/// the transaction is not the one that is known.
+fn in_multi(sighting: Sighting, locks: Option<usize>) -> Sighting {
+    let frees = matches!(sighting.op, Op::Release | Op::ReleaseBlind);
+    let is_carried_out = locks.is_some_and(|locks| locks == 1 || frees);
     match sighting.verdict {
         AdoptVerdict::Error | AdoptVerdict::Unknown | AdoptVerdict::Forwarded => sighting,
+        _ if is_carried_out => sighting,
         _ => Sighting { verdict: AdoptVerdict::Refused, because: verdict::IN_MULTI, ..sighting },
     }
 }

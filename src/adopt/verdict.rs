@@ -163,10 +163,10 @@ pub(super) fn within(
         {
             (AdoptVerdict::Refused, "its TTL is not above 0")
         }
-        (_, Some((ttl, unit))) if duration(ttl, unit) > limits.max_ttl => {
+        (_, Some((ttl, unit))) if unit.times(ttl) > limits.max_ttl => {
             (AdoptVerdict::Refused, LONG_TTL)
         }
-        _ if idiom.is_capped => (verdict, CAPPED),
+        _ if idiom.capped_from.is_some() => (verdict, CAPPED),
         _ => (verdict, because),
     }
 }
@@ -194,10 +194,10 @@ fn without_ttl(options: &AdoptOptions) -> (AdoptVerdict, &'static str) {
 pub(super) fn capped<'a>(idiom: Idiom<'a>, limits: &Limits, options: &AdoptOptions) -> Idiom<'a> {
     match idiom.ttl {
         Some((ttl, unit))
-            if options.long_ttl == LongTtlPolicy::Cap && duration(ttl, unit) > limits.max_ttl =>
+            if options.long_ttl == LongTtlPolicy::Cap && unit.times(ttl) > limits.max_ttl =>
         {
             let most = i64::try_from(limits.max_ttl.as_millis()).unwrap_or(i64::MAX);
-            Idiom { ttl: Some((most, TtlUnit::Millis)), is_capped: true, ..idiom }
+            Idiom { ttl: Some((most, TtlUnit::Millis)), capped_from: idiom.ttl, ..idiom }
         }
         _ => idiom,
     }
@@ -220,14 +220,6 @@ pub(super) fn reason(op: Op, because: &str) -> RefusalReason {
         (_, Op::Job) => RefusalReason::Job,
         (_, Op::TooLarge) => RefusalReason::TooLarge,
         _ => RefusalReason::Unbuilt,
-    }
-}
-
-fn duration(ttl: i64, unit: TtlUnit) -> Duration {
-    let ttl = u64::try_from(ttl).unwrap_or(0);
-    match unit {
-        TtlUnit::Seconds => Duration::from_secs(ttl),
-        TtlUnit::Millis => Duration::from_millis(ttl),
     }
 }
 

@@ -255,7 +255,10 @@ impl Crossing {
         }
         let had_key = bridge.keys.free(places, token).await;
         let released = released?;
-        Ok(had_key.map_err(|error| silent(&error))? || released)
+        match had_key {
+            Ok(had_key) => Ok(had_key || released),
+            Err(error) => Err(NoQuorum { was_held: released, ..silent(&error) }),
+        }
     }
 
     /// Tells who holds the lock, or has its key.

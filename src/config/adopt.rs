@@ -5,19 +5,35 @@ use std::time::Duration;
 use serde_yaml::Value;
 
 use super::{
-    AdoptOptions, AdoptScript, GuardRule, NoTtlPolicy, Pattern, Template, adopt_scripts,
+    AdoptOptions, AdoptScript, FlushPolicy, GuardRule, NoTtlPolicy, Pattern, Template,
+    adopt_scripts,
     locate::{self, PathStep},
     reader::{Fill, FromYaml, Reader, Section, Wrong},
 };
 
 /// The keys of a rule.
-pub(super) const RULE_KEYS: &[&str] =
-    &["keys", "lock", "mode", "blind", "unknown", "no_ttl", "long_ttl", "scripts"];
-/// Keys and channels with which libraries wake those that wait for a lock, and a key of each.
-const SIGNALS: [(&str, &str); 3] = [
-    ("lock-signal:*", "python-redis-lock"),
-    ("lock.event:*", "walrus"),
-    ("@simple-redis-mutex:locks-releases", "simple-redis-mutex"),
+pub(super) const RULE_KEYS: &[&str] = &[
+    "keys",
+    "lock",
+    "mode",
+    "blind",
+    "unknown",
+    "no_ttl",
+    "long_ttl",
+    "no_quorum",
+    "flush",
+    "scripts",
+];
+/// Keys and channels with which libraries wake those that wait for a lock: their pattern, one of them, and
+/// the library.
+const SIGNALS: [(&str, &str, &str); 3] = [
+    ("lock-signal:*", "lock-signal:Any name.9", "python-redis-lock"),
+    ("lock.event:*", "lock.event:Any name.9", "walrus"),
+    (
+        "@simple-redis-mutex:locks-releases",
+        "@simple-redis-mutex:locks-releases",
+        "simple-redis-mutex",
+    ),
 ];
 
 /// Lock idioms on these keys are looked at.
@@ -177,13 +193,29 @@ fn check(
                     in keys, beside which nothing but text stands";
         reader.problem(&at("lock"), what);
     }
-    let collides = |other: &&PlacedAdoption| {
-        let is_bridged = |rule: &AdoptRule| rule.mode == AdoptMode::Bridge;
-        (is_bridged(rule) || is_bridged(&other.rule)) && rule.collides_with(&other.rule)
+    if rule.options.flush == FlushPolicy::Free {
+        if !rule.is_reversible() {
+            let what = "cannot be turned back into the key, as flush: free must: use {1} once, and one \
+                        '*' in keys, beside which nothing but text stands";
+            reader.problem(&at("lock"), what);
+        }
+        if !guards.is_empty() {
+            reader
+                .problem(&at("flush"), "must be keep beside guards, which FLUSHDB would empty too");
+        }
+    }
+    let needs_keys = |rule: &AdoptRule| match rule.options.flush {
+        _ if rule.mode == AdoptMode::Bridge => Some("mode bridge"),
+        FlushPolicy::Free => Some("flush: free"),
+        FlushPolicy::Keep => None,
     };
-    if let Some(other) = before.iter().find(collides) {
+    let collision = before.iter().find_map(|other| {
+        let what = needs_keys(rule).or(needs_keys(&other.rule))?;
+        rule.collides_with(&other.rule).then_some((other, what))
+    });
+    if let Some((other, what)) = collision {
         let what = format!(
-            "can make the same lock as {}, so that mode bridge could not tell whose key it is",
+            "can make the same lock as {}, so that {what} could not tell whose key it is",
             locate::name(&other.path)
         );
         reader.problem(&at("lock"), what);
@@ -241,8 +273,13 @@ impl AdoptConfig {
                 ));
                 continue;
             }
-            for (signals, library) in SIGNALS {
-                if keys.overlaps(&Pattern::new(signals)) {
+            for (signals, one, library) in SIGNALS {
+                // A pattern that begins with a star matches some key of every other one.
+                let is_met = match pattern.starts_with('*') {
+                    true => keys.matches(one.as_bytes()),
+                    false => keys.overlaps(&Pattern::new(signals)),
+                };
+                if is_met {
                     notes.push(format!(
                         "adopt[{index}].keys, '{pattern}', also matches '{signals}', with which \
                          {library} wakes those that wait; these are no locks: narrow it"

@@ -24,6 +24,10 @@ pub struct AdoptOptions {
     pub no_ttl: NoTtlPolicy,
     /// `long_ttl`: TTLs above `locks.max_ttl`.
     pub long_ttl: LongTtlPolicy,
+    /// `no_quorum`: commands about which too few lock nodes answer.
+    pub no_quorum: NoQuorumPolicy,
+    /// `flush`: FLUSHDB and FLUSHALL.
+    pub flush: FlushPolicy,
 }
 
 /// Treatment of a command that frees or prolongs a lock and names no token.
@@ -70,6 +74,28 @@ pub enum LongTtlPolicy {
     Cap,
 }
 
+/// Treatment of a command about which too few lock nodes answer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum NoQuorumPolicy {
+    /// The lock nodes are asked again for some seconds, then the connection is closed.
+    #[default]
+    Wait,
+    /// The connection is closed, as by a Redis that went away.
+    Close,
+    /// The command is answered `-NOQUORUM`.
+    Error,
+}
+
+/// What FLUSHDB and FLUSHALL do to adopted locks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum FlushPolicy {
+    /// Nothing.
+    #[default]
+    Keep,
+    /// Those that were granted through the same proxy are freed, as the data node drops their keys.
+    Free,
+}
+
 impl AdoptOptions {
     /// Reads the options that stand in a rule.
     pub(super) fn read(reader: &mut Reader<'_>, rule: &Section<'_>) -> AdoptOptions {
@@ -78,6 +104,8 @@ impl AdoptOptions {
         reader.read(rule, "unknown", &mut options.unknown);
         reader.read(rule, "no_ttl", &mut options.no_ttl);
         reader.read(rule, "long_ttl", &mut options.long_ttl);
+        reader.read(rule, "no_quorum", &mut options.no_quorum);
+        reader.read(rule, "flush", &mut options.flush);
         options
     }
 
@@ -111,7 +139,16 @@ impl AdoptOptions {
             (LongTtlPolicy::Cap, LongTtlPolicy::Cap) => LongTtlPolicy::Cap,
             _ => LongTtlPolicy::Refuse,
         };
-        AdoptOptions { blind, unknown, no_ttl, long_ttl }
+        let no_quorum = match (self.no_quorum, other.no_quorum) {
+            (NoQuorumPolicy::Error, _) | (_, NoQuorumPolicy::Error) => NoQuorumPolicy::Error,
+            (NoQuorumPolicy::Close, _) | (_, NoQuorumPolicy::Close) => NoQuorumPolicy::Close,
+            (NoQuorumPolicy::Wait, NoQuorumPolicy::Wait) => NoQuorumPolicy::Wait,
+        };
+        let flush = match (self.flush, other.flush) {
+            (FlushPolicy::Free, FlushPolicy::Free) => FlushPolicy::Free,
+            _ => FlushPolicy::Keep,
+        };
+        AdoptOptions { blind, unknown, no_ttl, long_ttl, no_quorum, flush }
     }
 }
 
@@ -155,6 +192,27 @@ impl FromYaml for LongTtlPolicy {
             Some("refuse") => Ok(LongTtlPolicy::Refuse),
             Some("cap") => Ok(LongTtlPolicy::Cap),
             _ => Err(Wrong::Wanted("refuse or cap")),
+        }
+    }
+}
+
+impl FromYaml for NoQuorumPolicy {
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[PathStep]) -> Result<NoQuorumPolicy, Wrong> {
+        match value.as_str() {
+            Some("wait") => Ok(NoQuorumPolicy::Wait),
+            Some("close") => Ok(NoQuorumPolicy::Close),
+            Some("error") => Ok(NoQuorumPolicy::Error),
+            _ => Err(Wrong::Wanted("wait, close or error")),
+        }
+    }
+}
+
+impl FromYaml for FlushPolicy {
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[PathStep]) -> Result<FlushPolicy, Wrong> {
+        match value.as_str() {
+            Some("keep") => Ok(FlushPolicy::Keep),
+            Some("free") => Ok(FlushPolicy::Free),
+            _ => Err(Wrong::Wanted("keep or free")),
         }
     }
 }

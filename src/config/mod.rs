@@ -45,7 +45,10 @@ mod weakened;
 
 pub use admin::{AdminConfig, AdminToken};
 pub use adopt::{AdoptConfig, AdoptMode, AdoptRule};
-pub use adopt_options::{AdoptOptions, BlindPolicy, LongTtlPolicy, NoTtlPolicy, UnknownPolicy};
+pub use adopt_options::{
+    AdoptOptions, BlindPolicy, FlushPolicy, LongTtlPolicy, NoQuorumPolicy, NoTtlPolicy,
+    UnknownPolicy,
+};
 pub use adopt_scripts::{AdoptScript, ScriptOp, ScriptUnit};
 pub(crate) use certificate::now_in_seconds;
 pub use certificate::{CertificateTimes, CertificateTrouble};

@@ -282,6 +282,19 @@ fn contradictions_are_refused_with_what_would_be_right() {
         ("adopt: {keys: a, no_ttl: 5ms}", "adopt.no_ttl: must be at least 10ms"),
         ("adopt: {keys: a, no_ttl: 2m}", "adopt.no_ttl: 120s is longer than locks.max_ttl (60s)"),
         ("adopt: {keys: a, long_ttl: cut}", "adopt.long_ttl: 'cut' where refuse or cap is wanted"),
+        ("adopt: {keys: a, flush: yes}", "adopt.flush: 'yes' where keep or free is wanted"),
+        (
+            "adopt: [{keys: 'a:*', lock: '{1}', flush: free}, {keys: 'b:*'}]",
+            "adopt[1].lock: can make the same lock as adopt[0], so that flush: free could not tell",
+        ),
+        (
+            "adopt: {keys: '*:*', lock: 'x{1}', flush: free}",
+            "adopt.lock: cannot be turned back into the key, as flush: free must",
+        ),
+        (
+            "guards: {keys: 'a:*', lock: b}\nadopt: {keys: 'l:*', flush: free}",
+            "adopt.flush: must be keep beside guards, which FLUSHDB would empty too",
+        ),
         ("adopt: {keys: a, policy: audit}", "adopt.policy: unknown key"),
         ("adopt: {keys: 'a:*', lock: '{2}'}", "there is no {2}: keys has 1 '*' to take it from"),
         ("adopt: [{keys: a}, {keys: a}]", "adopt[1].keys: is there twice, as in adopt[0]"),
@@ -837,13 +850,15 @@ fn rules_of_adoption_are_read_and_wide_ones_noted() {
     assert_eq!(rule.options, AdoptOptions::default());
     let options = parse(
         "locks: {max_ttl: 2m}\nadopt: {keys: a, blind: own-only, unknown: forward, no_ttl: 2m, \
-         long_ttl: cap}",
+         long_ttl: cap, no_quorum: close, flush: free}",
     );
     let expected = AdoptOptions {
         blind: BlindPolicy::OwnOnly,
         unknown: UnknownPolicy::Forward,
         no_ttl: NoTtlPolicy::For(Duration::from_secs(120)),
         long_ttl: LongTtlPolicy::Cap,
+        no_quorum: NoQuorumPolicy::Close,
+        flush: FlushPolicy::Free,
     };
     assert_eq!(options.unwrap().adopt.rules[0].options, expected);
     let session = parse("adopt: {keys: 'a:*', no_ttl: session}").unwrap();
@@ -852,13 +867,14 @@ fn rules_of_adoption_are_read_and_wide_ones_noted() {
     assert!(session.notes().iter().any(is_noted), "{:?}", session.notes());
     let nodes = "locks: {nodes: ['redis://a', 'redis://b', 'redis://c']}";
     let notes = |keys: &str| parse(&format!("{nodes}\nadopt: {{keys: '{keys}'}}")).unwrap().notes();
-    for narrow in ["lock:*", "redlock:*", "@simple-redis-mutex:lock-*"] {
+    for narrow in ["lock:*", "redlock:*", "@simple-redis-mutex:lock-*", "*:mutex", "*_lock"] {
         assert!(notes(narrow).is_empty(), "{narrow}");
     }
     for (wide, expected) in [
         ("*", "'*', matches every key"),
         ("lock*", "also matches 'lock-signal:*', with which python-redis-lock"),
         ("lock.*", "also matches 'lock.event:*', with which walrus"),
+        ("*lock*", "also matches 'lock.event:*', with which walrus"),
         ("@simple-redis-mutex:*", "'@simple-redis-mutex:locks-releases', with which simple-"),
     ] {
         assert!(notes(wide).iter().any(|note| note.contains(expected)), "{:?}", notes(wide));

@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use super::{
-    AdoptMode, AdoptRule, Config, Flush, LongTtlPolicy, NoTtlPolicy, OnLost, Policy, UnknownPolicy,
+    AdoptMode, AdoptRule, Config, Flush, FlushPolicy, LongTtlPolicy, NoTtlPolicy, OnLost, Policy,
+    UnknownPolicy,
 };
 
 /// A shorter `fence_ttl` may end while a late holder still means to write.
@@ -90,6 +91,12 @@ const TABLE: &[Weakness] = &[
         })
     },
     |config| {
+        of_rules(config, |rule| {
+            (rule.options.flush == FlushPolicy::Free)
+                .then(|| "flush: free: FLUSHDB and FLUSHALL free locks, whoever holds them".into())
+        })
+    },
+    |config| {
         of_rules(config, |rule| match rule.options.no_ttl {
             NoTtlPolicy::For(ttl) => Some(format!(
                 "no_ttl: {ttl:?}: a client that asks for no TTL counts on its lock for longer than it lasts"
@@ -152,6 +159,7 @@ mod tests {
             (&fences, "locks.fence_ttl is 3600s: "),
             (&adopt("unknown: forward"), "the adopt rule on 'l:*' has unknown: forward: "),
             (&adopt("long_ttl: cap"), "the adopt rule on 'l:*' has long_ttl: cap: "),
+            (&adopt("flush: free"), "the adopt rule on 'l:*' has flush: free: "),
             (&adopt("no_ttl: 5s"), "the adopt rule on 'l:*' has no_ttl: 5s: "),
         ];
         for (text, begins) in cases {

@@ -146,6 +146,12 @@ impl Engine {
         Acquire::ask_adopted(&self.locks.grants, key, token, ttl, claim)
     }
 
+    /// The locks that adopted commands took through this proxy and that are held now.
+    pub(crate) fn adopted_grants(&self) -> Vec<(Key, Token, Claim)> {
+        let holders = &self.locks.grants.holders;
+        (0..SHARDS).flat_map(|shard| holders.adopted(shard)).collect()
+    }
+
     /// Notes which library, or which words, took a lock that [`Engine::adopt`] was granted.
     pub(crate) fn name_adopted(&self, key: &Key, token: &Token, name: &'static str) {
         self.locks.grants.holders.name_adopted(key, token, name);

@@ -283,6 +283,16 @@ impl Holders {
             .collect()
     }
 
+    /// The locks in one of the [`SHARDS`] parts of the map that adopted commands took, and that are held
+    /// now.
+    pub(super) fn adopted(&self, shard: usize) -> Vec<(Key, Token, Claim)> {
+        let now = Instant::now();
+        let map = self.0[shard % SHARDS].lock();
+        let adopted =
+            map.by_key.iter().filter(|(_, holder)| holder.claim.is_adopted() && holder.until > now);
+        adopted.map(|(key, holder)| (key.clone(), holder.token.clone(), holder.claim)).collect()
+    }
+
     /// The keeper of the lock of `token`, if it is a session lock.
     pub(super) fn watched(&self, key: &Key, token: &Token) -> Option<Arc<Watch>> {
         let map = self.lock(key);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// A random time between half of `pause` and all of it, so that proxies that have clashed do not
 /// clash again.
-pub(super) fn jittered(pause: Duration) -> Duration {
+pub(crate) fn jittered(pause: Duration) -> Duration {
     pause.mul_f64(0.5 + 0.5 * fraction())
 }
 

@@ -81,6 +81,7 @@ pub(crate) use fitness::{
     marker::{LONGEST, MARKER, OLD_MARKER, SEATS, text_of},
     refusal::diagnose,
 };
+pub(crate) use jitter::jittered;
 pub(crate) use keep::{
     keeper::Keep,
     losses::{LossKind, Losses, Lost},
@@ -260,6 +261,9 @@ pub struct NoQuorum {
     /// Why the data node, which a bridged lock needs too, did not answer. Then the lock nodes were
     /// not what was missing.
     pub data_node: Option<String>,
+    /// Of a release: this proxy has made the grant, and it had not run out. The lock nodes may carry the
+    /// release out all the same.
+    pub was_held: bool,
 }
 
 impl fmt::Display for NoQuorum {

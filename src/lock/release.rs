@@ -45,6 +45,8 @@ pub struct Release {
     /// Set if the asker has named no grant: the one that this proxy knows may have ended, and
     /// another proxy may have made one since.
     unsure: Option<(Key, Token)>,
+    /// This proxy has made the grant, and it had not run out.
+    was_held: bool,
 }
 
 /// Why a lock is released.
@@ -153,7 +155,8 @@ impl Release {
         }
         let releasing = |tally, unsure| {
             let (locks, stage) = (locks.clone(), Stage::Releasing(tally));
-            Release { locks, stage, watch: watch.clone(), unsure }
+            let was_held = matches!(known, Owner::This(_));
+            Release { locks, stage, watch: watch.clone(), unsure, was_held }
         };
         let unsure = claim.is_none().then(|| (key.clone(), token.clone()));
         let claim = match (known, claim) {
@@ -168,7 +171,7 @@ impl Release {
             (_, Some(claim)) => claim,
             (_, None) => {
                 let (locks, stage) = (locks.clone(), Stage::look(locks, key, token));
-                return Release { locks, stage, watch, unsure: None };
+                return Release { locks, stage, watch, unsure: None, was_held: false };
             }
         };
         let next = match known {
@@ -244,7 +247,7 @@ impl Future for Release {
     type Output = Result<bool, NoQuorum>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Release { locks, stage, watch, unsure } = &mut *self;
+        let Release { locks, stage, watch, unsure, was_held } = &mut *self;
         let released = loop {
             let tally = match stage {
                 Stage::Looking(task) => {
@@ -295,6 +298,6 @@ impl Future for Release {
         if let (Some(watch), Ok(_)) = (watch, &released) {
             watch.end();
         }
-        Poll::Ready(released)
+        Poll::Ready(released.map_err(|error| NoQuorum { was_held: *was_held, ..error }))
     }
 }

@@ -196,6 +196,7 @@ impl Reloader {
         if let Some(adoption) = self.shared.adoption.as_ref().filter(|_| taken.contains(&"adopt")) {
             adoption.step_to(&config.adopt.rules);
             tell_refused(adoption, &running);
+            tell_untaken(adoption, &running);
             for rule in &config.adopt.rules {
                 info!(keys = rule.keys.as_str(), mode = ?rule.mode, "adopt: the mode from now on");
             }
@@ -215,16 +216,38 @@ impl Reloader {
     }
 }
 
+/// Whether the rule on these keys is bridged or enforced from now on.
+fn has_stepped_up(keys: &str, adoption: &Adoption, before: &Config) -> bool {
+    let now = adoption.rules().find(|(rule, _)| rule.keys.as_str() == keys);
+    let before = before.adopt.rules.iter().find(|rule| rule.keys.as_str() == keys);
+    now.zip(before).is_some_and(|((_, now), before)| now as u8 > before.mode as u8)
+}
+
+/// Tells of rules that are bridged or enforced from now on, and of whose keys much was seen and nothing
+/// that takes a lock: their keys may be no locks, or be taken in a way that is not known.
+fn tell_untaken(adoption: &Adoption, before: &Config) {
+    let (seen, _) = adoption.seen();
+    for (rule, _) in adoption.rules() {
+        let keys = rule.keys.as_str();
+        let of_rule = || seen.iter().filter(|(sighting, ..)| adoption.pattern(sighting) == keys);
+        let is_taken = of_rule().any(|(sighting, ..)| sighting.op.takes());
+        let times: u64 = of_rule().map(|(.., times)| times).sum();
+        if times > 0 && !is_taken && has_stepped_up(keys, adoption, before) {
+            warn!(
+                keys,
+                times,
+                "adopt: no command that takes a lock was seen on these keys (LOCKGATE ADOPTED)"
+            );
+        }
+    }
+}
+
 /// Tells of what was seen on keys whose rule is bridged or enforced from now on, and is refused there. The
 /// step is taken all the same: those programs may have been changed since.
 fn tell_refused(adoption: &Adoption, before: &Config) {
-    let stepped_up = |keys: &str| {
-        let now = adoption.rules().find(|(rule, _)| rule.keys.as_str() == keys);
-        let before = before.adopt.rules.iter().find(|rule| rule.keys.as_str() == keys);
-        now.zip(before).is_some_and(|((_, now), before)| now as u8 > before.mode as u8)
-    };
     let refused = adoption.seen().0.into_iter().filter(|(sighting, ..)| {
-        sighting.verdict == AdoptVerdict::Refused && stepped_up(adoption.pattern(sighting))
+        let keys = adoption.pattern(sighting);
+        sighting.verdict == AdoptVerdict::Refused && has_stepped_up(keys, adoption, before)
     });
     for (sighting, client, times) in refused.take(MOST_REFUSED) {
         let (keys, idiom) = (adoption.pattern(&sighting), sighting.op.as_str());

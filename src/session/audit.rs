@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::{
     adopt::{
-        AdoptLook, Adoption, Found, MAX_LOOK,
+        AdoptLook, Adoption, FlushCommand, Found, MAX_LOOK,
         glance::{Alike, has_body},
         task::{AdoptTask, AdoptWork},
         transaction::{Sightings, Track, TransactionPart},
@@ -45,6 +45,8 @@ pub(super) enum Adopting {
     Instead(Vec<u8>),
     /// Kept back until it is known that the data node has let the client in.
     Unidentified,
+    /// Forwarded, and then locks are freed.
+    Flush(FlushCommand),
     /// Answered by the proxy. The number is the command's length; 0: it is too long to be kept.
     Stop(Box<AdoptTask>, usize),
 }
@@ -113,6 +115,7 @@ impl Audit {
         let look = match self.adoption.look(bytes, &self.limits) {
             AdoptLook::More(_) => return Adopting::More,
             AdoptLook::Exists(instead) if !in_transaction => return Adopting::Instead(instead),
+            AdoptLook::Flush(flush) if !in_transaction => return Adopting::Flush(flush),
             look @ AdoptLook::Found(Found { task: Some(_), .. }) => look,
             // It is told of once it passes.
             AdoptLook::Found(Found { beside: Some(task), .. }) if !in_transaction => {

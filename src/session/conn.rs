@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{guarded::armed::Armed, jobs::authorize::Permissions};
+use super::{guarded::armed::Armed, jobs::authorize::Permissions, queued_lock::QueuedLock};
 use crate::resp::name::{Channels, ReplyMode};
 
 /// Known state of the upstream connection.
@@ -29,6 +29,10 @@ pub(super) struct Conn {
     pub(super) is_replica: bool,
     /// The fences that are watched for the client's transaction.
     pub(super) armed: Option<Box<Armed>>,
+    /// WATCH of an adopted lock was refused: the next transaction must not go on as if it were watched.
+    pub(super) lost_watch: bool,
+    /// The adopted commands in the client's transaction.
+    pub(super) locks: Vec<QueuedLock>,
     pub(super) permissions: Permissions,
 }
 
@@ -46,6 +50,8 @@ impl Conn {
             refusal: Vec::new(),
             is_replica: false,
             armed: None,
+            lost_watch: false,
+            locks: Vec::new(),
             permissions: Permissions::new(authorize_cache),
         }
     }
@@ -69,6 +75,8 @@ impl Conn {
     /// Notes that the client's transaction has ended, or was given up.
     pub(super) fn transaction_ended(&mut self) {
         self.armed = None;
+        self.locks = Vec::new();
+        self.lost_watch = false;
         self.blind_multi = false;
         if std::mem::take(&mut self.auth_queued) {
             self.permissions.forget();

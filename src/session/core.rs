@@ -62,6 +62,8 @@ pub(super) struct Core {
     pub(super) turn: Turn,
     question: Asking,
     pub(super) tracking: Tracking,
+    /// Why the connection ends once it is [`Tracking::Closing`].
+    pub(super) closing: CloseReason,
     /// Finds where the client's commands end.
     pub(super) requests: RequestScanner,
     /// What is looked at of commands on adopted keys; none: there are no such keys.
@@ -140,7 +142,7 @@ pub(super) enum Tracking {
     /// As `Relayed`, but no more client bytes are forwarded: there are guards, and the data node
     /// refuses what the client has sent.
     Muted,
-    /// The connection is to be closed: writes could pass the guards unseen.
+    /// The connection is to be closed, for the reason in [`Core::closing`].
     Closing,
 }
 
@@ -152,6 +154,7 @@ impl Core {
             turn: Turn::Client,
             question: Asking::Nothing,
             tracking: Tracking::Matched,
+            closing: CloseReason::Unguarded,
             requests: RequestScanner::default(),
             read: 0,
             client_done: false,
@@ -185,12 +188,17 @@ impl Core {
 
     /// Whether a LOCK has the floor.
     pub(super) fn is_lock(&self) -> bool {
-        self.ours().is_some_and(|ours| ours.own == Own::Lock && !ours.adopted)
+        self.ours().is_some_and(|ours| ours.own == Own::Lock && ours.adopted.is_none())
     }
 
     /// Whether a LOCK that waits in line has the floor.
     pub(super) fn waits_in_line(&self) -> bool {
         matches!(&self.turn, Turn::Job(job) if job.waits_in_line())
+    }
+
+    /// Whether an adopted command waits for more lock nodes to come back.
+    pub(super) fn is_resting(&self) -> bool {
+        matches!(&self.turn, Turn::Job(job) if job.rests())
     }
 
     /// Whether the lock nodes are being asked for a command of ours.
@@ -203,7 +211,7 @@ impl Core {
         match &self.turn {
             Turn::Draining(what, when) => {
                 let (own, length) = what.own()?;
-                Some(Ours { own, length, silent: false, adopted: false, since: when.since })
+                Some(Ours { own, length, silent: false, adopted: None, since: when.since })
             }
             Turn::Job(job) => job.ours(),
             Turn::Answering(answering) => answering.ours(),
@@ -223,8 +231,10 @@ impl Core {
     /// Returns how many bytes of the reply to the guarded write that has the floor are held, if they
     /// are.
     pub(super) fn holds(&self) -> Option<usize> {
-        let holds = matches!(&self.turn, Turn::Job(job) if job.holds());
-        self.desk.shared.guards.as_ref().filter(|_| holds).map(|guards| guards.max_command)
+        let Turn::Job(job) = &self.turn else { return None };
+        let guards = self.desk.shared.guards.as_ref();
+        let most = || job.holds_at_most().or(guards.map(|guards| guards.max_command));
+        if job.holds() { most() } else { None }
     }
 
     /// Whether the command with the floor needs replies to be read, even if the client does not
@@ -272,6 +282,7 @@ impl Core {
         // No answer can stand behind a frame that was cut off.
         self.replies.between_frames()
             && !self.is_lock()
+            && !self.is_resting()
             && (self.is_asking() || matches!(self.turn, Turn::Answering(_)))
     }
 
@@ -435,6 +446,10 @@ impl Core {
     fn apply(&mut self, progress: Progress) {
         match progress {
             Progress::Wait(job) => self.turn = Turn::Job(job),
+            Progress::Ask(job, _) if job.rests() && self.client_done => {
+                self.turn = Turn::Job(job);
+                self.give_up();
+            }
             Progress::Ask(job, question) => {
                 self.unheard |= job.asks_for().is_some();
                 self.question = Asking::Now(Box::new(question));
@@ -463,6 +478,10 @@ impl Core {
             Progress::Close(answering) => {
                 self.tracking = Tracking::Closing;
                 self.apply(Progress::Answer(answering));
+            }
+            Progress::Leave(answering) => {
+                self.closing = CloseReason::NoQuorum;
+                self.apply(Progress::Close(answering));
             }
         }
     }
@@ -545,14 +564,19 @@ impl Core {
         }
     }
 
+    /// Gives up whatever has the floor, and all behind it, which was to run under its lock.
+    fn give_up(&mut self) {
+        self.abort();
+        self.desk.unsent.clear();
+    }
+
     /// Takes in that the client has sent FIN or reset its connection. A LOCK that has the floor is
-    /// given up, and with it all behind it, which was to run under the lock. Any other command may
-    /// finish within [`LINGER`]. Returns whether a LOCK was given up.
+    /// given up, and with it all behind it; so is a command that waits for lock nodes to come back.
+    /// Any other command may finish within [`LINGER`]. Returns whether one was given up.
     pub(super) fn client_closed(&mut self) -> bool {
         self.client_done = true;
-        if self.is_lock() {
-            self.abort();
-            self.desk.unsent.clear();
+        if self.is_lock() || self.is_resting() {
+            self.give_up();
             return true;
         }
         if self.is_waiting() {

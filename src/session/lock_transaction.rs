@@ -10,7 +10,7 @@
 //!
 //! Each step consumes the stage before. UNWATCH, DISCARD, RESET and QUIT end the transaction.
 
-use crate::{adopt::task::QueuedWork, key::Key, lock::Holding};
+use crate::{adopt::task::QueuedWork, config::NoQuorumPolicy, key::Key, lock::Holding};
 
 /// A client's transaction about one adopted lock.
 #[derive(Debug)]
@@ -34,6 +34,8 @@ pub(super) enum LockTransaction {
 pub(super) struct WatchedLock {
     pub(super) key: Key,
     pub(super) seen: SeenLock,
+    /// What its rule says of too few lock nodes.
+    pub(super) no_quorum: NoQuorumPolicy,
 }
 
 /// What GET has answered of a lock under WATCH.
@@ -61,8 +63,19 @@ pub(super) enum Unqueued {
 
 impl LockTransaction {
     /// The stage once WATCH is answered.
-    pub(super) fn watching(key: Key) -> LockTransaction {
-        LockTransaction::Watching(WatchedLock { key, seen: SeenLock::Unread })
+    pub(super) fn watching(key: Key, no_quorum: NoQuorumPolicy) -> LockTransaction {
+        LockTransaction::Watching(WatchedLock { key, seen: SeenLock::Unread, no_quorum })
+    }
+
+    /// What the rule of its lock says of too few lock nodes.
+    pub(super) fn no_quorum(&self) -> NoQuorumPolicy {
+        match self {
+            LockTransaction::Watching(lock)
+            | LockTransaction::Open(lock)
+            | LockTransaction::Trying(lock)
+            | LockTransaction::Queued(lock, _) => lock.no_quorum,
+            LockTransaction::Spoiled | LockTransaction::Failed => NoQuorumPolicy::default(),
+        }
     }
 
     /// Whether MULTI was answered.
@@ -73,8 +86,9 @@ impl LockTransaction {
     /// Takes in what GET of a lock is answered. `holding`: `None` if nobody holds the lock.
     pub(super) fn read(self, key: &Key, holding: Option<&Holding>) -> LockTransaction {
         match self {
-            LockTransaction::Watching(WatchedLock { key: watched, seen }) if watched == *key => {
-                LockTransaction::Watching(WatchedLock { key: watched, seen: seen.again(holding) })
+            LockTransaction::Watching(lock) if lock.key == *key => {
+                let seen = lock.seen.again(holding);
+                LockTransaction::Watching(WatchedLock { seen, ..lock })
             }
             stage => stage,
         }

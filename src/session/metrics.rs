@@ -36,6 +36,8 @@ labels! {
         TlsHandshake = "tls_handshake",
         /// The replies could no longer be followed, so that writes could have passed the guards.
         Unguarded = "unguarded",
+        /// Too few lock nodes answered about an adopted lock (`no_quorum`).
+        NoQuorum = "no_quorum",
     }
 }
 
@@ -182,6 +184,10 @@ pub(crate) fn describe() {
          PAUSE), by action and result."
     );
     describe_counter!(
+        "lockgate_adopt_retries_total",
+        "Times that the lock nodes were asked again for an adopted command, as too few had answered."
+    );
+    describe_counter!(
         "lockgate_left_alone_total",
         "UNLOCKs and RENEWs behind a refused LOCK that left a lock to its holder, by reason."
     );
@@ -218,6 +224,8 @@ pub(crate) struct Metrics {
     pub refusals: Arc<DataRefusals>,
     /// How long commands of ours waited for earlier replies.
     pub barrier_wait_seconds: Histogram,
+    /// Adopted commands for which the lock nodes are asked again.
+    pub adopt_retries: Counter,
     /// By [`TakenBack`].
     taken_back: Vec<Tallied>,
     /// By [`LeftAlone`].
@@ -270,6 +278,7 @@ impl Metrics {
             earlier: Arc::new(EarlierProcesses::new()),
             refusals: Arc::new(DataRefusals::new()),
             barrier_wait_seconds: histogram!("lockgate_barrier_wait_seconds"),
+            adopt_retries: counter!("lockgate_adopt_retries_total"),
             taken_back: TakenBack::ALL
                 .map(|result| {
                     counter!("lockgate_operator_unlocks_total", "result" => result.as_str())

@@ -21,7 +21,8 @@
 //! - [`desk`]: the parts of a session that a job may use: [`conn`], what the data node thinks of
 //!   the connection; [`owed`] and [`notes`], which replies are owed; [`attempts`], the LOCKs refused; [`claims`], the locks held or
 //!   attached to; [`losses`], what the client is told when a session lock is lost;
-//!   [`lock_transaction`], how far a transaction about an adopted lock has come.
+//!   [`lock_transaction`], how far a transaction about an adopted lock has come; [`queued_lock`], an
+//!   adopted command in the client's own transaction.
 //! - [`operator`]: what an operator has done, by LOCKGATE or at the admin address.
 //! - [`shared`]: what all sessions share. [`idle`]: how long the data node lets clients be idle.
 //! - [`earlier`]: processes from before upgrades that have clients still.
@@ -57,6 +58,7 @@ pub(crate) mod planted;
 mod pulse;
 mod pump;
 mod question;
+mod queued_lock;
 mod replies;
 mod requests;
 mod screen;

@@ -40,6 +40,7 @@ impl Desk {
         }
         if matches!(name, Name::Unwatch | Name::Reset) {
             self.conn.blind_watch = false;
+            self.conn.lost_watch = false;
         }
         match name {
             Name::Exec | Name::Discard | Name::Reset => {
@@ -48,6 +49,9 @@ impl Desk {
                 if name == Name::Reset {
                     self.conn.permissions.forget();
                 }
+            }
+            Name::Multi if self.shared.adoption.as_ref().is_some_and(|all| all.enforces()) => {
+                self.owed.look_into_transactions();
             }
             Name::Sync | Name::Replconf => self.conn.is_replica = true,
             Name::Auth | Name::Hello => {

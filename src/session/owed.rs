@@ -107,7 +107,7 @@ pub(super) enum Verdict {
 #[derive(Debug, Default)]
 pub(super) struct Owed {
     queue: VecDeque<Entry>,
-    /// At a front: what the client's transaction has queued.
+    /// At a front, and where adopted locks are the proxy's: what the client's transaction has queued.
     queued: Option<Box<QueuedCommands>>,
     /// The names that the commands of [`Entry::Hello`] and [`Entry::SetName`] give, in order.
     names: VecDeque<Option<Box<[u8]>>>,
@@ -174,9 +174,20 @@ impl Owed {
         name
     }
 
-    /// Looks from now on for commands about the cluster in the client's transactions.
+    /// Counts from now on what the client's transactions queue, and notes what of it is about the
+    /// cluster.
     pub(super) fn look_into_transactions(&mut self) {
-        self.queued = Some(Box::default());
+        self.queued.get_or_insert_default();
+    }
+
+    /// Whether what is queued is counted.
+    pub(super) fn counts_queued(&self) -> bool {
+        self.queued.is_some()
+    }
+
+    /// The place in EXEC's reply of what was queued last.
+    pub(super) fn last_queued(&self) -> Option<usize> {
+        self.queued.as_ref()?.count.checked_sub(1)
     }
 
     /// The elements of EXEC's reply, which comes next, that are about the cluster.
@@ -223,7 +234,7 @@ impl Owed {
     #[inline]
     pub(super) fn plain_run(&self, state: &State) -> u32 {
         match self.queue.front() {
-            // At a front each command that is queued counts.
+            // Each command that is queued counts.
             Some(Entry::Plain(run))
                 if state.is_plain() && !(state.multi && self.queued.is_some()) =>
             {

@@ -278,11 +278,12 @@ impl Session {
             return Err(if by_client { CloseReason::Client } else { CloseReason::Upstream });
         }
         if self.core.tracking == Tracking::Closing {
-            return Err(CloseReason::Unguarded);
+            return Err(self.core.closing);
         }
         if self.core.is_draining()
             && (self.core.is_at_rest()
                 || self.core.waits_in_line()
+                || self.core.is_resting()
                 || self.core.desk.shared.abort.is_cancelled())
         {
             return Err(CloseReason::Shutdown);

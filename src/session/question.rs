@@ -7,6 +7,8 @@ use std::{
     task::{Context, Poll, ready},
 };
 
+use tokio::time::sleep;
+
 use super::{
     jobs::{Answer, Attached, Question},
     operator,
@@ -16,7 +18,10 @@ use crate::{
     bridge::{Asker, Bridge, Crossing, FollowingKeys},
     card::ClientCard,
     key::Token,
-    lock::{Acquire, Alarm, Attach, LookUp, NotGranted, Raise, Release, Renew, SameToken, Waiter},
+    lock::{
+        Acquire, Alarm, Attach, LookUp, NotGranted, Raise, Release, Renew, SameToken, Waiter,
+        jittered,
+    },
 };
 
 /// A question, until it is answered. A LOCK whose question is dropped before is undone on every
@@ -100,6 +105,13 @@ impl Asked {
                     let taking = operator::take_back(shared, key, found, unlocking);
                     Asked::Boxed(Box::pin(async move { Answer::TakenBack(taking.await) }))
                 }
+                Question::Free(grants) => {
+                    let shared = shared.clone();
+                    Asked::Boxed(Box::pin(async move {
+                        shared.free(grants).await;
+                        Answer::Freed
+                    }))
+                }
                 Question::Raise { key, token, claim, fence } => {
                     Asked::Raise(engine.raise(key, token, claim, fence))
                 }
@@ -108,6 +120,11 @@ impl Asked {
                 })),
                 Question::Commands(guards, name) => Asked::Boxed(Box::pin(async move {
                     Answer::Commands(guards.catalog.again(name).await)
+                })),
+                Question::Rest(time) => Asked::Boxed(Box::pin(async move {
+                    // Those that wait must not ask together.
+                    sleep(jittered(time)).await;
+                    Answer::Rested
                 })),
             };
         asked.give_back(alarm);
@@ -184,9 +201,11 @@ fn bridged(
         | Question::ClaimOf(..)
         | Question::Find(_)
         | Question::TakeBack { .. }
+        | Question::Free(_)
         | Question::Raise { .. }
         | Question::Keys(..)
-        | Question::Commands(..) => return Err(question),
+        | Question::Commands(..)
+        | Question::Rest(_) => return Err(question),
     };
     let Some(crossing) = Crossing::of(bridge, (key, token), asker, card) else {
         return followed(question, bridge);

@@ -13,6 +13,8 @@ use super::{
     jobs::{
         Pass,
         adopted_beside::BesideDataNode,
+        adopted_multi::{LocatingTransaction, LockedExec},
+        flushing::Flushing,
         own::OwnCommand,
         pass::{ClientReply, Login, Unidentified},
     },
@@ -23,6 +25,7 @@ use super::{
     transact::Transacting,
 };
 use crate::{
+    adopt::task::AdoptWork,
     clock::Instant,
     command::{self, MAX_WORDS, operator},
     guard::catalog::{Glance, Table},
@@ -366,10 +369,18 @@ impl Core {
                         return Flow::Keep;
                     }
                 }
+                Adopting::Flush(flush) => {
+                    if !self.desk.conn.in_multi() {
+                        self.wait(Box::new(Flushing(flush)));
+                        return Flow::Keep;
+                    }
+                }
                 Adopting::Stop(mut task, length) => {
                     if transacts {
                         self.fit(name, &mut task);
                     }
+                    let is_refused = matches!(task.work, AdoptWork::Refuse(_) | AdoptWork::Fail(_));
+                    self.desk.conn.lost_watch |= name == Name::Watch && is_refused;
                     if length == 0 {
                         return Flow::Drop(Dropping::Adopted(task));
                     }
@@ -415,6 +426,16 @@ impl Core {
                     Guarding::Kept => return Flow::Keep,
                     Guarding::Drop(dropping) => return Flow::Drop(dropping),
                 }
+            }
+            (_, Name::Multi) if LocatingTransaction::is_due(&self.desk) => {
+                self.wait(Box::new(LocatingTransaction));
+                return Flow::Keep;
+            }
+            (_, Name::Exec) if arguments == 1 && !self.desk.conn.locks.is_empty() => {
+                if let Split::Whole { length, .. } = split(bytes, 1, INLINE_LIMIT) {
+                    self.wait(Box::new(LockedExec::new(length)));
+                }
+                return Flow::Keep;
             }
             (_, Name::Multi) if scan.is_guarded && must_arm(&mut self.desk) => {
                 self.wait(Box::new(Arming));

@@ -20,8 +20,11 @@ use crate::{
     fleet::known::Fleet,
     guard::{Guards, replicas::Replicas},
     key::{Key, Token},
-    lock::{Claim, Engine},
+    lock::{Claim, Engine, Release},
 };
+
+/// Locks that are given back side by side.
+const FREED_AT_ONCE: usize = 256;
 
 pub(crate) struct Shared {
     pub engine: Arc<Engine>,
@@ -65,6 +68,32 @@ impl Shared {
             bridge.free_soon(&key, &token);
         }
         drop(self.engine.release(key, token, claim));
+    }
+
+    /// The locks of adopted commands that this proxy has granted and that FLUSHDB in this database frees.
+    /// `None`: FLUSHALL.
+    pub(super) fn flushed(&self, database: Option<u64>) -> Vec<(Key, Token, Claim)> {
+        let Some(adoption) = &self.adoption else { return Vec::new() };
+        let mut grants = self.engine.adopted_grants();
+        grants.retain(|(key, ..)| adoption.frees(self.name_of(key), database));
+        grants
+    }
+
+    /// Gives these locks back, some hundred at a time. One about which too few lock nodes answer is given
+    /// back once they do.
+    pub(super) async fn free(&self, grants: Vec<(Key, Token, Claim)>) {
+        for some in grants.chunks(FREED_AT_ONCE) {
+            let release = |(key, token, claim): &(Key, Token, Claim)| {
+                if let Some(bridge) = &self.bridge {
+                    bridge.free_soon(key, token);
+                }
+                self.engine.release(key.clone(), token.clone(), Some(*claim))
+            };
+            let releases: Vec<Release> = some.iter().map(release).collect();
+            for release in releases {
+                let _ = release.await;
+            }
+        }
     }
 
     /// The key that a client must be allowed to set for this lock: its own, or a bridged lock's on

@@ -251,7 +251,7 @@ fn a_user_who_may_not_select_grants_nothing() {
     assert_eq!(past.cmd(&user.split(' ').collect::<Vec<_>>()), Reply::ok());
     let proxy = Proxy::with()
         .data_url(&format!("redis://gate:p@127.0.0.1:{}", data.port()))
-        .top("adopt: {keys: 'lock:*', lock: '{1}', mode: bridge}")
+        .top("adopt: {keys: 'lock:*', lock: '{1}', mode: bridge, no_quorum: error}")
         .start();
     eventually("the lock node is up", || proxy.nodes_up() == 1);
     let mut client = proxy.client();
@@ -306,6 +306,31 @@ fn modes_change_step_by_step_under_connected_clients() {
         (past.cmd(&["EXISTS", "lock:job"]), proxy.nodes_with("lock:job")),
         (Reply::Int(1), 0)
     );
+}
+
+#[test]
+fn a_step_of_keys_on_which_nothing_was_locked_is_told_before_and_as_it_is_taken() {
+    for is_taken in [false, true] {
+        let proxy = in_mode("audit");
+        let mut client = proxy.client();
+        for _ in 0..3 {
+            client.cmd(&["DEL", "lock:job"]);
+        }
+        if is_taken {
+            client.cmd(&TAKE);
+        }
+        let text = fs::read_to_string(proxy.config_file()).unwrap();
+        let next = proxy.config_file().with_file_name("next.yaml");
+        fs::write(&next, text.replace("mode: audit", "mode: bridge")).unwrap();
+        let mut doctor = std::process::Command::new(env!("CARGO_BIN_EXE_lockgate"));
+        let report = doctor.arg("doctor").arg(next).output().unwrap().stdout;
+        let report = String::from_utf8(report).unwrap();
+        let told = "no command that takes a lock was seen on 'lock:*', but 3 others";
+        assert_eq!(report.contains(told), !is_taken, "{report}");
+        step(&proxy, "audit", "bridge");
+        let told = "adopt: no command that takes a lock was seen on these keys";
+        assert_eq!(proxy.log().contains(told), !is_taken);
+    }
 }
 
 #[test]
@@ -365,7 +390,8 @@ fn the_mode_of_each_rule_is_told_as_it_is_now() {
             let Reply::Array(all) = client.cmd(&["LOCKGATE", "ADOPTED"]) else { panic!() };
             for entry in all {
                 let (Reply::Array(fields) | Reply::Map(fields)) = entry else { panic!() };
-                assert_eq!((fields.len(), &fields[24]), (26, &Reply::bulk("mode")));
+                assert_eq!((fields.len(), &fields[24]), (28, &Reply::bulk("mode")));
+                assert_eq!(fields[26], Reply::bulk("longest_ttl_ms"));
             }
         }
         match mode {

@@ -305,7 +305,7 @@ fn what_others_do_in_between_decides() {
 
 #[test]
 fn another_transaction_with_an_adopted_lock_fails_and_does_nothing() {
-    let proxy = enforced();
+    let proxy = Proxy::with().nodes(3).top(&format!("{RULES}\n    no_quorum: error")).start();
     let mut client = proxy.client();
     let mut redis = proxy.data_client();
     assert_eq!(client.cmd(&TAKE), Reply::ok());

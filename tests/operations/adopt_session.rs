@@ -24,7 +24,8 @@ const RELEASE_JOB: [&str; 5] = ["EVAL", RELEASE, "1", "lock:job", "t"];
 
 fn rules(mode: &str) -> String {
     format!(
-        "adopt:\n  - keys: 'lock:*'\n    lock: '{{1}}'\n    mode: {mode}\n    no_ttl: session\n"
+        "adopt:\n  - keys: 'lock:*'\n    lock: '{{1}}'\n    mode: {mode}\n    no_ttl: session\n    \
+         no_quorum: error\n"
     )
 }
 

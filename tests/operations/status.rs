@@ -262,4 +262,6 @@ fn guards_and_adoption_are_told_with_what_they_refused() {
         (&"blind_release".into(), &"old-worker".into())
     );
     assert_ne!(unsafe_one["unsafe"], "");
+    assert_eq!(unsafe_one["longest_ttl_ms"], serde_json::Value::Null);
+    assert_eq!(adopted["adopted"][1]["longest_ttl_ms"], 30_000);
 }

@@ -119,8 +119,8 @@ struct NodeState {
     refused: VecDeque<(Arc<Operation>, Instant)>,
     /// `run_id` and CLIENT ID of the connection before.
     before: Option<(String, i64)>,
-    /// Operations to be sent once the node is admitted anew, and since when they are held back. While a
-    /// connection is ending: what came when it took no more.
+    /// Operations to be sent once the node is admitted, for the first time or anew, and since when they are
+    /// held back. While a connection is ending: what came when it took no more.
     held_back: Option<(Instant, Vec<Arc<Operation>>)>,
 }
 
@@ -170,7 +170,8 @@ impl Node {
                 cleanup: VecDeque::new(),
                 refused: VecDeque::new(),
                 before: None,
-                held_back: None,
+                // What comes before the first connection waits for it.
+                held_back: Some((Instant::now(), Vec::new())),
             }),
         }
     }
@@ -904,6 +905,20 @@ mod tests {
 
     fn held_back(node: &Node) -> usize {
         node.state.lock().held_back.as_ref().map_or(0, |(_, held_back)| held_back.len())
+    }
+
+    #[test]
+    fn what_comes_before_the_first_connection_waits_for_it() {
+        let node = a_node();
+        let release = a_release();
+        node.submit(&release);
+        assert_eq!((held_back(&node), &release.votes()[0]), (1, &Vote::Pending));
+        // A node that cannot be reached is not waited for.
+        node.is_down("refused".into(), None, None);
+        assert_eq!(held_back(&node), 0);
+        assert_eq!(release.votes()[0], Vote::Missing(Absence::Down));
+        node.submit(&a_release());
+        assert_eq!(held_back(&node), 0);
     }
 
     #[test]

@@ -505,6 +505,7 @@ impl Nodes {
             quorum: quorum(votes.len()),
             missing,
             data_node: None,
+            was_held: false,
         };
         self.outage.failed(&error);
         error

@@ -163,6 +163,8 @@ struct AdoptedPart {
     verdict: &'static str,
     because: &'static str,
     mode: &'static str,
+    /// Of the TTLs that were asked for.
+    longest_ttl_ms: Option<u64>,
 }
 
 impl LockName {
@@ -330,6 +332,7 @@ pub(super) fn adopted(shared: &Shared, most: usize) -> AdoptedList {
         verdict: sighting.verdict.as_str(),
         because: sighting.because,
         mode: adoption.mode_of(&sighting),
+        longest_ttl_ms: sighting.ttl.map(millis),
     });
     AdoptedList { adopted: seen.collect(), left_out }
 }

@@ -211,6 +211,8 @@ mod tests {
             "no_ttl: 5s",
             "no_ttl: session",
             "long_ttl: cap",
+            "no_quorum: error",
+            "flush: free",
             "scripts: {digest: c3f8721cbb97f72bc19e972846bd7aaf91901658, op: release, token: 1, \
              replies: [0, 1, 1, 0]}",
         ] {

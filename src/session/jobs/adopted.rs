@@ -18,8 +18,8 @@ use super::{
     adopted_many::{Many, ManyWork},
     announce,
     authorize::probe as probe_lock,
-    lock::no_quorum,
     not_asked, unlock,
+    unsettled::{unsettled, unsettled_as},
 };
 use crate::{
     adopt::place::KeyPlace,
@@ -69,7 +69,11 @@ pub(super) fn permission(task: &AdoptTask) -> Key {
 /// Asks the data node whether the client may: by a reading command itself, as an adopted key is not
 /// there, by GET for WATCH, and otherwise as for LOCK.
 pub(super) fn probe(task: &AdoptTask, desk: &mut Desk) {
-    let expected = permits(task);
+    probe_for(permits(task), task, desk);
+}
+
+/// Sends [`probe`]'s question where another reply than its own comes first.
+pub(super) fn probe_for(expected: Expected, task: &AdoptTask, desk: &mut Desk) {
     desk.ask(expected, |out| match task.work {
         AdoptWork::Look(word) => encode::command(out, &[word.name(), &task.key]),
         AdoptWork::Watch => encode::command(out, &[LookWord::Get.name(), &task.key]),
@@ -100,18 +104,12 @@ pub(super) fn refuse_in_place(ours: Ours, desk: &mut Desk) -> Progress {
         // Replies to the proxy's own commands could not be told from others.
         return Progress::Relay;
     }
-    let mut answer = Vec::new();
     let error = match in_multi {
-        true => "ERR an adopted lock inside MULTI is not supported (adopt)",
+        true => "ERR an adopted lock inside a MULTI that was not answered is not supported (adopt)",
         false => "ERR an adopted lock is not for subscribers, nor after MONITOR (adopt)",
     };
-    encode::error(&mut answer, error);
     match desk.conn.reply_mode {
-        ReplyMode::On if in_multi => {
-            // Redis knows no such command, so EXEC will fail.
-            desk.ask(Expected::Error, |out| encode::command(out, &[b"LOCK"]));
-            return Progress::Wait(Box::new(FailingTransaction { ours, answer }));
-        }
+        ReplyMode::On if in_multi => return fail_transaction(ours, error, desk),
         ReplyMode::On => {}
         mode => {
             if mode == ReplyMode::Skip || in_multi {
@@ -122,8 +120,16 @@ pub(super) fn refuse_in_place(ours: Ours, desk: &mut Desk) -> Progress {
             }
         }
     }
-    ours.count(Outcome::BadRequest, desk);
-    ours.answer(answer, None)
+    ours.refuse(error, Outcome::BadRequest, desk)
+}
+
+/// Makes the client's transaction fail, and answers the command with this error.
+pub(super) fn fail_transaction(ours: Ours, error: &str, desk: &mut Desk) -> Progress {
+    let mut answer = Vec::new();
+    encode::error(&mut answer, error);
+    // Redis knows no such command, so EXEC will fail.
+    desk.ask(Expected::Error, |out| encode::command(out, &[b"LOCK"]));
+    Progress::Wait(Box::new(FailingTransaction { ours, answer }))
 }
 
 /// A command was sent that makes the client's transaction fail; `answer` follows its reply.
@@ -143,25 +149,34 @@ impl Job for FailingTransaction {
     }
 }
 
+/// The error for a command that is refused for this reason.
+pub(super) fn refusal(task: &AdoptTask, because: &str) -> String {
+    match &task.key[..] {
+        [] => format!("ERR the command on an adopted lock is refused: {because} (adopt)"),
+        key => {
+            let key = shown(key);
+            format!("ERR '{key}' is an adopted lock: {because} (LOCKGATE ADOPTED)")
+        }
+    }
+}
+
+/// Begins a task of a client that may, in this database.
+pub(super) fn begin_in(ours: Ours, task: AdoptTask, database: u64, desk: &mut Desk) -> Progress {
+    match task.work {
+        AdoptWork::Fail(error) => ours.refuse(error, Outcome::BadRequest, desk),
+        AdoptWork::Refuse(because) => {
+            ours.refuse(&refusal(&task, because), Outcome::BadRequest, desk)
+        }
+        _ => carry_out(ours, task, database, desk),
+    }
+}
+
 /// Begins a task of a client that may.
 pub(super) fn begin(ours: Ours, mut task: AdoptTask, desk: &mut Desk) -> Progress {
     desk.count_task(&mut task);
-    match task.work {
-        AdoptWork::Fail(error) => return ours.refuse(error, Outcome::BadRequest, desk),
-        AdoptWork::Refuse(because) => {
-            let error = match &task.key[..] {
-                [] => format!("ERR the command on an adopted lock is refused: {because} (adopt)"),
-                key => {
-                    let key = shown(key);
-                    format!("ERR '{key}' is an adopted lock: {because} (LOCKGATE ADOPTED)")
-                }
-            };
-            return ours.refuse(&error, Outcome::BadRequest, desk);
-        }
-        _ => {}
-    }
-    if let Some(database) = desk.conn.database {
-        return carry_out(ours, task, database, desk);
+    let is_refused = matches!(task.work, AdoptWork::Fail(_) | AdoptWork::Refuse(_));
+    if let Some(database) = desk.conn.database.or(is_refused.then_some(0)) {
+        return begin_in(ours, task, database, desk);
     }
     let missing = 1 + usize::from(desk.speak_up());
     desk.ask(Expected::Text, |out| encode::command(out, &[b"CLIENT", b"INFO"]));
@@ -196,6 +211,14 @@ impl Job for LocatingLock {
     }
 }
 
+/// The name of a lock that is called so in database 0.
+pub(super) fn lock_in(database: u64, lock: Vec<u8>) -> Vec<u8> {
+    match database {
+        0 => lock,
+        _ => [format!("{database}:").as_bytes(), &lock].concat(),
+    }
+}
+
 /// Asks the lock nodes.
 fn carry_out(ours: Ours, task: AdoptTask, database: u64, desk: &mut Desk) -> Progress {
     let AdoptTask { key, lock, database: named, others, work, options, aside, sender, .. } = task;
@@ -208,11 +231,8 @@ fn carry_out(ours: Ours, task: AdoptTask, database: u64, desk: &mut Desk) -> Pro
         );
         return ours.refuse(&error, Outcome::BadRequest, desk);
     }
-    let names = std::iter::once(lock).chain(others).map(|lock| match database {
-        0 => lock,
-        _ => [format!("{database}:").as_bytes(), &lock].concat(),
-    });
-    let names: Vec<Vec<u8>> = names.collect();
+    let locks = std::iter::once(lock).chain(others);
+    let names: Vec<Vec<u8>> = locks.map(|lock| lock_in(database, lock)).collect();
     let is_bad = |name: &Vec<u8>| name.is_empty() || name.len() > desk.config.locks.max_key;
     if names.iter().any(is_bad) {
         let key = shown(&key);
@@ -277,7 +297,8 @@ fn carry_out(ours: Ours, task: AdoptTask, database: u64, desk: &mut Desk) -> Pro
         }
         AdoptWork::Release { token, replies } => {
             let token = Token::from(&token);
-            release(Releasing { ours, key, token, replies, aside }, None, desk)
+            let (claim, was_held) = (None, false);
+            release(Releasing { ours, key, token, replies, claim, was_held, aside }, desk)
         }
         AdoptWork::Look(_)
         | AdoptWork::AcquirePast { .. }
@@ -291,10 +312,8 @@ fn carry_out(ours: Ours, task: AdoptTask, database: u64, desk: &mut Desk) -> Pro
             let is_blind =
                 matches!(work, AdoptWork::ReleaseBlind { .. } | AdoptWork::ExtendBlind { .. });
             let is_own_only = is_blind && options.blind == BlindPolicy::OwnOnly;
-            let question = Question::Look(key.clone());
             let is_capped = options.long_ttl == LongTtlPolicy::Cap;
-            let looking = Looking { ours, sender, key, work, aside, is_own_only, is_capped };
-            Progress::Ask(Box::new(looking), question)
+            Looking { ours, sender, key, work, aside, is_own_only, is_capped }.ask()
         }
         AdoptWork::Watch => adopted_exec::watch(ours, key, desk),
         AdoptWork::Queue(work) => adopted_exec::queue(ours, &key, work, desk),
@@ -335,14 +354,15 @@ impl Taking {
     pub(super) fn outlasts(&self, validity: Duration) -> bool {
         self.ttl.is_some_and(|ttl| validity < ttl) && !planted::has(PlantedFault::ShortHold)
     }
-
-    /// Answers that the lock nodes were too slow: the client would count on the lock for longer
-    /// than they hold it.
-    pub(super) fn too_slow(self, desk: &Desk) -> Progress {
-        let error = "NOQUORUM the lock nodes answered too late for this TTL, try again";
-        self.ours.refuse(error, Outcome::NoQuorum, desk)
-    }
 }
+
+/// Tells that the lock nodes were too slow, or asks them again: the client would count on the lock for
+/// longer than they hold it.
+pub(super) const TOO_SLOW: &str =
+    "NOQUORUM the lock nodes answered too late for this TTL, try again";
+/// The lock nodes carry a release out sooner or later, and would end what is renewed now.
+pub(super) const RELEASE_UNDER_WAY: &str =
+    "NOQUORUM a release of this lock is still under way, try again";
 
 /// The time for which the lock nodes are to hold a lock on which a client counts for `ttl`.
 pub(super) fn held_for(ttl: Duration, desk: &Desk) -> Duration {
@@ -394,12 +414,14 @@ impl Job for Acquiring {
                 return tell(taking.ours, taking.replies[3], Outcome::Busy, desk);
             }
             Err(NotGranted::QueueFull { .. } | NotGranted::Deadlock { .. }) => return not_asked(),
-            Err(NotGranted::NoQuorum(error)) => return no_quorum(taking.ours, &error, desk),
+            Err(NotGranted::NoQuorum(error)) => {
+                return unsettled(taking.ours, &error, desk, |desk| acquire(taking, desk));
+            }
         };
         if taking.outlasts(grant.validity) {
             let (key, token) = (taking.key.clone(), taking.token.clone());
             desk.shared.give_back(key, token, grant.claim);
-            return taking.too_slow(desk);
+            return unsettled_as(taking.ours, TOO_SLOW, desk, |desk| acquire(taking, desk));
         }
         let Taking { ours, sender, key, token, ttl, replies } = taking;
         desk.shared.engine.name_adopted(&key, &token, sender.name());
@@ -434,14 +456,15 @@ pub(super) enum Missed {
     Take,
 }
 
+/// Asks the lock nodes to renew the lock. `claim`: that of the holder, where they have told it,
+/// whichever connection of the client was granted the lock, as libraries know no claims.
 pub(super) fn renew(
     taking: Taking,
     missed: Missed,
-    holding: Option<&Holding>,
+    claim: Option<Claim>,
     desk: &mut Desk,
 ) -> Progress {
     let Taking { key, token, .. } = &taking;
-    // The lock nodes carry the release out sooner or later, and would end what is renewed now.
     if desk.tokens.is_given_back(key, token) {
         return match missed {
             Missed::Take => acquire(taking, desk),
@@ -449,17 +472,16 @@ pub(super) fn renew(
         };
     }
     if desk.shared.engine.must_release(key) {
-        let error = "NOQUORUM a release of this lock is still under way, try again";
-        return taking.ours.refuse(error, Outcome::NoQuorum, desk);
+        let ours = taking.ours;
+        let again = move |desk: &mut Desk| renew(taking, missed, claim, desk);
+        return unsettled_as(ours, RELEASE_UNDER_WAY, desk, again);
     }
-    // Whichever connection of the client was granted the lock: libraries know no claims.
-    let claim = holding.and_then(|holding| holding.claim);
     let Some(ttl) = taking.ttl.filter(|_| !claim.is_some_and(Claim::is_endless)) else {
         return adopted_kept::convert(taking, claim, desk);
     };
     let (key, token, asker) = (key.clone(), token.clone(), Asker::Adopted);
     let question = Question::Renew { key, token, ttl: held_for(ttl, desk), claim, asker };
-    Progress::Ask(Box::new(Extending { taking, ttl, missed }), question)
+    Progress::Ask(Box::new(Extending { taking, ttl, missed, claim }), question)
 }
 
 /// The lock nodes are asked to renew the lock.
@@ -467,12 +489,15 @@ struct Extending {
     taking: Taking,
     ttl: Duration,
     missed: Missed,
+    /// As the lock nodes have told.
+    claim: Option<Claim>,
 }
 
 impl Job for Extending {
     fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
         let Answer::Renew(said) = answer else { return not_asked() };
-        let Extending { taking, ttl, missed } = *self;
+        let Extending { taking, ttl, missed, claim } = *self;
+        let ours = taking.ours;
         match (said, missed) {
             (Ok(Some(renewed)), _) => {
                 desk.tokens.renewed(&taking.key, &taking.token, ttl, renewed.until);
@@ -481,7 +506,8 @@ impl Job for Extending {
                     desk.shared.engine.name_adopted(key, token, sender.library);
                 }
                 if taking.outlasts(renewed.validity) {
-                    return taking.too_slow(desk);
+                    let again = move |desk: &mut Desk| renew(taking, missed, claim, desk);
+                    return unsettled_as(ours, TOO_SLOW, desk, again);
                 }
                 tell(taking.ours, taking.replies[1], Outcome::Ok, desk)
             }
@@ -493,7 +519,9 @@ impl Job for Extending {
                 let Taking { ours, key, token, replies, .. } = taking;
                 not_held(ours, key, token, replies, desk)
             }
-            (Err(error), _) => no_quorum(taking.ours, &error, desk),
+            (Err(error), _) => {
+                unsettled(ours, &error, desk, move |desk| renew(taking, missed, claim, desk))
+            }
         }
     }
 
@@ -502,14 +530,9 @@ impl Job for Extending {
     }
 }
 
-pub(super) fn release(
-    releasing: Releasing,
-    holding: Option<&Holding>,
-    desk: &mut Desk,
-) -> Progress {
-    let (key, token) = (releasing.key.clone(), releasing.token.clone());
+pub(super) fn release(releasing: Releasing, desk: &mut Desk) -> Progress {
+    let (key, token, claim) = (releasing.key.clone(), releasing.token.clone(), releasing.claim);
     unlock::gives_back(&key, &token, desk);
-    let claim = holding.and_then(|holding| holding.claim);
     let asker = Asker::Adopted;
     Progress::Ask(Box::new(releasing), Question::Unlock { key, token, claim, asker })
 }
@@ -520,6 +543,10 @@ pub(super) struct Releasing {
     pub(super) key: Key,
     pub(super) token: Token,
     pub(super) replies: Replies,
+    /// As the lock nodes have told.
+    pub(super) claim: Option<Claim>,
+    /// A release from before, which too few lock nodes answered, was of a grant that was valid.
+    pub(super) was_held: bool,
     /// Commands for the data node once that is done.
     pub(super) aside: Vec<Vec<Vec<u8>>>,
 }
@@ -527,14 +554,22 @@ pub(super) struct Releasing {
 impl Job for Releasing {
     fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
         let Answer::Unlock(said) = answer else { return not_asked() };
-        let Releasing { ours, key, token, replies, aside } = *self;
+        let mut releasing = *self;
         match said {
-            Ok(true) => {
+            Ok(released) if released || releasing.was_held => {
+                let Releasing { ours, key, token, replies, aside, .. } = releasing;
                 desk.tokens.remove(&key, &token);
                 wake(ours, replies[1], &aside, desk)
             }
-            Ok(false) => not_held(ours, key, token, replies, desk),
-            Err(error) => no_quorum(ours, &error, desk),
+            Ok(_) => {
+                let Releasing { ours, key, token, replies, .. } = releasing;
+                not_held(ours, key, token, replies, desk)
+            }
+            Err(error) => {
+                // The lock nodes may have carried it out meanwhile.
+                releasing.was_held |= error.was_held;
+                unsettled(releasing.ours, &error, desk, |desk| release(releasing, desk))
+            }
         }
     }
 
@@ -595,13 +630,14 @@ pub(super) fn tell_not_held(ours: Ours, key: Key, replies: Replies, desk: &Desk)
     if replies[0] == replies[3] {
         return tell(ours, replies[0], Outcome::NotHeld, desk);
     }
-    let question = Question::Look(key);
-    Progress::Ask(Box::new(Missing { ours, replies }), question)
+    let question = Question::Look(key.clone());
+    Progress::Ask(Box::new(Missing { ours, key, replies }), question)
 }
 
 /// The lock nodes are asked whether anybody holds a lock that the client's token does not.
 struct Missing {
     ours: Ours,
+    key: Key,
     replies: Replies,
 }
 
@@ -611,7 +647,10 @@ impl Job for Missing {
         match said {
             Ok(None) => tell(self.ours, self.replies[0], Outcome::NotHeld, desk),
             Ok(Some(_)) => tell(self.ours, self.replies[3], Outcome::NotHeld, desk),
-            Err(error) => no_quorum(self.ours, &error, desk),
+            Err(error) => {
+                let Missing { ours, key, replies } = *self;
+                unsettled(ours, &error, desk, move |desk| tell_not_held(ours, key, replies, desk))
+            }
         }
     }
 
@@ -638,7 +677,7 @@ impl Job for Looking {
         let Answer::Look(said) = answer else { return not_asked() };
         match said {
             Ok(holding) => (*self).seen(holding, desk),
-            Err(error) => no_quorum(self.ours, &error, desk),
+            Err(error) => unsettled(self.ours, &error, desk, |_| (*self).ask()),
         }
     }
 
@@ -648,6 +687,11 @@ impl Job for Looking {
 }
 
 impl Looking {
+    fn ask(self) -> Progress {
+        let question = Question::Look(self.key.clone());
+        Progress::Ask(Box::new(self), question)
+    }
+
     fn seen(self, holding: Option<Holding>, desk: &mut Desk) -> Progress {
         let Looking { ours, sender, key, work, aside, is_own_only, is_capped } = self;
         let holding = holding.filter(|Holding { token, claim, .. }| {
@@ -724,9 +768,9 @@ impl Looking {
                     let error = "ERR the TTL would be longer than locks.max_ttl";
                     return ours.refuse(error, Outcome::BadRequest, desk);
                 }
-                let (token, holding) = (holding.token.clone(), Some(&holding));
+                let Holding { token, claim, .. } = holding;
                 let taking = Taking { ours, sender, key, token, ttl: Some(ttl), replies };
-                renew(taking, Missed::Tell, holding, desk)
+                renew(taking, Missed::Tell, claim, desk)
             }
             // A LOCK client's lock is its own: a blind command changes nothing.
             (
@@ -738,13 +782,15 @@ impl Looking {
                 tell(ours, replies[0], Outcome::NotHeld, desk)
             }
             (AdoptWork::ReleaseBlind { replies: [absent, held, ..] }, Some(holding)) => {
-                let (token, replies) = (holding.token.clone(), [absent, held, held, absent]);
-                release(Releasing { ours, key, token, replies, aside }, Some(&holding), desk)
+                let Holding { token, claim, .. } = holding;
+                let (replies, was_held) = ([absent, held, held, absent], false);
+                release(Releasing { ours, key, token, replies, claim, was_held, aside }, desk)
             }
             (AdoptWork::ExtendBlind { ttl, replies: [absent, held, ..] }, Some(holding)) => {
-                let (token, replies) = (holding.token.clone(), [absent, held, held, absent]);
+                let (replies, Holding { token, claim, .. }) =
+                    ([absent, held, held, absent], holding);
                 let taking = Taking { ours, sender, key, token, ttl: Some(ttl), replies };
-                renew(taking, Missed::Tell, Some(&holding), desk)
+                renew(taking, Missed::Tell, claim, desk)
             }
             _ => not_asked(),
         }

@@ -12,12 +12,13 @@ use super::{
     },
     Answer, Job, Ours, Pass, Progress, Question, Waits, When,
     adopted::{Missed, Releasing, Taking, release, renew, tell},
-    lock::no_quorum,
     not_asked,
+    unsettled::unsettled,
 };
 use crate::{
     adopt::task::{QueuedWork, Replies, SentBy},
     command::shown,
+    config::NoQuorumPolicy,
     key::Key,
     resp::name::{Own, ReplyMode},
 };
@@ -65,7 +66,8 @@ impl Waits for TransactionCommand {
         let TransactionCommand { step, length } = *self;
         let silent = uses_up_skip(desk);
         let (own, since) = (Own::Lockgate, when.now());
-        let ours = Ours { own, length, silent, adopted: true, since };
+        let adopted = Some(stage.no_quorum());
+        let ours = Ours { own, length, silent, adopted, since };
         match step {
             TransactionStep::Multi => desk.transaction = Some(Box::new(stage.open())),
             TransactionStep::Discard | TransactionStep::Unwatch => {}
@@ -82,7 +84,8 @@ impl Waits for Misfit {
     fn begin(self: Box<Self>, when: When, desk: &mut Desk) -> Progress {
         let silent = uses_up_skip(desk);
         let (own, since) = (Own::Lockgate, when.since);
-        let ours = Ours { own, length: 0, silent, adopted: true, since };
+        let adopted = Some(NoQuorumPolicy::default());
+        let ours = Ours { own, length: 0, silent, adopted, since };
         ours.refuse(self.0, Outcome::BadRequest, desk)
     }
 
@@ -107,10 +110,12 @@ pub(super) fn watch(ours: Ours, key: Key, desk: &mut Desk) -> Progress {
     let is_alone = !desk.conn.state.watching && !desk.conn.blind_watch;
     match desk.transaction.as_deref() {
         None if is_alone => {
-            desk.transaction = Some(Box::new(LockTransaction::watching(key)));
+            let no_quorum = ours.adopted.unwrap_or_default();
+            desk.transaction = Some(Box::new(LockTransaction::watching(key, no_quorum)));
         }
         Some(LockTransaction::Watching(lock)) if lock.key == key => {}
         _ => {
+            desk.conn.lost_watch = true;
             desk.step_transaction(LockTransaction::misfit);
             return ours.refuse(ALONE, Outcome::BadRequest, desk);
         }
@@ -153,15 +158,16 @@ fn execute(ours: Ours, stage: LockTransaction, desk: &mut Desk) -> Progress {
         | LockTransaction::Watching(_)
         | LockTransaction::Spoiled => return ours.refuse(ABORTED, Outcome::BadRequest, desk),
     };
-    let WatchedLock { key, seen } = lock;
+    let WatchedLock { key, seen, .. } = lock;
     match (seen, work) {
         (SeenLock::Unread, _) => ours.refuse(UNREAD, Outcome::BadRequest, desk),
         (SeenLock::Changed, _) => tell(ours, EXECUTED[3], Outcome::NotHeld, desk),
         (SeenLock::HeldBy(holding), Some(QueuedWork::Release)) => {
             let ours = Ours { own: Own::Unlock, ..ours };
             let (token, aside) = (holding.token.clone(), Vec::new());
-            let releasing = Releasing { ours, key, token, replies: EXECUTED, aside };
-            release(releasing, Some(&holding), desk)
+            let (claim, was_held) = (holding.claim, false);
+            let replies = EXECUTED;
+            release(Releasing { ours, key, token, replies, claim, was_held, aside }, desk)
         }
         (SeenLock::HeldBy(holding), Some(QueuedWork::Extend(ttl))) => {
             let ours = Ours { own: Own::Renew, ..ours };
@@ -169,12 +175,12 @@ fn execute(ours: Ours, stage: LockTransaction, desk: &mut Desk) -> Progress {
             let sender = SentBy::default();
             let ttl = Some(ttl);
             let taking = Taking { ours, sender, key, token, ttl, replies: EXECUTED };
-            renew(taking, Missed::Tell, Some(&holding), desk)
+            renew(taking, Missed::Tell, holding.claim, desk)
         }
         // Nobody held the lock, or nothing is to be done.
         (seen, work) => {
             let text = if work.is_some() { "[0]" } else { "[]" };
-            Progress::Ask(Box::new(Comparing { ours, seen, text }), Question::Look(key))
+            Comparing { ours, key, seen, text }.ask()
         }
     }
 }
@@ -182,9 +188,17 @@ fn execute(ours: Ours, stage: LockTransaction, desk: &mut Desk) -> Progress {
 /// The lock nodes are asked whether a lock is still as GET told it.
 struct Comparing {
     ours: Ours,
+    key: Key,
     seen: SeenLock,
     /// The reply if it is.
     text: &'static str,
+}
+
+impl Comparing {
+    fn ask(self) -> Progress {
+        let question = Question::Look(self.key.clone());
+        Progress::Ask(Box::new(self), question)
+    }
 }
 
 impl Job for Comparing {
@@ -195,7 +209,7 @@ impl Job for Comparing {
                 tell(self.ours, self.text, Outcome::Ok, desk)
             }
             Ok(_) => tell(self.ours, EXECUTED[3], Outcome::NotHeld, desk),
-            Err(error) => no_quorum(self.ours, &error, desk),
+            Err(error) => unsettled(self.ours, &error, desk, |_| self.ask()),
         }
     }
 

@@ -12,10 +12,11 @@ use super::{
         metrics::Outcome,
     },
     Answer, Job, Ours, Progress, Question,
-    adopted::{Missed, Taking, acquire, encode_text, not_held, renew, tell, tell_not_held},
-    announce,
-    lock::no_quorum,
-    not_asked,
+    adopted::{
+        Missed, TOO_SLOW, Taking, acquire, encode_text, not_held, renew, tell, tell_not_held,
+    },
+    announce, not_asked,
+    unsettled::{unsettled, unsettled_as},
 };
 use crate::{
     bridge::Asker,
@@ -38,7 +39,7 @@ pub(super) fn again(
             let outcome = if held == endless { Outcome::Ok } else { Outcome::NotHeld };
             tell(taking.ours, endless, outcome, desk)
         }
-        (Some(own), _) => renew(taking, missed, Some(&own), desk),
+        (Some(own), _) => renew(taking, missed, own.claim, desk),
         (None, _) if taking.ttl.is_some() => renew(taking, missed, None, desk),
         (None, Missed::Tell) => tell_not_held(taking.ours, taking.key, taking.replies, desk),
         (None, Missed::Take) if is_held => tell(taking.ours, other, Outcome::Busy, desk),
@@ -57,12 +58,14 @@ pub(super) fn convert(taking: Taking, from: Option<Claim>, desk: &mut Desk) -> P
     let held = desk.tokens.held.get(&key).filter(|held| held.token == token);
     let is_ours = held.is_some_and(|held| !held.attached && held.claim == from);
     let question = Question::TakeOver { key, token, ttl, claim };
-    Progress::Ask(Box::new(Converting { taking, is_ours, grant: None }), question)
+    Progress::Ask(Box::new(Converting { taking, from, is_ours, grant: None }), question)
 }
 
 /// The lock nodes are asked for a new claim of a lock.
 struct Converting {
     taking: Taking,
+    /// The claim before.
+    from: Option<Claim>,
     /// The connection has the lock.
     is_ours: bool,
     /// The new grant, whose TTL is being made as short as the client wants it.
@@ -73,11 +76,8 @@ impl Job for Converting {
     fn answer(mut self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
         match answer {
             Answer::TakeOver(Ok(grant)) if self.is_to_be_shorter(desk) => {
-                let (ttl, _) = self.taking.terms(desk);
-                let (key, token) = (self.taking.key.clone(), self.taking.token.clone());
-                let (claim, asker) = (grant.claim, Asker::Adopted);
                 self.grant = Some(grant);
-                Progress::Ask(self, Question::Renew { key, token, ttl, claim, asker })
+                self.shorten(desk)
             }
             Answer::TakeOver(Ok(grant)) => self.converted(grant, desk),
             Answer::Renew(Ok(Some(renewed))) => match self.grant {
@@ -96,8 +96,12 @@ impl Job for Converting {
                 let Taking { ours, key, token, replies, .. } = self.taking;
                 not_held(ours, key, token, replies, desk)
             }
-            Answer::TakeOver(Err(NotGranted::NoQuorum(error))) | Answer::Renew(Err(error)) => {
-                no_quorum(self.taking.ours, &error, desk)
+            Answer::TakeOver(Err(NotGranted::NoQuorum(error))) => {
+                let Converting { taking, from, .. } = *self;
+                unsettled(taking.ours, &error, desk, move |desk| convert(taking, from, desk))
+            }
+            Answer::Renew(Err(error)) => {
+                unsettled(self.taking.ours, &error, desk, |desk| self.shorten(desk))
             }
             _ => not_asked(),
         }
@@ -115,11 +119,21 @@ impl Converting {
         self.taking.ttl.is_some() && self.taking.terms(desk).0 < desk.config.locks.default_ttl
     }
 
+    /// Gives the lock, which has its new claim, the TTL that the client wants.
+    fn shorten(self: Box<Self>, desk: &Desk) -> Progress {
+        let Some(Grant { claim, .. }) = self.grant else { return not_asked() };
+        let (ttl, _) = self.taking.terms(desk);
+        let (key, token, asker) =
+            (self.taking.key.clone(), self.taking.token.clone(), Asker::Adopted);
+        Progress::Ask(self, Question::Renew { key, token, ttl, claim, asker })
+    }
+
     fn converted(self, grant: Grant, desk: &mut Desk) -> Progress {
-        let Converting { taking, is_ours, .. } = self;
-        if taking.outlasts(grant.validity) {
-            return taking.too_slow(desk);
+        if self.taking.outlasts(grant.validity) {
+            let slow = Box::new(Converting { grant: Some(grant), ..self });
+            return unsettled_as(slow.taking.ours, TOO_SLOW, desk, |desk| slow.shorten(desk));
         }
+        let Converting { taking, is_ours, .. } = self;
         let Taking { ours, sender, key, token, ttl, replies } = taking;
         desk.shared.engine.name_adopted(&key, &token, sender.name());
         let text = if ttl.is_some() { replies[2] } else { replies[1] };

@@ -13,11 +13,12 @@ use super::{
         metrics::Outcome,
     },
     Answer, Job, Ours, Progress, Question,
+    adopted::{RELEASE_UNDER_WAY, TOO_SLOW},
     authorize::{self, Permission, Probe},
-    lock::no_quorum,
     not_asked,
     undo::Undo,
     unlock,
+    unsettled::{unsettled, unsettled_as},
 };
 use crate::{
     adopt::task::SentBy,
@@ -55,6 +56,8 @@ pub(super) struct Many {
     done: usize,
     /// How many of them the token holds, or held.
     held: usize,
+    /// A release of the lock asked about, which too few lock nodes answered, was of a valid grant.
+    was_held: bool,
     /// The earliest end of what was granted or renewed.
     until: Option<Instant>,
     /// What was granted, and gives itself back unless the client is told.
@@ -82,8 +85,9 @@ impl Many {
             return ours.refuse(error, Outcome::BadRequest, desk);
         }
         let (until, grants, failed) = (None, Vec::new(), None);
-        let (done, held) = (0, 0);
-        let many = Many { ours, sender, keys, token, work, done, held, until, grants, failed };
+        let (done, held, was_held) = (0, 0, false);
+        let many =
+            Many { ours, sender, keys, token, work, done, held, was_held, until, grants, failed };
         let of_mode = usize::from(desk.speak_up());
         for key in others {
             desk.ask(Expected::Set, |out| authorize::probe(out, key));
@@ -105,8 +109,7 @@ impl Many {
                 return Many { held: 0, ..self }.tell(desk);
             }
             ManyWork::Extend(_) if desk.shared.engine.must_release(&key) => {
-                let error = "NOQUORUM a release of this lock is still under way, try again";
-                return self.ours.refuse(error, Outcome::NoQuorum, desk);
+                return unsettled_as(self.ours, RELEASE_UNDER_WAY, desk, |desk| self.next(desk));
             }
             ManyWork::Extend(ttl) => {
                 let (ttl, claim) = (padded(ttl, locks), None);
@@ -123,14 +126,16 @@ impl Many {
 
     fn end(mut self, desk: &mut Desk) -> Progress {
         if let Some(error) = &self.failed {
-            return no_quorum(self.ours, error, desk);
+            return self.ours.unsettled(&format!("NOQUORUM {error}"), desk);
         }
         let now = Instant::now();
         if let ManyWork::Acquire(ttl) | ManyWork::Extend(ttl) = self.work
             && self.until.is_none_or(|until| until < now + ttl)
         {
-            let error = "NOQUORUM the lock nodes answered too late for this TTL, try again";
-            return self.ours.refuse(error, Outcome::NoQuorum, desk);
+            // What was granted is given back.
+            let (grants, until) = (Vec::new(), None);
+            let anew = Many { done: 0, held: 0, grants, until, ..self };
+            return unsettled_as(anew.ours, TOO_SLOW, desk, |desk| anew.next(desk));
         }
         for (key, (grant, undo)) in self.keys.iter().zip(mem::take(&mut self.grants)) {
             let ttl = grant.until - now;
@@ -209,7 +214,7 @@ impl Job for Many {
                 self.next(desk)
             }
             Answer::Lock(Err(NotGranted::NoQuorum(error))) | Answer::Renew(Err(error)) => {
-                no_quorum(self.ours, &error, desk)
+                unsettled(self.ours, &error, desk, |desk| self.next(desk))
             }
             // Dropped with the job, what was granted is given back.
             Answer::Lock(Err(_)) | Answer::Renew(Ok(None)) => {
@@ -226,11 +231,17 @@ impl Job for Many {
                 match said {
                     Ok(released) => {
                         desk.tokens.remove(&key, &self.token);
-                        self.held += usize::from(released);
+                        self.held += usize::from(released || self.was_held);
+                    }
+                    Err(error) if self.ours.may_ask_again() => {
+                        // The lock nodes may have carried it out meanwhile.
+                        self.was_held |= error.was_held;
+                        return unsettled(self.ours, &error, desk, |desk| self.next(desk));
                     }
                     // The others are released all the same.
                     Err(error) => drop(self.failed.get_or_insert(error)),
                 }
+                self.was_held = false;
                 self.done += 1;
                 self.next(desk)
             }
@@ -248,7 +259,10 @@ impl Job for Many {
                             Question::Unlock { key, token, claim, asker: Asker::Adopted },
                         );
                     }
-                    Ok(_) => {}
+                    Ok(_) => self.held += usize::from(mem::take(&mut self.was_held)),
+                    Err(error) if self.ours.may_ask_again() => {
+                        return unsettled(self.ours, &error, desk, |desk| self.next(desk));
+                    }
                     Err(error) => drop(self.failed.get_or_insert(error)),
                 }
                 self.done += 1;

@@ -14,6 +14,7 @@ use super::{
     lock::encode_grant,
     not_asked,
     undo::Undo,
+    unsettled::unsettled,
 };
 use crate::{
     clock::Instant,
@@ -84,6 +85,7 @@ struct Announcing {
 /// is held.
 struct Raising {
     announcing: Announcing,
+    claim: Claim,
     seen: u64,
 }
 
@@ -107,9 +109,13 @@ impl Announcing {
     fn outbid(mut self: Box<Self>, claim: Claim, seen: u64, desk: &mut Desk) -> Progress {
         desk.shared.engine.learn_fence(seen);
         self.lock.rounds += 1;
+        self.raise(claim, seen)
+    }
+
+    fn raise(self: Box<Self>, claim: Claim, seen: u64) -> Progress {
         let (key, token) = (self.lock.key.clone(), self.lock.token.clone());
         let question = Question::Raise { key, token, claim, fence: seen + 1 };
-        Progress::Ask(Box::new(Raising { announcing: *self, seen }), question)
+        Progress::Ask(Box::new(Raising { announcing: *self, claim, seen }), question)
     }
 
     /// Answers once the data node has taken the fence, with the time that is left: the announcement
@@ -155,7 +161,10 @@ impl Announcing {
         }
         let mut answer = Vec::new();
         encode::error_bytes(&mut answer, error);
-        self.ours.answer(answer, None)
+        match error.starts_with(b"NOQUORUM ") {
+            true => self.ours.end_unsettled(answer),
+            false => self.ours.answer(answer, None),
+        }
     }
 
     /// Words why the data node did not take the fence.
@@ -259,6 +268,12 @@ impl Job for Raising {
                 return announcing.tell(desk);
             }
             Ok(_) => "NOTHELD the lock had run out before its fence was raised, try again".into(),
+            Err(error) if announcing.ours.may_ask_again() => {
+                let ours = announcing.ours;
+                let (claim, seen) = (self.claim, self.seen);
+                let again = move |_: &mut Desk| announcing.raise(claim, seen);
+                return unsettled(ours, &error, desk, again);
+            }
             Err(error) => format!("NOQUORUM {error}"),
         };
         announcing.fail(error.as_bytes(), desk)

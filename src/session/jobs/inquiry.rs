@@ -1,6 +1,6 @@
 //! Answers LOCKGATE for operators, and COMMAND about our own commands.
 
-use std::{fmt::Write as _, sync::atomic::Ordering};
+use std::{fmt::Write as _, sync::atomic::Ordering, time::Duration};
 
 use super::{
     super::{
@@ -20,8 +20,8 @@ use crate::{
 /// Most lines in one answer about what other proxies have otherwise; their number is told whole.
 const MAX_CONFLICTS: usize = 16;
 
-/// The fields of an entry of LOCKGATE ADOPTED behind its `times`. New ones go behind all others, so
-/// that whoever reads them by place still finds them.
+/// The fields of an entry of LOCKGATE ADOPTED between `times` and `longest_ttl_ms`. New ones go behind
+/// all others, so that whoever reads them by place still finds them.
 const ADOPTED_FIELDS: [&str; 12] = [
     "keys", "lock", "client", "idiom", "form", "library", "script", "replies", "unsafe", "verdict",
     "because", "mode",
@@ -225,14 +225,14 @@ impl Desk {
                 sighting.because,
                 adoption.mode_of(sighting),
             ];
-            tell_entry(out, *times, values, resp3);
+            tell_entry(out, *times, values, sighting.ttl, resp3);
         }
         for (rule, mode) in unseen {
             let mut values = [""; ADOPTED_FIELDS.len()];
             values[0] = rule.keys.as_str();
             values[1] = rule.lock.as_ref().map_or("", |lock| lock.as_str());
             values[ADOPTED_FIELDS.len() - 1] = mode.as_str();
-            tell_entry(out, 0, values, resp3);
+            tell_entry(out, 0, values, None, resp3);
         }
         if left_out > 0 {
             encode::map(out, 2, resp3);
@@ -245,12 +245,21 @@ impl Desk {
 }
 
 /// Tells one entry of LOCKGATE ADOPTED.
-fn tell_entry(out: &mut Vec<u8>, times: u64, values: [&str; ADOPTED_FIELDS.len()], resp3: bool) {
-    encode::map(out, 1 + values.len(), resp3);
+fn tell_entry(
+    out: &mut Vec<u8>,
+    times: u64,
+    values: [&str; ADOPTED_FIELDS.len()],
+    longest_ttl: Option<Duration>,
+    resp3: bool,
+) {
+    encode::map(out, 2 + values.len(), resp3);
     encode::bulk(out, b"times");
     encode::integer(out, i64::try_from(times).unwrap_or(i64::MAX));
     for (field, value) in ADOPTED_FIELDS.into_iter().zip(values) {
         encode::bulk(out, field.as_bytes());
         encode::bulk(out, value.as_bytes());
     }
+    encode::bulk(out, b"longest_ttl_ms");
+    let longest = longest_ttl.map_or(0, millis);
+    encode::integer(out, i64::try_from(longest).unwrap_or(i64::MAX));
 }

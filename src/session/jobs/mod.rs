@@ -16,7 +16,7 @@
 //!
 //! - `pass`: ordinary commands that only wait.
 //! - `adopted`: a lock idiom on a key of an enforced adopt rule; `adopted_many`: on several;
-//!   `adopted_exec`: a transaction about one.
+//!   `adopted_exec`: a transaction about one; `adopted_multi`: those inside a client's transaction.
 //! - `own`: a command of ours, until it is known whether the client may.
 //! - `authorize`: may this client lock this key.
 //! - `lock`, `unlock`, `renew`, `attach`: one file for each of our commands about a lock. `own_grant`:
@@ -25,6 +25,8 @@
 //! - `undo`: gives back a LOCK that was granted and is not answered.
 //! - `inquiry`: LOCKGATE's answers; `inquiry_locks`: those about locks and who holds them or waits.
 //!   `act`: what LOCKGATE has the proxy do.
+//! - `flushing`: FLUSHDB and FLUSHALL that free adopted locks.
+//! - `unsettled`: an adopted command about which too few lock nodes answered.
 //! - `lost`: commands that were dropped because the client must first be told of a loss.
 
 mod act;
@@ -33,9 +35,11 @@ pub(super) mod adopted_beside;
 pub(super) mod adopted_exec;
 mod adopted_kept;
 mod adopted_many;
+pub(super) mod adopted_multi;
 pub(super) mod announce;
 mod attach;
 pub(super) mod authorize;
+pub(super) mod flushing;
 mod inquiry;
 mod inquiry_locks;
 mod lock;
@@ -46,6 +50,7 @@ pub(super) mod pass;
 mod renew;
 mod undo;
 mod unlock;
+mod unsettled;
 
 use std::{sync::Arc, time::Duration};
 
@@ -60,6 +65,7 @@ use super::{
 use crate::{
     bridge::Asker,
     clock::Instant,
+    config::NoQuorumPolicy,
     guard::{Guards, asked::AskedCommand, learn::AskError},
     key::{Key, Token},
     lock::{Claim, FoundGrant, Grant, Holding, NoQuorum, NotAttached, NotGranted, Renewed},
@@ -140,6 +146,11 @@ pub(super) trait Job: Send {
         false
     }
 
+    /// Whether this waits for more lock nodes to come back. A client that has gone is not waited for.
+    fn rests(&self) -> bool {
+        false
+    }
+
     /// Whether [`Job::more_came`] is to follow once bytes have come behind this command.
     fn gives_way(&self) -> bool {
         false
@@ -169,6 +180,11 @@ pub(super) trait Job: Send {
     /// Whether the reply to what was sent is held until replicas have acknowledged the write.
     fn holds(&self) -> bool {
         false
+    }
+
+    /// Most bytes that are held of it; by default as many as guards hold.
+    fn holds_at_most(&self) -> Option<usize> {
+        None
     }
 
     /// Takes in that `made` writes were carried out, with their replies, which are held.
@@ -215,6 +231,8 @@ pub(super) enum Progress {
     /// As `Answer`, and the connection ends: for the data node it is in a state unknown to the
     /// client.
     Close(Box<Answering>),
+    /// As `Close`: too few lock nodes answered, which the client sees as a Redis that went away.
+    Leave(Box<Answering>),
 }
 
 /// How the command at the beginning of the unsent bytes goes on.
@@ -250,12 +268,16 @@ pub(super) enum Question {
     Find(Key),
     /// Takes a lock back from this grant, for an operator.
     TakeBack { key: Key, found: FoundGrant, unlocking: Box<ForcedUnlock> },
+    /// Gives these locks back.
+    Free(Vec<(Key, Token, Claim)>),
     /// Raises the fence of a lock to at least this number.
     Raise { key: Key, token: Token, claim: Claim, fence: u64 },
     /// Which keys this command writes: asked of the data node, over another connection.
     Keys(Arc<Guards>, AskedCommand),
     /// Which commands the data node has, as this one is not known.
     Commands(Arc<Guards>, Vec<u8>),
+    /// Whether this time is over, or most of it: nobody is asked.
+    Rest(Duration),
 }
 
 /// Whether a token holds a lock.
@@ -277,11 +299,14 @@ pub(super) enum Answer {
     Find(Result<Option<FoundGrant>, NoQuorum>),
     /// The answer to `TakeBack`.
     TakenBack(Result<(), NotTakenBack>),
+    /// The answer to `Free`, whether all lock nodes have answered or not.
+    Freed,
     /// The fence that counts; `None` if the lock is not held any more.
     Raise(Result<Option<u64>, NoQuorum>),
     Keys(Result<Vec<Vec<u8>>, AskError>),
     /// Whether the commands could be read.
     Commands(bool),
+    Rested,
 }
 
 /// Handles the answer to a question that was not asked: nothing is known any more.
@@ -298,8 +323,9 @@ pub(super) struct Ours {
     pub(super) length: usize,
     /// Replies are off or skipped: the command runs without an answer.
     pub(super) silent: bool,
-    /// The command is an adopted one: Redis would carry it out even if its client has gone.
-    pub(super) adopted: bool,
+    /// The command is an adopted one, which Redis would carry out even if its client has gone: what its
+    /// client is to see where too few lock nodes answer.
+    pub(super) adopted: Option<NoQuorumPolicy>,
     /// When the command came, or when the lock nodes were asked.
     pub(super) since: Instant,
 }

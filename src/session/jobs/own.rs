@@ -5,7 +5,7 @@ use std::{borrow::Cow, sync::atomic::Ordering};
 
 use super::{
     super::{desk::Desk, metrics::Outcome, notes::Noted},
-    Answering, Job, Ours, Pass, Progress, Waits, When, act, adopted, attach,
+    Answering, Job, Ours, Pass, Progress, Waits, When, act, adopted, adopted_multi, attach,
     authorize::{self, Permission},
     lock, renew, unlock,
 };
@@ -17,7 +17,7 @@ use crate::{
         act::OperatorAct,
         operator::{self, Inquiry},
     },
-    config::LocksConfig,
+    config::{LocksConfig, NoQuorumPolicy},
     guard::fences,
     key::{Key, Token},
     resp::{
@@ -89,7 +89,15 @@ impl OwnCommand {
     }
 
     fn is_adopted(&self) -> bool {
-        matches!(self.asked, Ok(OwnRequest::Adopted(_)))
+        self.no_quorum().is_some()
+    }
+
+    /// What an adopted command's rule says of too few lock nodes.
+    fn no_quorum(&self) -> Option<NoQuorumPolicy> {
+        match &self.asked {
+            Ok(OwnRequest::Adopted(task)) => Some(task.options.no_quorum),
+            _ => None,
+        }
     }
 
     /// Remembers the connection's last LOCK if it was refused, and notes that this one begins.
@@ -148,7 +156,7 @@ impl Waits for OwnCommand {
         (!self.is_adopted()).then_some((self.own, self.length))
     }
 
-    fn begin(mut self: Box<Self>, when: When, desk: &mut Desk) -> Progress {
+    fn begin(self: Box<Self>, when: When, desk: &mut Desk) -> Progress {
         if when.waited {
             let waited = when.since.elapsed().as_secs_f64();
             desk.shared.metrics.barrier_wait_seconds.record(waited);
@@ -162,16 +170,16 @@ impl Waits for OwnCommand {
             own: self.own,
             length: self.length,
             silent,
-            adopted: is_adopted,
+            adopted: self.no_quorum(),
             since: when.since,
         };
         if desk.conn.refuses_ours() {
-            if let Ok(OwnRequest::Adopted(task)) = &mut self.asked {
-                desk.count_task(task);
-            }
-            return match is_adopted {
-                true => adopted::refuse_in_place(ours, desk),
-                false => self.refuse_by_forwarding(desk),
+            return match self.asked {
+                Ok(OwnRequest::Adopted(mut task)) => {
+                    desk.count_task(&mut task);
+                    adopted_multi::inside(ours, *task, desk)
+                }
+                _ => self.refuse_by_forwarding(desk),
             };
         }
         if desk.conn.reply_mode == ReplyMode::Skip {

@@ -15,12 +15,24 @@ use crate::{
 pub(in crate::session) struct Undo {
     lock: Option<(Arc<Shared>, Key, Token, Option<Claim>)>,
     fence: u64,
+    /// What gives back others with it.
+    others: Vec<Undo>,
 }
 
 impl Undo {
     pub(super) fn new(shared: Arc<Shared>, lock: &Granted) -> Undo {
         let Granted { key, token, claim, fence, .. } = lock;
-        Undo { lock: Some((shared, key.clone(), token.clone(), *claim)), fence: *fence }
+        Undo {
+            lock: Some((shared, key.clone(), token.clone(), *claim)),
+            fence: *fence,
+            others: Vec::new(),
+        }
+    }
+
+    /// Gives back these locks too, in one.
+    pub(super) fn and(mut self, other: Undo) -> Undo {
+        self.others.push(other);
+        self
     }
 
     /// Notes that the lock's fence has been raised.
@@ -31,10 +43,12 @@ impl Undo {
     /// Keeps the lock: its client is told of it.
     pub(in crate::session) fn disarm(mut self) {
         self.lock = None;
+        std::mem::take(&mut self.others).into_iter().for_each(Undo::disarm);
     }
 
     /// Gives the lock back and forgets it: its client will never be told.
-    pub(in crate::session) fn undo(self, tokens: &mut Tokens) {
+    pub(in crate::session) fn undo(mut self, tokens: &mut Tokens) {
+        std::mem::take(&mut self.others).into_iter().for_each(|other| other.undo(tokens));
         if let Some((_, key, ..)) = &self.lock {
             tokens.undo(key, self.fence);
         }

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::{
-    config::{AdoptMode, AdoptOptions, AdoptRule, BlindPolicy, LongTtlPolicy},
+    config::{AdoptMode, AdoptOptions, AdoptRule, BlindPolicy, LongTtlPolicy, NoQuorumPolicy},
     key::Token,
     lock::Holding,
 };
@@ -19,7 +19,7 @@ pub(super) fn enforced() -> Pair {
     enforced_with(AdoptOptions::default())
 }
 
-fn enforced_with(options: AdoptOptions) -> Pair {
+pub(super) fn enforced_with(options: AdoptOptions) -> Pair {
     let mut config = Config::default();
     config.adopt.rules.push(AdoptRule {
         keys: Pattern::new("old:*"),
@@ -86,8 +86,10 @@ async fn the_data_node_sees_none_of_it_wherever_the_bytes_are_cut() {
 #[tokio::test(start_paused = true)]
 async fn a_grant_that_is_too_short_for_its_ttl_is_not_told() {
     let late = "-NOQUORUM the lock nodes answered too late for this TTL, try again\r\n";
+    let no_quorum = NoQuorumPolicy::Error;
+    let options = AdoptOptions { no_quorum, ..AdoptOptions::default() };
     for (millis, told) in [(1000, "+OK\r\n"), (999, late)] {
-        let mut pair = enforced();
+        let mut pair = enforced_with(options);
         pair.commands(&[&TAKE]);
         pair.reply("-ERR syntax error\r\n");
         assert!(matches!(pair.question(), Question::Adopt { .. }));
@@ -97,7 +99,7 @@ async fn a_grant_that_is_too_short_for_its_ttl_is_not_told() {
     }
     // Of several locks the first has become too short while the others were asked for.
     for (waited, told) in [(0, ":2\r\n"), (1, late)] {
-        let mut pair = enforced();
+        let mut pair = enforced_with(options);
         pair.commands(&[&["EVALSHA", TAKE_MANY, "2", "old:a", "old:b", "t", "1000"]]);
         assert_eq!(pair.at_data(), text(&PROBE));
         pair.reply("-ERR syntax error\r\n");
@@ -117,7 +119,8 @@ async fn a_grant_that_is_too_short_for_its_ttl_is_not_told() {
 async fn a_renewal_that_is_too_short_for_its_ttl_is_not_told() {
     let late = "-NOQUORUM the lock nodes answered too late for this TTL, try again\r\n";
     for (millis, told) in [(1000, "+OK\r\n"), (999, late)] {
-        let mut pair = enforced();
+        let no_quorum = NoQuorumPolicy::Error;
+        let mut pair = enforced_with(AdoptOptions { no_quorum, ..AdoptOptions::default() });
         pair.commands(&[&["SET", "old:a", "t", "XX", "PX", "1000"]]);
         pair.reply("-ERR syntax error\r\n");
         assert!(matches!(pair.question(), Question::Renew { .. }));
@@ -138,21 +141,6 @@ async fn what_stands_behind_is_carried_out_though_the_client_has_gone() {
     assert!(!pair.core.client_closed(), "Redis would carry it out");
     pair.answer(valid_for(1000));
     assert_eq!(pair.at_data(), text(&["SET", "x", "1"]));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_transaction_fails_with_an_adopted_lock_in_it() {
-    let mut pair = enforced();
-    pair.commands(&[&["MULTI"], &TAKE, &["EXEC"]]);
-    assert_eq!(pair.at_data(), text(&["MULTI"]));
-    pair.reply("+OK\r\n");
-    assert_eq!(pair.at_data(), text(&["LOCK"]));
-    pair.reply("-ERR unknown command\r\n");
-    assert_eq!(pair.at_data(), text(&["EXEC"]));
-    pair.reply("-EXECABORT\r\n");
-    let told = pair.at_client();
-    assert!(told.starts_with("+OK\r\n-ERR an adopted lock inside MULTI"), "{told}");
-    assert!(told.ends_with("-EXECABORT\r\n") && pair.core.question().is_none(), "{told}");
 }
 
 #[tokio::test(start_paused = true)]

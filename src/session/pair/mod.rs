@@ -8,6 +8,8 @@
 
 mod adopted;
 mod adopted_exec;
+mod adopted_multi;
+mod adopted_quorum;
 mod fronts;
 mod guards;
 mod lines;

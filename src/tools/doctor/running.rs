@@ -55,6 +55,9 @@ struct RunningIdiom {
     verdict: String,
     because: String,
     mode: String,
+    /// A proxy of another version may not tell it.
+    #[serde(default)]
+    longest_ttl_ms: Option<u64>,
 }
 
 /// Examines the proxy at the admin address. `None`: none answers there.
@@ -87,16 +90,40 @@ fn steps(rules: &[AdoptRule], seen: &[RunningIdiom]) -> Vec<Finding> {
         idiom.verdict == "refused" && idiom.mode == AdoptMode::Audit.as_str() && is_to_come
     };
     let finding = |idiom: &RunningIdiom| {
-        let RunningIdiom { times, keys, client, idiom, because, .. } = idiom;
+        let RunningIdiom { times, keys, client, idiom, because, longest_ttl_ms, .. } = idiom;
+        let longest = longest_ttl_ms.map(|ttl| format!(" (longest TTL {ttl} ms)"));
+        let longest = longest.unwrap_or_default();
         let what = format!(
-            "a step of '{keys}' from audit has {idiom} of '{client}' refused, seen {times} times: {because}"
+            "a step of '{keys}' from audit has {idiom} of '{client}' refused, seen {times} times: {because}{longest}"
         );
         Finding::minor(
             printable(&what),
             "Mend that program, or the rule: LOCKGATE ADOPTED has all.",
         )
     };
-    seen.iter().filter(refused).map(finding).collect()
+    let mut findings: Vec<Finding> = seen.iter().filter(refused).map(finding).collect();
+    findings.extend(rules.iter().filter_map(|rule| untaken(rule, seen)));
+    findings
+}
+
+/// A finding about a rule that this file has bridged or enforced and the proxy not yet, and of whose keys
+/// nothing was seen that takes a lock.
+fn untaken(rule: &AdoptRule, seen: &[RunningIdiom]) -> Option<Finding> {
+    let takes = |idiom: &RunningIdiom| idiom.idiom.starts_with("acquire");
+    let of_rule = || {
+        let is_audited = |idiom: &&RunningIdiom| idiom.mode == AdoptMode::Audit.as_str();
+        seen.iter().filter(is_audited).filter(|idiom| idiom.keys == rule.keys.as_str())
+    };
+    let times: u64 = of_rule().map(|idiom| idiom.times).fold(0, u64::saturating_add);
+    if !rule.mode.is_answered() || times == 0 || of_rule().any(takes) {
+        return None;
+    }
+    let keys = rule.keys.as_str();
+    let what = format!("no command that takes a lock was seen on '{keys}', but {times} others");
+    Some(Finding::minor(
+        printable(&what),
+        "See with LOCKGATE ADOPTED whether these keys are locks, before a step from audit.",
+    ))
 }
 
 /// What others have named or answered, without what a terminal would take for its own.
@@ -162,8 +189,11 @@ mod tests {
             verdict: verdict.into(),
             because: "it sets the key".into(),
             mode: mode.into(),
+            longest_ttl_ms: Some(600_000),
         };
+        let take = RunningIdiom { idiom: "acquire".into(), ..of("a:*", "quorum", "audit") };
         let seen = [
+            take,
             of("a:*", "refused", "audit"),
             of("a:*", "quorum", "audit"),
             of("a:*", "refused", "bridge"),
@@ -171,9 +201,12 @@ mod tests {
         ];
         let told = steps(&rules, &seen);
         assert_eq!(told.len(), 1);
+        let untaken = steps(&rules, &seen[1..]);
+        assert_eq!(untaken.len(), 2);
+        assert_eq!(untaken[1].what, "no command that takes a lock was seen on 'a:*', but 6 others");
         assert_eq!(
             told[0].what,
-            "a step of 'a:*' from audit has overwrite of 'old[2J' refused, seen 3 times: it sets the key"
+            "a step of 'a:*' from audit has overwrite of 'old[2J' refused, seen 3 times: it sets the key (longest TTL 600000 ms)"
         );
     }
 

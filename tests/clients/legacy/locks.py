@@ -11,21 +11,26 @@ A row's word says what it is to find where adopted keys are answered from the lo
 Redis says yes, and never a lock that two believe in. Where lock nodes die meanwhile (--tries above
 1), a row that was refused something is tried again, and must work in the end.
 
-Keys begin with legacy:, lock:, redlock:, :1:legacy:, qo_, SINGLETONLOCK_ or redbeat::lock:, and
-in locks.js with legacy: or mutex:.
+Keys begin with legacy:, lock:, redlock:, :1:legacy:, qo_, SINGLETONLOCK_, redbeat::lock: or
+rq:scheduler-lock:, and in locks.js with legacy: or mutex:.
 """
 
 import argparse
 import asyncio
 import concurrent.futures
 import contextlib
+import datetime
 import importlib
 import importlib.metadata
 import inspect
 import logging
+import operator
 import os
 import pathlib
+import signal
+import subprocess
 import sys
+import tempfile
 import time
 import warnings
 
@@ -514,6 +519,73 @@ class CelerySingleton(Library):
         assert self.task.apply([self.key]).get() == self.key
 
 
+class Rq(Library):
+    """Workers with their schedulers, which renew their lock in a transaction each second."""
+
+    package = "rq"
+
+    async def open(self):
+        import rq
+
+        self.client = redis.Redis(port=self.port)
+        self.queue = rq.Queue(self.key, connection=self.client)
+
+    async def close(self):
+        self.client.close()
+
+    @contextlib.asynccontextmanager
+    async def works(self):
+        """A worker, until it has ended as its operator ends it. What it says is told if that fails."""
+        with tempfile.TemporaryFile() as said:
+            command = [sys.executable, "-m", "rq.cli", "worker", "--with-scheduler"]
+            worker = subprocess.Popen(
+                ["setpriv", "--pdeathsig", "KILL", *command, "--url", self.url, self.key],
+                stdout=said,
+                stderr=said,
+                start_new_session=True,
+            )
+            try:
+                yield
+                worker.terminate()
+                await step("the worker's end", lambda: asyncio.to_thread(worker.wait, PATIENCE), 0)
+            except Differs as error:
+                said.seek(0)
+                raise Differs(f"{error}: {said.read().decode()[-3000:]}", True, False) from None
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(worker.pid, signal.SIGKILL)
+                worker.wait()
+
+    async def does_a_scheduled_job(self):
+        job = self.queue.enqueue_in(datetime.timedelta(seconds=1), operator.add, 2, 3)
+        end = time.monotonic() + PATIENCE
+        while job.return_value(refresh=True) != 5:
+            if time.monotonic() > end:
+                raise Differs("a scheduled job", True, False)
+            await asyncio.sleep(0.1)
+
+    @classmethod
+    async def judge(cls, first, second, third):
+        from rq.scheduler import RQScheduler
+
+        lock = RQScheduler.get_locking_key(first.key)
+        another = RQScheduler([first.key], third.client, name="another")
+        for who in (first, second):
+            async with who.works():
+                # The second time its lock has been renewed.
+                for _ in range(2):
+                    await who.does_a_scheduled_job()
+                await step("another's acquire_locks()", another.acquire_locks, set())
+                await step("the lock", lambda: third.client.exists(lock), 1)
+            await step("the lock behind the end", lambda: third.client.exists(lock), 0)
+        await step("acquire_locks() behind the end", another.acquire_locks, {first.key})
+        await step("heartbeat()", another.heartbeat, None)
+        await step("what a heartbeat has kept", lambda: another.acquired_locks, {first.key})
+        await step("the lock's value", lambda: third.client.get(lock), b"another")
+        await step("stop()", another.stop, None)
+        await step("the lock behind stop()", lambda: third.client.exists(lock), 0)
+
+
 class Pottery(Library):
     package = "pottery"
     lost, never = "ReleaseUnlockedLock", "ReleaseUnlockedLock"
@@ -857,6 +929,7 @@ ROWS = [
     ("celery-redbeat", Redbeat, "works"),
     ("celery-once", CeleryOnce, "works"),
     ("celery-singleton", CelerySingleton, "works"),
+    ("rq worker --with-scheduler", Rq, "works"),
     ("pottery Redlock", Pottery, "works"),
     ("redlock-py", RedlockPy, "works"),
     ("redlock-ng", RedlockNg, "works"),

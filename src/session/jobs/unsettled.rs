@@ -1,0 +1,118 @@
+//! Too few lock nodes answered about an adopted command. By `no_quorum` they are asked again for some
+//! seconds, its client's connection is closed, or the client is told.
+//!
+//! Libraries ride out a Redis that is away for a moment, and many of them end at an error that they do
+//! not know.
+
+use std::time::Duration;
+
+use super::{
+    super::{desk::Desk, metrics::Outcome},
+    Answer, Answering, Job, Ours, Progress, Question, not_asked,
+};
+use crate::{clock::Instant, config::NoQuorumPolicy, lock::NoQuorum, resp::encode};
+
+/// How long the lock nodes are asked again. Clients give an answer up after 2 s (Jedis), 3 s (go-redis,
+/// Redisson) or 5 s (StackExchange.Redis); most have no such limit.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// The shortest and the longest pause between two questions.
+const PAUSES: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(250)];
+
+/// What is done once the lock nodes may be asked again.
+type Anew = Box<dyn FnOnce(&mut Desk) -> Progress + Send>;
+
+/// The lock nodes are to be asked again in a moment.
+struct Resting {
+    ours: Ours,
+    anew: Anew,
+}
+
+impl Job for Resting {
+    fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
+        match answer {
+            Answer::Rested => (self.anew)(desk),
+            _ => not_asked(),
+        }
+    }
+
+    fn asks_for(&self) -> Option<Ours> {
+        Some(self.ours)
+    }
+
+    fn rests(&self) -> bool {
+        true
+    }
+}
+
+/// Does `anew` in a moment, or has the client know that the lock nodes have not settled its command.
+pub(super) fn unsettled(
+    ours: Ours,
+    error: &NoQuorum,
+    desk: &Desk,
+    anew: impl FnOnce(&mut Desk) -> Progress + Send + 'static,
+) -> Progress {
+    match pause(ours) {
+        Some(pause) => rest(ours, pause, desk, anew),
+        None => ours.unsettled(&format!("NOQUORUM {error}"), desk),
+    }
+}
+
+/// As [`unsettled`], for another reason than too few answers.
+pub(super) fn unsettled_as(
+    ours: Ours,
+    error: &str,
+    desk: &Desk,
+    anew: impl FnOnce(&mut Desk) -> Progress + Send + 'static,
+) -> Progress {
+    match pause(ours) {
+        Some(pause) => rest(ours, pause, desk, anew),
+        None => ours.unsettled(error, desk),
+    }
+}
+
+fn rest(
+    ours: Ours,
+    pause: Duration,
+    desk: &Desk,
+    anew: impl FnOnce(&mut Desk) -> Progress + Send + 'static,
+) -> Progress {
+    desk.shared.metrics.adopt_retries.increment(1);
+    Progress::Ask(Box::new(Resting { ours, anew: Box::new(anew) }), Question::Rest(pause))
+}
+
+/// How long to wait before the lock nodes are asked again. `None`: they are not.
+fn pause(ours: Ours) -> Option<Duration> {
+    if ours.adopted != Some(NoQuorumPolicy::Wait) {
+        return None;
+    }
+    // The longer they have been away, the longer it may last.
+    let waited = Instant::now().saturating_duration_since(ours.since);
+    let [least, most] = PAUSES;
+    (waited < PATIENCE).then(|| (waited / 2).clamp(least, most))
+}
+
+impl Ours {
+    /// Whether the lock nodes are asked again for this command if too few answer.
+    pub(super) fn may_ask_again(self) -> bool {
+        pause(self).is_some()
+    }
+
+    /// Ends a command of which the lock nodes have not settled what becomes of it.
+    pub(super) fn unsettled(self, error: &str, desk: &Desk) -> Progress {
+        self.count(Outcome::NoQuorum, desk);
+        let mut answer = Vec::new();
+        encode::error(&mut answer, error);
+        self.end_unsettled(answer)
+    }
+
+    /// As [`Ours::unsettled`], with an answer that was counted. What was granted must be given back.
+    pub(super) fn end_unsettled(self, answer: Vec<u8>) -> Progress {
+        match self.adopted {
+            None | Some(NoQuorumPolicy::Error) => self.answer(answer, None),
+            // As a Redis that went away.
+            Some(NoQuorumPolicy::Wait | NoQuorumPolicy::Close) => {
+                Progress::Leave(Answering::new(Vec::new(), self.length))
+            }
+        }
+    }
+}
