@@ -14,6 +14,7 @@ use lockgate::{
     tools::{
         dev, doctor, init, manual,
         nodes::{self, NodesStep},
+        say::{complain, say},
         top,
     },
 };
@@ -177,8 +178,8 @@ fn main() -> ExitCode {
         Err(error) => {
             match error.downcast_ref::<ConfigErrors>() {
                 // Each line begins with a place, where editors look for it.
-                Some(errors) => eprintln!("{errors}"),
-                None => eprintln!("lockgate: {error:#}"),
+                Some(errors) => complain(errors),
+                None => complain(format_args!("lockgate: {error:#}")),
             }
             ExitCode::FAILURE
         }
@@ -197,10 +198,11 @@ fn check(file: Option<&Path>) -> anyhow::Result<()> {
     let nodes = if nodes == 1 { "1 lock node".into() } else { format!("{nodes} lock nodes") };
     let name =
         file.map_or_else(|| "no file, the defaults".into(), |file| file.display().to_string());
-    println!("{name}: ok, data node {}, {nodes}", config.data);
+    say(format_args!("{name}: ok, data node {}, {nodes}", config.data));
     let certificates = config.certificate_troubles().into_iter().map(|trouble| trouble.what);
-    for note in config.notes().into_iter().chain(certificates) {
-        println!("note: {note}");
+    let files = config.exposed_files(file);
+    for note in config.notes().into_iter().chain(certificates).chain(files) {
+        say(format_args!("note: {note}"));
     }
     Ok(())
 }
@@ -267,7 +269,7 @@ fn run(file: Option<PathBuf>, take_over: bool) -> anyhow::Result<()> {
         None => Config::default(),
     };
     let log = logging::start(&config.log.level, &config.log.format)?;
-    for note in config.notes() {
+    for note in config.notes().into_iter().chain(config.exposed_files(file.as_deref())) {
         warn!("{note}");
     }
     let runtime = Builder::new_multi_thread().enable_all().build()?;

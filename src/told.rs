@@ -1,8 +1,9 @@
-//! What may stand in the log: keys as they are shown there, and few lines about what can happen at
-//! any rate.
+//! What is told to people: words of others made harmless, keys as they are shown, and few lines in the log
+//! about what can happen at any rate.
 
 use std::{
     borrow::Cow,
+    fmt::Write as _,
     time::{Duration, Instant},
 };
 
@@ -12,6 +13,9 @@ use crate::sync::Mutex;
 const BURST: u32 = 10;
 /// The time after which one more is allowed.
 const ONE_MORE_EVERY: Duration = Duration::from_secs(1);
+
+/// Most bytes of a key or a lock that are shown.
+pub(crate) const LONGEST_SHOWN: usize = 128;
 
 /// Limits the lines of one kind of event: [`BURST`] at once, and one more every
 /// [`ONE_MORE_EVERY`]. Those that are left out are counted.
@@ -65,18 +69,77 @@ impl LineRoom {
 
 /// Returns a key or a lock as an error or the log shows it: printable, and not too long.
 pub(crate) fn shown(bytes: &[u8]) -> Cow<'_, str> {
-    const LONGEST: usize = 128;
-    let cut = &bytes[..bytes.len().min(LONGEST)];
-    if bytes.len() <= LONGEST && cut.iter().all(|b| b.is_ascii_graphic() || *b == b' ') {
+    let cut = &bytes[..bytes.len().min(LONGEST_SHOWN)];
+    if bytes.len() <= LONGEST_SHOWN && cut.iter().all(|b| b.is_ascii_graphic() || *b == b' ') {
         return String::from_utf8_lossy(cut);
     }
-    let dots = if bytes.len() > LONGEST { "…" } else { "" };
+    let dots = if bytes.len() > LONGEST_SHOWN { "…" } else { "" };
     Cow::Owned(format!("{}{dots}", cut.escape_ascii()))
+}
+
+/// Whether a terminal shows this character, and does not obey it. A line's end is shown.
+fn is_plain(c: char) -> bool {
+    match c {
+        '\n' | ' '..='~' => true,
+        // Those that change the direction of writing, or cannot be seen, have an escape.
+        c => !c.is_ascii() && c.escape_debug().len() == 1,
+    }
+}
+
+/// Returns a text of which a terminal shows every character, and obeys none: servers and clients choose the
+/// words of their errors and names. Others are written as `\u009b`, as JSON has them too: a document means
+/// the same as before.
+pub(crate) fn plain(text: &str) -> Cow<'_, str> {
+    if text.chars().all(is_plain) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        if is_plain(c) {
+            out.push(c);
+            continue;
+        }
+        for unit in c.encode_utf16(&mut [0; 2]) {
+            // Writing to a String cannot fail.
+            let _ = write!(out, "\\u{unit:04x}");
+        }
+    }
+    Cow::Owned(out)
+}
+
+/// The same in one line.
+pub(crate) fn plain_line(text: &str) -> Cow<'_, str> {
+    match text.contains('\n') {
+        true => plain(text).replace('\n', "\\n").into(),
+        false => plain(text),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nothing_is_left_that_a_terminal_obeys_and_json_stays_the_same() {
+        let chars: Vec<char> = ('\0'..=char::MAX).collect();
+        let mut all: Vec<String> = chars.chunks(4096).map(String::from_iter).collect();
+        all.push(
+            "ERR \x1b]0;PWNED\x07\x1b[31mred\u{9b}1m\u{202e} \u{8}\u{b}<b>\r\n wörk 作業".into(),
+        );
+        let obeyed = |c: char| c.is_control() || "\u{200e}\u{202e}\u{2066}\u{feff}".contains(c);
+        for text in all {
+            let line = plain_line(&text);
+            assert!(!line.contains(obeyed), "{text:?}: {line}");
+            let json = serde_json::to_string(&text).unwrap();
+            let back: String = serde_json::from_str(&plain(&json)).unwrap();
+            assert_eq!(back, text);
+        }
+        for text in ["wörk 作業 \"it's\" \\", "two\nlines"] {
+            assert_eq!(plain(text), text);
+        }
+        assert_eq!(plain("\u{9b}1m\u{e0001}\x1b"), "\\u009b1m\\udb40\\udc01\\u001b");
+        assert_eq!(plain_line("one\ntwo"), "one\\ntwo");
+    }
 
     #[test]
     fn so_many_lines_at_once_then_one_a_second_and_the_rest_is_counted() {

@@ -90,7 +90,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         "tools",
         &[
             "bridge", "cluster", "config", "data", "fleet", "glob", "lock", "net", "sentinel",
-            "server",
+            "server", "told",
         ],
     ),
     (
@@ -468,6 +468,50 @@ fn the_site_has_every_page() {
         .filter(|page| !page.ends_with("SUMMARY.md") && !listed.contains(page))
         .collect();
     assert!(missing.is_empty(), "{missing:?}");
+}
+
+/// Macros of one file that print, outside of tests, each with where it stands.
+#[derive(Default)]
+struct Prints(Vec<Span>);
+
+impl<'ast> Visit<'ast> for Prints {
+    fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
+        if !is_for_tests(&item.attrs) {
+            syn::visit::visit_item_mod(self, item);
+        }
+    }
+
+    fn visit_macro(&mut self, item: &'ast syn::Macro) {
+        if let Some(name) = item.path.segments.last()
+            && ["print", "println", "eprint", "eprintln"].iter().any(|it| name.ident == it)
+        {
+            self.0.push(name.ident.span());
+        }
+    }
+}
+
+#[test]
+fn what_commands_print_goes_through_one_place() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut texts = BTreeMap::new();
+    files(&source, &mut texts);
+    // There is no terminal, or it is the system's own word alone.
+    let others = ["simulation/", "adopt/normal_tests.rs", "server/entry/listeners.rs"];
+    let (mut faults, mut found) = (Vec::new(), 0);
+    for (path, text) in &texts {
+        let local = path.strip_prefix(&format!("{}/", source.display())).unwrap();
+        let mut prints = Prints::default();
+        prints.visit_file(&syn::parse_file(text).unwrap());
+        match local {
+            "tools/say.rs" => found = prints.0.len(),
+            local if others.iter().any(|other| local.starts_with(other)) => {}
+            _ => {
+                faults.extend(prints.0.iter().map(|at| format!("src/{local}:{}", at.start().line)))
+            }
+        }
+    }
+    assert_eq!(found, 2);
+    assert!(faults.is_empty(), "not through tools::say:\n{}", faults.join("\n"));
 }
 
 /// First words of errors: Lockgate's own, and Redis's where it is answered in its place.

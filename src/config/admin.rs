@@ -10,14 +10,16 @@ use serde_yaml::Value;
 
 use super::{
     locate::PathStep,
-    peer::PeerUrl,
+    peer::{LONGEST_HOST, PeerUrl},
     reader::{FromYaml, Reader, Wrong},
 };
 
 /// The keys, if the section is more than an address.
-const KEYS: &[&str] = &["listen", "token", "peers"];
+const KEYS: &[&str] = &["listen", "token", "peers", "hosts"];
 /// Most peers. Each is asked by each other one, every two seconds while somebody looks.
 const MOST_PEERS: usize = 32;
+/// Most names of hosts. Each request is compared with them.
+const MOST_HOSTS: usize = 32;
 /// The shortest token: as long as 128 bits in base64 or hexadecimal, or nearly.
 const SHORTEST_TOKEN: usize = 20;
 /// The longest; it is one line of a request's head.
@@ -32,6 +34,43 @@ pub struct AdminConfig {
     pub token: Option<AdminToken>,
     /// `peers`: admin addresses of the other proxies, which the status page shows too.
     pub peers: Vec<PeerUrl>,
+    /// `hosts`: names by which requests may name this server.
+    pub hosts: Vec<AdminHost>,
+}
+
+/// Names by which requests may name the server: one, all below one (`*.example.com`), or any (`*`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AdminHost(String);
+
+impl AdminHost {
+    /// Whether this is one of the names.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        match self.0.strip_prefix('*') {
+            Some(end) => {
+                let begins = name.len().checked_sub(end.len()).filter(|begins| *begins > 0);
+                begins
+                    .and_then(|begins| name.get(begins..))
+                    .is_some_and(|name_end| name_end.eq_ignore_ascii_case(end))
+            }
+            None => self.0.eq_ignore_ascii_case(name),
+        }
+    }
+}
+
+impl FromYaml for AdminHost {
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[PathStep]) -> Result<AdminHost, Wrong> {
+        let text = value.as_str().ok_or(Wrong::Wanted("a host name"))?;
+        let name = text.strip_prefix("*.").unwrap_or(text);
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+        let is_name = !name.is_empty() && name.len() <= LONGEST_HOST && name.chars().all(is_plain);
+        match is_name || text == "*" {
+            true => Ok(AdminHost(text.to_owned())),
+            false => Err(Wrong::Because(
+                "is no host name; write one without a port, *.example.com for all below it, or *"
+                    .into(),
+            )),
+        }
+    }
 }
 
 /// A secret that is compared and never shown.
@@ -41,7 +80,7 @@ pub struct AdminToken(String);
 impl Default for AdminConfig {
     fn default() -> AdminConfig {
         let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 9380));
-        AdminConfig { listen: Some(listen), token: None, peers: Vec::new() }
+        AdminConfig { listen: Some(listen), token: None, peers: Vec::new(), hosts: Vec::new() }
     }
 }
 
@@ -74,6 +113,11 @@ impl FromYaml for AdminConfig {
         reader.read(&section, "listen", &mut admin.listen);
         reader.read(&section, "token", &mut admin.token);
         reader.read(&section, "peers", &mut admin.peers);
+        reader.read(&section, "hosts", &mut admin.hosts);
+        if admin.hosts.len() > MOST_HOSTS {
+            let hosts = section.path("hosts");
+            reader.problem(&hosts, format!("names more than {MOST_HOSTS} hosts"));
+        }
         let peers = section.path("peers");
         if admin.peers.len() > MOST_PEERS {
             reader.problem(&peers, format!("names more than {MOST_PEERS} proxies"));

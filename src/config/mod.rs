@@ -13,6 +13,7 @@
 //! - `admin`: where the pages for operators are; `peer`: where those of another proxy are.
 //! - `units`, `url`: how durations, sizes and Redis URLs are written.
 //! - `tls`: certificates and keys, and whether they can be used; `certificate`: when they end.
+//! - `file_modes`: which of the files every user of the machine may read or write.
 
 use std::{
     fs::File,
@@ -29,6 +30,7 @@ mod certificate;
 mod check;
 mod data;
 mod error;
+mod file_modes;
 mod guards;
 mod keys;
 mod locate;
@@ -43,7 +45,7 @@ mod units;
 mod url;
 mod weakened;
 
-pub use admin::{AdminConfig, AdminToken};
+pub use admin::{AdminConfig, AdminHost, AdminToken};
 pub use adopt::{AdoptConfig, AdoptMode, AdoptRule};
 pub use adopt_options::{
     AdoptOptions, BlindPolicy, FlushPolicy, LongTtlPolicy, NoQuorumPolicy, NoTtlPolicy,

@@ -15,7 +15,7 @@ const ADMIN_PORT: u16 = 9380;
 /// How it is written, for errors.
 const WRITTEN: &str = "http://host:port";
 /// The longest name that DNS has.
-const LONGEST_HOST: usize = 253;
+pub(super) const LONGEST_HOST: usize = 253;
 
 /// Another proxy's admin address.
 #[derive(Debug, Clone, PartialEq, Eq)]

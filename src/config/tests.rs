@@ -973,7 +973,10 @@ fn admin_is_an_address_or_has_a_token_that_no_error_repeats() {
         ("{token: 12345678901234567890}", "admin.token: is not text; put it in quotes"),
         ("{token: '${MISSING}'}", "admin.token: the environment has no variable MISSING"),
         ("{listen: nowhere}", "admin.listen: 'nowhere' where an address and a port"),
-        ("{adress: 127.0.0.1:1}", "admin.adress: unknown key; known here are listen, token, peers"),
+        (
+            "{adress: 127.0.0.1:1}",
+            "admin.adress: unknown key; known here are listen, token, peers, hosts",
+        ),
         (
             "{peers: [https://secret:1]}",
             "f.yaml:1: admin.peers[0]: an admin address speaks plain HTTP",

@@ -440,6 +440,24 @@ impl Engine {
         self.locks.grants.trail.set(is_whole, proxy);
     }
 
+    /// Whether a grant must wait for room in the audit trail.
+    #[inline]
+    pub(crate) fn trail_is_full(&self) -> bool {
+        self.locks.grants.trail.is_full()
+    }
+
+    /// Waits until there is room in the audit trail for what comes of a grant: for `wait` at most, or else
+    /// for two seconds, and not at all while nothing of it is written.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub(crate) async fn trail_room(&self, wait: Option<Duration>) -> Result<(), NoQuorum> {
+        match self.locks.grants.trail.room(wait).await {
+            true => Ok(()),
+            false => Err(NoQuorum { is_unwritten: true, ..NoQuorum::default() }),
+        }
+    }
+
     /// Tells waiting and holding apart, in /metrics, by the first of these patterns that matches a
     /// lock. `prefix`: `locks.prefix`.
     pub(crate) fn tell_apart(&self, patterns: &[String], prefix: &str) {

@@ -264,10 +264,17 @@ pub struct NoQuorum {
     /// Of a release: this proxy has made the grant, and it had not run out. The lock nodes may carry the
     /// release out all the same.
     pub was_held: bool,
+    /// Whether the audit trail could not be written. Then nobody was asked.
+    pub is_unwritten: bool,
 }
 
 impl fmt::Display for NoQuorum {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_unwritten {
+            return f.write_str(
+                "the audit trail cannot be written (log.locks): nobody reads it, or the disk is full",
+            );
+        }
         if let Some(why) = &self.data_node {
             return write!(f, "a bridged lock needs the data node too, which failed: {why}");
         }

@@ -13,6 +13,7 @@ use std::{
 };
 
 use serde_json::json;
+use sha1_smol::Sha1;
 use tracing::{info, warn};
 use tracing_subscriber::fmt::{
     format::Writer,
@@ -24,7 +25,7 @@ use crate::{
     clock::millis,
     key::Key,
     log_writer,
-    told::{FewLines, shown},
+    told::{FewLines, LONGEST_SHOWN, shown},
 };
 
 /// How a grant ended.
@@ -91,6 +92,17 @@ impl Trail {
     #[inline]
     pub(super) fn is_whole(&self) -> bool {
         self.is_whole.load(Ordering::Relaxed)
+    }
+
+    /// Whether a grant must wait for room in the audit trail.
+    pub(super) fn is_full(&self) -> bool {
+        self.is_whole() && !log_writer::has_room()
+    }
+
+    /// Waits until there is room in the audit trail for what comes of a grant: for `wait` at most, or else
+    /// for two seconds, and not at all while nothing of it is written. Returns whether there is.
+    pub(super) async fn room(&self, wait: Option<Duration>) -> bool {
+        !self.is_whole() || log_writer::room(wait).await
     }
 
     /// Tells of a grant, in the audit trail.
@@ -175,7 +187,7 @@ impl Trail {
         shown(key.get(self.prefix..).unwrap_or_default())
     }
 
-    /// Writes one line of the audit trail. One that cannot be written is lost, as the log's are.
+    /// Writes one line of the audit trail.
     fn write(&self, event: &str, key: &Key, grant: &GrantTold, held_for: Option<Duration>) {
         let mut time = String::new();
         let _ = SystemTime.format_time(&mut Writer::new(&mut time));
@@ -184,21 +196,75 @@ impl Trail {
         let mut line = json!({
             "timestamp": time,
             "audit": event,
-            "lock": String::from_utf8_lossy(name),
+            "lock": shown(name),
             "fence": grant.fence,
             // A grant has its keeper a moment later, if it gets one.
             "kind": held_for.map(|_| if grant.is_session_lock { "session" } else { "lease" }),
             "address": address,
-            "name": &*client,
+            "name": shown(client.as_bytes()),
             "proxy": self.proxy.get(),
             "held_ms": held_for.map(millis),
         });
+        if let Some((field, value)) = told_apart(name) {
+            line[field] = value.into();
+        }
         if let Some(by) = &grant.by {
-            line["by"] = (**by).into();
+            line["by"] = shown(by.as_bytes()).into();
         }
         let mut text = String::new();
         // Writing to a String cannot fail.
         let _ = writeln!(text, "{line}");
-        log_writer::write(text.as_bytes());
+        log_writer::write_trail(text.as_bytes());
+    }
+}
+
+/// What tells a lock's name from others that [`shown`] shows in the same way, and the name of its field:
+/// all of its bytes, or a digest of them if they are many. `None`: the name is shown as it is.
+fn told_apart(name: &[u8]) -> Option<(&'static str, String)> {
+    if shown(name).as_bytes() == name {
+        return None;
+    }
+    Some(match name.len() <= LONGEST_SHOWN {
+        true => ("key_hex", name.iter().map(|byte| format!("{byte:02x}")).collect()),
+        false => ("key_sha1", Sha1::from(name).digest().to_string()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn no_two_names_are_one_in_the_trail_and_all_are_short_and_printable() {
+        let long = [b'x'; LONGEST_SHOWN];
+        let names: [&[u8]; 12] = [
+            b"",
+            b"job",
+            b"\xff",
+            b"\xfe",
+            "\u{fffd}".as_bytes(),
+            br"\xff",
+            "\u{9b}1m\u{202e}".as_bytes(),
+            b"a\r\n\x1b[0m",
+            &long,
+            &[&long[..], b"y"].concat(),
+            &[&long[..], b"z"].concat(),
+            &[0; 1 << 16],
+        ];
+        let told = names.map(|name| (shown(name).into_owned(), told_apart(name)));
+        assert_eq!(told[1], ("job".into(), None));
+        assert_eq!(told[2], (r"\xff".into(), Some(("key_hex", "ff".into()))));
+        assert_eq!(told[5], (r"\xff".into(), None));
+        assert_eq!(told[8].1, None);
+        let digest = Sha1::from(&names[9]).digest().to_string();
+        assert_eq!(told[9].1, Some(("key_sha1", digest)));
+        for (shown, apart) in &told {
+            let text = format!("{shown}{}", apart.as_ref().map_or("", |(_, text)| text));
+            assert!(text.trim_end_matches('…').len() <= 6 * LONGEST_SHOWN, "{text}");
+            assert!(text.chars().all(|c| c == '…' || c == ' ' || c.is_ascii_graphic()), "{text}");
+        }
+        assert_eq!(told.iter().collect::<HashSet<_>>().len(), names.len());
     }
 }

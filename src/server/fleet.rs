@@ -118,12 +118,18 @@ impl Lookers {
     }
 }
 
+/// What this machine is called; empty if it does not tell.
+pub(super) fn machine() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim().to_owned()
+}
+
 /// What operators are told that this proxy is called: its machine, where it listens, its process.
 pub(super) fn name_of(config: &Config) -> String {
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = machine();
     let listen: Vec<String> =
         config.listen.iter().take(2).map(|listener| listener.address.to_string()).collect();
-    format!("{}, {}, pid {}", host.trim(), listen.join(" "), std::process::id())
+    format!("{}, {}, pid {}", host, listen.join(" "), std::process::id())
 }
 
 /// What this proxy says of itself now.

@@ -1,15 +1,28 @@
 //! Tracing's output: human on a terminal and JSON otherwise, always on stderr, by the log's own thread.
 
-use std::io::{IsTerminal, stderr};
+use std::{
+    fmt::{Debug, Result as FmtResult},
+    io::{self, IsTerminal, Write, stderr},
+};
 
 use anyhow::bail;
+use tracing::field::Field;
 use tracing_subscriber::{
-    EnvFilter, Registry, fmt, layer::SubscriberExt, registry, reload, util::SubscriberInitExt,
+    EnvFilter, Registry,
+    field::MakeExt,
+    fmt::{
+        self,
+        format::{Writer, debug_fn},
+    },
+    layer::SubscriberExt,
+    registry, reload,
+    util::SubscriberInitExt,
 };
 
 use crate::{
     config::LOG_LEVELS,
-    log_writer::{self, LogWriter},
+    log_writer,
+    told::{plain, plain_line},
 };
 
 /// The environment variable that overrides `log.level`.
@@ -47,19 +60,61 @@ pub fn start(level: &str, format: &str) -> anyhow::Result<Level> {
     let filter = filter(asked().as_deref(), level)?;
     let (filter, handle) = reload::Layer::new(filter);
     let all = registry().with(filter);
-    let output = fmt::layer().with_writer(|| LogWriter).with_target(false);
+    let output = fmt::layer().with_writer(|| LogLines).with_target(false);
     let human = match format {
         "human" => true,
         "json" => false,
         _ => stderr().is_terminal(),
     };
     if human {
-        all.with(output.with_ansi(stderr().is_terminal())).try_init()?;
+        let fields = debug_fn(write_field).delimited(" ");
+        all.with(output.with_ansi(stderr().is_terminal()).fmt_fields(fields)).try_init()?;
     } else {
-        all.with(output.json().flatten_event(true)).try_init()?;
+        let output = output.with_writer(|| JsonLines).json().flatten_event(true);
+        all.with(output).try_init()?;
     }
     log_writer::start()?;
     Ok(Level(handle))
+}
+
+/// Takes lines from tracing, each in one piece.
+struct LogLines;
+
+impl Write for LogLines {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        log_writer::write(line);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Takes lines of JSON from tracing, each in one piece. JSON leaves characters as they are that terminals
+/// obey.
+struct JsonLines;
+
+impl Write for JsonLines {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        log_writer::write(plain(&String::from_utf8_lossy(line)).as_bytes());
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Writes the message, or a field, for people. Words of others stand in them.
+fn write_field(writer: &mut Writer<'_>, field: &Field, value: &dyn Debug) -> FmtResult {
+    let value = format!("{value:?}");
+    let value = plain_line(&value);
+    match (field.name(), writer.has_ansi_escapes()) {
+        ("message", _) => write!(writer, "{value}"),
+        (name, true) => write!(writer, "\x1b[3m{name}\x1b[0m\x1b[2m=\x1b[0m{value}"),
+        (name, false) => write!(writer, "{name}={value}"),
+    }
 }
 
 /// The filter that the environment asks for. An empty variable asks for none: compose files pass

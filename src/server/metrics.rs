@@ -78,6 +78,10 @@ pub(super) fn describe() {
         "lockgate_longest_wait_seconds",
         "For how long the client has waited in line that has waited the longest."
     );
+    describe_gauge!(
+        "lockgate_audit_trail_stalled_seconds",
+        "For how long no line could be written while lines of the audit trail waited."
+    );
 }
 
 /// Handles of clients' coming and going.
@@ -148,6 +152,8 @@ pub(super) struct StateMetrics {
     pub oldest_hold: Gauge,
     /// Waiting time of the client that waits the longest, in seconds.
     pub longest_wait: Gauge,
+    /// How long nothing has been written though lines of the audit trail wait, in seconds.
+    pub trail_stalled: Gauge,
 }
 
 impl StateMetrics {
@@ -163,6 +169,7 @@ impl StateMetrics {
             adopted_locks: gauge!("lockgate_adopted_locks"),
             oldest_hold: gauge!("lockgate_oldest_hold_seconds"),
             longest_wait: gauge!("lockgate_longest_wait_seconds"),
+            trail_stalled: gauge!("lockgate_audit_trail_stalled_seconds"),
         }
     }
 }

@@ -90,6 +90,8 @@ labels! {
         Aborted = "aborted",
         /// Too many waited.
         QueueFull = "queue_full",
+        /// The audit trail could not be written.
+        Unwritten = "unwritten",
     }
 }
 

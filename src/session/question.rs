@@ -1,7 +1,7 @@
 //! Questions of a session under way: to the lock nodes, and to the data node about commands.
 
 use std::{
-    future::Future,
+    future::{Future, poll_fn},
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -17,6 +17,7 @@ use super::{
 use crate::{
     bridge::{Asker, Bridge, Crossing, FollowingKeys},
     card::ClientCard,
+    clock::Instant,
     key::Token,
     lock::{
         Acquire, Alarm, Attach, LookUp, NotGranted, Raise, Release, Renew, SameToken, Waiter,
@@ -43,6 +44,19 @@ pub(super) enum Asked {
 impl Asked {
     /// Asks the question for the client with this card. `alarm` is the last question's, to be used again.
     pub(super) fn ask(
+        question: Question,
+        shared: &Arc<Shared>,
+        card: &Arc<ClientCard>,
+        alarm: &mut Alarm,
+    ) -> Asked {
+        if asks_for_grant(&question) && shared.engine.trail_is_full() {
+            let asking = once_there_is_room(question, shared.clone(), card.clone());
+            return Asked::Boxed(Box::pin(asking));
+        }
+        Asked::ask_now(question, shared, card, alarm)
+    }
+
+    fn ask_now(
         question: Question,
         shared: &Arc<Shared>,
         card: &Arc<ClientCard>,
@@ -169,6 +183,38 @@ impl Asked {
             Asked::Boxed(asked) => ready!(asked.as_mut().poll(cx)),
         })
     }
+}
+
+/// Whether a grant may come of this question, and not only of what the nodes answer.
+fn asks_for_grant(question: &Question) -> bool {
+    matches!(question, Question::Lock { .. } | Question::Adopt { .. } | Question::TakeOver { .. })
+}
+
+/// Asks the question once there is room in the audit trail for what comes of the grant. A LOCK that waits
+/// in line waits for that as well.
+#[cold]
+async fn once_there_is_room(
+    mut question: Question,
+    shared: Arc<Shared>,
+    card: Arc<ClientCard>,
+) -> Answer {
+    let since = Instant::now();
+    let wait = match &question {
+        Question::Lock { wait, .. } => *wait,
+        _ => None,
+    };
+    if let Err(error) = shared.engine.trail_room(wait).await {
+        let refused = Err(NotGranted::NoQuorum(error));
+        return match question {
+            Question::TakeOver { .. } => Answer::TakeOver(refused),
+            _ => Answer::Lock(refused),
+        };
+    }
+    if let Question::Lock { wait: Some(wait), .. } = &mut question {
+        *wait = wait.saturating_sub(Instant::now().saturating_duration_since(since));
+    }
+    let mut asked = Asked::ask_now(question, &shared, &card, &mut Alarm::default());
+    poll_fn(|cx| asked.poll_answer(cx)).await
 }
 
 /// Whether this asks for a lock that its client does not have, and waits in no line.

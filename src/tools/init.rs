@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::bail;
 
+use super::say::say;
 use crate::{
     config::Config,
     lock::{InitError, initialise},
@@ -21,12 +22,12 @@ pub fn run(file: Option<&Path>, if_new: bool) -> anyhow::Result<()> {
     runtime.shutdown_background();
     let nodes = config.locks.nodes.len();
     match done {
-        Ok(id) => println!(
+        Ok(id) => say(format_args!(
             "deployment {id}: the markers are written, {nodes} lock nodes may vote; \
              proxies that run already take it over by themselves after the longest TTL, or at once when restarted"
-        ),
+        )),
         Err(InitError::Found { markers, .. }) if if_new => {
-            println!("nothing to do: {}", markers.join("; "));
+            say(format_args!("nothing to do: {}", markers.join("; ")));
         }
         Err(error) => bail!(error),
     }

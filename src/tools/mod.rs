@@ -6,7 +6,9 @@
 //! - [`doctor`]: `lockgate doctor`, a diagnosis of each Redis of a configuration.
 //! - [`init`]: `lockgate init`, the first markers of a deployment.
 //! - [`manual`]: `lockgate manual`, man pages and shell completions.
+//! - [`nodes`]: `lockgate nodes`, how far a change of the lock nodes is.
 //! - [`top`]: `lockgate top`, several proxies in a terminal.
+//! - [`say`]: prints what they have to say.
 //! - [`redis_server`], [`sentinel_server`]: real `redis-server` children, as a Redis and as a Sentinel,
 //!   for `dev` and for tests.
 
@@ -19,5 +21,6 @@ pub mod init;
 pub mod manual;
 pub mod nodes;
 pub mod redis_server;
+pub mod say;
 pub mod sentinel_server;
 pub mod top;

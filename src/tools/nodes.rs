@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::bail;
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::say::say;
 use crate::{
     config::{Config, LocksConfig},
     lock::{self, BackedOut, ChangeError, ChangeStatus, Changed, NodeOfSet},
@@ -50,8 +51,8 @@ async fn change(
         }
     };
     tokio::select! {
-        changed = lock::change(locks, at_most, |step| println!("{step}")) => return Ok(changed),
-        () = ended() => println!("ended by a signal: takes the change back"),
+        changed = lock::change(locks, at_most, |step| say(step)) => return Ok(changed),
+        () = ended() => say("ended by a signal: takes the change back"),
     }
     tokio::select! {
         backed_out = lock::back_out(locks) => match backed_out {
@@ -67,7 +68,7 @@ async fn carry_out(config: &Config, step: NodesStep) -> anyhow::Result<()> {
     let locks = &config.locks;
     match step {
         NodesStep::Show if locks.next_nodes.is_empty() => {
-            println!("no change is asked for: the file has no locks.next_nodes");
+            say("no change is asked for: the file has no locks.next_nodes");
             show("locks.nodes", lock::nodes_now(locks).await);
             return Ok(());
         }
@@ -82,36 +83,36 @@ async fn carry_out(config: &Config, step: NodesStep) -> anyhow::Result<()> {
                     true => ", nor before since it was begun by another command",
                     false => "",
                 };
-                println!(
+                say(format_args!(
                     "changed: {copied}, nobody could lock for {} ms{longer}",
                     changed.sealed.as_millis()
-                );
+                ));
                 for (node, why) in &changed.waiting {
-                    println!(
+                    say(format_args!(
                         "{node} has not begun with the others, and waits for the longest TTL before it votes: {why}"
-                    );
+                    ));
                 }
             }
             // Old lock nodes that had not heard of it are told.
-            Err(done @ ChangeError::Done) => println!("{done}"),
+            Err(done @ ChangeError::Done) => say(done),
             Err(error) => bail!(error),
         },
         NodesStep::BackOut => match lock::back_out(locks).await {
-            Ok(BackedOut::TakenBack) => println!("taken back: locks.nodes vote"),
-            Ok(BackedOut::Nothing) => println!("there is nothing to take back"),
+            Ok(BackedOut::TakenBack) => say("taken back: locks.nodes vote"),
+            Ok(BackedOut::Nothing) => say("there is nothing to take back"),
             Err(error) => bail!(error),
         },
     }
     let ChangeStatus { now, without, behind, nodes, next_nodes } = lock::status(locks).await?;
     match without.is_empty() {
-        true => println!("{now}"),
-        false => println!("{now}, without {}", without.join(", ")),
+        true => say(now),
+        false => say(format_args!("{now}, without {}", without.join(", "))),
     }
     for node in behind {
-        println!(
+        say(format_args!(
             "warning: {node} has not heard that it was left. Restart and empty none of the nodes that were \
              left before lockgate nodes --change has told it"
-        );
+        ));
     }
     show("locks.nodes", nodes);
     show("locks.next_nodes", next_nodes);
@@ -120,8 +121,8 @@ async fn carry_out(config: &Config, step: NodesStep) -> anyhow::Result<()> {
 
 /// Shows what each node of a list has.
 fn show(list: &str, nodes: Vec<NodeOfSet>) {
-    println!("{list}:");
+    say(format_args!("{list}:"));
     for NodeOfSet { address, what, .. } in nodes {
-        println!("  {address}  {what}");
+        say(format_args!("  {address}  {what}"));
     }
 }

@@ -1,6 +1,9 @@
 //! The command line and its messages about configurations.
 
-use std::process::{Command, Output};
+use std::{
+    os::unix::fs::PermissionsExt as _,
+    process::{Command, Output},
+};
 
 fn lockgate(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_lockgate"))
@@ -88,6 +91,31 @@ fn what_is_easily_not_meant_is_noted() {
     assert_eq!(status, Some(0));
     let note = out.lines().nth(1).unwrap();
     assert!(note.starts_with("note: 0.0.0.0:6391 (listen, proxy_protocol): whoever"), "{out}");
+}
+
+#[test]
+fn a_file_with_passwords_that_everybody_may_read_is_noted() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let dir = tempfile::tempdir_in("/tmp").unwrap();
+    let file = dir.path().join("f.yaml");
+    let text = "admin: off\ndata: redis://:hunter2@127.0.0.1:6379\nlisten: ";
+    std::fs::write(&file, format!("{text}{}\n", taken.local_addr().unwrap())).unwrap();
+    let told = |folder: u32| {
+        for (path, mode) in [(dir.path(), folder), (&file, 0o644)] {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        }
+        let checked = lockgate(&["check", file.to_str().unwrap()]);
+        let started = lockgate(&["--config", file.to_str().unwrap()]);
+        [checked.stdout, started.stderr].map(|out| {
+            let out = String::from_utf8(out).unwrap();
+            assert!(!out.contains("hunter2"), "{out}");
+            out.contains(
+                "f.yaml is a file that every user of this machine may read though it has passwords",
+            )
+        })
+    };
+    assert_eq!(told(0o755), [true, true]);
+    assert_eq!(told(0o700), [false, false], "nobody else gets there");
 }
 
 #[test]

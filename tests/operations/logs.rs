@@ -1,9 +1,16 @@
 //! Lines in the log that speak of locks, and the audit trail.
 
 use std::{
+    collections::HashSet,
     fs,
     io::Read,
-    process::{Child, Command, Stdio},
+    process::{Child, ChildStderr, Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
 };
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -194,11 +201,12 @@ struct Piped {
 
 impl Piped {
     fn start() -> Piped {
-        Piped::start_into(Stdio::piped())
+        Piped::start_into("", Stdio::piped())
     }
 
-    fn start_into(log: Stdio) -> Piped {
-        let mut place = Proxy::with().top("log: {locks: all}\n").start();
+    /// `top`: what else its configuration has.
+    fn start_into(top: &str, log: Stdio) -> Piped {
+        let mut place = Proxy::with().top(&format!("log: {{locks: all}}\n{top}")).start();
         place.terminate();
         place.wait();
         let mut child = Command::new("setpriv");
@@ -214,18 +222,22 @@ impl Piped {
         piped
     }
 
-    /// Takes so many locks, whose names have 4,000 bytes each.
-    fn lock(&self, count: usize) {
+    /// Asks for these locks. Returns those that are granted.
+    fn lock(&self, names: Vec<String>) -> Vec<String> {
         let mut client = self.place.client();
-        let names: Vec<String> = (0..count).map(|number| format!("{number:04000}")).collect();
+        let mut granted = Vec::new();
         for some in names.chunks(50) {
-            let commands: Vec<[&str; 4]> =
-                some.iter().map(|name| ["LOCK", name, "PX", "60000"]).collect();
+            let words = |name| ["LOCK", name, "the-token", "PX", "60000"];
+            let commands: Vec<_> = some.iter().map(|name| words(name.as_str())).collect();
             client.send(&pipeline(&commands.iter().map(|words| &words[..]).collect::<Vec<_>>()));
-            for _ in some {
-                client.reply().grant();
+            for name in some {
+                match client.reply() {
+                    Reply::Array(_) => granted.push(name.clone()),
+                    refused => assert!(refused.error().starts_with(UNWRITTEN), "{refused:?}"),
+                }
             }
         }
+        granted
     }
 
     fn dropped(&self) -> usize {
@@ -244,64 +256,201 @@ impl Drop for Piped {
     }
 }
 
-/// How many grants these lines of the audit trail have. Each line must be whole.
-fn grants_in(log: &str) -> usize {
-    let audit = |line: &str| {
+/// What a LOCK is answered while nobody reads the audit trail.
+const UNWRITTEN: &str = "TRYAGAIN the audit trail cannot be written (log.locks): ";
+
+/// Names whose lines in the trail are as long as can be.
+fn long_names(count: usize) -> Vec<String> {
+    (0..count).map(|number| format!("{number:08}{}", "\u{1}".repeat(120))).collect()
+}
+
+/// The locks of which these lines of the audit trail tell this. Each line must be whole.
+fn told_of(log: &str, event: &str) -> Vec<String> {
+    let lock = |line: &str| {
         let line: serde_json::Value = serde_json::from_str(line).expect(line);
-        line["audit"] == "granted"
+        (line["audit"] == event).then(|| line["lock"].as_str().unwrap().to_owned())
     };
-    log.lines().filter(|line| audit(line)).count()
+    log.lines().filter_map(lock).collect()
+}
+
+/// Reads the log to its end: so many bytes at once, with this pause in between until it is to hurry.
+fn read_slowly(
+    mut from: ChildStderr,
+    (bytes, pause): (usize, Duration),
+    hurries: Arc<AtomicBool>,
+) -> JoinHandle<String> {
+    thread::spawn(move || {
+        let (mut log, mut buffer) = (Vec::new(), vec![0; bytes]);
+        loop {
+            match from.read(&mut buffer).unwrap() {
+                0 => return String::from_utf8(log).unwrap(),
+                read => log.extend_from_slice(&buffer[..read]),
+            }
+            if !hurries.load(Ordering::Relaxed) {
+                thread::sleep(pause);
+            }
+        }
+    })
+}
+
+/// Is set when this is dropped.
+struct SetAtLast<'a>(&'a AtomicBool);
+
+impl Drop for SetAtLast<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 #[test]
-fn nobody_waits_for_who_reads_the_log_and_what_is_dropped_is_told() {
-    let mut proxy = Piped::start();
-    // Twice what waits at most, and some.
-    proxy.lock(2500);
+fn the_audit_trail_is_complete_though_nobody_reads_it_for_a_while() {
+    let rules = "adopt:\n  - {keys: 'own:*', mode: enforce}\n  - {keys: 'both:*', mode: bridge}";
+    let mut proxy = Piped::start_into(rules, Stdio::piped());
+    let (mut client, mut other) = (proxy.place.client(), proxy.place.client());
+    client.cmd(&["LOCK", "mine", "t", "PX", "60000"]).grant();
+    let mut past = proxy.place.data_client();
+    for key in ["both:old", "both:older"] {
+        assert_eq!(past.cmd(&["SET", key, "t", "PX", "60000"]), Reply::ok());
+    }
+    let granted = proxy.lock(long_names(5000));
+    assert!((1000..5000).contains(&granted.len()), "{}", granted.len());
+
+    // Whichever way a lock is asked for.
+    for words in [
+        &["LOCK", "new"][..],
+        &["LOCK", "new", "WAIT", "100"],
+        &["LOCK", "mine", "t", "PX", "60000"],
+        &["SET", "own:new", "t", "NX", "PX", "60000"],
+        &["SET", "both:new", "t", "NX", "PX", "60000"],
+        &["LOCK", "both:new"],
+        &["PEXPIRE", "both:old", "60000"],
+        &["DEL", "both:older"],
+    ] {
+        let refused = client.cmd(words);
+        assert!(
+            refused.error().contains("the audit trail cannot be written"),
+            "{words:?}: {refused:?}"
+        );
+    }
+    let kept = other.cmd(&["RENEW", "mine", "t"]);
+    assert!(kept.error().starts_with(UNWRITTEN), "its keeper would be another: {kept:?}");
+    let unwritten = |name: &str| proxy.place.metric(name, "result=\"unwritten\"");
+    assert!(unwritten("lockgate_lock_requests_total") > 1000.0);
+    assert!(proxy.place.metric("lockgate_audit_trail_stalled_seconds", "") > 0.0);
+    let page = proxy.place.http("/readyz");
+    assert!(page.starts_with("HTTP/1.1 200") && page.contains("\nlog: nothing "), "{page}");
+
+    // What needs no line is done, and what ends a lock.
+    assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"));
+    let renewed = client.cmd(&["RENEW", "mine", "t", "PX", "60000"]);
+    assert!(matches!(renewed, Reply::Int(1..)), "{renewed:?}");
+    for some in granted.chunks(50) {
+        let words: Vec<[&str; 3]> = some.iter().map(|name| ["UNLOCK", name, "the-token"]).collect();
+        let replies = client.pipe(&words.iter().map(|words| &words[..]).collect::<Vec<_>>());
+        assert!(replies.iter().all(|reply| *reply == Reply::Int(1)), "{replies:?}");
+    }
+    // The log's own lines have no room any more.
+    eventually("one is dropped", || {
+        assert_eq!(client.cmd(&["LOCKGATE", "UNPAUSE"]), Reply::ok());
+        proxy.dropped() > 0
+    });
     let dropped = proxy.dropped();
-    assert!((1..1500).contains(&dropped), "{dropped}");
-    let mut log = String::new();
-    let mut stderr = proxy.child.stderr.take().unwrap();
-    let reader = std::thread::spawn(move || {
-        stderr.read_to_string(&mut log).unwrap();
-        log
-    });
-    eventually("there is room again", || {
-        proxy.place.client().cmd(&["LOCK", "more", "PX", "60000"]);
-        proxy.place.client().cmd(&["LOCKGATE", "UNLOCK", "more", "ANY"]);
-        proxy.dropped() == dropped
-    });
+    let stderr = proxy.child.stderr.take().unwrap();
+    let log = read_slowly(stderr, (1 << 16, Duration::ZERO), Arc::default());
+    client.cmd(&["LOCK", "both:new", "WAIT", "60000"]).grant();
     proxy.terminate();
     assert!(proxy.child.wait().unwrap().success());
-    let log = reader.join().unwrap();
-    let long = |line: &&str| line.len() > 4000;
-    let long: Vec<&str> = log.lines().filter(long).collect();
-    assert_eq!(grants_in(&long.join("\n")) + dropped, 2500);
-    assert!(log.contains(&format!("\"dropped\":{dropped}")), "{dropped}");
+    let log = log.join().unwrap();
+    let (lines, own): (Vec<&str>, Vec<&str>) =
+        log.lines().partition(|line| line.contains("\"audit\":"));
+    let lines = lines.join("\n");
+    let shown = |name: &String| name.replace('\u{1}', "\\x01");
+    let granted: HashSet<String> = granted.iter().map(shown).collect();
+    for (event, more) in [("granted", &["mine", "both:new"][..]), ("released", &["both:new"][..])] {
+        let mut told = told_of(&lines, event);
+        told.retain(|lock| !more.contains(&lock.as_str()));
+        assert_eq!(told.len(), granted.len(), "{event}");
+        assert_eq!(told.into_iter().collect::<HashSet<_>>(), granted, "{event}");
+    }
+    let told = own.iter().filter(|line| line.contains("\"dropped\":"));
+    let told: u64 = told.map(|line| number(line, "dropped")).sum();
+    assert!(told >= dropped as u64, "{told} of {dropped}: {own:?}");
 }
 
 #[test]
-fn lines_that_a_full_disk_does_not_take_are_told_where_they_can_be() {
+fn no_grant_is_missing_in_the_audit_trail_that_is_read_more_slowly_than_a_client_takes_locks() {
+    let mut proxy = Piped::start();
+    let granted = AtomicUsize::new(proxy.lock(long_names(5000)).len());
+    let (hurries, is_over) = (Arc::new(AtomicBool::new(false)), AtomicBool::new(false));
+    let pace = (16 * 1024, Duration::from_millis(20));
+    let log = read_slowly(proxy.child.stderr.take().unwrap(), pace, hurries.clone());
+    let flood = &|letter: &str| {
+        let mut client = proxy.place.client();
+        for name in long_names(100_000) {
+            let name = name.replacen('0', letter, 1);
+            if is_over.load(Ordering::Relaxed) {
+                return;
+            }
+            client
+                .send(&pipeline(&[&["LOCK", &name, "u", "PX", "60000"], &["UNLOCK", &name, "u"]]));
+            let was_granted = matches!(client.reply(), Reply::Array(_));
+            granted.fetch_add(usize::from(was_granted), Ordering::Relaxed);
+            client.reply();
+        }
+    };
+    thread::scope(|scope| {
+        // However this ends.
+        let over = SetAtLast(&is_over);
+        for letter in ["a", "b", "c", "d"] {
+            scope.spawn(move || flood(letter));
+        }
+        let mut victim = proxy.place.client();
+        for number in 0..50 {
+            victim.cmd(&["LOCK", &format!("victim-{number}"), "PX", "60000"]).grant();
+        }
+        drop(over);
+    });
+    hurries.store(true, Ordering::Relaxed);
+    proxy.terminate();
+    assert!(proxy.child.wait().unwrap().success());
+    let log = log.join().unwrap();
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains("\"audit\":")).collect();
+    let told = told_of(&lines.join("\n"), "granted");
+    let of_victim = told.iter().filter(|lock| lock.starts_with("victim-")).count();
+    assert_eq!((of_victim, told.len() - of_victim), (50, granted.into_inner()));
+}
+
+#[test]
+fn what_a_full_disk_does_not_take_is_told_where_it_can_be() {
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let proxy = Piped::start_into(full.into());
-    proxy.lock(50);
-    eventually("they are counted", || proxy.dropped() >= 50);
+    let proxy = Piped::start_into("", full.into());
+    eventually("the log's lines are counted", || proxy.dropped() > 0);
     let page = proxy.place.http("/readyz");
-    assert!(page.starts_with("HTTP/1.1 200") && page.contains("\nlog: "), "{page}");
-    assert!(page.contains(" lines were lost since the start, the audit trail's too"), "{page}");
+    assert!(page.starts_with("HTTP/1.1 200"), "{page}");
+    assert!(
+        page.contains("\nlog: ") && page.contains(" lines were lost since the start"),
+        "{page}"
+    );
+    // Lines of the trail wait until the disk has room.
+    assert_eq!(proxy.lock(long_names(50)).len(), 50);
+    eventually("it is told", || {
+        let page = proxy.place.http("/readyz");
+        page.contains("\nlog: nothing ") && page.contains("the audit trail's lines among them")
+    });
 }
 
 #[test]
 fn the_last_lines_are_written_if_somebody_reads_them_and_the_end_waits_for_nobody() {
     let mut proxy = Piped::start();
-    proxy.lock(200);
+    assert_eq!(proxy.lock(long_names(200)).len(), 200);
     proxy.terminate();
     let mut log = String::new();
     proxy.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
-    assert_eq!(grants_in(&log), 200);
+    let audit: Vec<&str> = log.lines().filter(|line| line.contains("\"audit\":")).collect();
+    assert_eq!(told_of(&audit.join("\n"), "granted").len(), 200);
     assert!(proxy.child.wait().unwrap().success());
     let mut proxy = Piped::start();
-    proxy.lock(200);
+    proxy.lock(long_names(200));
     proxy.terminate();
     let mut status = None;
     eventually("it has ended", || {

@@ -19,6 +19,7 @@ mod digests;
 mod doctor;
 mod faults_shown;
 mod fleet;
+mod hostile_words;
 mod logs;
 mod manual;
 mod operator;

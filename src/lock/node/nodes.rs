@@ -506,6 +506,7 @@ impl Nodes {
             missing,
             data_node: None,
             was_held: false,
+            is_unwritten: false,
         };
         self.outage.failed(&error);
         error

@@ -31,12 +31,15 @@ use crate::{
     server::{entry::exposure::Exposure, metrics::StateMetrics},
     session::earlier::{EarlierProcess, EarlierProcesses, WhatIsLeft},
     sync::Mutex,
+    told::plain_line,
 };
 
 /// How often the data node is asked. A scrape never asks it.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// How many checks ask for no write once the data node has said that the proxy's user may make none.
 const FORBIDDEN_FOR: u32 = 60;
+/// How long nothing of the audit trail is written before that is told.
+const STALLED: Duration = Duration::from_secs(2);
 /// How long a health check may take.
 const HEALTH_LIMIT: Duration = Duration::from_secs(3);
 
@@ -66,7 +69,8 @@ pub(super) struct ReadinessLines(Vec<(bool, String)>);
 
 impl ReadinessLines {
     fn is_it(&mut self, fine: bool, line: String) {
-        self.0.push((fine, line));
+        // Servers choose the words of their errors.
+        self.0.push((fine, plain_line(&line).into_owned()));
     }
 
     fn fine(&mut self, line: String) {
@@ -292,8 +296,17 @@ impl PageSource {
         }
         if let Some(lost) = log_writer::lost_lately() {
             lines.problem(format!(
-                "log: {lost} lines were lost since the start, the audit trail's too, the last one within ten \
-                 minutes: nobody reads them, or the disk is full"
+                "log: {lost} lines were lost since the start, the last one within ten minutes: nobody \
+                 reads them, or the disk is full"
+            ));
+        }
+        let stalled = log_writer::trail_stalled();
+        self.gauges.trail_stalled.set(stalled.map_or(0.0, |(time, _)| time.as_secs_f64()));
+        if let Some((time, bytes)) = stalled.filter(|(time, _)| *time >= STALLED) {
+            lines.problem(format!(
+                "log: nothing could be written for {} s, {bytes} bytes wait, the audit trail's lines among \
+                 them: nobody reads them, or the disk is full; locks are refused (TRYAGAIN) once 4 MB wait",
+                time.as_secs()
             ));
         }
         for difference in self.fleet.differences() {

@@ -2,7 +2,7 @@
 //! `/readyz`.
 //!
 //! - [`http`]: the bounded HTTP server.
-//! - [`site`]: which page answers which request.
+//! - [`site`]: which page answers which request; [`host`]: by which names it may name this server.
 //! - [`markup`]: the status page, out of the files in `page/`.
 //! - [`health`]: whether the data node and a quorum of lock nodes are there; [`data_check`] asks the data
 //!   node.
@@ -17,6 +17,7 @@ mod data_check;
 mod elsewhere;
 mod health;
 mod history;
+mod host;
 mod http;
 mod listing;
 mod markup;

@@ -1,8 +1,7 @@
 //! Which page answers which request.
 //!
-//! Whatever names locks or clients is answered to those alone who mean this machine: a page of
-//! another site can have its own name lead to a loopback address, and would read what the browser
-//! gets from there (DNS rebinding).
+//! Whatever names locks or clients is answered to those alone who name this server as it may be named
+//! ([`super::host`]).
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -11,8 +10,8 @@ use hyper::{
     Method, Request, Response, StatusCode,
     body::{Bytes, Incoming},
     header::{
-        ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderMap, HeaderName,
-        HeaderValue, REFERRER_POLICY, WWW_AUTHENTICATE, X_FRAME_OPTIONS,
+        ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue,
+        REFERRER_POLICY, WWW_AUTHENTICATE, X_FRAME_OPTIONS,
     },
 };
 use serde::Serialize;
@@ -22,13 +21,16 @@ use super::{
     elsewhere::{HolderList, HoldersElsewhere, MOST_ASKED, TellingPeer},
     health::PageSource,
     history::StatusHistory,
+    host::HostRule,
     listing::{self, HolderPart},
     markup,
     peers::Peers,
     query,
     status::StatusDocument,
 };
-use crate::{config::AdminConfig, data::DataNode, session::Shared};
+use crate::{
+    config::AdminConfig, data::DataNode, server::fleet::machine, session::Shared, told::plain,
+};
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -39,8 +41,8 @@ const PAGES: &str = "there are the status page at /, /metrics, /healthz, /readyz
      /api/hot, /api/holders, /api/clients, /api/adopted, /api/history, /api/proxies\n";
 const TOO_MANY_STEPS: &str = "comparing all keys with this pattern would take too long, give one \
      with fewer stars, or that begins as the keys do";
-const NOT_MEANT: &str =
-    "this address is the machine's own: name it by an IP address or as localhost";
+const NOT_MEANT: &str = "this address is not known by that name: name it by an IP address or as localhost, or list \
+     the name in admin.hosts";
 
 /// Locks of `/api/hot` unless told.
 const HOT: usize = 10;
@@ -55,6 +57,7 @@ pub(crate) struct AdminSite {
     peers: Peers,
     elsewhere: HoldersElsewhere,
     actions: Actions,
+    names: HostRule,
 }
 
 /// The two ends of a request's connection.
@@ -77,7 +80,8 @@ impl AdminSite {
         let actions = Actions::new(shared.clone(), data, config.token.clone());
         let (history, peers) = (StatusHistory::default(), Peers::new(&config.peers));
         let elsewhere = HoldersElsewhere::default();
-        AdminSite { state, shared, history, peers, elsewhere, actions }
+        let names = HostRule::new(config, machine());
+        AdminSite { state, shared, history, peers, elsewhere, actions, names }
     }
 
     /// Asks the data node now and then, and keeps the history.
@@ -101,11 +105,11 @@ impl AdminSite {
             return page;
         }
         let Some(action) = action else { return self.show(&request, ends).await };
-        if ends.is_local && !means_this_machine(request.headers()) {
+        if !self.names.allows(request.headers(), ends.is_local) {
             return refusal(StatusCode::MISDIRECTED_REQUEST, NOT_MEANT);
         }
         match self.actions.act(action, request, ends.peer).await {
-            Ok(done) => page(StatusCode::OK, JSON, done),
+            Ok(done) => page(StatusCode::OK, JSON, plain(&done).into_owned()),
             Err((status, why)) => refused(status, &why),
         }
     }
@@ -127,7 +131,7 @@ impl AdminSite {
             path if path == "/" || path.starts_with("/api/") => {}
             _ => return page(StatusCode::NOT_FOUND, TEXT, PAGES),
         }
-        if ends.is_local && !means_this_machine(request.headers()) {
+        if !self.names.allows(request.headers(), ends.is_local) {
             return refusal(StatusCode::MISDIRECTED_REQUEST, NOT_MEANT);
         }
         let query = request.uri().query().unwrap_or_default();
@@ -203,19 +207,9 @@ impl AdminSite {
     }
 }
 
-/// Whether the request names its server by an IP address or as localhost, as no page of another site
-/// can. HTTP/1.0 need not name it; no browser speaks that.
-fn means_this_machine(headers: &HeaderMap) -> bool {
-    let Some(host) = headers.get(HOST) else { return true };
-    let Some(name) = host.to_str().ok().and_then(|host| host.parse().ok()) else { return false };
-    let name: hyper::http::uri::Authority = name;
-    let host = name.host().trim_start_matches('[').trim_end_matches(']');
-    host.eq_ignore_ascii_case("localhost") || host.parse::<std::net::IpAddr>().is_ok()
-}
-
 fn json(document: &impl Serialize) -> Page {
-    match serde_json::to_vec(document) {
-        Ok(text) => page(StatusCode::OK, JSON, text),
+    match serde_json::to_string(document) {
+        Ok(text) => page(StatusCode::OK, JSON, plain(&text).into_owned()),
         Err(error) => refusal(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
     }
 }
@@ -251,7 +245,8 @@ fn refused(status: StatusCode, why: &str) -> Page {
 
 /// An error, in JSON.
 fn refusal(status: StatusCode, error: &str) -> Page {
-    page(status, JSON, serde_json::json!({ "error": error }).to_string())
+    let text = serde_json::json!({ "error": error }).to_string();
+    page(status, JSON, plain(&text).into_owned())
 }
 
 fn page(status: StatusCode, kind: &'static str, text: impl Into<Bytes>) -> Page {
@@ -265,25 +260,4 @@ fn page(status: StatusCode, kind: &'static str, text: impl Into<Bytes>) -> Page 
     headers.insert(NOSNIFF, HeaderValue::from_static("nosniff"));
     headers.insert(NO_OTHER_SITE, HeaderValue::from_static("same-origin"));
     page
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_name_of_another_site_means_this_machine() {
-        let means = |host: &str| {
-            let mut headers = HeaderMap::new();
-            headers.insert(HOST, host.parse().unwrap());
-            means_this_machine(&headers)
-        };
-        for host in ["127.0.0.1:9380", "localhost:9380", "LOCALHOST", "[::1]:9380", "10.0.0.7"] {
-            assert!(means(host), "{host}");
-        }
-        for host in ["evil.example:9380", "localhost.evil.example", "127.0.0.1.nip.io", "", "a b"] {
-            assert!(!means(host), "{host}");
-        }
-        assert!(means_this_machine(&HeaderMap::new()));
-    }
 }

@@ -291,8 +291,11 @@ impl Job for WaitedInVain {
     }
 }
 
-/// Tells that too few lock nodes have answered.
+/// Tells that too few lock nodes have answered, or that the audit trail cannot be written.
 pub(super) fn no_quorum(ours: Ours, error: &NoQuorum, desk: &Desk) -> Progress {
+    if error.is_unwritten {
+        return ours.refuse(&format!("TRYAGAIN {error}"), Outcome::Unwritten, desk);
+    }
     ours.refuse(&format!("NOQUORUM {error}"), Outcome::NoQuorum, desk)
 }
 

@@ -28,6 +28,7 @@ use self::{
     patient::{LIMIT, NodeList, Patient, examine, summary},
     report::{Examined, Finding, Report},
 };
+use super::say::say;
 use crate::{
     bridge,
     cluster::{
@@ -59,8 +60,8 @@ pub fn run(config: &Config, as_json: bool) -> anyhow::Result<()> {
     let report = runtime.block_on(examine_all(config));
     runtime.shutdown_background();
     match as_json {
-        true => println!("{:#}", report.json()),
-        false => print!("{report}"),
+        true => say(format_args!("{:#}", report.json())),
+        false => say(report.to_string().trim_end()),
     }
     match report.grave() {
         0 => Ok(()),
@@ -71,7 +72,7 @@ pub fn run(config: &Config, as_json: bool) -> anyhow::Result<()> {
 
 /// Prints, for programs, that nothing was examined, as the configuration cannot be used.
 pub fn tell_unusable(errors: &ConfigErrors) {
-    println!("{:#}", report::unusable(errors));
+    say(format_args!("{:#}", report::unusable(errors)));
 }
 
 async fn examine_all(config: &Config) -> Report {

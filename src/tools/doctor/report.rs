@@ -4,7 +4,10 @@ use std::fmt::{self, Write as _};
 
 use serde_json::{Value, json};
 
-use crate::config::{ConfigErrors, Problem};
+use crate::{
+    config::{ConfigErrors, Problem},
+    told::plain_line,
+};
 
 /// A problem of a server.
 #[derive(Clone)]
@@ -171,10 +174,10 @@ impl fmt::Display for Report {
             for more in [address, summary].into_iter().filter(|more| !more.is_empty()) {
                 write!(title, "  {more}")?;
             }
-            writeln!(f, "{title}")?;
+            writeln!(f, "{}", plain_line(&title))?;
             for Finding { is_grave, what, advice, .. } in findings {
                 let mark = if *is_grave { "!!" } else { " -" };
-                writeln!(f, "  {mark} {what}\n     {advice}")?;
+                writeln!(f, "  {mark} {}\n     {}", plain_line(what), plain_line(advice))?;
             }
         }
         let minor = self.minor();
