@@ -258,7 +258,7 @@ mod tests {
         assert_eq!(told[2], (r"\xff".into(), Some(("key_hex", "ff".into()))));
         assert_eq!(told[5], (r"\xff".into(), None));
         assert_eq!(told[8].1, None);
-        let digest = Sha1::from(&names[9]).digest().to_string();
+        let digest = Sha1::from(names[9]).digest().to_string();
         assert_eq!(told[9].1, Some(("key_sha1", digest)));
         for (shown, apart) in &told {
             let text = format!("{shown}{}", apart.as_ref().map_or("", |(_, text)| text));
