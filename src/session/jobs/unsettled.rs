@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use super::{
     super::{desk::Desk, metrics::Outcome},
-    Answer, Answering, Job, Ours, Progress, Question, not_asked,
+    Answer, Answering, Job, Ours, Progress, Question,
+    lock::no_quorum,
+    not_asked,
 };
 use crate::{clock::Instant, config::NoQuorumPolicy, lock::NoQuorum, resp::encode};
 
@@ -51,6 +53,10 @@ pub(super) fn unsettled(
     desk: &Desk,
     anew: impl FnOnce(&mut Desk) -> Progress + Send + 'static,
 ) -> Progress {
+    if error.is_unwritten {
+        // It has waited for the audit trail already.
+        return no_quorum(ours, error, desk);
+    }
     match pause(ours) {
         Some(pause) => rest(ours, pause, desk, anew),
         None => ours.unsettled(&format!("NOQUORUM {error}"), desk),
