@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# `make test`: formatting, lints, docs and all tests. Most tests wait for servers longer than they work, so what computes
-# runs beside them. What each part says goes to a file in target/tests/, and is shown where the part fails.
+# `make test`: formatting, lints, docs and all tests. The tests' clients are installed while the tests are built, and lints run
+# beside what computes. The tests with real servers follow alone: their time limits are for a machine that has time.
+# What each part says goes to a file in target/tests/, and is shown where the part fails.
 # THREADS is how many tests run side by side.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -24,11 +25,6 @@ part() {
   fi
 }
 beside() { part "$@" & }
-# One after the other, behind what serves tests that wait.
-computing() {
-  local binary
-  for binary in "$@"; do part "$(named "$binary")" nice -n 10 "$binary" --test-threads 2; done
-}
 lints() {
   nice -n 15 "$cargo" clippy --all-targets --quiet -- -D warnings
   nice -n 15 "$cargo" clippy "${model[@]}" --all-targets -- -D warnings
@@ -36,8 +32,13 @@ lints() {
 docs() {
   RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" nice -n 15 "$cargo" doc --no-deps --quiet
 }
-# The name of a test binary, whose file has a hash behind it.
-named() { basename "${1%-*}"; }
+# The name of a test binary, whose file has a hash behind it; with the hash where another has the name.
+named() {
+  local name
+  name=$(basename "${1%-*}")
+  if [ -e "$logs/$name.log" ]; then basename "$1"; else echo "$name"; fi
+}
+trap 'kill $(jobs -p) 2>/dev/null || :' EXIT
 
 # What the build needs comes before it; the clients and libraries of the tests beside it.
 scripts/setup.sh run
@@ -60,11 +61,11 @@ for binary in "${binaries[@]}"; do
     *) compute+=("$binary") ;;
   esac
 done
-beside servers "$servers" --test-threads "$threads"
-computing "${compute[@]}"
-part lints lints
-part docs docs
+both() { part lints lints; part docs docs; }
+both &
+for binary in "${compute[@]}"; do part "$(named "$binary")" "$binary" --test-threads 2; done
 wait
+part servers "$servers" --test-threads "$threads"
 for binary in "${alone[@]}"; do part "$(named "$binary")" "$binary" --test-threads 2; done
 
 for file in "$logs"/*.failed; do
