@@ -217,6 +217,8 @@ async fn follow(
     loop {
         let again = sleep_until(read + EVERY);
         tokio::select! {
+            // First what ends this: a question of a client of the next data node is not for this one.
+            biased;
             () = connection.closed() => return Ok(()),
             () = tenure.ended() => return Ok(()),
             () = sleep_until(looked + history::LOOK_EVERY) => {
