@@ -16,7 +16,7 @@ use std::{
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{
-    DRIFT_FACTOR, MAX_TTL, NODE_TIMEOUT, Planted, RunOutcome,
+    DRIFT_FACTOR, MAX_TTL, NODE_TIMEOUT, Planted,
     checker::{Checker, Happened},
     client::{Client, full, ms},
     clock,
@@ -25,11 +25,11 @@ use super::{
     network::Network,
     redis::Edit,
     seeds, simulate_by,
+    world::{RunOutcome, dial, lock_nodes, must_end},
 };
 use crate::{
-    config::{Endpoint, LockNode, LocksConfig, RedisUrl},
+    config::{LockNode, LocksConfig},
     lock::{ChangeError, Changed, Engine, back_out, change, initialise},
-    net::memory::set_network,
 };
 
 /// The proxies at the beginning; one more is started once the change is done.
@@ -63,11 +63,7 @@ fn forgets(seed: u64) -> bool {
 }
 
 fn nodes_of(which: &[usize], proxy: usize) -> Vec<LockNode> {
-    let url = |index| RedisUrl {
-        endpoint: Endpoint::Tcp { host: format!("simulated-{proxy}-{index}"), port: 1 },
-        ..RedisUrl::local(1)
-    };
-    which.iter().map(|index| url(index).into()).collect()
+    lock_nodes(proxy, which.iter().copied())
 }
 
 /// A file that lists both sets.
@@ -191,15 +187,7 @@ async fn live(seed: u64, planted: Planted) -> RunOutcome {
     network.keep_time(true);
     network.edit(edits(planted));
     let data = Network::of_data(seed, delay, 1.0, false, false, false);
-    let (dialled, its_data) = (network.clone(), data.clone());
-    set_network(Some(Box::new(move |host| {
-        let ends: Vec<&str> = host.split('-').skip(1).collect();
-        let number = |at: usize| ends[at].parse::<usize>().unwrap();
-        match ends[0] {
-            "data" => its_data.connect(number(1), 0),
-            _ => dialled.connect(number(0), number(1)),
-        }
-    })));
+    dial(&network, Some(&data));
     let checker = Arc::new(Checker::new());
     checker.happened(&format!("from nodes {before:?} to {next:?}"));
     initialise(&config_before(0, seed)).await.unwrap();
@@ -266,10 +254,7 @@ async fn live(seed: u64, planted: Planted) -> RunOutcome {
     // Nodes without a copy have waited by then.
     sleep(Duration::from_secs(8)).await;
     is_over.store(true, Ordering::Relaxed);
-    for client in clients {
-        let ended = timeout(Duration::from_secs(120), client).await;
-        checker.must(matches!(ended, Ok(Ok(()))), "a client never ends");
-    }
+    must_end(clients, Duration::from_secs(120), ("a client never ends", &checker)).await;
     sleep(2 * MAX_TTL).await;
     for (proxy, engine) in engines.iter().enumerate() {
         let serving: Vec<String> = engine.serving().iter().map(|node| node.to_string()).collect();
@@ -288,14 +273,8 @@ async fn live(seed: u64, planted: Planted) -> RunOutcome {
     let left: Vec<_> = next.iter().map(|node| &locks[*node]).collect();
     checker.must(left.iter().all(|locks| locks.is_empty()), &format!("left behind: {left:?}"));
     checker.stored(&data.written());
-    let outcome = RunOutcome {
-        faults: checker.faults(),
-        history: checker.history(),
-        digest: checker.digest(),
-        counts: Happened { past: usize::from(is_changed), ..checker.counts() },
-    };
-    drop(engines);
-    outcome
+    let counts = Happened { past: usize::from(is_changed), ..checker.counts() };
+    RunOutcome { counts, ..RunOutcome::of(&checker) }
 }
 
 /// Edits of the scripts of a change that plant a fault.
@@ -324,11 +303,7 @@ fn simulate(seed: u64, planted: Planted) -> RunOutcome {
 async fn beside_silent_nodes(seed: u64, _: Planted) -> RunOutcome {
     let network = Network::new(seed, NODES, 1.0, ms(1));
     network.heal();
-    let dialled = network.clone();
-    set_network(Some(Box::new(move |host| {
-        let index = host.rsplit('-').next().unwrap().parse().unwrap();
-        dialled.connect(COORDINATOR, index)
-    })));
+    dial(&network, None);
     let (checker, config) = (Checker::new(), config(COORDINATOR, 0));
     initialise(&config).await.unwrap();
     for index in [2, 5] {
@@ -338,12 +313,7 @@ async fn beside_silent_nodes(seed: u64, _: Planted) -> RunOutcome {
     let is_quick = |changed: &Changed| changed.sealed < Duration::from_secs(1);
     let what = format!("each step has waited for a silent node: {changed:?}");
     checker.must(changed.is_ok_and(|changed| is_quick(&changed)), &what);
-    RunOutcome {
-        faults: checker.faults(),
-        history: checker.history(),
-        digest: checker.digest(),
-        counts: checker.counts(),
-    }
+    RunOutcome::of(&checker)
 }
 
 #[test]

@@ -19,7 +19,7 @@ use tokio::{
 };
 
 use super::{
-    DRIFT_FACTOR, NODE_TIMEOUT, Planted, RunOutcome,
+    DRIFT_FACTOR, NODE_TIMEOUT, Planted,
     checker::Checker,
     client::{Client, full, ms},
     clock,
@@ -29,11 +29,11 @@ use super::{
     redis::next_command,
     seeds, simulate_by,
     watched_pair::{SENTINELS, WatchedPair},
+    world::{RunOutcome, dial, lock_nodes, must_end, url},
 };
 use crate::{
-    config::{Endpoint, LockNode, LocksConfig, RedisUrl, SentinelMaster},
+    config::{LockNode, LocksConfig, SentinelMaster},
     lock::{Engine, initialise, seams::validity},
-    net::memory::set_network,
     resp::encode,
 };
 
@@ -47,7 +47,11 @@ const FAILOVERS: usize = 3;
 const SEEDS: u64 = 4;
 
 /// Connects a proxy to a Sentinel.
-fn connect(network: &Arc<Network>, proxy: usize, sentinel: usize) -> io::Result<DuplexStream> {
+pub(super) fn connect(
+    network: &Arc<Network>,
+    proxy: usize,
+    sentinel: usize,
+) -> io::Result<DuplexStream> {
     if network.watched(|pair| pair.hears_again(proxy)).is_some() {
         return Err(io::ErrorKind::ConnectionRefused.into());
     }
@@ -93,12 +97,10 @@ async fn pass(network: &Network, proxy: usize) {
 }
 
 fn config(proxy: usize, nodes: usize, planted: Planted) -> LocksConfig {
-    let url =
-        |host: String| RedisUrl { endpoint: Endpoint::Tcp { host, port: 1 }, ..RedisUrl::local(1) };
     let sentinels =
         (0..SENTINELS).map(|k| url(format!("simulated-sentinel-{proxy}-{k}"))).collect();
     let pair = LockNode::Sentinels(SentinelMaster::simulated(sentinels, MASTER));
-    let others = (1..nodes).map(|node| url(format!("simulated-{proxy}-{node}")).into());
+    let others = lock_nodes(proxy, 1..nodes);
     LocksConfig {
         nodes: std::iter::once(pair).chain(others).collect(),
         max_ttl: MAX_TTL,
@@ -202,16 +204,7 @@ async fn live(seed: u64, planted: Planted) -> RunOutcome {
     network.keep_time(true);
     network.watch(WatchedPair::new([0, nodes]));
     let data = Network::of_data(seed, delay, 1.0, false, false, false);
-    let (dialled, its_data) = (network.clone(), data.clone());
-    set_network(Some(Box::new(move |host| {
-        let ends: Vec<&str> = host.split('-').skip(1).collect();
-        let number = |at: usize| ends[at].parse::<usize>().unwrap();
-        match ends[0] {
-            "data" => its_data.connect(number(1), 0),
-            "sentinel" => connect(&dialled, number(1), number(2)),
-            _ => dialled.connect(number(0), number(1)),
-        }
-    })));
+    dial(&network, Some(&data));
     let checker = Arc::new(Checker::new());
     initialise(&config(0, nodes, planted)).await.unwrap();
     let begun = Instant::now();
@@ -238,10 +231,7 @@ async fn live(seed: u64, planted: Planted) -> RunOutcome {
     }
     sleep(2 * MAX_TTL).await;
     is_over.store(true, Ordering::Relaxed);
-    for client in clients {
-        let ended = tokio::time::timeout(Duration::from_secs(120), client).await;
-        checker.must(matches!(ended, Ok(Ok(()))), "a client never ends");
-    }
+    must_end(clients, Duration::from_secs(120), ("a client never ends", &checker)).await;
     sleep(2 * MAX_TTL).await;
     for (proxy, engine) in engines.iter().enumerate() {
         let (key, token) = (full("d"), format!("last.{proxy}"));
@@ -251,14 +241,7 @@ async fn live(seed: u64, planted: Planted) -> RunOutcome {
         let released = engine.release(&key, token.as_bytes(), None).await;
         checker.must(released == Ok(true), &format!("not to be given back: {released:?}"));
     }
-    let outcome = RunOutcome {
-        faults: checker.faults(),
-        history: checker.history(),
-        digest: checker.digest(),
-        counts: checker.counts(),
-    };
-    drop(engines);
-    outcome
+    RunOutcome::of(&checker)
 }
 
 fn simulate(seed: u64, planted: Planted) -> RunOutcome {

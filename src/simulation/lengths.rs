@@ -13,17 +13,17 @@ use std::{
 use tokio::time::{Instant, sleep};
 
 use super::{
-    DRIFT_FACTOR, NODE_TIMEOUT, Planted, RunOutcome,
+    DRIFT_FACTOR, NODE_TIMEOUT, Planted,
     checker::Checker,
     client::{full, ms},
     clock, hold,
     network::Network,
     seeds, simulate_by,
+    world::{RunOutcome, dial, lock_nodes, must_end},
 };
 use crate::{
-    config::{Endpoint, LocksConfig, RedisUrl},
+    config::LocksConfig,
     lock::{Engine, initialise},
-    net::memory::set_network,
 };
 
 const NODES: usize = 3;
@@ -36,12 +36,8 @@ const PLAYED: Duration = Duration::from_secs(120);
 const SEEDS: u64 = 6;
 
 fn config(proxy: usize) -> LocksConfig {
-    let node = |index: usize| RedisUrl {
-        endpoint: Endpoint::Tcp { host: format!("simulated-{proxy}-{index}"), port: 1 },
-        ..RedisUrl::local(1)
-    };
     LocksConfig {
-        nodes: (0..NODES).map(|index| node(index).into()).collect(),
+        nodes: lock_nodes(proxy, 0..NODES),
         max_ttl: MAX_TTLS[proxy],
         default_ttl: ms(600),
         node_timeout: NODE_TIMEOUT,
@@ -102,11 +98,7 @@ async fn fail(network: Arc<Network>, checker: Arc<Checker>) {
 
 async fn live(seed: u64, _planted: Planted) -> RunOutcome {
     let network = Network::new(seed, NODES, 1.09, ms(3));
-    let dialled = network.clone();
-    set_network(Some(Box::new(move |host| {
-        let ends: Vec<usize> = host.split('-').skip(1).map(|end| end.parse().unwrap()).collect();
-        dialled.connect(ends[0], ends[1])
-    })));
+    dial(&network, None);
     let checker = Arc::new(Checker::new());
     // By the proxy that grants for longer, as its file would be.
     initialise(&config(0)).await.unwrap();
@@ -125,18 +117,8 @@ async fn live(seed: u64, _planted: Planted) -> RunOutcome {
     sleep(PLAYED).await;
     failing.abort();
     is_over.store(true, Ordering::Relaxed);
-    for locker in lockers {
-        let ended = tokio::time::timeout(Duration::from_secs(60), locker).await;
-        checker.must(matches!(ended, Ok(Ok(()))), "a client never ends");
-    }
-    let outcome = RunOutcome {
-        faults: checker.faults(),
-        history: checker.history(),
-        digest: checker.digest(),
-        counts: checker.counts(),
-    };
-    drop(engines);
-    outcome
+    must_end(lockers, Duration::from_secs(60), ("a client never ends", &checker)).await;
+    RunOutcome::of(&checker)
 }
 
 fn simulate(seed: u64, planted: Planted) -> RunOutcome {

@@ -28,6 +28,7 @@ mod pools;
 mod reasons;
 mod redis;
 mod watched_pair;
+mod world;
 mod writes;
 
 use std::{
@@ -44,7 +45,7 @@ use tokio::time::{Instant, sleep};
 use crate::{
     adopt::Adoption,
     bridge::Bridge,
-    config::{AdoptMode, Endpoint, LocksConfig, NoTtlPolicy, RedisUrl},
+    config::{AdoptMode, LocksConfig, NoTtlPolicy},
     guard::fences::NOT_COMPARED,
     lock::{
         Engine, WallClock, initialise, padded,
@@ -62,6 +63,7 @@ use client::{Client, full};
 use connection::{SessionUnderTest, bridge, rules, shared};
 use network::Network;
 use redis::{Edit, Illness};
+use world::{RunOutcome, dial, lock_nodes, must_end};
 
 const MAX_TTL: Duration = Duration::from_millis(1500);
 const NODE_TIMEOUT: Duration = Duration::from_millis(100);
@@ -229,13 +231,6 @@ impl Planted {
     }
 }
 
-struct RunOutcome {
-    faults: Vec<String>,
-    history: String,
-    digest: u64,
-    counts: Happened,
-}
-
 /// What a proxy knows of a bridged rule, and its way to such locks.
 type BridgedRule = (Option<Arc<Adoption>>, Option<Arc<Bridge>>);
 
@@ -288,15 +283,7 @@ async fn live(seed: u64, planted: Planted) -> RunOutcome {
     let fastest = if bridges { 1.09 } else { 1.0 };
     let data = Network::of_data(seed, delay, fastest, forgets_fences(seed), careless, blind);
     data.edit(planted.edits());
-    let (dialled, its_data) = (network.clone(), data.clone());
-    set_network(Some(Box::new(move |host| {
-        let ends: Vec<&str> = host.split('-').skip(1).collect();
-        let number = |at: usize| ends[at].parse::<usize>().unwrap();
-        match ends[0] {
-            "data" => its_data.connect(number(1), 0),
-            _ => dialled.connect(number(0), number(1)),
-        }
-    })));
+    dial(&network, Some(&data));
     let checker = Arc::new(Checker::new());
     initialise(&config(0, nodes, planted)).await.unwrap();
     let begun = Instant::now();
@@ -405,16 +392,10 @@ async fn live(seed: u64, planted: Planted) -> RunOutcome {
     }
     let rule = rule_of(&engines[proxy], proxy);
     clients.extend(run(&engines[proxy], &rule, proxy));
-    for client in clients {
-        let ended = tokio::time::timeout(Duration::from_secs(600), client).await;
-        checker.must(matches!(ended, Ok(Ok(()))), "a client never got its answer");
-    }
+    must_end(clients, Duration::from_secs(600), ("a client never got its answer", &checker)).await;
     failing.iter().chain(&changing).for_each(|failing| failing.abort());
     is_over.store(true, Ordering::Relaxed);
-    for keeper in keepers {
-        let ended = tokio::time::timeout(Duration::from_secs(60), keeper).await;
-        checker.must(matches!(ended, Ok(Ok(()))), "a keeper never ends");
-    }
+    must_end(keepers, Duration::from_secs(60), ("a keeper never ends", &checker)).await;
     network.heal();
     data.heal();
     // By now nodes are out of quarantine and forgotten locks have run out.
@@ -464,14 +445,7 @@ async fn live(seed: u64, planted: Planted) -> RunOutcome {
     let left = data.adopted();
     checker.must(left.is_empty(), &format!("left behind on the data node: {left:?}"));
     checker.healed(network.heals());
-    let outcome = RunOutcome {
-        faults: checker.faults(),
-        history: checker.history(),
-        digest: checker.digest(),
-        counts: checker.counts(),
-    };
-    drop(engines);
-    outcome
+    RunOutcome::of(&checker)
 }
 
 /// Whether the data node forgets fences now and then.
@@ -480,12 +454,8 @@ fn forgets_fences(seed: u64) -> bool {
 }
 
 fn config(proxy: usize, nodes: usize, planted: Planted) -> LocksConfig {
-    let node = |index: usize| RedisUrl {
-        endpoint: Endpoint::Tcp { host: format!("simulated-{proxy}-{index}"), port: 1 },
-        ..RedisUrl::local(1)
-    };
     LocksConfig {
-        nodes: (0..nodes).map(|index| node(index).into()).collect(),
+        nodes: lock_nodes(proxy, 0..nodes),
         max_ttl: MAX_TTL,
         default_ttl: Duration::from_millis(600),
         node_timeout: NODE_TIMEOUT,

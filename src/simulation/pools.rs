@@ -14,7 +14,7 @@ use std::{
 use tokio::time::{Instant, sleep};
 
 use super::{
-    DRIFT_FACTOR, NODE_TIMEOUT, Planted, RunOutcome,
+    DRIFT_FACTOR, NODE_TIMEOUT, Planted,
     checker::Checker,
     client::{full, ms},
     clock,
@@ -22,12 +22,12 @@ use super::{
     hold,
     network::Network,
     seeds, simulate_by,
+    world::{RunOutcome, dial, lock_nodes, must_end},
 };
 use crate::{
-    config::{Endpoint, LocksConfig, RedisUrl},
+    config::LocksConfig,
     key::{Key, Token},
     lock::{Engine, initialise},
-    net::memory::set_network,
 };
 
 const PROXIES: usize = 2;
@@ -191,12 +191,8 @@ impl Play {
 }
 
 fn config(proxy: usize) -> LocksConfig {
-    let node = |index: usize| RedisUrl {
-        endpoint: Endpoint::Tcp { host: format!("simulated-{proxy}-{index}"), port: 1 },
-        ..RedisUrl::local(1)
-    };
     LocksConfig {
-        nodes: (0..NODES).map(|index| node(index).into()).collect(),
+        nodes: lock_nodes(proxy, 0..NODES),
         max_ttl: MAX_TTL,
         default_ttl: MAX_TTL,
         node_timeout: NODE_TIMEOUT,
@@ -210,15 +206,7 @@ async fn live(seed: u64, _planted: Planted) -> RunOutcome {
     let network = Network::new(seed, NODES, 1.09, delay);
     network.keep_time(true);
     let data = Network::of_data(seed, delay, 1.0, false, false, false);
-    let (dialled, its_data) = (network.clone(), data.clone());
-    set_network(Some(Box::new(move |host| {
-        let ends: Vec<&str> = host.split('-').skip(1).collect();
-        let number = |at: usize| ends[at].parse::<usize>().unwrap();
-        match ends[0] {
-            "data" => its_data.connect(number(1), 0),
-            _ => dialled.connect(number(0), number(1)),
-        }
-    })));
+    dial(&network, Some(&data));
     let checker = Arc::new(Checker::new());
     initialise(&config(0)).await.unwrap();
     let begun = Instant::now();
@@ -239,18 +227,8 @@ async fn live(seed: u64, _planted: Planted) -> RunOutcome {
     let plays: Vec<_> = plays.collect();
     sleep(PLAYED).await;
     is_over.store(true, Ordering::Relaxed);
-    for play in plays {
-        let ended = tokio::time::timeout(Duration::from_secs(60), play).await;
-        checker.must(matches!(ended, Ok(Ok(()))), "a program never ends");
-    }
-    let outcome = RunOutcome {
-        faults: checker.faults(),
-        history: checker.history(),
-        digest: checker.digest(),
-        counts: checker.counts(),
-    };
-    drop(engines);
-    outcome
+    must_end(plays, Duration::from_secs(60), ("a program never ends", &checker)).await;
+    RunOutcome::of(&checker)
 }
 
 fn simulate(seed: u64, planted: Planted) -> RunOutcome {
