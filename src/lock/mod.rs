@@ -268,6 +268,14 @@ pub struct NoQuorum {
     pub is_unwritten: bool,
 }
 
+impl NoQuorum {
+    /// The error that a client is told.
+    pub(crate) fn told(&self) -> String {
+        let code = if self.is_unwritten { "TRYAGAIN" } else { "NOQUORUM" };
+        format!("{code} {self}")
+    }
+}
+
 impl fmt::Display for NoQuorum {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_unwritten {

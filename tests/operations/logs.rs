@@ -332,6 +332,14 @@ fn the_audit_trail_is_complete_though_nobody_reads_it_for_a_while() {
             "{words:?}: {refused:?}"
         );
     }
+    // No transaction goes on without its lock.
+    let queued = Reply::simple("QUEUED");
+    assert_eq!(client.cmd(&["MULTI"]), Reply::ok());
+    assert_eq!(client.cmd(&["SET", "own:new", "t", "NX", "PX", "60000"]), queued);
+    assert_eq!(client.cmd(&["SET", "done", "x"]), queued);
+    let refused = client.cmd(&["EXEC"]);
+    assert!(matches!(&refused, Reply::Error(error) if error.starts_with(UNWRITTEN)), "{refused:?}");
+    assert_eq!(client.cmd(&["GET", "done"]), Reply::NullBulk);
     let kept = other.cmd(&["RENEW", "mine", "t"]);
     assert!(kept.error().starts_with(UNWRITTEN), "its keeper would be another: {kept:?}");
     let unwritten = |name: &str| proxy.place.metric(name, "result=\"unwritten\"");

@@ -116,9 +116,7 @@ fn judge(
             (fenced(claim, grant.fence, desk), GuardedWrite::Fenced)
         }
         (Some(Ok(Some(_))), Some(_)) => return None,
-        (Some(Err(NotAttached::NoQuorum(why))), _) => {
-            (format!("NOQUORUM {why}"), GuardedWrite::Refused)
-        }
+        (Some(Err(NotAttached::NoQuorum(why))), _) => (why.told(), GuardedWrite::Refused),
         (Some(Err(NotAttached::FenceForgotten)), _) => {
             (FENCE_FORGOTTEN.to_owned(), GuardedWrite::Refused)
         }

@@ -65,7 +65,7 @@ fn take_in(asked: &[(Key, Token)], said: Vec<Attached>, desk: &mut Desk) -> Opti
                 desk.tokens.attach((key, token), ttl, grant, now);
             }
             Ok(None) => desk.tokens.not_held(key, token),
-            Err(NotAttached::NoQuorum(why)) => error = Some(format!("NOQUORUM {why}")),
+            Err(NotAttached::NoQuorum(why)) => error = Some(why.told()),
             Err(NotAttached::FenceForgotten) => error = Some(FENCE_FORGOTTEN.to_owned()),
         }
     }

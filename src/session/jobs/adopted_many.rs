@@ -126,7 +126,7 @@ impl Many {
 
     fn end(mut self, desk: &mut Desk) -> Progress {
         if let Some(error) = &self.failed {
-            return self.ours.unsettled(&format!("NOQUORUM {error}"), desk);
+            return self.ours.unsettled(&error.told(), desk);
         }
         let now = Instant::now();
         if let ManyWork::Acquire(ttl) | ManyWork::Extend(ttl) = self.work

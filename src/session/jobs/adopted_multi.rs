@@ -25,6 +25,7 @@ use super::{
     adopted_exec::ALONE,
     authorize,
     undo::Undo,
+    unsettled::is_unsettled,
 };
 use crate::{
     adopt::task::{AdoptTask, AdoptWork},
@@ -292,7 +293,7 @@ impl LockedTransaction {
                 };
                 if self.executed.is_none()
                     && let Some(error) = answer.strip_prefix(b"-")
-                    && error.starts_with(b"NOQUORUM ")
+                    && is_unsettled(error)
                 {
                     let error = String::from_utf8_lossy(error.trim_ascii_end()).into_owned();
                     self.give_back(desk);

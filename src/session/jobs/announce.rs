@@ -14,7 +14,7 @@ use super::{
     lock::encode_grant,
     not_asked,
     undo::Undo,
-    unsettled::unsettled,
+    unsettled::{is_unsettled, unsettled},
 };
 use crate::{
     clock::Instant,
@@ -161,7 +161,7 @@ impl Announcing {
         }
         let mut answer = Vec::new();
         encode::error_bytes(&mut answer, error);
-        match error.starts_with(b"NOQUORUM ") {
+        match is_unsettled(error) {
             true => self.ours.end_unsettled(answer),
             false => self.ours.answer(answer, None),
         }
@@ -274,7 +274,7 @@ impl Job for Raising {
                 let again = move |_: &mut Desk| announcing.raise(claim, seen);
                 return unsettled(ours, &error, desk, again);
             }
-            Err(error) => format!("NOQUORUM {error}"),
+            Err(error) => error.told(),
         };
         announcing.fail(error.as_bytes(), desk)
     }

@@ -201,7 +201,7 @@ fn tell_nobody(ours: Ours, desk: &Desk) -> Progress {
 }
 
 fn tell_silence(ours: Ours, error: &NoQuorum, desk: &Desk) -> Progress {
-    ours.refuse(&format!("NOQUORUM {error}"), Outcome::NoQuorum, desk)
+    ours.refuse(&error.told(), Outcome::NoQuorum, desk)
 }
 
 /// Tells who a client is, in two fields.

@@ -293,10 +293,8 @@ impl Job for WaitedInVain {
 
 /// Tells that too few lock nodes have answered, or that the audit trail cannot be written.
 pub(super) fn no_quorum(ours: Ours, error: &NoQuorum, desk: &Desk) -> Progress {
-    if error.is_unwritten {
-        return ours.refuse(&format!("TRYAGAIN {error}"), Outcome::Unwritten, desk);
-    }
-    ours.refuse(&format!("NOQUORUM {error}"), Outcome::NoQuorum, desk)
+    let outcome = if error.is_unwritten { Outcome::Unwritten } else { Outcome::NoQuorum };
+    ours.refuse(&error.told(), outcome, desk)
 }
 
 /// Appends the reply to a LOCK that was granted, or a LOCK.ATTACH.

@@ -59,7 +59,7 @@ pub(super) fn unsettled(
     }
     match pause(ours) {
         Some(pause) => rest(ours, pause, desk, anew),
-        None => ours.unsettled(&format!("NOQUORUM {error}"), desk),
+        None => ours.unsettled(&error.told(), desk),
     }
 }
 
@@ -95,6 +95,11 @@ fn pause(ours: Ours) -> Option<Duration> {
     let waited = Instant::now().saturating_duration_since(ours.since);
     let [least, most] = PAUSES;
     (waited < PATIENCE).then(|| (waited / 2).clamp(least, most))
+}
+
+/// Whether this error says that nothing was settled, so that nothing may rest on the command.
+pub(super) fn is_unsettled(error: &[u8]) -> bool {
+    error.starts_with(b"NOQUORUM ") || error.starts_with(b"TRYAGAIN ")
 }
 
 impl Ours {
