@@ -14,12 +14,13 @@ MODEL := --manifest-path tests/model/Cargo.toml --target-dir target/model --quie
 # Each for a share of the time; the one that runs real servers for three.
 FUZZ := requests replies grammar bodies configuration node_replies differential differential differential
 
-.PHONY: help run test model lint bench chaos fuzz compat suites dist dist-test fresh-test advisories docker docker-test chart-test docs picture
+.PHONY: help run test model races lint bench chaos fuzz compat suites dist dist-test fresh-test advisories docker docker-test chart-test docs picture
 
 help:
 	@echo "make run     a whole deployment on this machine: proxy, data node, five lock nodes"
 	@echo "make test    formatting, lints, and every test against real servers and clients"
-	@echo "make model   the model of the algorithm alone, through every state within bounds (ONLY=--ignored: wide)"
+	@echo "make model   the model of the algorithm, through every state within bounds, wide ones too (ONLY=--ignored)"
+	@echo "make races   the races between proxies, ten times as long as in make test (ROUNDS=n)"
 	@echo "make bench   what commands and locks cost, beside other proxies and lock libraries"
 	@echo "make chaos   everything fails, for minutes: simulated (SEEDS=n), and with real processes"
 	@echo "             in network namespaces, as root (MINUTES=n); SEED=n; planted faults are found"
@@ -27,7 +28,7 @@ help:
 	@echo "             TIME=seconds in all (600); needs a nightly"
 	@echo "make compat  a running proxy of another version is replaced, and replaces this one (BEFORE=rev)"
 	@echo "make suites  lock libraries' own tests, on Redis and through a proxy that adopts their locks"
-	@echo "make lint    formatting and lints alone"
+	@echo "make lint    formatting, lints and the links of the code's documentation"
 	@echo "make dist    what can be downloaded: a static binary as tar.gz, .deb and .rpm, into target/packages"
 	@echo "make dist-test  installs them in fresh roots of Debian, and locks there; as root"
 	@echo "make fresh-test  make run and make test in a bare Debian 12 with Rust and make (ONLY=run); as root"
@@ -39,19 +40,20 @@ help:
 
 run:
 	@scripts/setup.sh run
-	$(CARGO) build --profile quick --bin lockgate --quiet
-	@exec target/quick/lockgate dev
+	$(CARGO) build --bin lockgate --quiet
+	@exec target/debug/lockgate dev
 
 lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --all-targets --quiet -- -D warnings
 	$(CARGO) clippy $(MODEL) --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" $(CARGO) doc --no-deps --quiet
 
 test:
 	@CARGO=$(CARGO) THREADS=$(THREADS) scripts/test.sh
 
 model:
-	$(CARGO) test $(MODEL) -- $(ONLY)
+	$(CARGO) test $(MODEL) -- $(or $(ONLY),--include-ignored)
 
 bench:
 	@scripts/setup.sh bench
@@ -59,6 +61,12 @@ bench:
 	$(CARGO) build --release --bins --quiet
 	$(CARGO) build --release --examples --quiet
 	@export PYTHONUNBUFFERED=1; failed=0; bench/run || failed=1; bench/locks || failed=1; bench/guards || failed=1; bench/adopt || failed=1; bench/idle || failed=1; bench/follow || failed=1; bench/shards || failed=1; bench/wakeups || failed=1; bench/pages || failed=1; exit $$failed
+
+# Races between proxies and clients, with ten times as many rounds as in `make test`.
+races:
+	@scripts/setup.sh test
+	LOCKGATE_ROUNDS=$(or $(ROUNDS),10) $(CARGO) test --quiet --test servers -- --test-threads=1 \
+		forgets_nobody crosses_an_unlock
 
 chaos:
 	@scripts/setup.sh chaos

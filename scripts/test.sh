@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# `make test`: formatting, lints, docs and all tests. The tests' clients are installed while the tests are built, and lints run
-# beside what computes. The tests with real servers follow alone: their time limits are for a machine that has time.
+# `make test`: formatting, lints and all tests. The build lints what it compiles: clippy is the compiler. The tests'
+# clients are installed beside it. What computes has the time that the tests with real servers leave, whose time limits
+# are for a machine that has time.
 # What each part says goes to a file in target/tests/, and is shown where the part fails.
-# THREADS is how many tests run side by side.
+# THREADS is how many tests with servers run side by side.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo=${CARGO:-cargo}
 threads=${THREADS:-$((4 * $(nproc)))}
-model=(--manifest-path tests/model/Cargo.toml --target-dir target/model --quiet)
+model=(--manifest-path tests/model/Cargo.toml --target-dir target/model)
 logs=target/tests
 rm -rf "$logs"
 mkdir -p "$logs"
@@ -24,14 +25,9 @@ part() {
     printf '%4d s  %-14s FAILED\n' $((SECONDS - begun)) "$name"
   fi
 }
-beside() { part "$@" & }
-lints() {
-  nice -n 15 "$cargo" clippy --all-targets --quiet -- -D warnings
-  nice -n 15 "$cargo" clippy "${model[@]}" --all-targets -- -D warnings
-}
-docs() {
-  RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" nice -n 15 "$cargo" doc --no-deps --quiet
-}
+# With what is left of the processors.
+spare() { nice -n 19 "$@"; }
+lint_and() { RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-Dwarnings__CLIPPY_HACKERY__ "$@"; }
 # The name of a test binary, whose file has a hash behind it; with the hash where another has the name.
 named() {
   local name
@@ -44,10 +40,9 @@ trap 'kill $(jobs -p) 2>/dev/null || :' EXIT
 scripts/setup.sh run
 "$cargo" fmt --all --check
 "$cargo" fmt --manifest-path tests/model/Cargo.toml --check
-beside setup scripts/setup.sh test
+part setup spare scripts/setup.sh test &
 setup=$!
-beside model nice -n 10 "$cargo" test "${model[@]}"
-"$cargo" test --no-run 2>&1 | tee "$logs/build.log" | { grep -E '^(warning|error)' -A 12 || :; }
+lint_and "$cargo" test --no-run 2>&1 | tee "$logs/build.log" | { grep -E '^(warning|error)' -A 12 || :; }
 mapfile -t binaries < <(sed -n 's/^ *Executable .* (\(.*\))$/\1/p' "$logs/build.log")
 [ ${#binaries[@]} -gt 5 ] || { echo "the tests were not built: $logs/build.log" >&2; exit 1; }
 wait "$setup"
@@ -61,12 +56,13 @@ for binary in "${binaries[@]}"; do
     *) compute+=("$binary") ;;
   esac
 done
-both() { part lints lints; part docs docs; }
-both &
-for binary in "${compute[@]}"; do part "$(named "$binary")" "$binary" --test-threads 2; done
-wait
+{
+  for binary in "${compute[@]}"; do part "$(named "$binary")" spare "$binary" --test-threads 1; done
+  part model lint_and spare "$cargo" test "${model[@]}" --quiet -- --test-threads 1
+} &
 part servers "$servers" --test-threads "$threads"
 for binary in "${alone[@]}"; do part "$(named "$binary")" "$binary" --test-threads 2; done
+wait
 
 for file in "$logs"/*.failed; do
   [ -e "$file" ] || break

@@ -311,7 +311,7 @@ fn a_connection_that_ends_leaves_the_lock_it_is_attached_to() {
     let mut other = attached(&proxy, &grant.token);
     other.hang_up();
     eventually("it is gone", || proxy.metric("lockgate_client_connections", "") == 1.0);
-    assert_eq!(proxy.nodes_with(&format!("lock:{LOCK}")), 5);
+    proxy.assert_on_nodes(&format!("lock:{LOCK}"), 5);
     assert_eq!(write(&mut owner), Reply::Int(1));
 }
 

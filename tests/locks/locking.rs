@@ -105,7 +105,7 @@ fn bad_words_are_refused_in_redis_wording_and_harm_nothing() {
         assert_eq!(replies[1].error(), error, "{:?}", &words[..words.len().min(3)]);
         assert_eq!(replies[2], Reply::bulk("behind"), "{words:?}");
     }
-    assert_eq!(proxy.nodes_with("lock:a"), 0);
+    proxy.assert_on_nodes("lock:a", 0);
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn who_was_refused_a_lock_cannot_free_it() {
                 assert_eq!(b.cmd(&["RENEW", key, "host", "PX", "60000"]), Reply::Int(0));
                 assert_eq!(b.cmd(&["RENEW", key, "host"]), Reply::Int(0));
             }
-            assert_eq!(proxy.on_nodes(&format!("lock:{key}")), vec![Reply::bulk("host"); 3]);
+            proxy.assert_value_on_nodes(&format!("lock:{key}"), "host");
             assert_eq!(a.cmd(&["UNLOCK", key, "host"]), Reply::Int(1));
             // A grant made since is the client's own, over another connection of its pool.
             a.cmd(held).grant();
@@ -584,7 +584,7 @@ fn a_client_that_hangs_up_during_its_lock_leaves_nothing() {
         proxy.node(2).thaw().unwrap();
         eventually("the others are free", || proxy.nodes_with("lock:k") == 0);
         thread::sleep(ms(50));
-        assert_eq!(proxy.nodes_with("lock:k"), 0);
+        proxy.assert_on_nodes("lock:k", 0);
         assert_eq!(proxy.client().cmd(&["EXISTS", "under-lock"]), Reply::Int(0));
         eventually("it is counted", || {
             proxy.metric("lockgate_lock_requests_total", "aborted") == 1.0

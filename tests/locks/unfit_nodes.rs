@@ -402,6 +402,7 @@ fn lock_often(port: u16, name: &str, end: &AtomicBool) -> (usize, Vec<String>) {
             Reply::Int(1) => {}
             other => errors.push(format!("UNLOCK: {other:?}")),
         }
+        thread::sleep(ms(2));
     }
     (granted, errors)
 }

@@ -14,7 +14,7 @@
 //! `src/lock/quorum.rs` itself.
 //!
 //! The model is a package of its own, built with optimisation: it does nothing but compute. `make model` runs it, and
-//! `make model ONLY=--ignored` its long runs.
+//! `make test` its short runs.
 
 #![allow(
     clippy::unwrap_used,
@@ -306,7 +306,7 @@ fn what_is_unlocked_elsewhere_is_not_taken_anew_by_its_claim() {
 
 /// UNLOCKs through a proxy that does not know the grant, in bounds too wide for each run.
 #[test]
-#[ignore = "takes minutes"]
+#[ignore = "takes long: make model"]
 fn an_unlock_elsewhere_holds_in_wider_bounds() {
     holds("unlocked and locked again", unlocked_and_locked_again());
     holds("unlocked and healed", unlocked_and_healed());
@@ -339,7 +339,7 @@ fn renewals_put_a_lock_back() {
 
 /// Claims and heals in bounds too wide for each run.
 #[test]
-#[ignore = "takes minutes"]
+#[ignore = "takes long: make model"]
 fn claims_and_heals_hold_in_wider_bounds() {
     let twice = Setup { locks: [2, 1, 0], ..one_token() };
     breaks("release by token", HOLDER, planted(Fault::ReleaseByToken, twice));
@@ -403,7 +403,7 @@ fn locks_hold_when_locked_again() {
 
 /// Two faults at once that other runs have one at a time.
 #[test]
-#[ignore = "takes minutes"]
+#[ignore = "takes long: make model"]
 fn locks_hold_in_wider_bounds() {
     let properties = ALWAYS;
     let base = Setup { locks: [1, 1, 0], properties, ..one_proxy() };
@@ -484,6 +484,7 @@ fn a_shorter_lock_that_fails_leaves_the_grant_before_it() {
 /// A second round that counted a node on which another attempt has the lock would not be seen by
 /// that attempt, which was given its fence there before.
 #[test]
+#[ignore = "takes long: make model"]
 fn a_fence_is_raised_where_its_attempt_has_the_lock() {
     breaks("raised anywhere", FENCE, planted(Fault::RaiseAnywhere, slow_loss()));
     holds("raised where held", slow_loss());
@@ -572,7 +573,7 @@ fn rounds() -> epochs::Setup {
 
 /// Runs too large for every test: nothing breaks in them.
 #[test]
-#[ignore = "takes minutes"]
+#[ignore = "takes long: make model"]
 fn who_may_vote_holds_in_every_order() {
     epochs_hold("rounds", rounds());
     epochs_hold("one address leads elsewhere", exchange());
@@ -625,7 +626,7 @@ fn one_after_the_other() -> epochs::Setup {
 }
 
 #[test]
-#[ignore = "takes minutes"]
+#[ignore = "takes long: make model"]
 fn votes_of_lost_seats_do_not_meet_those_of_the_next_epoch() {
     let fault = epochs::Fault::MixedVotes;
     epochs_break("mixed votes", fault, COUNTS, one_after_the_other());
@@ -701,7 +702,7 @@ fn begun_and_cut() -> epochs::Setup {
 }
 
 #[test]
-#[ignore = "takes minutes"]
+#[ignore = "takes long: make model"]
 fn what_was_begun_holds_in_wider_bounds() {
     let all = &[ONE_COUNTS, ONE_EPOCH, ONWARD, NOT_STUCK];
     let written = epochs::Setup { looks: [2, 2], properties: all, ..begun() };
@@ -767,6 +768,7 @@ fn failover_breaks(name: &str, fault: failover::Fault, setup: failover::Setup) {
 }
 
 #[test]
+#[ignore = "takes long: make model"]
 fn a_lock_is_held_once_where_its_only_node_fails_over() {
     failover_holds("a failover", alone());
     failover_holds("a failover to a clock that is behind", failover::Setup { skew: 2, ..alone() });
@@ -775,7 +777,7 @@ fn a_lock_is_held_once_where_its_only_node_fails_over() {
 }
 
 #[test]
-#[ignore = "takes minutes"]
+#[ignore = "takes long: make model"]
 fn failovers_hold_in_wider_bounds() {
     let more = failover::Setup { locks: [2, 2], renewals: 3, promotions: 2, skew: 1, ..alone() };
     failover_holds("failovers, with two locks of each", more);
@@ -784,6 +786,7 @@ fn failovers_hold_in_wider_bounds() {
 }
 
 #[test]
+#[ignore = "takes long: make model"]
 fn whoever_is_promoted_waits_and_renews_what_a_proxy_knows() {
     failover_breaks("no wait", failover::Fault::NoWait, alone());
     failover_breaks("wait without confirm", failover::Fault::WaitWithoutConfirm, alone());
@@ -953,7 +956,7 @@ fn guarded_writes_are_in_order_again_after_the_data_node_forgot() {
 }
 
 #[test]
-#[ignore = "takes minutes"]
+#[ignore = "takes long: make model"]
 fn guarded_writes_hold_in_wider_bounds() {
     let setup = guards::Setup { locks: [2, 1, 1], writes: 2, stops: 1, ..guarded() };
     guards_hold("more guarded writes and ends", setup);
@@ -1138,6 +1141,7 @@ fn released() -> change::Setup {
 const GRANTS_ON: &[&str] = &[ONE_HOLDS, ONE_DECISION, FENCES_ONWARD, STAYS_RELEASED, GRANTED_BY_B];
 
 #[test]
+#[ignore = "takes long: make model"]
 fn locks_outlive_a_change_of_nodes() {
     for away in [0, 2] {
         change_holds("a change", change::Setup { away: Some(away), ..changed() });
@@ -1207,6 +1211,7 @@ fn released_behind() -> change::Setup {
 }
 
 #[test]
+#[ignore = "takes long: make model"]
 fn a_change_that_cannot_begin_is_copied_anew() {
     change_holds("a change is copied anew", decided());
     let setup = change::Setup { renewals: 1, locks: [0, 0], restarts: 0, ..decided() };
@@ -1228,7 +1233,7 @@ fn a_proxy_may_go_to_other_nodes_by_the_marker_of_one() {
 }
 
 #[test]
-#[ignore = "takes minutes"]
+#[ignore = "takes long: make model"]
 fn changes_hold_in_wider_bounds() {
     let any = change::Setup { renewals: 0, properties: GRANTS_ON, ..changed() };
     change_holds("a change, by any quorum", any);
@@ -1259,6 +1264,7 @@ const DECISION: &[&str; 1] = &[ONE_DECISION];
 const RELEASED: &[&str; 1] = &[STAYS_RELEASED];
 
 #[test]
+#[ignore = "takes long: make model"]
 fn what_is_copied_must_be_what_a_sealed_quorum_has() {
     use change::{Fault, Start};
     let base = || change::Setup { away: Some(0), renewals: 0, ..changed() };

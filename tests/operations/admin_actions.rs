@@ -45,9 +45,9 @@ fn a_lock_is_freed_by_its_fence_and_its_holder_is_told() {
         post(&proxy, "/api/locks/unlock", &body)
     };
     assert_eq!(unlock(first.fence - 1), freed(false));
-    assert_eq!(proxy.nodes_with("lock:job"), 3);
+    proxy.assert_on_nodes("lock:job", 3);
     assert_eq!(unlock(first.fence), freed(true));
-    assert_eq!(proxy.nodes_with("lock:job"), 0);
+    proxy.assert_on_nodes("lock:job", 0);
     assert!(holder.cmd(&["PING"]).error().starts_with("LOCKLOST"));
     assert_eq!(unlock(first.fence), freed(false));
 
@@ -90,12 +90,12 @@ fn late_writes_of_the_last_holder_are_refused_before_the_lock_is_free() {
     assert_eq!(direct.cmd(&["ACL", "SETUSER", "default", "-eval"]), Reply::ok());
     let (status, told) = post(&proxy, "/api/locks/unlock", &unlock);
     assert!(status == 502 && told["error"].as_str().unwrap().contains("NOPERM"), "{status} {told}");
-    assert_eq!(proxy.nodes_with("lock:account:1"), 3);
+    proxy.assert_on_nodes("lock:account:1", 3);
     assert_eq!(direct.cmd(&["ACL", "SETUSER", "default", "+eval"]), Reply::ok());
     assert_eq!(holder.cmd(&["SET", "account:1", "150"]), Reply::ok());
 
     assert_eq!(post(&proxy, "/api/locks/unlock", &unlock), freed(true));
-    assert_eq!(proxy.nodes_with("lock:account:1"), 0);
+    proxy.assert_on_nodes("lock:account:1", 0);
     assert!(holder.cmd(&["SET", "account:1", "200"]).error().starts_with("FENCED 'account:1'"));
     assert_eq!(direct.cmd(&["GET", "account:1"]), Reply::bulk("150"));
     let second = proxy.client().cmd(&["LOCK", "account:1", "PX", "60000"]).grant();
@@ -105,7 +105,7 @@ fn late_writes_of_the_last_holder_are_refused_before_the_lock_is_free() {
     proxy.data().kill().unwrap();
     let any = r#"{"key": "account:1", "any": true}"#;
     assert_eq!(post(&proxy, "/api/locks/unlock", any).0, 502);
-    assert_eq!(proxy.nodes_with("lock:account:1"), 3);
+    proxy.assert_on_nodes("lock:account:1", 3);
     assert_eq!(proxy.metric("lockgate_operator_unlocks_total", "result=\"failed\""), 2.0);
     assert_eq!(count(&proxy, "action=\"unlock\",result=\"failed\""), 2.0);
     // A lock of no guard does not need it.
@@ -185,7 +185,8 @@ fn nothing_is_done_for_who_may_not() {
         (status, &told["error"]),
         (403, &"read only: no admin.token is in the configuration".into())
     );
-    assert_eq!((proxy.nodes_with("lock:job"), count(&proxy, "result=\"denied\"")), (3, 1.0));
+    proxy.assert_on_nodes("lock:job", 3);
+    assert_eq!(count(&proxy, "result=\"denied\""), 1.0);
 
     let proxy = Proxy::with().nodes(3).admin_token(TOKEN).start();
     proxy.client().cmd(&["LOCK", "job", "PX", "60000"]).grant();
@@ -228,7 +229,7 @@ fn nothing_is_done_for_who_may_not() {
         );
         assert!(answer.starts_with("HTTP/1.1 421") && !answer.contains("job"), "{answer}");
     }
-    assert_eq!(proxy.nodes_with("lock:job"), 3);
+    proxy.assert_on_nodes("lock:job", 3);
     // The same with the page's own origin.
     let own = format!("{}Origin: http://127.0.0.1:{}\r\n", headers(), proxy.admin_port());
     assert_eq!(read(&proxy.http_post("/api/locks/unlock", &own, any)), freed(true));
@@ -358,7 +359,7 @@ fn requests_that_make_no_sense_are_refused_and_harm_nobody() {
     }
     // A head that goes on and on is given up.
     assert!(!proxy.http_bytes(b"GET /api/status HTTP/1.1\r\nHost: ").starts_with("HTTP/1.1 200"));
-    assert_eq!(proxy.nodes_with("lock:job"), 3);
+    proxy.assert_on_nodes("lock:job", 3);
     assert!(proxy.http("/api/status").starts_with("HTTP/1.1 200"));
     assert_eq!(count(&proxy, "result=\"ok\""), 0.0);
 }

@@ -75,7 +75,7 @@ fn an_empty_value_is_an_empty_value_past_the_proxy_too() {
         }
         assert_eq!(other.cmd(release), Reply::Int(1), "{release:?}");
         assert_eq!(past.cmd(&["EXISTS", "lock:job"]), Reply::Int(0));
-        assert_eq!(proxy.nodes_with("lock:job"), 0);
+        proxy.assert_on_nodes("lock:job", 0);
         // One that was taken past the proxy is read, renewed and freed through it.
         assert_eq!(past.cmd(&take), Reply::ok());
         assert_eq!(client.cmd(&take), Reply::NullBulk);
@@ -130,7 +130,7 @@ fn three_kinds_of_clients_exclude_one_another() {
     assert_eq!(past.cmd(&TAKE), Reply::ok());
     assert_eq!(old.cmd(&["SET", "lock:job", "u", "NX", "PX", "20000"]), Reply::NullBulk);
     assert_eq!(new.cmd(&lock), Reply::NullArray);
-    assert_eq!(proxy.nodes_with("lock:job"), 0);
+    proxy.assert_on_nodes("lock:job", 0);
     assert_eq!(old.cmd(&["GET", "lock:job"]), Reply::bulk("t"));
     assert_eq!(old.cmd(&["STRLEN", "lock:job"]), Reply::Int(1));
     assert_eq!(old.cmd(&["DEL", "lock:job"]), Reply::Int(1), "as it would without the proxy");
@@ -141,7 +141,7 @@ fn three_kinds_of_clients_exclude_one_another() {
     assert_eq!(past.cmd(&release), Reply::Int(1));
     // Adopted.
     eventually("what is known of it is forgotten", || old.cmd(&TAKE) == Reply::ok());
-    assert_eq!(proxy.nodes_with("lock:job"), 3);
+    proxy.assert_on_nodes("lock:job", 3);
     assert_eq!(past.cmd(&["SET", "lock:job", "u", "NX", "PX", "20000"]), Reply::NullBulk);
     assert_eq!(new.cmd(&lock), Reply::NullArray);
     assert!(left(&mut past, "lock:job") > 20_500, "it outlasts what the client believes");
@@ -149,7 +149,7 @@ fn three_kinds_of_clients_exclude_one_another() {
     assert!(left(&mut past, "lock:job") > 30_500);
     assert_eq!(old.cmd(&release), Reply::Int(1));
     assert_eq!(past.cmd(&["EXISTS", "lock:job"]), Reply::Int(0));
-    assert_eq!(proxy.nodes_with("lock:job"), 0);
+    proxy.assert_on_nodes("lock:job", 0);
     // LOCK.
     let grant = new.cmd(&lock).grant();
     assert_eq!(past.cmd(&TAKE), Reply::NullBulk);
@@ -237,7 +237,7 @@ fn a_data_node_that_does_not_answer_grants_nothing() {
         let expected = "NOQUORUM a bridged lock needs the data node too, which failed: ";
         assert!(said.error_text().starts_with(expected), "{words:?}: {said:?}");
     }
-    assert_eq!(proxy.nodes_with("lock:job"), 0);
+    proxy.assert_on_nodes("lock:job", 0);
     proxy.data().thaw().unwrap();
     // A key that may have been taken runs out.
     eventually("it is free", || new.cmd(&["LOCK", "job", "t", "PX", "1000"]) != Reply::NullArray);
@@ -283,7 +283,7 @@ fn modes_change_step_by_step_under_connected_clients() {
     // What was taken before is the client's still, and excludes LOCK.
     assert_eq!(new.cmd(&["LOCK", "job", "PX", "1000"]), Reply::NullArray);
     assert_eq!(old.cmd(&extend), Reply::Int(1));
-    assert_eq!(proxy.nodes_with("lock:job"), 3, "it has the quorum from now on");
+    proxy.assert_on_nodes("lock:job", 3);
     assert_eq!(old.cmd(&release), Reply::Int(1));
     assert_eq!(past.cmd(&["EXISTS", "lock:job"]), Reply::Int(0));
     assert_eq!(old.cmd(&TAKE), Reply::ok());
@@ -292,7 +292,7 @@ fn modes_change_step_by_step_under_connected_clients() {
     assert_eq!(old.cmd(&extend), Reply::Int(1));
     assert_eq!(old.cmd(&["GET", "lock:job"]), Reply::bulk("t"));
     assert_eq!(old.cmd(&release), Reply::Int(1));
-    assert_eq!(proxy.nodes_with("lock:job"), 0);
+    proxy.assert_on_nodes("lock:job", 0);
     past.cmd(&["DEL", "lock:job"]);
     assert_eq!(old.cmd(&TAKE), Reply::ok());
     assert_eq!(past.cmd(&["EXISTS", "lock:job"]), Reply::Int(0));
@@ -516,7 +516,7 @@ fn who_waited_through_the_step_is_granted_the_key_too() {
             assert_eq!(b.reply(), Reply::NullArray);
             eventually("it is given back", || proxy.nodes_with("lock:job") == 0);
         }
-        assert_eq!(proxy.nodes_with("lock:job"), 0);
+        proxy.assert_on_nodes("lock:job", 0);
         past.cmd(&["DEL", "lock:job"]);
         step(&proxy, "bridge", "enforce");
     }

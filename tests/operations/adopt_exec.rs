@@ -227,7 +227,7 @@ fn a_transaction_is_answered_as_redis_does_in_whichever_pieces_it_comes() {
         for (words, expected) in commands.iter().zip(&expected) {
             assert_eq!(client.reply(), *expected, "{words:?}");
         }
-        assert_eq!(proxy.nodes_with("lock:job"), 0);
+        proxy.assert_on_nodes("lock:job", 0);
     }
 }
 
@@ -400,7 +400,7 @@ fn replies_that_are_off_change_nothing() {
     client.send(&encode(&["CLIENT", "REPLY", "ON"]));
     assert_eq!(client.reply(), Reply::ok());
     assert_eq!(client.cmd(&["EXISTS", "lock:job"]), Reply::Int(0));
-    assert_eq!(proxy.nodes_with("lock:job"), 0);
+    proxy.assert_on_nodes("lock:job", 0);
 }
 
 #[test]
@@ -501,7 +501,7 @@ fn callers_that_share_a_connection_exclude_one_another() {
         caller.join().unwrap();
     }
     assert!(entered.load(Ordering::SeqCst) > 10, "{entered:?}");
-    assert_eq!(proxy.nodes_with("lock:job"), 0);
+    proxy.assert_on_nodes("lock:job", 0);
     let mut redis = proxy.data_client();
     assert_eq!(redis.cmd(&["EXISTS", "lock:job"]), Reply::Int(0));
 }

@@ -43,7 +43,7 @@ fn flushing_frees_the_locks_of_its_database_where_the_rule_says_so() {
             let said = client.pipe(&all);
             let expected = [Reply::ok(), Reply::NullBulk, Reply::NullBulk, Reply::ok()];
             assert_eq!(said, expected, "{mode} {flush:?}");
-            assert_eq!(proxy.nodes_with("lock:l:a"), 0);
+            proxy.assert_on_nodes("lock:l:a", 0);
             let left = if is_all { Reply::NullBulk } else { Reply::bulk("t") };
             assert_eq!(third.cmd(&["GET", "lock:a"]), left, "{mode} {flush:?}");
             // Locks of other rules, and of LOCK clients, stay.

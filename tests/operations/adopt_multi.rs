@@ -72,7 +72,7 @@ fn replies_are_those_of_redis_each_at_its_place() {
             let expected = say(&mut redis, ["key:k", "key:l", "key:m", "other:n", "other:x"]);
             assert_eq!(said, expected, "{mode}: {inside:?}");
         }
-        assert_eq!(proxy.nodes_with("lock:k"), 0);
+        proxy.assert_on_nodes("lock:k", 0);
         // Past the proxy nothing is left of a lock.
         assert_eq!(redis.cmd(&["EXISTS", "lock:k", "lock:l"]), Reply::Int(0));
     }
@@ -188,7 +188,7 @@ fn who_may_not_lock_is_told_where_redis_would() {
     let mut client = proxy.client();
     client.cmd(&["SELECT", "7"]);
     assert_eq!(transaction(&mut client, &[TAKE])[2], Reply::Array(vec![Reply::ok()]));
-    assert_eq!(proxy.nodes_with("lock:7:job"), 3);
+    proxy.assert_on_nodes("lock:7:job", 3);
     let said = transaction(&mut client, &[&["SELECT", "3"], TAKE]);
     let expected = "ERR an adopted lock behind SELECT needs CLIENT INFO (adopt)";
     assert_eq!(said[2].error(), expected);
@@ -218,7 +218,7 @@ fn what_cannot_be_undone_is_refused_inside() {
     assert_eq!(client.cmd(TAKE), Reply::ok());
     let said = transaction(&mut client, &[&["SET", "work:1", "x"], &["DEL", "lock:job"]]);
     assert_eq!(said[3], Reply::Array(vec![Reply::ok(), Reply::Int(1)]), "{said:?}");
-    assert_eq!(proxy.nodes_with("lock:job"), 0);
+    proxy.assert_on_nodes("lock:job", 0);
     let said = transaction(&mut client, &[&["SET", "work:1", "y"], &["GET", "lock:job"]]);
     assert!(said[3].error().starts_with("EXECABORT"), "{said:?}");
 }

@@ -112,7 +112,7 @@ fn what_cannot_change_is_named_and_stays() {
     let mut client = proxy.client();
     assert!(client.cmd(&["LOCK", "k", "PX", "60001"]).error().contains("60000"));
     assert!(client.cmd(&["LOCK", "k"]).grant().validity <= 10_000);
-    assert_eq!(proxy.nodes_with("a:k"), 1);
+    proxy.assert_on_nodes("a:k", 1);
 }
 
 #[test]

@@ -356,7 +356,7 @@ fn a_token_that_is_wrong_or_not_taken_any_more_is_told_and_forgotten() {
     eventually("no button is left", || {
         page.run("document.querySelectorAll('td button').length") == 0
     });
-    assert_eq!(proxy.nodes_with("lock:other"), 3);
+    proxy.assert_on_nodes("lock:other", 3);
 }
 
 #[test]

@@ -21,11 +21,6 @@ fn unlock(client: &mut Client, key: &str, fence: i64) -> Reply {
     client.cmd(&["LOCKGATE", "UNLOCK", key, "FENCE", &fence.to_string()])
 }
 
-/// A lock's values on all nodes.
-fn everywhere(token: &str) -> [Reply; 3] {
-    std::array::from_fn(|_| Reply::bulk(token))
-}
-
 #[test]
 fn a_lease_is_taken_back_by_its_fence_alone_and_a_waiter_has_it() {
     let proxy = deployment();
@@ -37,20 +32,20 @@ fn a_lease_is_taken_back_by_its_fence_alone_and_a_waiter_has_it() {
 
     assert_eq!(unlock(&mut operator, "job", first.fence - 1), Reply::Int(0));
     assert_eq!(unlock(&mut operator, "other", first.fence), Reply::Int(0));
-    assert_eq!(proxy.on_nodes("lock:job"), everywhere(&first.token));
+    proxy.assert_value_on_nodes("lock:job", &first.token);
     assert_eq!(unlock(&mut operator, "job", first.fence), Reply::Int(1));
     let second = waiter.reply().grant();
     assert!(second.fence > first.fence);
-    assert_eq!(proxy.nodes_with("lockgate:ended:lock:job"), 3, "nobody puts the first back");
+    proxy.assert_on_nodes("lockgate:ended:lock:job", 3);
 
     // The next holder's is another grant.
     assert_eq!(unlock(&mut operator, "job", first.fence), Reply::Int(0));
     assert_eq!(holder.cmd(&["RENEW", "job", "PX", "60000"]), Reply::Int(0));
     assert_eq!(holder.cmd(&["UNLOCK", "job"]), Reply::Int(0));
-    assert_eq!(proxy.on_nodes("lock:job"), everywhere(&second.token));
+    proxy.assert_value_on_nodes("lock:job", &second.token);
     assert_eq!(operator.cmd(&["lockgate", "unlock", "job", "any"]), Reply::Int(1));
     assert_eq!(operator.cmd(&["LOCKGATE", "UNLOCK", "job", "ANY"]), Reply::Int(0));
-    assert_eq!(proxy.nodes_with("lock:job"), 0);
+    proxy.assert_on_nodes("lock:job", 0);
 
     assert_eq!(proxy.metric("lockgate_operator_unlocks_total", "result=\"ok\""), 2.0);
     assert_eq!(proxy.metric("lockgate_operator_unlocks_total", "result=\"not_held\""), 4.0);
@@ -74,7 +69,7 @@ fn the_holder_of_a_session_lock_is_told_and_nobody_puts_it_back() {
     assert_eq!(unlock(&mut operator, "job", first.fence), Reply::Int(1));
     // Two renewals would have come meanwhile.
     std::thread::sleep(Duration::from_millis(1500));
-    assert_eq!(proxy.nodes_with("lock:job"), 0);
+    proxy.assert_on_nodes("lock:job", 0);
     assert!(holder.cmd(&["SET", "x", "1"]).error().starts_with("LOCKLOST the lock 'job' was lost"));
     assert_eq!(holder.cmd(&["GET", "x"]), Reply::NullBulk, "it was not carried out");
     assert_eq!(proxy.metric("lockgate_lost_locks_total", "reason=\"operator\""), 1.0);
@@ -102,8 +97,8 @@ fn a_proxy_that_renews_a_lock_does_not_bring_it_back() {
     });
     assert!(holder.cmd(&["PING"]).error().starts_with("LOCKLOST"));
     assert_eq!(late.cmd(&["RENEW", "lease", "PX", "60000"]), Reply::Int(0));
-    assert_eq!(proxy.on_nodes("lock:job"), everywhere(&second.token));
-    assert_eq!(proxy.nodes_with("lock:lease"), 0);
+    proxy.assert_value_on_nodes("lock:job", &second.token);
+    proxy.assert_on_nodes("lock:lease", 0);
 }
 
 #[test]
@@ -120,11 +115,11 @@ fn a_proxy_that_slept_or_died_is_not_needed() {
     other.thaw();
     eventually("its keeper finds out", || other.metric("lockgate_lost_locks_total", "") == 1.0);
     assert!(holder.cmd(&["PING"]).error().starts_with("LOCKLOST"));
-    assert_eq!(proxy.on_nodes("lock:job"), everywhere(&second.token));
+    proxy.assert_value_on_nodes("lock:job", &second.token);
     other.kill();
     assert_eq!(unlock(&mut operator, "lease", lease.fence + 1), Reply::Int(0));
     assert_eq!(unlock(&mut operator, "lease", lease.fence), Reply::Int(1));
-    assert_eq!(proxy.nodes_with("lock:lease"), 0);
+    proxy.assert_on_nodes("lock:lease", 0);
 }
 
 #[test]
@@ -142,7 +137,7 @@ fn too_few_lock_nodes_are_told_and_it_can_be_repeated() {
         proxy.node(node).thaw().unwrap();
     }
     eventually("they answer again", || unlock(&mut operator, "job", first.fence) == Reply::Int(1));
-    assert_eq!(proxy.nodes_with("lock:job"), 0);
+    proxy.assert_on_nodes("lock:job", 0);
     assert!(proxy.metric("lockgate_operator_unlocks_total", "result=\"no_quorum\"") >= 2.0);
 }
 
@@ -164,7 +159,7 @@ fn late_writes_of_the_last_holder_are_refused_at_once() {
     }
     operator.cmd(&["AUTH", "op", "op"]);
     assert!(unlock(&mut operator, "account:1", first.fence).error().starts_with("NOPERM"));
-    assert_eq!(proxy.on_nodes("lock:account:1"), everywhere(&first.token));
+    proxy.assert_value_on_nodes("lock:account:1", &first.token);
     assert_eq!(holder.cmd(&["SET", "account:1", "150"]), Reply::ok());
     assert_eq!(proxy.metric("lockgate_operator_unlocks_total", "result=\"failed\""), 1.0);
     for parts in [&[BEGINS][..], &["an operator has not taken a lock back", "NOPERM"]] {
@@ -178,7 +173,7 @@ fn late_writes_of_the_last_holder_are_refused_at_once() {
     operator.send(&encode(&["LOCKGATE", "UNLOCK", "account:1", "ANY"]));
     operator.send(&encode(&["CLIENT", "REPLY", "ON"]));
     assert_eq!(operator.reply(), Reply::ok());
-    assert_eq!(proxy.nodes_with("lock:account:1"), 0);
+    proxy.assert_on_nodes("lock:account:1", 0);
     assert!(holder.cmd(&["SET", "account:1", "200"]).error().starts_with("FENCED 'account:1'"));
     assert_eq!(direct.cmd(&["GET", "account:1"]), Reply::bulk("150"));
     let second = proxy.client().cmd(&["LOCK", "account:1", "PX", "60000"]).grant();
@@ -213,7 +208,7 @@ fn late_writes_are_refused_where_no_lock_node_knows_a_fence_that_is_ahead_of_the
                 assert_eq!(post(&proxy, "/api/locks/unlock", any), freed(true));
             }
         }
-        assert_eq!(proxy.nodes_with("lock:account:1"), 0);
+        proxy.assert_on_nodes("lock:account:1", 0);
         let late = holder.cmd(&["SET", "account:1", "200"]);
         assert!(late.error().starts_with("FENCED 'account:1'"), "{over_http}: {late:?}");
         assert_eq!(direct.cmd(&["DEL", fence]), Reply::Int(1));
@@ -270,7 +265,7 @@ fn an_operator_who_goes_in_the_middle_has_left_a_trace() {
     let gone = lines(&proxy, &["an operator who was taking a lock back has gone", &fence]);
     assert!(gone.len() == 1 && gone[0].contains("account:1"), "{}", proxy.log());
     assert!(gone[0].contains("user \\\"default\\\""), "{}", gone[0]);
-    assert_eq!(proxy.nodes_with("lock:account:1"), 3);
+    proxy.assert_on_nodes("lock:account:1", 3);
 
     // What the lock nodes are asked goes on without the operator, and so does what is told of it.
     let mut operator = begins(&proxy, &mut direct, 2);
@@ -337,7 +332,7 @@ fn who_may_not_kill_connections_may_not_take_locks_back() {
     assert!(redis.error().starts_with("NOPERM"));
     assert_eq!(operator.cmd(&["LOCKGATE", "UNLOCK", "job", "ANY"]), redis);
     assert_eq!(operator.cmd(&["LOCKGATE", "UNLOCK", "job", "SOME"]), redis);
-    assert_eq!(proxy.on_nodes("lock:job"), everywhere(&first.token));
+    proxy.assert_value_on_nodes("lock:job", &first.token);
 
     // Who may is told what is wrong, and the question whether it may has killed nobody.
     for (words, error) in [

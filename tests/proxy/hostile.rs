@@ -421,7 +421,7 @@ fn a_reader_that_leaves_its_replies_unread_before_a_lock_is_closed_at_the_cap() 
     });
     // None of them has left a lock.
     for number in 0..4 {
-        assert_eq!(proxy.nodes_with(&format!("lock:greedy:{number}")), 0);
+        proxy.assert_on_nodes(&format!("lock:greedy:{number}"), 0);
     }
 }
 
@@ -531,7 +531,7 @@ fn who_may_not_set_may_not_lock_whatever_set_and_info_are_called() {
         let refused = stranger.cmd(words);
         assert!(refused.error_text().starts_with("ERR unknown command 'INFO'"), "{refused:?}");
     }
-    assert_eq!(proxy.nodes_with("lock:job"), 0);
+    proxy.assert_on_nodes("lock:job", 0);
     // Nobody knows who may, so nobody does.
     assert_eq!(stranger.cmd(&["AUTH", "secret"]), Reply::ok());
     assert!(stranger.cmd(&["LOCK", "job", "PX", "30000"]).error().contains("'SET'"));
@@ -829,7 +829,7 @@ fn nothing_of_ours_is_carried_out_behind_a_quit() {
         client.reply().grant();
         assert_eq!((client.reply(), client.reply()), (Reply::Int(1), Reply::ok()));
         assert_eq!(client.rest().0, b"");
-        assert_eq!(proxy.nodes_with("lock:k"), 0);
+        proxy.assert_on_nodes("lock:k", 0);
     }
     assert_eq!(
         proxy.metric("lockgate_lock_requests_total", "operation=\"lock\",result=\"ok\""),

@@ -59,7 +59,7 @@ fn a_lock_inside_multi_is_refused_and_aborts_it() {
     assert!(replies[6].error().starts_with(UNKNOWN));
     assert_eq!((&replies[7], &replies[8]), (&Reply::ok(), &Reply::Int(1)));
     assert_eq!(replies[9], Reply::Int(0));
-    assert_eq!(proxy.nodes_with("lock:k"), 0);
+    proxy.assert_on_nodes("lock:k", 0);
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn a_connection_that_cannot_be_followed_passes_bytes_and_may_not_lock() {
     assert_eq!(replies[1], Reply::simple("QUEUED"));
     let error = client.cmd(&["LOCK", "k", "PX", "1000"]);
     assert!(error.error().starts_with(UNKNOWN), "{error:?}");
-    assert_eq!(proxy.nodes_with("lock:k"), 0);
+    proxy.assert_on_nodes("lock:k", 0);
 }
 
 #[test]
@@ -382,7 +382,7 @@ fn what_came_before_a_hang_up_still_runs_in_order() {
     client.hang_up();
     let (bytes, closed) = client.rest();
     assert_eq!((String::from_utf8_lossy(&bytes).as_ref(), closed), ("+OK\r\n:1\r\n+OK\r\n", true));
-    assert_eq!(proxy.nodes_with("lock:k"), 0);
+    proxy.assert_on_nodes("lock:k", 0);
     assert_eq!(
         proxy.client().cmd(&["MGET", "a", "b"]),
         Reply::Array(vec![Reply::bulk("1"), Reply::bulk("2")])

@@ -32,13 +32,36 @@ pub const LIMIT: Duration = Duration::from_secs(30);
 /// How often a proxy is started again because other processes have taken its ports.
 const PORT_ATTEMPTS: usize = 10;
 
-/// Waits until `condition` holds.
-pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + LIMIT;
-    while !condition() {
-        assert!(Instant::now() < deadline, "not within {LIMIT:?}: {what}");
+/// How long a lock node may be later than the quorum.
+const LATE_NODE: Duration = Duration::from_secs(1);
+
+/// What is seen once it is as expected, or when no lock node can be later.
+fn at_last<T: PartialEq>(expected: T, mut seen: impl FnMut() -> T) -> T {
+    let deadline = Instant::now() + LATE_NODE;
+    loop {
+        let now = seen();
+        if now == expected || Instant::now() > deadline {
+            return now;
+        }
         thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Waits until `condition` holds. The longer it has waited, the more seldom it looks: most look at a page, which
+/// costs the proxy some milliseconds.
+pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let since = Instant::now();
+    while !condition() {
+        let waited = since.elapsed();
+        assert!(waited < LIMIT, "not within {LIMIT:?}: {what}");
+        thread::sleep((waited / 8).clamp(Duration::from_millis(5), Duration::from_millis(50)));
+    }
+}
+
+/// How many rounds of a race to run: so many, times LOCKGATE_ROUNDS, which `make races` sets.
+pub fn rounds(count: usize) -> usize {
+    let times = std::env::var("LOCKGATE_ROUNDS").map(|times| times.parse().expect("a number"));
+    count * times.unwrap_or(1)
 }
 
 /// A line of redis-cli without the parts that differ each time: tokens, fences, validities.
@@ -525,6 +548,22 @@ impl Proxy {
     /// The lock nodes' values of this key.
     pub fn on_nodes(&self, key: &str) -> Vec<Reply> {
         (0..self.nodes.len()).map(|index| self.node_client(index).cmd(&["GET", key])).collect()
+    }
+
+    /// Waits a moment for so many lock nodes to have this key: the client is told once a quorum has answered,
+    /// the other nodes may be later.
+    pub fn assert_on_nodes(&self, key: &str, nodes: usize) {
+        assert_eq!(
+            at_last(nodes, || self.nodes_with(key)),
+            nodes,
+            "the lock nodes that have {key}"
+        );
+    }
+
+    /// As [`Proxy::assert_on_nodes`], for this value on every lock node.
+    pub fn assert_value_on_nodes(&self, key: &str, value: &str) {
+        let everywhere = vec![Reply::bulk(value); self.nodes.len()];
+        assert_eq!(at_last(everywhere.clone(), || self.on_nodes(key)), everywhere, "{key}");
     }
 
     /// The number of lock nodes that the proxy sees up.
