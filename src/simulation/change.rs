@@ -355,10 +355,10 @@ fn a_set_that_begins_without_the_locks_is_found() {
 
 #[test]
 fn a_set_that_begins_without_the_fences_is_found() {
-    is_found(Planted::FencesNotCopied, "after", 815);
+    is_found(Planted::FencesNotCopied, "after", 890);
 }
 
 #[test]
 fn sealed_nodes_that_vote_are_found() {
-    is_found(Planted::SealedVotes, "at once", 190);
+    is_found(Planted::SealedVotes, "at once", 295);
 }

@@ -83,6 +83,8 @@ fn a_long_outage_closes_the_connection_as_a_redis_that_went_away() {
         eventually("it is counted", || closes() == 1.0);
         assert_eq!(retries(&proxy) > 0.0, options.ends_with("wait"));
         freeze(&mut proxy, false);
+        // Where the rule says `close`, an attempt before that would be closed too.
+        eventually("they are up", || proxy.nodes_up() == 3);
         let mut again = proxy.client();
         assert_eq!(again.cmd(&["GET", "behind"]), Reply::NullBulk);
         // The connection that comes next takes the lock: nothing is left of the attempt.
