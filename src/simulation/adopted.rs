@@ -18,9 +18,9 @@ use super::{
     connection::{Reply, SessionEnded, old},
 };
 
-const RELEASE: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then return \
+pub(super) const RELEASE: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then return \
                        redis.call('del', KEYS[1]) else return 0 end";
-const EXTEND: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then return \
+pub(super) const EXTEND: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then return \
                       redis.call('pexpire', KEYS[1], ARGV[2]) else return 0 end";
 /// redis-py's script, which with `0` behind the time adds it to what is left, and with `1` puts it
 /// in its place.

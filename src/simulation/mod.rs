@@ -7,13 +7,14 @@
 //! libraries do; where such locks are [`bridged`], some clients go past the proxies. [`checker`] checks
 //! what must hold, [`writes`] what must hold of guarded writes. In [`failover`] Sentinels promote a lock
 //! node's replica; in [`pools`] programs share tokens and connections; in [`lengths`] one proxy grants
-//! for longer than the other. A seed that fails does so each time:
+//! for longer than the other; in [`apart`] the mode of an adopt rule differs by a step. A seed that fails does so each time:
 //! `LOCKGATE_SEED=n cargo test --lib simulation` prints its history. `LOCKGATE_SEEDS=n` tries `n`
 //! seeds.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod adopted;
+mod apart;
 mod bridged;
 mod change;
 mod checker;
@@ -157,6 +158,8 @@ enum Planted {
     SealedVotes,
     /// A proxy waits for the longest of its own grants alone.
     OwnLongest,
+    /// A proxy gives back and extends by its own mode, whatever that of another is.
+    OneSided,
 }
 
 impl Planted {
