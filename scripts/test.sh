@@ -45,7 +45,6 @@ setup=$!
 lint_and "$cargo" test --no-run 2>&1 | tee "$logs/build.log" | { grep -E '^(warning|error)' -A 12 || :; }
 mapfile -t binaries < <(sed -n 's/^ *Executable .* (\(.*\))$/\1/p' "$logs/build.log")
 [ ${#binaries[@]} -gt 5 ] || { echo "the tests were not built: $logs/build.log" >&2; exit 1; }
-wait "$setup"
 
 compute=() alone=()
 for binary in "${binaries[@]}"; do
@@ -60,7 +59,12 @@ done
   for binary in "${compute[@]}"; do part "$(named "$binary")" spare "$binary" --test-threads 1; done
   part model lint_and spare "$cargo" test "${model[@]}" --quiet -- --test-threads 1
 } &
-part servers "$servers" --test-threads "$threads"
+wait "$setup"
+# Many tests with clients wait for one another.
+part clients "$servers" --test-threads 4 clients:: &
+clients=$!
+part servers "$servers" --test-threads "$threads" --skip clients::
+wait "$clients"
 for binary in "${alone[@]}"; do part "$(named "$binary")" "$binary" --test-threads 2; done
 wait
 
