@@ -490,6 +490,20 @@ impl<'ast> Visit<'ast> for Prints {
     }
 }
 
+/// In the log's format for people, a value by `%` has no quotes: a name with ` fence=1` in it would be a field more.
+#[test]
+fn names_that_clients_choose_are_quoted_in_the_log() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut texts = BTreeMap::new();
+    files(&source, &mut texts);
+    let is_bare = |line: &&str| line.contains("%shown(") || line.contains("%self.shown(");
+    let faults: Vec<_> = texts
+        .iter()
+        .flat_map(|(path, text)| text.lines().filter(is_bare).map(move |line| (path, line)))
+        .collect();
+    assert!(faults.is_empty(), "{faults:?}");
+}
+
 #[test]
 fn what_commands_print_goes_through_one_place() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");

@@ -152,6 +152,12 @@ impl Engine {
         (0..SHARDS).flat_map(|shard| holders.adopted(shard)).collect()
     }
 
+    /// The token and the claim of the adopted command that took the lock through this proxy, if it is held
+    /// now.
+    pub(crate) fn adopted_holder(&self, key: &Key) -> Option<(Token, Claim)> {
+        self.locks.grants.holders.adopted_holder(key)
+    }
+
     /// Notes which library, or which words, took a lock that [`Engine::adopt`] was granted.
     pub(crate) fn name_adopted(&self, key: &Key, token: &Token, name: &'static str) {
         self.locks.grants.holders.name_adopted(key, token, name);

@@ -72,7 +72,7 @@ impl Grants {
 
     /// Notes a grant, and tells the lock's keeper before, if there was one.
     pub(super) fn granted(&self, key: &Key, holder: Holder) {
-        let claim = holder.claim();
+        let (claim, fence) = (holder.claim(), holder.fence());
         let told = self.trail.is_whole().then(|| holder.told(Instant::now()));
         let (before, over) = self.holders.granted(key, holder);
         if !over.is_empty() {
@@ -82,7 +82,8 @@ impl Grants {
             if let Some(watch) = before.watch() {
                 self.schedule.replace(watch);
             }
-            if before.claim() != claim {
+            // LOCK by who has the lock keeps its claim, and has a fence of its own.
+            if (before.claim(), before.fence()) != (claim, fence) {
                 self.replaced(key, before);
             }
         }

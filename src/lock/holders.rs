@@ -137,6 +137,11 @@ impl Holder {
         self.claim
     }
 
+    /// The grant's fence.
+    pub(super) fn fence(&self) -> u64 {
+        self.fence
+    }
+
     /// Whether the lock's TTL has run out, and nobody keeps it.
     fn is_over(&self, now: Instant) -> bool {
         self.has_run_out(now) && self.watch.as_ref().is_none_or(|watch| !watch.is_kept())
@@ -297,6 +302,14 @@ impl Holders {
     pub(super) fn watched(&self, key: &Key, token: &Token) -> Option<Arc<Watch>> {
         let map = self.lock(key);
         map.by_key.get(key).filter(|holder| holder.token == *token)?.watch.clone()
+    }
+
+    /// The token and the claim of the adopted command that has the lock, as far as this proxy knows.
+    pub(super) fn adopted_holder(&self, key: &Key) -> Option<(Token, Claim)> {
+        let map = self.lock(key);
+        let holder = map.by_key.get(key)?;
+        let has = holder.claim.is_adopted() && holder.until > Instant::now();
+        has.then(|| (holder.token.clone(), holder.claim))
     }
 
     /// The claim and fence by which `token` has the lock, as far as this proxy knows.

@@ -122,8 +122,12 @@ impl Trail {
         {
             let (address, name) = grant.client();
             info!(
-                lock = %self.shown(key), fence = grant.fence, address, name = &*name,
-                held_ms = millis(grant.held_for), left_out,
+                lock = &*self.shown(key),
+                fence = grant.fence,
+                address,
+                name = &*name,
+                held_ms = millis(grant.held_for),
+                left_out,
                 "a lease ran out that was not given back through this proxy"
             );
         }
@@ -149,7 +153,12 @@ impl Trail {
         let Some(left_out) = self.lost.next(Instant::now()) else { return };
         let votes = votes.map(Votes::told);
         warn!(
-            lock = %self.shown(key), reason = reason.as_str(), address, name, votes, left_out,
+            lock = &*self.shown(key),
+            reason = reason.as_str(),
+            address,
+            name,
+            votes,
+            left_out,
             "a session lock was lost"
         );
     }

@@ -252,7 +252,11 @@ fn tell_refused(adoption: &Adoption, before: &Config) {
     for (sighting, client, times) in refused.take(MOST_REFUSED) {
         let (keys, idiom) = (adoption.pattern(&sighting), sighting.op.as_str());
         warn!(
-            keys, idiom, client = %shown(client.as_bytes()), because = sighting.because, times,
+            keys,
+            idiom,
+            client = &*shown(client.as_bytes()),
+            because = sighting.because,
+            times,
             "adopt: what is seen on these keys is refused from now on (LOCKGATE ADOPTED)"
         );
     }

@@ -379,9 +379,9 @@ fn without_a_quorum_nothing_is_told_that_is_not_known() {
         &take[..],
         &["SET", "lock:other", "t", "NX", "PX", "20000"],
         &["GET", "lock:job"],
-        &["DEL", "lock:job"],
         &["EVAL", EXTEND, "1", "lock:job", "t", "10000"],
         &["EVAL", RELEASE, "1", "lock:job", "t"],
+        &["DEL", "lock:job"],
     ] {
         assert!(client.cmd(words).error().starts_with("NOQUORUM"), "{words:?}");
     }

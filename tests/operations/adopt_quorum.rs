@@ -1,6 +1,6 @@
 //! Too few lock nodes, as adopted programs see it: a Redis that is away for a moment.
 
-use crate::support::{Client, Proxy, Reply, encode, eventually};
+use crate::support::{Client, Proxy, Reply, encode, eventually, pipeline};
 
 const TAKE: [&str; 5] = ["SET", "lock:job", "t", "NX", "EX"];
 const RELEASE: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then return \
@@ -107,4 +107,62 @@ fn a_client_that_hangs_up_ends_the_wait() {
     freeze(&mut proxy, false);
     eventually("nothing is left of it", || proxy.nodes_with("lock:job") == 0);
     assert_eq!(proxy.client().cmd(&["GET", "lock:job"]), Reply::NullBulk);
+}
+
+/// What an outage leaves of a blind release, which names no token: the lock of this proxy's own client is freed
+/// once the lock nodes are back.
+#[test]
+fn a_blind_release_goes_on_behind_an_outage() {
+    for options in ["no_quorum: wait", "no_quorum: close", "no_quorum: error"] {
+        let mut proxy = start("enforce", options);
+        let mut client = proxy.client();
+        for key in ["lock:a", "lock:b", "lock:c", "lock:d"] {
+            assert_eq!(client.cmd(&["SET", key, "t", "NX", "PX", "60000"]), Reply::ok());
+        }
+        freeze(&mut proxy, true);
+        for words in [&["DEL", "lock:a"][..], &["UNLINK", "lock:b"], &["DEL", "lock:c", "lock:d"]] {
+            let mut client = proxy.client();
+            client.send(&encode(words));
+            match options.ends_with("error") {
+                true => assert!(client.reply().error().starts_with("NOQUORUM ")),
+                false => assert_eq!(client.rest().0, b""),
+            }
+        }
+        freeze(&mut proxy, false);
+        for lock in ["a", "b", "c", "d"] {
+            let key = format!("lock:{lock}");
+            eventually(&format!("{key} is free, {options}"), || proxy.nodes_with(&key) == 0);
+        }
+    }
+}
+
+/// Clients repeat a transaction whose connection was closed: nothing beside the lock may be executed each time.
+#[test]
+fn a_transaction_that_frees_a_lock_executes_nothing_in_an_outage() {
+    for options in ["no_quorum: close", "no_quorum: error"] {
+        let mut proxy = start("enforce", options);
+        assert_eq!(proxy.client().cmd(&[&TAKE[..], &["60"]].concat()), Reply::ok());
+        let release = ["EVAL", RELEASE, "1", "lock:job", "t"];
+        let transaction =
+            |words: &[&str]| pipeline(&[&["MULTI"], &["INCR", "count"], words, &["EXEC"]]);
+        freeze(&mut proxy, true);
+        for words in [&["DEL", "lock:job"][..], &release] {
+            let mut client = proxy.client();
+            client.send(&transaction(words));
+            (0..3).for_each(|_| drop(client.reply()));
+            match options.ends_with("error") {
+                true => assert!(client.reply().error().starts_with("NOQUORUM ")),
+                false => assert_eq!(client.rest().0, b""),
+            }
+        }
+        freeze(&mut proxy, false);
+        eventually("they are up", || proxy.nodes_up() == 3);
+        let mut client = proxy.client();
+        assert_eq!(client.cmd(&["GET", "count"]), Reply::NullBulk, "{options}");
+        proxy.assert_on_nodes("lock:job", 3);
+        client.send(&transaction(&release));
+        (0..3).for_each(|_| drop(client.reply()));
+        assert_eq!(client.reply(), Reply::Array(vec![Reply::Int(1), Reply::Int(1)]));
+        proxy.assert_on_nodes("lock:job", 0);
+    }
 }

@@ -156,6 +156,15 @@ fn the_audit_trail_has_a_line_for_each_grant_and_its_end() {
             assert!(line.starts_with('{') && line.ends_with('}'), "{line}");
         }
     }
+    // Who has a lock and asks again has a grant more, and a fence more.
+    let again = [0; 2].map(|_| first.cmd(&["LOCK", "again", "t", "PX", "30000"]).grant().fence);
+    assert_eq!(first.cmd(&["UNLOCK", "again", "t"]), Reply::Int(1));
+    for (event, fence) in [("replaced", again[0]), ("released", again[1])] {
+        let words = [&format!("\"audit\":\"{event}\""), "\"lock\":\"again\""];
+        eventually("its end is told", || !lines(&proxy, &words).is_empty());
+        let [line] = &lines(&proxy, &words)[..] else { panic!("{event}: {}", proxy.log()) };
+        assert_eq!(number(line, "fence"), u64::try_from(fence).unwrap());
+    }
     first.cmd(&["LOCK", "forgotten", "PX", "100"]).grant();
     let ran_out = ["\"audit\":\"ran_out\"", "\"lock\":\"forgotten\""];
     eventually("the end of the lease is told", || !lines(&proxy, &ran_out).is_empty());

@@ -32,8 +32,10 @@ impl HostRule {
     /// Whether the request names its server as it may be named. HTTP/1.0 need not name it; no browser speaks
     /// that. `is_local`: whether it came to a loopback address.
     pub(super) fn allows(&self, headers: &HeaderMap, is_local: bool) -> bool {
-        let Some(host) = headers.get(HOST) else { return true };
-        let Some(authority) = host.to_str().ok().and_then(|host| host.parse::<Authority>().ok())
+        let mut hosts = headers.get_all(HOST).iter();
+        let Some(host) = hosts.next() else { return true };
+        let authority = host.to_str().ok().and_then(|host| host.parse::<Authority>().ok());
+        let Some(authority) = authority.filter(|host| is_whole(host) && hosts.next().is_none())
         else {
             return false;
         };
@@ -47,6 +49,15 @@ impl HostRule {
                     || is(&self.machine)
                     || self.peers.iter().any(|peer| is(peer.host())))
     }
+}
+
+/// Whether nothing but a port stands behind the host, and nothing before it.
+fn is_whole(authority: &Authority) -> bool {
+    let behind = authority.as_str().strip_prefix(authority.host());
+    behind.is_some_and(|behind| {
+        behind.is_empty()
+            || behind.strip_prefix(':').is_some_and(|port| port.parse::<u16>().is_ok())
+    })
 }
 
 #[cfg(test)]
@@ -73,6 +84,11 @@ mod tests {
             "localhost.evil.example",
             "127.0.0.1.nip.io",
             "a.b.c.",
+            "[::1]evil.example",
+            "[::1]:80.evil.example",
+            "127.0.0.1:evil.example",
+            "localhost:80.evil.example",
+            "user@localhost",
             "",
             "a b",
         ];
@@ -96,7 +112,12 @@ mod tests {
                 assert!(!allowed(listed, host, is_local), "{host}");
             }
         }
+        let mut twice = HeaderMap::new();
+        for host in ["localhost", "evil.example"] {
+            twice.append(HOST, host.parse().unwrap());
+        }
         let nobody = HostRule::new(&AdminConfig::default(), String::new());
+        assert!(!nobody.allows(&twice, true));
         assert!(nobody.allows(&HeaderMap::new(), true) && nobody.allows(&HeaderMap::new(), false));
     }
 }

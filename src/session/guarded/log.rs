@@ -37,8 +37,12 @@ pub(in crate::session) fn tell_refused(
     let command = first_word(command);
     let (address, name) = (desk.card.address(), desk.card.name());
     warn!(
-        command = %shown(&command).to_ascii_uppercase(), address, name = &*name, left_out,
-        "guards: {}", String::from_utf8_lossy(error)
+        command = &*shown(&command).to_ascii_uppercase(),
+        address,
+        name = &*name,
+        left_out,
+        "guards: {}",
+        String::from_utf8_lossy(error)
     );
 }
 

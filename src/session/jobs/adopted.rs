@@ -677,6 +677,16 @@ impl Job for Looking {
         let Answer::Look(said) = answer else { return not_asked() };
         match said {
             Ok(holding) => (*self).seen(holding, desk),
+            Err(error) if self.releases_blindly() && !self.ours.may_ask_again() => {
+                match desk.known_adopted(&self.key, self.is_own_only) {
+                    // The client is told that it is not known, and the release goes on.
+                    Some((token, claim)) => {
+                        let claim = Some(claim);
+                        (*self).seen(Some(Holding { token, claim, left: None }), desk)
+                    }
+                    None => unsettled(self.ours, &error, desk, |_| (*self).ask()),
+                }
+            }
             Err(error) => unsettled(self.ours, &error, desk, |_| (*self).ask()),
         }
     }
@@ -686,7 +696,22 @@ impl Job for Looking {
     }
 }
 
+impl Desk {
+    /// The adopted grant that a blind release is about, if it was made through this proxy. `is_own_only`: to
+    /// this connection.
+    pub(super) fn known_adopted(&self, key: &Key, is_own_only: bool) -> Option<(Token, Claim)> {
+        let holder = self.shared.engine.adopted_holder(key);
+        holder.filter(|(token, claim)| {
+            !is_own_only || self.tokens.has_grant(key, token, Some(*claim))
+        })
+    }
+}
+
 impl Looking {
+    fn releases_blindly(&self) -> bool {
+        matches!(self.work, AdoptWork::ReleaseBlind { .. })
+    }
+
     fn ask(self) -> Progress {
         let question = Question::Look(self.key.clone());
         Progress::Ask(Box::new(self), question)

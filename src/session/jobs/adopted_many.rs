@@ -263,7 +263,16 @@ impl Job for Many {
                     Err(error) if self.ours.may_ask_again() => {
                         return unsettled(self.ours, &error, desk, |desk| self.next(desk));
                     }
-                    Err(error) => drop(self.failed.get_or_insert(error)),
+                    Err(error) => {
+                        self.failed.get_or_insert(error);
+                        // The client is told that it is not known, and the release goes on.
+                        if let Some((token, claim)) = desk.known_adopted(&key, is_own_only) {
+                            unlock::gives_back(&key, &token, desk);
+                            let (claim, asker) = (Some(claim), Asker::Adopted);
+                            let question = Question::Unlock { key, token, claim, asker };
+                            return Progress::Ask(self, question);
+                        }
+                    }
                 }
                 self.done += 1;
                 self.next(desk)

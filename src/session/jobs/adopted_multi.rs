@@ -2,8 +2,9 @@
 //! node: the question whether the client may, which changes nothing. Its reply's place in that to EXEC
 //! is the command's.
 //!
-//! At EXEC the lock nodes are asked first, in order, up to the first command that frees a lock. Then the
-//! data node executes the rest. If it does not, what was taken is given back, and nothing was freed; a
+//! At EXEC the lock nodes are asked first, in order, up to the first command that frees a lock; who has
+//! that one, if that comes first. While too few lock nodes answer, the data node executes nothing, or clients that try again
+//! would have it execute the rest each time. Then the data node executes the rest. If it does not, what was taken is given back, and nothing was freed; a
 //! lock that was prolonged stays so. What frees a lock, and all behind it, follows the execution.
 
 use smallvec::SmallVec;
@@ -28,7 +29,7 @@ use super::{
     unsettled::is_unsettled,
 };
 use crate::{
-    adopt::task::{AdoptTask, AdoptWork},
+    adopt::task::{AdoptTask, AdoptWork, LookWord},
     clock::Instant,
     key::Key,
     resp::{
@@ -87,6 +88,14 @@ pub(super) fn inside(ours: Ours, task: AdoptTask, desk: &mut Desk) -> Progress {
 /// Whether the command frees locks, which cannot be undone.
 fn frees(task: &AdoptTask) -> bool {
     matches!(task.work, AdoptWork::Release { .. } | AdoptWork::ReleaseBlind { .. })
+}
+
+/// The question who has the lock that a command frees.
+fn look_before(lock: &QueuedLock) -> QueuedLock {
+    let work = AdoptWork::Look(LookWord::Exists);
+    let (others, aside) = (Vec::new(), Vec::new());
+    let task = AdoptTask { work, others, aside, ..lock.task.clone() };
+    QueuedLock { task, database: lock.database, places: SmallVec::new() }
 }
 
 /// Why a command cannot be carried out inside a transaction.
@@ -220,6 +229,7 @@ impl Waits for LockedExec {
             length,
             since,
             waiting,
+            has_asked: false,
             at,
             replies,
             undo,
@@ -236,6 +246,8 @@ struct LockedTransaction {
     since: Instant,
     /// The commands that are to be carried out, the first one last.
     waiting: Vec<QueuedLock>,
+    /// The lock nodes were asked something.
+    has_asked: bool,
     /// The places of the command that is being carried out.
     at: SmallVec<[usize; 1]>,
     /// The replies to those that were, with their places.
@@ -252,17 +264,27 @@ impl LockedTransaction {
     /// Carries out what is next.
     fn go_on(mut self: Box<Self>, desk: &mut Desk) -> Progress {
         loop {
-            let may_begin = |lock: &&QueuedLock| self.executed.is_some() || !frees(&lock.task);
-            if self.waiting.last().filter(may_begin).is_none() {
+            let is_executed = self.executed.is_some();
+            let next = match self.waiting.pop() {
+                Some(lock) if is_executed || !frees(&lock.task) => Some(lock),
+                Some(lock) if !self.has_asked => {
+                    let look = look_before(&lock);
+                    self.waiting.push(lock);
+                    Some(look)
+                }
+                other => {
+                    self.waiting.extend(other);
+                    None
+                }
+            };
+            let Some(QueuedLock { task, database, places }) = next else {
                 return match self.executed.take() {
                     None => self.execute(desk),
                     Some(reply) => self.tell(&reply),
                 };
-            }
-            let Some(QueuedLock { task, database, places }) = self.waiting.pop() else {
-                return Progress::Relay;
             };
             self.at = places;
+            self.has_asked |= !matches!(task.work, AdoptWork::Fail(_));
             let ours = Ours {
                 own: adopted::verb(&task),
                 length: 0,
@@ -300,7 +322,10 @@ impl LockedTransaction {
                     return Followed::Open(discard(&error, self.length, desk));
                 }
                 let at = std::mem::take(&mut self.at);
-                self.replies.push((at, answer));
+                // Nobody is told who has a lock that is to be freed.
+                if !at.is_empty() {
+                    self.replies.push((at, answer));
+                }
                 return Followed::Done(self);
             }
             // The connection ends, and what was taken is given back.

@@ -163,7 +163,11 @@ fn leave_alone(key: &Key, why: LeftAlone, desk: &Desk) {
     if let Some(left_out) = LINES.next(std::time::Instant::now()) {
         let (address, name) = (desk.card.address(), desk.card.name());
         info!(
-            lock = %shown(desk.name(key)), why = why.as_str(), address, name = &*name, left_out,
+            lock = &*shown(desk.name(key)),
+            why = why.as_str(),
+            address,
+            name = &*name,
+            left_out,
             "an UNLOCK or RENEW behind a refused LOCK leaves the lock to its holder"
         );
     }

@@ -140,6 +140,17 @@ async fn a_transaction_that_is_not_executed_gives_back() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_frees_first_has_the_lock_nodes_asked_before_anything_is_executed() {
+    let (mut pair, mut both) = (enforced(), Both::new(""));
+    let release = &["EVALSHA", RELEASE, "1", "old:a", "t"];
+    pair.commands(&[&["MULTI"], &["INCR", "x"], release, &["DEL", "old:a"], &["EXEC"]]);
+    let told = both.serve(&mut pair, usize::MAX);
+    assert!(told.ends_with("*3\r\n:0\r\n:1\r\n:1\r\n"), "{told}");
+    let executed = both.seen.iter().position(|what| what == "EXEC").unwrap();
+    assert_eq!(both.seen[executed - 1..], ["look", "EXEC", "unlock", "look", "unlock"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_reply_that_is_no_transactions_is_not_taken_for_one() {
     for exec in ["*0\r\n", "+OK\r\n"] {
         let (mut pair, mut both) = (enforced(), Both::new(exec));
