@@ -220,17 +220,26 @@ fn a_master_of_its_cluster_may_be_killed() {
             let mut client = Client::connect(port);
             // A front whose node is down closes.
             client.send(&pipeline(&[words]));
-            !client.is_at_end() && wanted(&client.reply())
+            if client.is_at_end() {
+                return false;
+            }
+            let reply = client.reply();
+            let is_wanted = wanted(&reply);
+            if !is_wanted {
+                println!("{port}: {words:?} is answered {reply:?}");
+            }
+            is_wanted
         })
     };
     let is_ok = |reply: &Reply| *reply == Reply::ok();
     // In slot 449, which is the first master's.
     let key = "k2";
     eventually("it serves", || works(&["SET", key, "1"], is_ok));
+    // A front may close behind a grant while its node is not up yet: such a lock runs out.
     eventually("there are locks", || {
-        works(&["LOCK", "job", "PX", "30000"], |reply| matches!(reply, Reply::Array(_)))
+        works(&["LOCK", "job", "PX", "5000"], |reply| matches!(reply, Reply::Array(_)))
     });
-    assert!(works(&["LOCK", "job", "PX", "30000"], |reply| *reply == Reply::NullArray));
+    assert!(works(&["LOCK", "job", "PX", "5000"], |reply| *reply == Reply::NullArray));
     kill_process(Pid::from_raw(dev.servers[0]).unwrap(), Signal::KILL).unwrap();
     eventually("the replica takes over", || works(&["SET", key, "2"], is_ok));
     kill_process(Pid::from_child(&dev.child), Signal::TERM).unwrap();
