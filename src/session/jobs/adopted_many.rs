@@ -247,33 +247,30 @@ impl Job for Many {
             }
             Answer::Look(said) => {
                 let ManyWork::ReleaseBlind { is_own_only } = self.work else { return not_asked() };
-                match said {
-                    Ok(Some(Holding { token, claim, .. }))
-                        if claim.is_some_and(Claim::is_adopted)
-                            && (!is_own_only || desk.tokens.has_grant(&key, &token, claim)) =>
-                    {
-                        unlock::gives_back(&key, &token, desk);
-                        self.token = token.clone();
-                        return Progress::Ask(
-                            self,
-                            Question::Unlock { key, token, claim, asker: Asker::Adopted },
-                        );
-                    }
-                    Ok(_) => self.held += usize::from(mem::take(&mut self.was_held)),
+                let holder = match said {
+                    Ok(holding) => holding
+                        .and_then(|Holding { token, claim, .. }| {
+                            Some((token, claim.filter(|claim| claim.is_adopted())?))
+                        })
+                        .filter(|(token, claim)| {
+                            !is_own_only || desk.tokens.has_grant(&key, token, Some(*claim))
+                        }),
                     Err(error) if self.ours.may_ask_again() => {
                         return unsettled(self.ours, &error, desk, |desk| self.next(desk));
                     }
+                    // The client is told that it is not known, and the release goes on.
                     Err(error) => {
                         self.failed.get_or_insert(error);
-                        // The client is told that it is not known, and the release goes on.
-                        if let Some((token, claim)) = desk.known_adopted(&key, is_own_only) {
-                            unlock::gives_back(&key, &token, desk);
-                            let (claim, asker) = (Some(claim), Asker::Adopted);
-                            let question = Question::Unlock { key, token, claim, asker };
-                            return Progress::Ask(self, question);
-                        }
+                        desk.known_adopted(&key, is_own_only)
                     }
+                };
+                if let Some((token, claim)) = holder {
+                    unlock::gives_back(&key, &token, desk);
+                    self.token = token.clone();
+                    let (claim, asker) = (Some(claim), Asker::Adopted);
+                    return Progress::Ask(self, Question::Unlock { key, token, claim, asker });
                 }
+                self.held += usize::from(mem::take(&mut self.was_held));
                 self.done += 1;
                 self.next(desk)
             }

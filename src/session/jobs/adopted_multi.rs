@@ -2,10 +2,11 @@
 //! node: the question whether the client may, which changes nothing. Its reply's place in that to EXEC
 //! is the command's.
 //!
-//! At EXEC the lock nodes are asked first, in order, up to the first command that frees a lock; who has
-//! that one, if that comes first. While too few lock nodes answer, the data node executes nothing, or clients that try again
-//! would have it execute the rest each time. Then the data node executes the rest. If it does not, what was taken is given back, and nothing was freed; a
-//! lock that was prolonged stays so. What frees a lock, and all behind it, follows the execution.
+//! At EXEC the lock nodes are asked first, in order, up to the first command that frees a lock. If that is
+//! the first of all, they are asked who has its lock: while too few of them answer, the data node executes
+//! nothing, as clients that try again would have it execute the rest each time. Then the data node executes
+//! the rest. If it does not, what was taken is given back, and nothing was freed; a lock that was prolonged
+//! stays so. What frees a lock, and all behind it, follows the execution.
 
 use smallvec::SmallVec;
 

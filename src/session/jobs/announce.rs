@@ -14,7 +14,7 @@ use super::{
     lock::encode_grant,
     not_asked,
     undo::Undo,
-    unsettled::{is_unsettled, unsettled},
+    unsettled::unsettled,
 };
 use crate::{
     clock::Instant,
@@ -161,7 +161,8 @@ impl Announcing {
         }
         let mut answer = Vec::new();
         encode::error_bytes(&mut answer, error);
-        match is_unsettled(error) {
+        // The proxy's own words: a data node may say TRYAGAIN.
+        match error.starts_with(b"NOQUORUM ") {
             true => self.ours.end_unsettled(answer),
             false => self.ours.answer(answer, None),
         }
