@@ -54,10 +54,8 @@ impl HostRule {
 /// Whether nothing but a port stands behind the host, and nothing before it.
 fn is_whole(authority: &Authority) -> bool {
     let behind = authority.as_str().strip_prefix(authority.host());
-    behind.is_some_and(|behind| {
-        behind.is_empty()
-            || behind.strip_prefix(':').is_some_and(|port| port.parse::<u16>().is_ok())
-    })
+    let port = behind.map(|behind| behind.strip_prefix(':').unwrap_or(behind));
+    port.is_some_and(|port| port.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 #[cfg(test)]
