@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `make test`: formatting, lints and all tests. The build lints what it compiles: clippy is the compiler. The tests'
+# `make test`: formatting, lints, docs and all tests. The build lints what it compiles: clippy is the compiler. The tests'
 # clients are installed beside it. What computes has the time that the tests with real servers leave, whose time limits
 # are for a machine that has time.
 # What each part says goes to a file in target/tests/, and is shown where the part fails.
@@ -58,8 +58,10 @@ done
 {
   for binary in "${compute[@]}"; do part "$(named "$binary")" spare "$binary" --test-threads 1; done
   part model lint_and spare "$cargo" test "${model[@]}" --quiet -- --test-threads 1
+  RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" part docs spare "$cargo" doc --no-deps --quiet
 } &
 wait "$setup"
+[ ! -e "$logs/setup.failed" ] || { cat "$logs/setup.log" >&2; exit 1; }
 # Many tests with clients wait for one another.
 part clients "$servers" --test-threads 4 clients:: &
 clients=$!
