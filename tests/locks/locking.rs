@@ -105,7 +105,7 @@ fn bad_words_are_refused_in_redis_wording_and_harm_nothing() {
         assert_eq!(replies[1].error(), error, "{:?}", &words[..words.len().min(3)]);
         assert_eq!(replies[2], Reply::bulk("behind"), "{words:?}");
     }
-    proxy.assert_on_nodes("lock:a", 0);
+    assert_eq!(proxy.nodes_with("lock:a"), 0);
 }
 
 #[test]
@@ -584,7 +584,7 @@ fn a_client_that_hangs_up_during_its_lock_leaves_nothing() {
         proxy.node(2).thaw().unwrap();
         eventually("the others are free", || proxy.nodes_with("lock:k") == 0);
         thread::sleep(ms(50));
-        proxy.assert_on_nodes("lock:k", 0);
+        assert_eq!(proxy.nodes_with("lock:k"), 0);
         assert_eq!(proxy.client().cmd(&["EXISTS", "under-lock"]), Reply::Int(0));
         eventually("it is counted", || {
             proxy.metric("lockgate_lock_requests_total", "aborted") == 1.0

@@ -142,7 +142,7 @@ fn runs_out(proxy: &Proxy, what: &str) {
     eventually(what, || proxy.metric("lockgate_session_locks", "") == 0.0);
     // A lock that was to be released would be by now.
     thread::sleep(ms(300));
-    proxy.assert_on_nodes("lock:k", 3);
+    assert_eq!(proxy.nodes_with("lock:k"), 3, "{what}");
     for node in 0..3 {
         proxy.node_client(node).cmd(&["DEL", "lock:k"]);
     }
@@ -250,7 +250,7 @@ fn it_runs_out_when_its_proxy_ends() {
     assert!(idle.rest().0.is_empty());
     thread::sleep(ms(300));
     for key in ["lock:idle", "lock:busy"] {
-        proxy.assert_on_nodes(key, 3);
+        assert_eq!(proxy.nodes_with(key), 3, "{key}");
     }
     drop(next);
 }
@@ -354,7 +354,7 @@ fn a_peer_that_vanished_is_found_by_keepalive() {
     BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     assert_eq!(line.trim_end(), "*3");
     thread::sleep(ms(3000));
-    proxy.assert_on_nodes("lock:k", 3);
+    assert_eq!(proxy.nodes_with("lock:k"), 3, "idle, but alive");
     let cut = Instant::now();
     assert!(as_root(&format!("ip link set {} down", beyond.cable())));
     // The connection's client may be alive at the other end.
@@ -839,19 +839,19 @@ fn renew_and_lock_again_say_what_it_is_from_then_on() {
     let Reply::Int(validity) = client.cmd(&["RENEW", "k", "PX", "3000"]) else { panic!() };
     assert!(validity > 2000);
     thread::sleep(ms(3500));
-    proxy.assert_on_nodes("lock:k", 3);
+    assert_eq!(proxy.nodes_with("lock:k"), 3, "renewed with the new TTL");
     // A LOCK again with that token and a TTL makes it a lease.
     client.cmd(&["LOCK", "k", &grant.token, "PX", "1000"]).grant();
     assert_eq!(proxy.metric("lockgate_session_locks", ""), 0.0);
     thread::sleep(ms(200));
-    proxy.assert_on_nodes("lock:k", 3);
+    assert_eq!(proxy.nodes_with("lock:k"), 3, "nor given back");
     eventually("it is not renewed any more", || free(&proxy, "k"));
     assert_eq!(lost(&proxy, ""), 0.0);
     // And the other way round.
     client.cmd(&["LOCK", "k", "t", "PX", "1000"]).grant();
     client.cmd(&["LOCK", "k", "t"]).grant();
     thread::sleep(ms(1500));
-    proxy.assert_on_nodes("lock:k", 3);
+    assert_eq!(proxy.nodes_with("lock:k"), 3);
     drop(client);
     eventually("released", || free(&proxy, "k"));
 }
@@ -894,7 +894,7 @@ fn a_shorter_renew_of_which_nothing_is_heard_loses_nothing() {
     // The nodes carry out what they were asked, and the lock has two seconds left.
     (0..3).for_each(|node| proxy.node(node).thaw().unwrap());
     thread::sleep(ms(3000));
-    proxy.assert_on_nodes("lock:k", 3);
+    assert_eq!(proxy.nodes_with("lock:k"), 3);
     assert_eq!(lost(&proxy, ""), 0.0);
     assert_eq!(client.cmd(&["UNLOCK", "k"]), Reply::Int(1));
 }
@@ -920,7 +920,7 @@ fn a_client_that_came_back_keeps_what_it_locked_again() {
     assert!(matches!(new.cmd(&["RENEW", "k", "mine"]), Reply::Int(1..)));
     drop(old);
     thread::sleep(ms(1000));
-    proxy.assert_value_on_nodes("lock:k", "mine");
+    assert_eq!(proxy.on_nodes("lock:k"), vec![Reply::bulk("mine"); 3]);
     assert_eq!(proxy.metric("lockgate_session_locks", ""), 1.0);
     assert_eq!(new.cmd(&["UNLOCK", "k"]), Reply::Int(1));
     assert_eq!(new.cmd(&["RENEW", "k", "mine"]), Reply::Int(0));
@@ -942,7 +942,7 @@ fn renew_by_token_makes_another_connection_the_keeper() {
         assert!(matches!(new.cmd(&["RENEW", "k", &grant.token]), Reply::Int(1..)));
         // Long after the TTL with which the one before had it.
         thread::sleep(ms(2500));
-        first.assert_on_nodes("lock:k", 3);
+        assert_eq!(first.nodes_with("lock:k"), 3);
         assert_eq!(new.cmd(&["PING"]), Reply::simple("PONG"));
         drop(new);
         eventually("released with its new connection", || free(&first, "k"));
@@ -971,7 +971,7 @@ fn who_is_replaced_is_told() {
     assert_eq!(holder.cmd(&["PING"]), Reply::simple("PONG"));
     drop(holder);
     thread::sleep(ms(300));
-    proxy.assert_on_nodes("lock:k", 3);
+    assert_eq!(proxy.nodes_with("lock:k"), 3, "it is the other's");
     // A client that takes over its own lock loses nothing.
     assert!(matches!(other.cmd(&["RENEW", "k", &grant.token]), Reply::Int(1..)));
     other.cmd(&["LOCK", "k", &grant.token]).grant();
@@ -997,7 +997,7 @@ fn unlock_on_another_connection_is_told() {
     other.cmd(&["LOCK", "k", "same", "PX", "60000"]).grant();
     drop(holder);
     thread::sleep(ms(300));
-    proxy.assert_on_nodes("lock:k", 3);
+    assert_eq!(proxy.nodes_with("lock:k"), 3);
 }
 
 #[test]

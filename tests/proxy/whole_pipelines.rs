@@ -212,7 +212,7 @@ fn one_that_leaves_too_much_unread_gets_what_was_held_and_is_told_why_it_is_clos
         proxy.metric("lockgate_closes_total", "barrier_buffer") == 3.0
     });
     assert_eq!(proxy.log().matches("it has taken none of its replies for 5s").count(), 3);
-    proxy.assert_on_nodes("lock:k", 0);
+    assert_eq!(proxy.nodes_with("lock:k"), 0);
 }
 
 #[test]
