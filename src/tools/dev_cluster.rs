@@ -15,7 +15,7 @@ use crate::{
         Connector,
         redis_client::{self, Connection},
     },
-    tools::redis_server::{RedisServer, free_port},
+    tools::{free_port::free_port, redis_server::RedisServer},
 };
 
 /// Masters, and as many replicas.

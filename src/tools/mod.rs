@@ -9,7 +9,8 @@
 //! - [`nodes`]: `lockgate nodes`, how far a change of the lock nodes is.
 //! - [`top`]: `lockgate top`, several proxies in a terminal.
 //! - [`say`]: prints what they have to say.
-//! - [`redis_server`], [`sentinel_server`]: real `redis-server` children, as a Redis and as a Sentinel,
+//! - [`free_port`]: ports for
+//!   [`redis_server`], [`sentinel_server`]: real `redis-server` children, as a Redis and as a Sentinel,
 //!   for `dev` and for tests.
 
 pub mod dev;
@@ -17,6 +18,7 @@ mod dev_cluster;
 mod dev_data;
 mod dev_rules;
 pub mod doctor;
+pub mod free_port;
 pub mod init;
 pub mod manual;
 pub mod nodes;

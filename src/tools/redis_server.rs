@@ -6,27 +6,20 @@
 
 use std::{
     io::{self, Read, Write},
-    net::{Ipv4Addr, SocketAddr, TcpListener},
-    ops::Range,
+    net::{Ipv4Addr, SocketAddr},
     os::unix::{net::UnixStream, process::CommandExt},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::{
-        LazyLock,
-        atomic::{AtomicU16, Ordering},
-    },
     thread,
     time::{Duration, Instant},
 };
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::free_port::at_a_free_port;
+
 /// How long a new server may take until it answers PING.
 const START_LIMIT: Duration = Duration::from_secs(10);
-/// Ports in which a free one is looked for; Linux gives outgoing connections those from 32768.
-const PORTS: Range<u16> = 10_000..32_000;
-/// How many ports are tried if another process takes the first ones.
-const PORT_ATTEMPTS: usize = 10;
 
 /// A running `redis-server`, with its own temporary directory and no persistence.
 #[derive(Debug)]
@@ -141,21 +134,6 @@ impl Drop for RedisServer {
     }
 }
 
-/// Finds a port that was free a moment ago, a different one each time.
-///
-/// The port is below those that the kernel gives to outgoing connections, so none of these takes
-/// it first. Another process may: a caller that finds the address in use asks again.
-///
-/// # Errors
-/// If none of many ports is free.
-pub fn free_port() -> io::Result<u16> {
-    static GIVEN: LazyLock<AtomicU16> =
-        LazyLock::new(|| AtomicU16::new(rand::random_range(0..PORTS.end - PORTS.start)));
-    let next = || PORTS.start + GIVEN.fetch_add(1, Ordering::Relaxed) % (PORTS.end - PORTS.start);
-    let free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
-    (0..1000).map(|_| next()).find(free).ok_or_else(|| io::Error::other("no free port"))
-}
-
 fn spawn(port: u16, dir: &Path, arguments: &[String]) -> io::Result<Child> {
     let log = dir.join("redis.log");
     let mut command = bound_to_this_process();
@@ -170,22 +148,6 @@ fn spawn(port: u16, dir: &Path, arguments: &[String]) -> io::Result<Child> {
         .arg(&log)
         .args(arguments);
     until_up(child, &log, || answers(&dir.join("redis.sock")))
-}
-
-/// Starts a server at a free port, and at another if somebody else has taken that meanwhile.
-///
-/// # Errors
-/// The last one, or that the program is missing.
-pub(super) fn at_a_free_port<T>(start: impl Fn(u16) -> io::Result<T>) -> io::Result<T> {
-    let mut last = io::Error::other("no free port");
-    for _ in 0..PORT_ATTEMPTS {
-        match start(free_port()?) {
-            Ok(started) => return Ok(started),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(error),
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
 }
 
 /// A command that starts `redis-server`, and whose process ends with this one.

@@ -9,7 +9,10 @@ use std::{
     process::Child,
 };
 
-use super::redis_server::{at_a_free_port, bound_to_this_process, until_up};
+use super::{
+    free_port::at_a_free_port,
+    redis_server::{bound_to_this_process, until_up},
+};
 
 /// A running `redis-server --sentinel`, with its own temporary directory.
 #[derive(Debug)]

@@ -18,7 +18,7 @@ use crate::support::{Client, Proxy, Reply, Setup, encode, eventually};
 use lockgate::{
     config::LocksConfig,
     lock::Engine,
-    tools::redis_server::{RedisServer, free_port},
+    tools::{free_port::free_port, redis_server::RedisServer},
 };
 
 /// The numbers of clocks in the file that moves them.

@@ -79,7 +79,7 @@ fn a_proxy_that_hears_of_no_sentinel_grants_and_renews_nothing() {
     all_up(&proxy, 1);
     let mut client = proxy.client();
     client.cmd(&["LOCK", "k", "a", "PX", "60000"]).grant();
-    let nobody = lockgate::tools::redis_server::free_port().unwrap();
+    let nobody = lockgate::tools::free_port::free_port().unwrap();
     let lead = |count: usize, to: fn(&Watched, usize) -> Option<u16>| {
         for (index, relay) in relays.iter().enumerate().take(count) {
             relay.move_to(to(&watched, index).unwrap_or(nobody));

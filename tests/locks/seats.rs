@@ -151,7 +151,7 @@ fn a_deployment_is_begun_by_a_whole_cluster_alone() {
         let listen = "listen: 127.0.0.1:1\nadmin: off\ndata: redis://127.0.0.1:2\n";
         support::init(&format!("{listen}locks: {{nodes: [\"{voter}\"]}}\n").replace('"', ""), &[])
     };
-    let dead = lockgate::tools::redis_server::free_port().unwrap();
+    let dead = lockgate::tools::free_port::free_port().unwrap();
     for (voter, what) in [
         (cluster.voter().replace("shards: 6", "shards: 2"), "it has 3 shards; shards is 2"),
         (with(dead), "Connection refused"),

@@ -12,7 +12,7 @@ use std::{
 };
 
 use crate::support::{self, Client, Proxy, Reply, Setup, eventually, relay::Relay};
-use lockgate::tools::redis_server::{RedisServer, free_port};
+use lockgate::tools::{free_port::free_port, redis_server::RedisServer};
 
 /// The longest TTL of these deployments.
 const MAX_TTL: Duration = Duration::from_secs(4);

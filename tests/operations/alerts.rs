@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockgate::{lock::Fault, tools::redis_server::free_port};
+use lockgate::{lock::Fault, tools::free_port::free_port};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_yaml::Value;
 

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use lockgate::tools::redis_server::{RedisServer, free_port};
+use lockgate::tools::{free_port::free_port, redis_server::RedisServer};
 
 use crate::support::{
     Client, Proxy, Reply,

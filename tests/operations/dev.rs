@@ -9,7 +9,7 @@ use std::{
 };
 
 use crate::support::{Client, Reply, cluster::answer, eventually, pipeline, shape};
-use lockgate::tools::redis_server::free_port;
+use lockgate::tools::free_port::free_port;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 const README: &str = include_str!("../../README.md");

@@ -3,7 +3,7 @@
 use std::{fs::Permissions, os::unix::fs::PermissionsExt, process::Command};
 
 use crate::support::{self, Client, Proxy, Reply, cluster::Cluster};
-use lockgate::tools::redis_server::{RedisServer, free_port};
+use lockgate::tools::{free_port::free_port, redis_server::RedisServer};
 
 /// Addresses that nobody has.
 const HERE: &str = "listen: 127.0.0.1:0\nadmin: off\n";

@@ -13,7 +13,7 @@ use std::{
 };
 
 use crate::support::{Client, LIMIT, Proxy, Reply, eventually};
-use lockgate::tools::redis_server::free_port;
+use lockgate::tools::free_port::free_port;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 /// A socket that stands in for systemd.

@@ -18,7 +18,7 @@ use std::{
 };
 
 use crate::support::{self, Client, LIMIT, Proxy, Reply, Setup, cluster, eventually};
-use lockgate::tools::redis_server::{RedisServer, free_port};
+use lockgate::tools::{free_port::free_port, redis_server::RedisServer};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The socket at which a proxy can be replaced, and the setup of the processes that come after it.

@@ -14,7 +14,7 @@ use std::{
 };
 
 use crate::support::{self, Client, Proxy, Reply, Setup, encode, eventually, pipeline};
-use lockgate::tools::redis_server::{RedisServer, free_port};
+use lockgate::tools::{free_port::free_port, redis_server::RedisServer};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 
 /// 127.0.0.2, which is this machine too but another address.

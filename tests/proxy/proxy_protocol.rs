@@ -13,7 +13,7 @@ use std::{
 };
 
 use crate::support::{Client, LIMIT, Proxy, Reply, Setup, encode, eventually, pipeline};
-use lockgate::tools::redis_server::{RedisServer, free_port};
+use lockgate::tools::{free_port::free_port, redis_server::RedisServer};
 use rustls::{
     ClientConfig, ClientConnection, RootCertStore, StreamOwned,
     crypto::ring,

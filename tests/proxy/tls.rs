@@ -16,7 +16,7 @@ use crate::support::{
     Client, LIMIT, Proxy, Reply, Setup, encode, eventually, pipeline,
     sentinel::{MASTER, Sentinel},
 };
-use lockgate::tools::redis_server::{RedisServer, free_port};
+use lockgate::tools::{free_port::free_port, redis_server::RedisServer};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
 use rustls::{
     ClientConfig, ClientConnection, RootCertStore, StreamOwned, SupportedProtocolVersion,

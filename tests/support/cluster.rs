@@ -1,6 +1,6 @@
 //! A real Redis Cluster on loopback.
 
-use lockgate::tools::redis_server::{RedisServer, free_port};
+use lockgate::tools::{free_port::free_port, redis_server::RedisServer};
 
 use super::{Client, Proxy, Reply, Setup, eventually, pipeline};
 

@@ -23,7 +23,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockgate::tools::redis_server::{RedisServer, free_port};
+use lockgate::tools::{free_port::free_port, redis_server::RedisServer};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The longest time for anything that should happen at once.

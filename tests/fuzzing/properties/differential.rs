@@ -12,7 +12,7 @@ use lockgate::{
     config::Config,
     lock::initialise,
     server::{self, Control},
-    tools::redis_server::{RedisServer, free_port},
+    tools::{free_port::free_port, redis_server::RedisServer},
 };
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
