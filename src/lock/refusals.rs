@@ -84,7 +84,11 @@ impl Refusals {
     /// holds it, or that an asker does not.
     pub(super) fn freed(&self, key: &Key) {
         self.counter(key).fetch_add(1, Ordering::AcqRel);
-        self.all.lock().remove(key);
+        let mut all = self.all.lock();
+        // Nearly always there is none, and no key has to be hashed.
+        if !all.is_empty() {
+            all.remove(key);
+        }
     }
 }
 

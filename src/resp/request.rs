@@ -192,7 +192,9 @@ impl RequestScanner {
         Line::Incomplete
     }
 
-    fn start(&mut self, buf: &[u8], pos: &mut usize) -> NextRequest {
+    /// As [`RequestScanner::next`], for a scanner that has not begun: what is not in a loop calls this,
+    /// so that `next` has one caller, and is part of it.
+    pub(crate) fn start(&mut self, buf: &[u8], pos: &mut usize) -> NextRequest {
         self.last.forget();
         let here = &buf[*pos..];
         match here.first() {

@@ -598,6 +598,7 @@ impl Core {
     }
 
     /// As [`Core::take_losses`], of a client that has had a session lock; most have none.
+    #[inline(never)]
     fn look_for_losses(&mut self) -> Result<(), CloseReason> {
         let Some(losses) = &self.desk.losing.losses else { return Ok(()) };
         if losses.is_check_due() {

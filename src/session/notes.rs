@@ -32,6 +32,7 @@ impl Desk {
         if self.owed.push(entry) { Noted::Followed } else { Noted::Lost }
     }
 
+    #[inline(never)]
     fn note_special(&mut self, name: Name, arguments: usize) -> Noted {
         let mut armed = false;
         self.conn.asking = name == Name::Asking;
