@@ -1,6 +1,6 @@
 //! What two proxies do not agree upon.
 
-use super::record::{ALL_ADOPTED, ALL_GUARDS, GuardRecord, MAX_TTL, ProxyRecord};
+use super::record::{ALL_ADOPTED, ALL_GUARDS, GuardRecord, MAX_TTL, NEXT_NODES, NONE, ProxyRecord};
 use crate::config::AdoptMode;
 
 /// What kind of thing two proxies have differently.
@@ -14,17 +14,20 @@ pub(crate) enum DifferenceKind {
     MaxTtl,
     /// Another setting of `locks`.
     Locks,
+    /// Whether there is a `locks.next_nodes`.
+    NextNodes,
     /// The version, or what it knows.
     Version,
 }
 
 impl DifferenceKind {
     /// All of them, in the order in which they are told.
-    pub(crate) const ALL: [DifferenceKind; 5] = [
+    pub(crate) const ALL: [DifferenceKind; 6] = [
         DifferenceKind::Guards,
         DifferenceKind::Adopt,
         DifferenceKind::MaxTtl,
         DifferenceKind::Locks,
+        DifferenceKind::NextNodes,
         DifferenceKind::Version,
     ];
 
@@ -35,6 +38,7 @@ impl DifferenceKind {
             DifferenceKind::Adopt => "adopt",
             DifferenceKind::MaxTtl => "max_ttl",
             DifferenceKind::Locks => "locks",
+            DifferenceKind::NextNodes => "next_nodes",
             DifferenceKind::Version => "version",
         }
     }
@@ -54,6 +58,10 @@ impl DifferenceKind {
             DifferenceKind::Locks => {
                 "promises that hold through one proxy need not hold through another"
             }
+            DifferenceKind::NextNodes => {
+                "a change of the lock nodes that not all files have: once it is made, a proxy without the list grants \
+                 nothing until SIGHUP"
+            }
             DifferenceKind::Version => "an upgrade that is not finished",
         }
     }
@@ -64,6 +72,7 @@ impl DifferenceKind {
             Some("adopt") => DifferenceKind::Adopt,
             Some("version" | "knows") => DifferenceKind::Version,
             _ if name == MAX_TTL => DifferenceKind::MaxTtl,
+            _ if name == NEXT_NODES => DifferenceKind::NextNodes,
             _ => DifferenceKind::Locks,
         }
     }
@@ -101,14 +110,16 @@ pub(crate) struct ModeConflict {
     pub(crate) name: String,
 }
 
-/// What a proxy without a guard or rule has in its place.
-const NONE: &str = "none";
-
 impl ProxyRecord {
+    /// Whether these are two proxies, and both serve clients.
+    fn serves_beside(&self, other: &ProxyRecord) -> bool {
+        self.id != other.id && !self.has_ended && !other.has_ended
+    }
+
     /// All that another proxy has otherwise, but for modes of adopt rules. Guards and adopt rules are
     /// compared where both proxies have the same data node.
     pub(crate) fn differences(&self, other: &ProxyRecord) -> Vec<FleetDifference> {
-        if self.id == other.id {
+        if !self.serves_beside(other) {
             return Vec::new();
         }
         let has_same_data = self.has_data_of(other);
@@ -123,6 +134,7 @@ impl ProxyRecord {
             // A setting that the other one's version does not have cannot be compared.
             if let Some(there) = other.setting(name)
                 && here != there
+                && (name != NEXT_NODES || [&**here, there].contains(&NONE))
             {
                 let kind = DifferenceKind::of_setting(name);
                 found.push(self.difference(other, kind, name.clone(), here, there));
@@ -205,7 +217,7 @@ impl ProxyRecord {
 
     /// The rules that are two steps away in another proxy. Rules are told apart by their `keys`.
     pub(crate) fn conflicts(&self, other: &ProxyRecord) -> Vec<ModeConflict> {
-        if self.id == other.id || !self.has_data_of(other) {
+        if !self.serves_beside(other) || !self.has_data_of(other) {
             return Vec::new();
         }
         let missing = other.adopted.iter().filter(|rule| self.adopt_rule(&rule.keys).is_none());
@@ -222,6 +234,9 @@ impl ProxyRecord {
     /// than the other one's, which would wait too short a time; or one of both takes an adopted lock on a
     /// side on which the other does not look.
     pub(crate) fn must_be_known_to(&self, other: &ProxyRecord) -> bool {
+        if !self.serves_beside(other) {
+            return false;
+        }
         let are_apart = |keys: &String| {
             let (here, there) = (self.mode_on(keys), other.mode_on(keys));
             here != there && [here, there].contains(&Some(AdoptMode::Bridge))
@@ -264,7 +279,7 @@ mod tests {
 
     #[test]
     fn each_thing_that_a_fleet_must_agree_upon_is_named_where_it_differs() {
-        use DifferenceKind::{Adopt, Guards, Locks, MaxTtl};
+        use DifferenceKind::{Adopt, Guards, Locks, MaxTtl, NextNodes};
         let guard = "guards: [{keys: 'a:*', lock: 'a:{1}'}]";
         let adopt = "adopt: [{keys: 'l:*', mode: bridge}]";
         for (ours, theirs, kind, what, here, there) in [
@@ -273,6 +288,14 @@ mod tests {
             ("", "locks: {prefix: 'l:'}", Locks, "locks.prefix", "'lock:'", "'l:'"),
             ("", "locks: {drift_factor: 0}", Locks, "locks.drift_factor", "0.01", "0"),
             ("", guard, Guards, "the guard on 'a:*'", NONE, "enforce"),
+            (
+                "locks: {next_nodes: ['redis://a:1']}",
+                "",
+                NextNodes,
+                "locks.next_nodes",
+                "a list of 1",
+                NONE,
+            ),
             (guard, "", Guards, "the guard on 'a:*'", "enforce", NONE),
             (
                 guard,
@@ -289,6 +312,14 @@ mod tests {
                 "the guard on 'a:*'",
                 "enforce",
                 "enforce of another lock",
+            ),
+            (
+                "guards: {rules: [{keys: g, lock: g}], replicas: 1}",
+                "guards: {rules: [{keys: g, lock: g}], replicas: 1, wait_at: write}",
+                Guards,
+                "guards.wait_at",
+                "lock",
+                "write",
             ),
             ("", "guards: {flush: allow}", Guards, "guards.flush", "refuse", "allow"),
             ("", adopt, Adopt, "the adopt rule on 'l:*'", NONE, "bridge"),
@@ -360,6 +391,20 @@ mod tests {
             assert_eq!(one.differences(&another).len(), usize::from(are_compared));
         }
         assert_eq!(ours.conflicts(&proxy("a", "")), [], "itself");
+    }
+
+    #[test]
+    fn of_a_proxy_that_has_ended_only_what_it_granted_counts() {
+        let ours = proxy("a", "adopt: [{keys: 'l:*', mode: audit}]");
+        let theirs = proxy("b", "adopt: [{keys: 'l:*', mode: bridge}]\nlocks: {max_ttl: 20s}");
+        let ended = ProxyRecord { has_ended: true, ..theirs.clone() };
+        assert_eq!((ours.differences(&theirs).len(), ours.must_be_known_to(&theirs)), (1, true));
+        assert_eq!((ours.differences(&ended).len(), ours.must_be_known_to(&ended)), (0, false));
+        assert!(ended.differences(&ours).is_empty(), "nor does it name others");
+        assert!(ours.bridges("l:*", &ended), "its locks are on both sides still");
+        let enforced = proxy("b", "adopt: [{keys: 'l:*', mode: enforce}]");
+        let ended = ProxyRecord { has_ended: true, ..enforced.clone() };
+        assert_eq!((ours.conflicts(&enforced).len(), ours.conflicts(&ended).len()), (1, 0));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    sync::atomic::AtomicBool,
     time::{Duration, Instant},
 };
 
@@ -31,6 +32,8 @@ pub(crate) struct Fleet {
     state: Mutex<FleetState>,
     /// Notified when what this proxy says of itself has changed.
     pub(crate) stepped: Notify,
+    /// Set once this proxy serves nobody any more.
+    pub(crate) has_ended: AtomicBool,
     gauges: FleetGauges,
 }
 
@@ -48,6 +51,13 @@ struct FleetState {
     others: HashMap<String, (ProxyRecord, Instant)>,
     conflicts: Vec<ModeConflict>,
     differences: Vec<FleetDifference>,
+}
+
+impl FleetState {
+    /// The other proxies that serve clients.
+    fn serving(&self) -> impl Iterator<Item = &ProxyRecord> {
+        self.others.values().map(|(other, _)| other).filter(|other| !other.has_ended)
+    }
 }
 
 impl Fleet {
@@ -71,6 +81,7 @@ impl Fleet {
             id: format!("{:016x}", rand::random::<u64>()),
             state: Mutex::default(),
             stepped: Notify::new(),
+            has_ended: AtomicBool::new(false),
             gauges: FleetGauges {
                 conflicts: gauge!("lockgate_adopt_mode_conflicts"),
                 proxies: gauge!("lockgate_fleet_proxies"),
@@ -104,7 +115,7 @@ impl Fleet {
 
     /// Whether another proxy has been seen a moment ago.
     pub(crate) fn has_others(&self) -> bool {
-        !self.state.lock().others.is_empty()
+        self.state.lock().serving().next().is_some()
     }
 
     /// Whether another proxy must know of this one before it grants anything.
@@ -143,14 +154,13 @@ impl Fleet {
     /// Finds what differs, with a line in the log for all that is new, and for all that is over.
     fn compare(&self, state: &mut FleetState, now: Instant) {
         state.others.retain(|_, (_, seen)| now.saturating_duration_since(*seen) < REMEMBERED);
-        self.gauges.proxies.set(as_gauge(state.others.len() + 1));
+        self.gauges.proxies.set(as_gauge(state.serving().count() + 1));
         let Some(ours) = &state.ours else { return };
-        let others = || state.others.values().map(|(other, _)| other);
         let mut conflicts: Vec<ModeConflict> =
-            others().flat_map(|other| ours.conflicts(other)).collect();
+            state.serving().flat_map(|other| ours.conflicts(other)).collect();
         conflicts.sort_by(|one, other| (&one.keys, &one.name).cmp(&(&other.keys, &other.name)));
         let mut found: Vec<FleetDifference> =
-            others().flat_map(|other| ours.differences(other)).collect();
+            state.serving().flat_map(|other| ours.differences(other)).collect();
         let key = |it: &FleetDifference| (it.kind, it.what.clone(), it.name.clone());
         found.sort_by_cached_key(key);
         tell_conflicts(&state.conflicts, &conflicts);

@@ -4,14 +4,14 @@
 //! A record is one line of words, percent-encoded. What a newer version adds is a setting or a word
 //! that an older one skips.
 
-use std::{fmt::Write as _, time::Duration};
+use std::{collections::HashMap, fmt::Write as _, time::Duration};
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use sha1_smol::Sha1;
 
 use crate::config::{
-    AdoptMode, AdoptRule, Config, Flush, GuardRule, GuardsConfig, LockNotify, Pattern, Policy,
-    Template,
+    AdoptMode, AdoptRule, Config, Flush, GuardRule, GuardsConfig, LockNode, LockNotify, Pattern,
+    Policy, Template, WaitAt,
 };
 
 /// The key of the records on each lock node.
@@ -29,6 +29,11 @@ const ROOM: usize = 64;
 const KNOWS: &[&str] = &["longest", "both-sides"];
 /// The setting of which the waits of all proxies depend.
 pub(super) const MAX_TTL: &str = "locks.max_ttl";
+/// The setting that tells of a change of the lock nodes. Each file may spell them otherwise, so only
+/// whether there are some is compared.
+pub(super) const NEXT_NODES: &str = "locks.next_nodes";
+/// What a setting is that has no value.
+pub(super) const NONE: &str = "none";
 /// The setting that stands for all guards where not all of them are in the record.
 pub(super) const ALL_GUARDS: &str = "guards";
 /// The setting that stands for all adopt rules where not all of them are in the record.
@@ -60,6 +65,9 @@ pub(crate) struct ProxyRecord {
     pub(crate) adopted: Vec<AdoptRecord>,
     /// Whether all guards and adopt rules are here.
     pub(crate) is_whole: bool,
+    /// Whether the process serves nobody any more. What it granted may last, so its longest grant and the modes
+    /// of its rules count until the record runs out; that it has them otherwise is nobody's concern.
+    pub(crate) has_ended: bool,
 }
 
 /// A guard as a record has it.
@@ -99,6 +107,7 @@ impl ProxyRecord {
             guards: config.guards.rules.iter().map(GuardRecord::of).collect(),
             adopted: config.adopt.rules.iter().map(AdoptRecord::of).collect(),
             is_whole: true,
+            has_ended: false,
         };
         record.fit();
         record
@@ -130,6 +139,9 @@ impl ProxyRecord {
             word(&self.data),
             word(&self.name),
         );
+        if self.has_ended {
+            line.push_str(" e=ended");
+        }
         // Writing to a String cannot fail.
         for (name, value) in &self.settings {
             let _ = write!(line, " s={}={}", word(name), word(value));
@@ -142,6 +154,28 @@ impl ProxyRecord {
             let _ = write!(line, " a={}={digest}={}", mode.as_str(), word(keys));
         }
         line
+    }
+
+    /// Whether the proxy serves clients, and its file lists no lock nodes to come. False: it does, or its version
+    /// does not tell.
+    pub(crate) fn lists_no_next_nodes(&self) -> bool {
+        !self.has_ended && self.setting(NEXT_NODES) == Some(NONE)
+    }
+
+    /// The newest record of each proxy, of what several lock nodes have, by the proxies' names.
+    pub(crate) fn newest<'a>(
+        all: impl IntoIterator<Item = &'a ProxyRecord>,
+    ) -> Vec<&'a ProxyRecord> {
+        let mut newest: HashMap<&str, &ProxyRecord> = HashMap::new();
+        for record in all {
+            let known = newest.entry(&record.id).or_insert(record);
+            if record.sequence > known.sequence {
+                *known = record;
+            }
+        }
+        let mut newest: Vec<&ProxyRecord> = newest.into_values().collect();
+        newest.sort_by_key(|record| &record.name);
+        newest
     }
 
     /// Reads the records of a lock node: in each line a time, an id and a record. What is none is
@@ -173,6 +207,7 @@ impl ProxyRecord {
             guards,
             adopted,
             is_whole,
+            has_ended: false,
         };
         words.try_for_each(|word| record.take_in(word))?;
         Some(record)
@@ -194,6 +229,7 @@ impl ProxyRecord {
                 let (keys, digest) = (decoded(keys)?, decoded(digest)?);
                 self.adopted.push(AdoptRecord { keys, mode, digest });
             }
+            ["e", "ended"] => self.has_ended = true,
             // A newer version's.
             [_, _, ..] => {}
             _ => return None,
@@ -267,12 +303,22 @@ fn settings(config: &Config) -> Vec<(String, String)> {
         ("locks.quarantine", yes_or_no(locks.quarantine)),
         ("locks.drift_factor", locks.drift_factor.to_string()),
         ("locks.notify", notify.to_owned()),
+        (NEXT_NODES, listed(&locks.next_nodes)),
+        (
+            "guards.wait_at",
+            if guards.wait_at == WaitAt::Write { "write" } else { "lock" }.to_owned(),
+        ),
         ("guards.flush", if guards.flush == Flush::Allow { "allow" } else { "refuse" }.to_owned()),
         ("guards.replicas", guards.replicas.to_string()),
         (ALL_GUARDS, digest(&format!("{:?}", sorted(guards)))),
         (ALL_ADOPTED, digest(&adopted.join("\n"))),
     ];
     all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// How many lock nodes a list has.
+fn listed(nodes: &[LockNode]) -> String {
+    if nodes.is_empty() { NONE.to_owned() } else { format!("a list of {}", nodes.len()) }
 }
 
 /// All guards, in an order that does not depend on the file's: a key needs the locks of all that match.
@@ -316,6 +362,8 @@ mod tests {
         let text = "guards: [{keys: 'account: *=%€', lock: 'a:{1}'}, {keys: 'b:*', lock: b, policy: audit}]
 adopt: [{keys: 'lock:*', lock: 'l:{1}', mode: bridge}, {keys: 'm:*', mode: enforce}]";
         let record = ProxyRecord { replication_id: "abc".into(), sequence: 17, ..record(text) };
+        let ended = ProxyRecord { has_ended: true, ..record.clone() };
+        assert_eq!(ProxyRecord::read_all(&format!("1234 a1 {}\n", ended.line())), [ended]);
         let line = format!("1234 a1 {}\n", record.line());
         assert_eq!(ProxyRecord::read_all(&line), std::slice::from_ref(&record));
         assert_eq!(record.guards.len(), 2);

@@ -3,10 +3,10 @@
 //! A lock node keeps the records of all proxies under one key, each for [`LASTS`]. Each proxy looks
 //! every [`LOOK_EVERY`] whether one has changed. So what a proxy says of itself is known to all others
 //! within that time, and a proxy of which they must know first lets clients in only then
-//! ([`introduce`]).
+//! ([`introduce`]). A proxy that ends says so ([`farewell`]).
 
 use std::{
-    sync::{Arc, Weak},
+    sync::{Arc, Weak, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -44,40 +44,59 @@ const LASTS: Duration = Duration::from_secs(35);
 const LIMIT: Duration = Duration::from_secs(2);
 /// How long a proxy that starts waits for the records of the others.
 const FIRST_LIMIT: Duration = Duration::from_secs(1);
+/// How long one that ends waits until the lock nodes have taken that in.
+const LAST_LIMIT: Duration = Duration::from_millis(300);
 
 const SCRIPT: &str = include_str!("fleet.lua");
 
 /// The tasks by which a proxy tells of itself and hears of others.
+#[derive(Clone)]
 pub(super) struct FleetTelling {
-    /// How many lock nodes have answered, or could not.
-    heard: watch::Receiver<usize>,
+    reached: watch::Receiver<Reached>,
     nodes: usize,
+}
+
+/// How many lock nodes have answered, or could not.
+#[derive(Default)]
+struct Reached {
+    /// What this proxy has told them first.
+    first: usize,
+    /// That it has ended.
+    last: usize,
 }
 
 /// Starts to tell and to look, until the proxy is gone.
 pub(super) fn start(shared: &Arc<Shared>, data: Arc<DataNode>) -> FleetTelling {
-    let (heard, hearing) = watch::channel(0);
+    let (told, reached) = watch::channel(Reached::default());
     let nodes = shared.engine.serving().len();
-    let lookers = Lookers { all: Vec::new(), heard: Arc::new(heard) };
+    let lookers = Lookers { all: Vec::new(), reached: Arc::new(told) };
     tokio::spawn(run(Arc::downgrade(shared), data, lookers));
-    FleetTelling { heard: hearing, nodes }
+    FleetTelling { reached, nodes }
 }
 
 /// Waits until the others are known, and they know this proxy where they must: its locks last longer than
 /// they would wait, or it takes or frees locks on a side on which they do not look.
 pub(super) async fn introduce(shared: &Shared, mut telling: FleetTelling) {
     let all = telling.nodes;
-    let _ = timeout(FIRST_LIMIT, telling.heard.wait_for(|heard| *heard >= all)).await;
+    let _ = timeout(FIRST_LIMIT, telling.reached.wait_for(|reached| reached.first >= all)).await;
     if shared.fleet.must_know() {
         info!("fleet: clients are let in once the other proxies know what this one has otherwise");
         sleep(LOOK_EVERY + LOOK_EVERY / 2).await;
     }
 }
 
+/// Tells the others that this proxy serves nobody any more, so that nobody looks for what it had otherwise.
+pub(super) async fn farewell(shared: &Shared, mut telling: FleetTelling) {
+    shared.fleet.has_ended.store(true, Ordering::Relaxed);
+    shared.fleet.stepped.notify_one();
+    let all = shared.engine.serving().len();
+    let _ = timeout(LAST_LIMIT, telling.reached.wait_for(|reached| reached.last >= all)).await;
+}
+
 /// The tasks that look at lock nodes. They are others once the lock nodes are changed.
 struct Lookers {
     all: Vec<(LockNode, AbortOnDrop)>,
-    heard: Arc<watch::Sender<usize>>,
+    reached: Arc<watch::Sender<Reached>>,
 }
 
 /// A task that ends once nobody wants it any more.
@@ -111,7 +130,7 @@ impl Lookers {
                     version: String::new(),
                     is_refused: false,
                 };
-                let looking = looker.run(tell.subscribe(), self.heard.clone());
+                let looking = looker.run(tell.subscribe(), self.reached.clone());
                 self.all.push((node.clone(), AbortOnDrop(tokio::spawn(looking))));
             }
         }
@@ -136,7 +155,8 @@ pub(super) fn name_of(config: &Config) -> String {
 fn record(shared: &Shared) -> ProxyRecord {
     let config = shared.config.load();
     let longest = lock::longest_grant(&config);
-    ProxyRecord::new(&shared.fleet.id, &name_of(&config), &config, longest)
+    let record = ProxyRecord::new(&shared.fleet.id, &name_of(&config), &config, longest);
+    ProxyRecord { has_ended: shared.fleet.has_ended.load(Ordering::Relaxed), ..record }
 }
 
 /// Has all lock nodes told when this proxy has changed, and who the others are.
@@ -149,9 +169,10 @@ async fn run(shared: Weak<Shared>, data: Arc<DataNode>, mut lookers: Lookers) {
         // Nobody asks where there is nothing to compare.
         let has_rules =
             |record: &ProxyRecord| !record.guards.is_empty() || !record.adopted.is_empty();
-        let is_asked = shared
-            .upgrade()
-            .is_some_and(|shared| has_rules(&tell.borrow()) || shared.fleet.has_others());
+        let is_asked = shared.upgrade().is_some_and(|shared| {
+            let has_ended = shared.fleet.has_ended.load(Ordering::Relaxed);
+            !has_ended && (has_rules(&tell.borrow()) || shared.fleet.has_others())
+        });
         // A data node that does not answer now is the one that it was.
         if is_asked && let Ok(Ok(Some(id))) = timeout(FIRST_LIMIT, replication_id(&data)).await {
             replication = id;
@@ -215,15 +236,17 @@ impl Looker {
     async fn run(
         mut self,
         mut told: watch::Receiver<ProxyRecord>,
-        heard: Arc<watch::Sender<usize>>,
+        reached: Arc<watch::Sender<Reached>>,
     ) {
         let mut is_first = true;
         loop {
             let ours = told.borrow_and_update().clone();
             self.write(&ours).await;
-            if std::mem::take(&mut is_first) {
-                heard.send_modify(|heard| *heard += 1);
-            }
+            let is_first = std::mem::take(&mut is_first);
+            reached.send_modify(|reached| {
+                reached.first += usize::from(is_first);
+                reached.last += usize::from(ours.has_ended);
+            });
             let looking = async {
                 loop {
                     sleep(LOOK_EVERY).await;

@@ -86,9 +86,9 @@ pub async fn run(config: Config, mut control: Control) -> anyhow::Result<()> {
     let (opened, succession) = Opened::open(&config, &mut control).await?;
     let proxy = Proxy::build(config, control, &opened, recorder)?;
     // Before the running process gives way: nobody is to wait for it.
-    let shared = proxy.join_fleet().await;
+    let joined = proxy.join_fleet().await;
     let Some(standing) = proxy.take_over(succession).await? else { return Ok(()) };
-    let mut serving = proxy.open_doors(opened, shared, standing).await;
+    let mut serving = proxy.open_doors(opened, joined, standing).await;
     let end = serving.until_end().await;
     serving.end(end).await;
     Ok(())

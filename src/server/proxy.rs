@@ -29,7 +29,7 @@ use crate::{
             descriptors,
             exposure::{self, Exposure},
         },
-        fleet,
+        fleet::{self, FleetTelling},
         metrics::{DoorMetrics, ReloadMetrics},
         opened::{Opened, Succession},
         reload::Reloader,
@@ -151,21 +151,21 @@ impl Proxy {
     }
 
     /// Tells the proxies over the same lock nodes of this one, and hears of them.
-    pub(super) async fn join_fleet(&self) -> Arc<Shared> {
+    pub(super) async fn join_fleet(&self) -> (Arc<Shared>, FleetTelling) {
         let shared = self.share();
         let telling = fleet::start(&shared, self.data.clone());
         tokio::select! {
-            () = fleet::introduce(&shared, telling) => {}
+            () = fleet::introduce(&shared, telling.clone()) => {}
             () = self.control.shutdown.cancelled() => {}
         }
-        shared
+        (shared, telling)
     }
 
     /// Lets clients in, and tells the service manager.
     pub(super) async fn open_doors(
         self,
         opened: Opened,
-        shared: Arc<Shared>,
+        (shared, telling): (Arc<Shared>, FleetTelling),
         replacement: Replacement,
     ) -> Serving {
         let Replacement { is_successor, predecessor, replacing, rendezvous } = replacement;
@@ -209,6 +209,7 @@ impl Proxy {
             state,
             data,
             workers,
+            telling,
         }
     }
 

@@ -203,7 +203,9 @@ impl Reloader {
         }
         self.state.runs_with(&config);
         self.shared.config.store(Arc::new(config));
-        if taken.contains(&"adopt") {
+        self.state.has_not_taken(left.iter().map(|(key, _)| *key).collect());
+        // The others hear of it at once.
+        if !taken.is_empty() {
             self.shared.fleet.stepped.notify_one();
         }
         for key in &taken {

@@ -18,7 +18,9 @@ use tracing::{info, warn};
 use crate::{
     data::DataNode,
     server::{
-        admin, systemd,
+        admin,
+        fleet::{self, FleetTelling},
+        systemd,
         upgrade::{self, Rendezvous, Replaced},
         workers::Workers,
     },
@@ -38,7 +40,6 @@ pub(super) struct Serving {
     pub(super) admin: Stoppable,
     /// Sockets that a successor would get, with their configured addresses.
     pub(super) sockets: Vec<(SocketAddr, Arc<TcpListener>)>,
-    /// Settings that a successor must share.
     /// The socket at which a successor asks. `None` if `upgrade_socket` is off, or could not be
     /// made.
     pub(super) rendezvous: Option<Rendezvous>,
@@ -46,6 +47,7 @@ pub(super) struct Serving {
     pub(super) state: Arc<admin::PageSource>,
     pub(super) data: Arc<DataNode>,
     pub(super) workers: Arc<Workers>,
+    pub(super) telling: FleetTelling,
 }
 
 /// Reason why a proxy stops accepting clients.
@@ -78,6 +80,7 @@ impl Serving {
             End::Shutdown => self.close_doors().await,
         }
         self.drain().await;
+        fleet::farewell(&self.shared, self.telling).await;
         self.in_charge.shutdown().await;
         self.admin.stop.cancel();
     }

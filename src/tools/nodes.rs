@@ -3,13 +3,26 @@
 use std::time::Duration;
 
 use anyhow::bail;
-use tokio::signal::unix::{SignalKind, signal};
+use bb8_redis::redis;
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    task::JoinSet,
+    time::{sleep, timeout},
+};
 
 use super::say::say;
 use crate::{
-    config::{Config, LocksConfig},
-    lock::{self, BackedOut, ChangeError, ChangeStatus, Changed, NodeOfSet},
+    config::{ClientTls, Config, LockNode, LocksConfig},
+    fleet::record::{ProxyRecord, RECORDS},
+    lock::{self, BackedOut, ChangeError, ChangeStatus, Changed, NodeOfSet, SetNow},
+    net::{Connector, redis_client},
 };
+
+/// How long a lock node may take to tell which proxies there are.
+const RECORDS_LIMIT: Duration = Duration::from_secs(2);
+/// How often a proxy's record is looked at again that does not list the nodes to come, and after which pause.
+const LOOKS: usize = 5;
+const AGAIN: Duration = Duration::from_millis(200);
 
 /// What is to become of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,8 +77,59 @@ async fn change(
     }
 }
 
+/// The proxies that serve clients and have not read `locks.next_nodes`, by their names.
+async fn unaware(locks: &LocksConfig) -> Vec<String> {
+    let way = lock::connector_to_nodes(locks);
+    let mut asking = JoinSet::new();
+    for node in locks.nodes.clone() {
+        let (way, tls) = (way.clone(), locks.tls.clone());
+        asking.spawn(timeout(RECORDS_LIMIT, async move { records_on(&node, &way, &tls).await }));
+    }
+    let told = asking.join_all().await.into_iter().filter_map(|told| told.ok().flatten());
+    let records: Vec<ProxyRecord> = told.flatten().collect();
+    let newest = ProxyRecord::newest(&records).into_iter();
+    newest.filter(|it| it.lists_no_next_nodes()).map(|it| it.name.clone()).collect()
+}
+
+/// The records that a lock node has; `None` if it does not tell.
+async fn records_on(node: &LockNode, way: &Connector, tls: &ClientTls) -> Option<Vec<ProxyRecord>> {
+    let there = lock::locate(node, tls, RECORDS).await.ok()?;
+    let connecting = redis_client::connect_for(&there.url, way, redis_client::LARGE);
+    let mut connection = connecting.await.ok()?;
+    let mut asking = redis::cmd("GET");
+    let asked: Option<String> =
+        asking.arg(RECORDS).query_async(&mut connection.redis).await.ok()?;
+    Some(ProxyRecord::read_all(&asked.unwrap_or_default()))
+}
+
+/// Names the proxies for which a change comes too early. Once it is made, those that have the list as
+/// `locks.nodes` list none to come either.
+async fn warn_of_unaware(locks: &LocksConfig) {
+    let mut names = unaware(locks).await;
+    // One that has just read its file is about to say so.
+    for _ in 0..LOOKS {
+        if names.is_empty() {
+            return;
+        }
+        sleep(AGAIN).await;
+        names = unaware(locks).await;
+    }
+    if lock::status(locks).await.is_ok_and(|it| it.now != SetNow::Nodes) {
+        return;
+    }
+    for proxy in names {
+        say(format_args!(
+            "warning: {proxy} has not read locks.next_nodes: once they vote, it grants and renews nothing until its \
+             file has them and it gets SIGHUP"
+        ));
+    }
+}
+
 async fn carry_out(config: &Config, step: NodesStep) -> anyhow::Result<()> {
     let locks = &config.locks;
+    if matches!(step, NodesStep::Change { .. }) && !locks.next_nodes.is_empty() {
+        warn_of_unaware(locks).await;
+    }
     match step {
         NodesStep::Show if locks.next_nodes.is_empty() => {
             say("no change is asked for: the file has no locks.next_nodes");
@@ -116,6 +180,9 @@ async fn carry_out(config: &Config, step: NodesStep) -> anyhow::Result<()> {
     }
     show("locks.nodes", nodes);
     show("locks.next_nodes", next_nodes);
+    if step == NodesStep::Show {
+        warn_of_unaware(locks).await;
+    }
     Ok(())
 }
 

@@ -253,9 +253,19 @@ fn a_proxy_that_has_not_read_the_file_grants_nothing_more() {
     let mut client = late.client();
     client.cmd(&["LOCK", "held", "h", "PX", "50000"]).grant();
     list(&one, &urls);
-    shown(&one, &["--change"]);
+    // The files and the command tell of it before.
+    let unread = format!("{}, pid {} has not read locks.next_nodes", late.port(), late.pid());
+    let text = shown(&one, &[]);
+    assert!(text.contains(&unread) && text.matches("has not read").count() == 1, "{text}");
+    let differs = "locks.next_nodes is none in this proxy and a list of 5 in ";
+    eventually("it says so itself", || late.http("/readyz").contains(differs));
+    assert!(
+        doctor(&one).1.contains("locks.next_nodes is a list of 5 in this configuration and none")
+    );
+    assert!(shown(&one, &["--change"]).contains(&unread));
     let expected = addresses(&next.each_ref());
     eventually("the next nodes are asked", || asked(&one) == expected);
+    assert!(!shown(&one, &["--change"]).contains("has not read"), "the change is made");
     let reply = client.cmd(&["LOCK", "a", "x", "PX", "1000"]);
     assert!(reply.error_text().starts_with("NOQUORUM"), "{reply:?}");
     let reply = client.cmd(&["RENEW", "held", "h", "PX", "50000"]);

@@ -1,8 +1,8 @@
 //! `lockgate doctor` finds faults, says what to do, and changes nothing.
 
-use std::{fs::Permissions, os::unix::fs::PermissionsExt, process::Command};
+use std::{fs::Permissions, os::unix::fs::PermissionsExt, process::Command, time::Duration};
 
-use crate::support::{self, Client, Proxy, Reply, cluster::Cluster};
+use crate::support::{self, Client, Proxy, Reply, cluster::Cluster, eventually, relay::Relay};
 use lockgate::tools::{free_port::free_port, redis_server::RedisServer};
 
 /// Addresses that nobody has.
@@ -195,11 +195,11 @@ fn whatever_is_wrong_is_told_with_what_to_do() {
     ];
     let (status, report, error) = doctor(&start(&[]).url(), &urls, "");
     assert_eq!(status, Some(1), "{report}");
-    assert_eq!(error, "lockgate: 5 servers are not fit for their part\n", "{report}");
+    assert_eq!(error, "lockgate: not fit: 6 of 8 servers\n", "{report}");
     // None of them has a marker.
-    assert!(report.ends_with("\nnot fit: 5 of 8 servers (!!); to look at: 5 (-)\n"), "{report}");
+    assert!(report.ends_with("\nnot fit: 6 of 8 servers (!!); to look at: 4 (-)\n"), "{report}");
     for (url, what, advice) in [
-        (&urls[0], " - its maxmemory-policy", "CONFIG SET maxmemory-policy noeviction"),
+        (&urls[0], "!! its maxmemory-policy", "CONFIG SET maxmemory-policy noeviction"),
         (&urls[1], "!! it is a replica", "masters only"),
         (&urls[2], "!! ", "user and password"),
         (&twin, "!! it is the same instance", "a Redis of its own"),
@@ -305,6 +305,52 @@ fn a_lock_cluster_that_is_the_data_cluster_is_told_by_whichever_of_its_nodes_bot
 }
 
 #[test]
+fn an_eviction_policy_without_a_limit_of_memory_evicts_nothing() {
+    let (data, node) = (start(&[]), start(&["--maxmemory-policy", "allkeys-lru"]));
+    init(&[node.url()]);
+    let (status, report, _) = doctor(&data.url(), &[node.url()], "");
+    assert_eq!(status, Some(0), "{report}");
+    assert!(report.contains(" - its maxmemory-policy"), "{report}");
+}
+
+#[test]
+fn a_node_that_is_far_away_is_examined() {
+    let (data, node) = (start(&[]), start(&[]));
+    let far = Relay::to(node.port());
+    let url = format!("redis://127.0.0.1:{}", far.port());
+    init(std::slice::from_ref(&url));
+    // All that is asked takes longer than one answer may.
+    far.delay_replies(Duration::from_millis(150));
+    let (_, report, _) = doctor(&data.url(), std::slice::from_ref(&url), "");
+    let lines = about(&report, &url);
+    assert!(lines[0].contains(", round trip 15") && !report.contains("no answer"), "{report}");
+    far.hold_reply("PONG");
+    let (_, report, _) = doctor(&data.url(), std::slice::from_ref(&url), "");
+    assert!(report.contains("no answer within 3s"), "{report}");
+    far.release();
+}
+
+#[test]
+fn a_lock_node_that_a_replica_has_visited_waits_and_says_why() {
+    let (data, nodes) = (start(&[]), [start(&[]), start(&[]), start(&[])]);
+    let urls = nodes.each_ref().map(RedisServer::url);
+    init(&urls);
+    let proxy = Proxy::with().node_urls(&urls).start();
+    eventually("all vote", || proxy.nodes_up() == 3);
+    // So long does a node wait.
+    proxy.client().cmd(&["LOCK", "k", "a", "PX", "20000"]).grant();
+    // As redis-cli --rdb does.
+    let mut copier = Client::connect(nodes[0].port());
+    copier.send(b"SYNC\r\n");
+    let why = "or got its first replica (redis-cli --rdb is one)";
+    eventually("the proxy says why", || proxy.http("/readyz").contains(why));
+    let (status, report, _) = doctor(&data.url(), &urls, "");
+    assert_eq!(status, Some(0), "{report}");
+    assert!(of_part(&report, "lock node 1").contains(why), "{report}");
+    drop(copier);
+}
+
+#[test]
 fn nodes_to_come_are_examined_too() {
     let (data, nodes) = (start(&[]), [start(&[]), start(&[]), start(&[])]);
     let urls = nodes.each_ref().map(RedisServer::url);
@@ -331,7 +377,7 @@ fn nodes_to_come_are_examined_too() {
     let (status, report, _) = doctor(&data.url(), &urls, &of(&next));
     assert_eq!(status, Some(1), "{report}");
     for (number, what, advice) in [
-        (1, " - its maxmemory-policy", "CONFIG SET maxmemory-policy noeviction"),
+        (1, "!! its maxmemory-policy", "CONFIG SET maxmemory-policy noeviction"),
         (2, "!! it is a replica", "masters only"),
         (3, "!! ", "user and password"),
         (4, "!! it refuses writes: \"OOM\"", "raise maxmemory"),
@@ -345,7 +391,7 @@ fn nodes_to_come_are_examined_too() {
     }
     assert_eq!(of_part(&report, "next lock node 6").lines().count(), 1, "{report}");
     assert_eq!(of_part(&report, "lock node 1").lines().count(), 1, "{report}");
-    assert!(report.contains("\nnot fit: 6 of 13 servers (!!)"), "{report}");
+    assert!(report.contains("\nnot fit: 7 of 13 servers (!!)"), "{report}");
 
     // What votes now may stay, and new nodes are nothing to look at.
     let (status, report, _) = doctor(&data.url(), &urls, &of(&[fit.url()]));
@@ -419,7 +465,7 @@ fn a_listener_for_which_the_proxy_would_not_start_is_told() {
         doctor(&listen, &urls, "")
     };
     let (status, report, error) = of(&open);
-    assert_eq!((status, error.as_str()), (Some(1), "lockgate: 1 server is not fit for its part\n"));
+    assert_eq!((status, error.as_str()), (Some(1), "lockgate: not fit: 1 of 4 servers\n"));
     let lines = about(&report, &open.url());
     assert!(lines[1].contains("!! 0.0.0.0:6380 (listen) can be reached from"), "{report}");
     assert!(lines[2].contains("Lockgate does not start"), "{report}");
@@ -589,7 +635,7 @@ fn what_the_proxys_user_lacks_for_a_bridge_is_told() {
         }
         let (status, report, error) = examine(permissions, bridge);
         assert_eq!(status, Some(1), "{report}");
-        assert_eq!(error, "lockgate: 1 server is not fit for its part\n", "{report}");
+        assert_eq!(error, "lockgate: not fit: 1 of 2 servers\n", "{report}");
         let lines = about(&report, &data.url()).join("\n");
         let expected = format!(
             "!! the proxy's user lacks what mode: bridge needs on 'lock:*:l': {lacking} (tried on \

@@ -21,14 +21,19 @@ fn info(proxy: &Proxy) -> String {
     String::from_utf8(info).unwrap()
 }
 
-/// The report of doctor on this proxy's configuration.
-fn doctor(proxy: &Proxy) -> String {
+/// The report of doctor on this proxy's configuration, and its status.
+fn examined(proxy: &Proxy) -> (String, Option<i32>) {
     let output = Command::new(env!("CARGO_BIN_EXE_lockgate"))
         .arg("doctor")
         .arg(proxy.config_file())
         .output()
         .unwrap();
-    String::from_utf8(output.stdout).unwrap()
+    (String::from_utf8(output.stdout).unwrap(), output.status.code())
+}
+
+/// The report of doctor on this proxy's configuration.
+fn doctor(proxy: &Proxy) -> String {
+    examined(proxy).0
 }
 
 /// The lines of the log about a proxy that is two steps away.
@@ -59,16 +64,18 @@ fn proxies_two_steps_apart_are_noticed_by_both() {
         page.contains("adopt: 'lock:*' is audit here and enforce in another proxy ("),
         "{page}"
     );
-    let report = doctor(&first);
+    let (report, status) = examined(&first);
     assert!(
-        report.contains("   - 'lock:*' is enforce in this configuration and audit in "),
+        report.contains("  !! 'lock:*' is enforce in this configuration and audit in "),
         "{report}"
     );
+    assert_eq!(status, Some(1), "a lock may be granted twice");
+    assert!(report.contains("\nnot fit: adopt (!!)"), "{report}");
     assert!(report.contains(&format!("{port}{pid}")), "{report}");
     // The proxy that runs has the ports.
     assert!(report.contains("   - in use: "), "{report}");
     // The file and the records tell it, and the proxy that runs.
-    assert!(report.ends_with("to look at: 4 (-)\n"), "{report}");
+    assert!(report.ends_with("to look at: 2 (-)\n"), "{report}");
     // One without any rule forwards all of it.
     let bare = Proxy::beside(&first).start();
     eventually("it is noticed", || conflicts(&first) == 2.0 && conflicts(&bare) == 1.0);
@@ -84,6 +91,37 @@ fn proxies_two_steps_apart_are_noticed_by_both() {
     let without = |page: String| !page.contains(&second.pid().to_string());
     eventually("the other knows", || without(first.http("/readyz")));
     assert!(first.log().contains("near again"));
+}
+
+#[test]
+fn a_proxy_that_has_ended_is_told_of_no_more() {
+    let guard = "guards:\n  - keys: 'account:*'\n    lock: 'account:{1}'";
+    let first = Proxy::with().nodes(3).top(&rules("enforce")).start();
+    let mut second =
+        Proxy::beside(&first).top(&rules("audit")).top(guard).locks("max_ttl: 90s").start();
+    let differences = || {
+        let of = |kind: &str| format!("kind=\"{kind}\"");
+        let kinds = ["guards", "max_ttl"].map(of);
+        kinds.iter().map(|kind| first.metric("lockgate_fleet_differences", kind)).sum::<f64>()
+    };
+    eventually("it is known", || conflicts(&first) == 1.0 && differences() == 2.0);
+    second.terminate();
+    assert!(second.wait().success());
+    // Its locks may last, so that its record stays, as one that has ended.
+    for node in 0..3 {
+        let record = first.node_client(node).cmd(&["GET", "lockgate:fleet"]);
+        let Reply::Bulk(record) = record else { panic!("{record:?}") };
+        let record = String::from_utf8(record).unwrap();
+        let ended = |line: &str| {
+            line.contains(&format!("pid%20{}", second.pid())) && line.contains(" e=ended")
+        };
+        assert!(record.lines().any(ended), "{record}");
+    }
+    eventually("it is no matter", || conflicts(&first) == 0.0 && differences() == 0.0);
+    assert_eq!(first.metric("lockgate_fleet_proxies", ""), 1.0);
+    let (report, status) = examined(&first);
+    assert_eq!(status, Some(0), "{report}");
+    assert!(!report.contains("granted twice"), "{report}");
 }
 
 #[test]

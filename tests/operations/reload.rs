@@ -107,12 +107,29 @@ fn what_cannot_change_is_named_and_stays() {
         let key = format!("\"key\":\"{key}\"");
         assert!(logged(&proxy, &[&key, "needs a restart or an upgrade"]), "{key}");
     }
+    let page = proxy.http("/readyz");
+    assert!(page.starts_with("HTTP/1.1 200"), "{page}");
+    let told = "the file has other values than this process goes by: ";
+    let line = page.lines().find(|line| line.contains(told)).unwrap_or_else(|| panic!("{page}"));
+    for key in ["io_threads", "locks.max_ttl", "locks.prefix", "locks.default_ttl", "data"] {
+        assert!(line.contains(key), "{key}: {line}");
+    }
     assert!(logged(&proxy, &["\"key\":\"locks.prefix\"", "stop all proxies"]));
     assert!(logged(&proxy, &["\"key\":\"locks.default_ttl\"", "does not fit locks.max_ttl"]));
     let mut client = proxy.client();
     assert!(client.cmd(&["LOCK", "k", "PX", "60001"]).error().contains("60000"));
     assert!(client.cmd(&["LOCK", "k"]).grant().validity <= 10_000);
     proxy.assert_on_nodes("a:k", 1);
+    let back = [
+        ("io_threads: 2", "io_threads: 1"),
+        ("max_ttl: 120s", "max_ttl: 60s"),
+        ("prefix: 'b:'", "prefix: 'a:'"),
+        ("default_ttl: 90s", "default_ttl: 10s"),
+        ("data: redis://localhost", "data: redis://127.0.0.1"),
+    ];
+    rewrite(&proxy, &back);
+    reload(&proxy, "ok");
+    assert!(!proxy.http("/readyz").contains(told), "{}", proxy.http("/readyz"));
 }
 
 #[test]

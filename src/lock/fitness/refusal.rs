@@ -12,8 +12,8 @@ use crate::{
 };
 
 /// The reason why a node waits.
-pub(super) const FORGOTTEN: &str =
-    "it was restarted, emptied, exchanged or a replica: it may lack locks that are still held";
+pub(super) const FORGOTTEN: &str = "it was restarted, emptied, exchanged or a replica, or got its first replica (redis-cli --rdb is one): it may lack \
+     locks that are still held";
 
 /// A node's place in this proxy's configuration.
 pub(super) struct Place<'a> {

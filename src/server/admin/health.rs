@@ -120,6 +120,8 @@ pub(crate) struct PageSource {
     checks_without_writes: AtomicU32,
     /// Settings that weaken a promise.
     weakened: Mutex<Vec<String>>,
+    /// Keys that the file has otherwise than the running proxy.
+    not_taken: Mutex<Vec<&'static str>>,
     /// Reason why the data node is not reachable; `None` if it is. Changed by [`State::watch`].
     data_problem: Mutex<Option<String>>,
     /// Whether the process is to end.
@@ -152,6 +154,7 @@ impl PageSource {
             earlier,
             checks_without_writes: AtomicU32::new(0),
             weakened: Mutex::default(),
+            not_taken: Mutex::default(),
             data_problem,
             draining,
             gauges,
@@ -169,6 +172,11 @@ impl PageSource {
     /// Tells from now on which settings weaken a promise.
     pub(crate) fn runs_with(&self, config: &Config) {
         *self.weakened.lock() = config.weakened();
+    }
+
+    /// Tells from now on which keys the file has otherwise, and only a new process takes over.
+    pub(crate) fn has_not_taken(&self, keys: Vec<&'static str>) {
+        *self.not_taken.lock() = keys;
     }
 
     /// Says from now on that no traffic should be sent here, as the process is to end.
@@ -311,6 +319,13 @@ impl PageSource {
         }
         for difference in self.fleet.differences() {
             lines.problem(format!("fleet: {}", difference.sentence("this proxy")));
+        }
+        let not_taken = self.not_taken.lock().join(", ");
+        if !not_taken.is_empty() {
+            lines.problem(format!(
+                "configuration: the file has other values than this process goes by: {not_taken} (the log says why; a \
+                 restart or SIGUSR2 takes them over)"
+            ));
         }
         for weakened in self.weakened.lock().iter() {
             lines.fine(format!("weakened: {weakened}"));

@@ -1,6 +1,6 @@
 //! What is wrong with a server, by what it has told, and what to do about it.
 
-use std::{borrow::Cow, collections::HashMap, time::Duration};
+use std::{borrow::Cow, time::Duration};
 
 use super::{
     patient::{NodeList, Patient},
@@ -31,20 +31,12 @@ fn fleet<'a>(
     data: &Result<Patient, String>,
     nodes: &'a [Result<Patient, String>],
 ) -> Vec<Cow<'a, ProxyRecord>> {
-    let mut running: HashMap<&str, &ProxyRecord> = HashMap::new();
-    for record in nodes.iter().flatten().flat_map(|node| &node.fleet) {
-        let known = running.entry(&record.id).or_insert(record);
-        if record.sequence > known.sequence {
-            *known = record;
-        }
-    }
+    let running = ProxyRecord::newest(nodes.iter().flatten().flat_map(|node| &node.fleet));
     let file = ProxyRecord {
         replication_id: data.as_ref().map_or("", |data| data.field("master_replid")).to_owned(),
         ..ProxyRecord::new("", "this configuration", config, lock::longest_grant(config))
     };
-    let mut all: Vec<&ProxyRecord> = running.into_values().collect();
-    all.sort_by_key(|record| &record.name);
-    std::iter::once(Cow::Owned(file)).chain(all.into_iter().map(Cow::Borrowed)).collect()
+    std::iter::once(Cow::Owned(file)).chain(running.into_iter().map(Cow::Borrowed)).collect()
 }
 
 /// Findings about adopt rules whose modes are two steps apart, in proxies that run or in the
@@ -66,7 +58,7 @@ pub(super) fn apart(
                 there.as_str(),
             );
             let advice = "Two proxies may be one step apart, and never two: step one of them.";
-            findings.push(Finding::minor(what, advice));
+            findings.push(Finding::grave(what, advice));
         }
     }
     findings.truncate(MAX_APART);
@@ -395,7 +387,10 @@ pub(super) fn diagnose(index: usize, patient: &Patient, list: &NodeList<'_>) -> 
         node.as_ref().is_ok_and(|node| !run_id.is_empty() && node.field("run_id") == run_id)
     };
     for fault in lock::faults_of(|name| patient.field(name)) {
-        findings.push(of_fault(fault));
+        // Where memory has no limit nothing is evicted.
+        let evicts = fault == Fault::Eviction && !matches!(patient.field("maxmemory"), "0" | "");
+        let finding = of_fault(fault);
+        findings.push(Finding { is_grave: finding.is_grave || evicts, ..finding });
     }
     if let Some(words) = &patient.refusal {
         let what = format!("it refuses writes: {words}");

@@ -65,8 +65,7 @@ pub fn run(config: &Config, as_json: bool) -> anyhow::Result<()> {
     }
     match report.grave() {
         0 => Ok(()),
-        1 => bail!("1 server is not fit for its part"),
-        many => bail!("{many} servers are not fit for their part"),
+        _ => bail!("not fit: {}", report.unfit()),
     }
 }
 

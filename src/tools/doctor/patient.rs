@@ -16,9 +16,11 @@ use crate::{
     net::{Connector, redis_client},
 };
 
-/// How long examining one server may take.
+/// How long a server may take to let doctor in, and for each answer.
 pub(super) const LIMIT: Duration = Duration::from_secs(3);
+/// Most round trips that are timed, and how long that may take: a server may be far away.
 const ROUND_TRIPS: usize = 20;
+const TIMING: Duration = Duration::from_secs(1);
 
 /// Everything that one server told.
 pub(super) struct Patient {
@@ -102,14 +104,12 @@ pub(super) async fn examine(
     way: &Connector,
     votes: bool,
 ) -> Result<Patient, String> {
-    let asking = async {
-        let mut connection = redis_client::connect(url, way).await?;
-        question(&mut connection.redis, votes).await
-    };
-    match timeout(LIMIT, asking).await {
-        Ok(answer) => answer.map_err(|error: RedisError| words(&error)),
-        Err(_) => Err(format!("no answer within {LIMIT:?}")),
-    }
+    let silent = || format!("no answer within {LIMIT:?}");
+    let connecting = timeout(LIMIT, redis_client::connect(url, way)).await;
+    let mut connection = connecting.map_err(|_| silent())?.map_err(|error| words(&error))?;
+    connection.redis.set_response_timeout(LIMIT);
+    let asking = question(&mut connection.redis, votes).await;
+    asking.map_err(|error| if error.is_timeout() { silent() } else { words(&error) })
 }
 
 /// What a server has answered, by Redis's own word for it: the client library has words of its own for
@@ -133,8 +133,8 @@ async fn question(
         .filter_map(|line| line.trim_end().split_once(':'))
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .collect();
-    let mut round_trips = Vec::new();
-    for _ in 0..ROUND_TRIPS {
+    let (mut round_trips, first) = (Vec::new(), Instant::now());
+    while round_trips.is_empty() || round_trips.len() < ROUND_TRIPS && first.elapsed() < TIMING {
         let begun = Instant::now();
         let _: String = redis::cmd("PING").query_async(connection).await?;
         round_trips.push(begun.elapsed());
@@ -198,7 +198,8 @@ async fn question(
         false => None,
     };
     let hides_keys = hides_keys.map(|error| error.to_string());
-    let round_trip = (round_trips[ROUND_TRIPS / 2], round_trips[ROUND_TRIPS - 1]);
+    let longest = round_trips.last().copied().unwrap_or_default();
+    let round_trip = (round_trips[round_trips.len() / 2], longest);
     let records = match votes {
         true => redis::cmd("GET").arg(RECORDS).query_async::<Option<String>>(connection).await,
         false => Ok(None),

@@ -12,7 +12,8 @@ use crate::{
 /// A problem of a server.
 #[derive(Clone)]
 pub(super) struct Finding {
-    /// Whether the server cannot vote, no command can be forwarded, or no bridged lock be taken.
+    /// Whether the server cannot vote, no command can be forwarded, no bridged lock be taken, or a lock may be
+    /// granted twice.
     pub(super) is_grave: bool,
     pub(super) what: String,
     /// Advice what to do about the problem.
@@ -103,9 +104,18 @@ impl Report {
         self.grave() == 0 && self.waiting <= self.may_fail()
     }
 
+    /// What is not fit: how many of the servers, and the parts that are none.
+    pub(super) fn unfit(&self) -> String {
+        let servers = || self.all.iter().filter(|one| one.is_server);
+        let (all, grave) = (servers().count(), servers().filter(|one| !one.is_fit()).count());
+        let counted = (grave > 0).then(|| format!("{grave} of {all} servers"));
+        let others = self.all.iter().filter(|one| !one.is_server && !one.is_fit());
+        let named = others.map(|one| one.part.clone());
+        counted.into_iter().chain(named).collect::<Vec<_>>().join(", ")
+    }
+
     fn verdict(&self) -> String {
         let (nodes, waiting, may_fail) = (self.nodes, self.waiting, self.may_fail());
-        let servers = self.all.iter().filter(|one| one.is_server).count();
         match self.grave() {
             0 if !self.can_lock() => format!(
                 "fit, but no lock can be had now: of {nodes} lock nodes {waiting} wait, and {may_fail} may"
@@ -115,7 +125,7 @@ impl Report {
                 may_fail - waiting
             ),
             0 => format!("fit: of {nodes} lock nodes {may_fail} may fail"),
-            grave => format!("not fit: {grave} of {} servers (!!)", servers.max(grave)),
+            _ => format!("not fit: {} (!!)", self.unfit()),
         }
     }
 
