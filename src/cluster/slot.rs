@@ -22,6 +22,7 @@ pub(crate) fn tag(slot: u16) -> [u8; TAG] {
 /// The first of `aaaa` to `zzzz` in each slot.
 fn tags() -> Vec<[u8; TAG]> {
     let mut tags = vec![[0; TAG]; usize::from(SLOTS)];
+    let mut left = tags.len();
     for number in 0..26_u32.pow(TAG as u32) {
         let mut letters = [b'a'; TAG];
         let mut rest = number;
@@ -32,6 +33,10 @@ fn tags() -> Vec<[u8; TAG]> {
         let place = &mut tags[usize::from(slot(&letters))];
         if place[0] == 0 {
             *place = letters;
+            left -= 1;
+        }
+        if left == 0 {
+            break;
         }
     }
     tags

@@ -2,11 +2,13 @@
 
 use std::{
     path::Path,
-    time::{SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use rustls::pki_types::CertificateDer;
-use x509_parser::time::ASN1Time;
+use der::{
+    DateTime, Decode, SliceReader, Tag, Tagged,
+    asn1::{AnyRef, GeneralizedTime, UtcTime},
+};
 
 use super::{AuthClients, ClientTls, Config, ServerTls, tls::certificates};
 
@@ -74,25 +76,47 @@ pub(crate) fn now_in_seconds() -> i64 {
 
 /// A time as it is told, in UTC.
 fn date(seconds: i64) -> String {
-    let told = ASN1Time::from_timestamp(seconds).map(|time| time.to_datetime());
-    told.map_or_else(
-        |_| format!("second {seconds}"),
-        |time| {
-            let (month, day) = (u8::from(time.month()), time.day());
-            let (hour, minute) = (time.hour(), time.minute());
-            format!("{}-{month:02}-{day:02} {hour:02}:{minute:02} UTC", time.year())
-        },
-    )
+    let since = u64::try_from(seconds).map(Duration::from_secs);
+    match since.map(DateTime::from_unix_duration) {
+        Ok(Ok(time)) => {
+            let (year, month, day) = (time.year(), time.month(), time.day());
+            format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", time.hour(), time.minutes())
+        }
+        _ => format!("second {seconds}"),
+    }
+}
+
+/// When a certificate begins and ends, in seconds since 1970 (RFC 5280, 4.1: Certificate,
+/// TBSCertificate, Validity). What is not needed for that is not looked at.
+fn validity(certificate: &[u8]) -> der::Result<(i64, i64)> {
+    let mut whole = SliceReader::new(certificate)?;
+    let certificate = AnyRef::decode(&mut whole)?;
+    let mut certificate = SliceReader::new(certificate.value())?;
+    let signed = AnyRef::decode(&mut certificate)?;
+    let mut signed = SliceReader::new(signed.value())?;
+    // The version is left out where it is 1; behind it are the serial number, the algorithm and the issuer.
+    let mut field = AnyRef::decode(&mut signed)?;
+    let to_go = if field.tag().is_context_specific() { 4 } else { 3 };
+    for _ in 0..to_go {
+        field = AnyRef::decode(&mut signed)?;
+    }
+    let mut validity = SliceReader::new(field.value())?;
+    Ok((time(&mut validity)?, time(&mut validity)?))
+}
+
+/// Reads a Time (RFC 5280, 4.1.2.5), as seconds since 1970.
+fn time(reader: &mut SliceReader<'_>) -> der::Result<i64> {
+    let since = match Tag::peek(reader)? {
+        Tag::UtcTime => UtcTime::decode(reader)?.to_unix_duration(),
+        _ => GeneralizedTime::decode(reader)?.to_unix_duration(),
+    };
+    Ok(i64::try_from(since.as_secs()).unwrap_or(i64::MAX))
 }
 
 /// Reads the times of a file. Returns `None` if it cannot be read.
 fn times(key: &'static str, file: &Path, together: Together) -> Option<CertificateTimes> {
     let all = certificates(&std::fs::read(file).ok()?).ok()?;
-    let of = |certificate: &CertificateDer<'_>| {
-        let (_, read) = x509_parser::parse_x509_certificate(certificate).ok()?;
-        Some((read.validity().not_before.timestamp(), read.validity().not_after.timestamp()))
-    };
-    let all: Vec<(i64, i64)> = all.iter().filter_map(of).collect();
+    let all: Vec<(i64, i64)> = all.iter().filter_map(|one| validity(one).ok()).collect();
     let (begins, ends) = (all.iter().map(|times| times.0), all.iter().map(|times| times.1));
     let (begins, ends) = match together {
         Together::Chain => (begins.max()?, ends.min()?),
@@ -172,6 +196,26 @@ mod tests {
         assert!(early.is_now && early.what.contains("is not valid before 2029-10-04"), "{early:?}");
         let ca = of("ca_cert_file").trouble("locks.tls", ends).unwrap();
         assert!(ca.what.starts_with("locks.tls (ca_cert_file): the last CA in it ended on"));
+    }
+
+    #[test]
+    fn times_are_read_in_both_forms_with_and_without_a_version() {
+        let tlv = |tag: u8, value: &[u8]| {
+            let length = u8::try_from(value.len()).unwrap();
+            [&[tag, length], value].concat()
+        };
+        let validity =
+            tlv(0x30, &[tlv(0x17, b"490102030405Z"), tlv(0x18, b"20600102030405Z")].concat());
+        let (number, sequence) = (tlv(2, &[1]), tlv(0x30, &[]));
+        let plain = [number.clone(), sequence.clone(), sequence, validity].concat();
+        let versioned = [tlv(0xa0, &number), plain.clone()].concat();
+        for signed in [plain, versioned] {
+            let whole = tlv(0x30, &tlv(0x30, &signed));
+            assert_eq!(super::validity(&whole).unwrap(), (2_493_169_445, 2_840_238_245));
+            for end in 0..whole.len() {
+                assert!(super::validity(&whole[..end]).is_err(), "{end}");
+            }
+        }
     }
 
     #[test]

@@ -8,8 +8,9 @@ use std::{
 use anyhow::bail;
 use tracing::field::Field;
 use tracing_subscriber::{
-    EnvFilter, Registry,
+    Registry,
     field::MakeExt,
+    filter::Targets,
     fmt::{
         self,
         format::{Writer, debug_fn},
@@ -30,7 +31,7 @@ pub const FILTER_VARIABLE: &str = "LOCKGATE_LOG";
 
 /// Changes the least severe level of a running log.
 #[derive(Clone)]
-pub struct Level(reload::Handle<EnvFilter, Registry>);
+pub struct Level(reload::Handle<Targets, Registry>);
 
 impl Level {
     /// Writes lines of at least `level` from now on. Returns false, and changes nothing, if
@@ -42,7 +43,7 @@ impl Level {
         if asked().is_some() {
             return Ok(false);
         }
-        self.0.reload(EnvFilter::try_new(level)?)?;
+        self.0.reload(level.parse::<Targets>()?)?;
         Ok(true)
     }
 }
@@ -132,7 +133,7 @@ pub fn check() -> anyhow::Result<()> {
 }
 
 /// Makes the filter of the environment, or else of `level`.
-fn filter(asked: Option<&str>, level: &str) -> anyhow::Result<EnvFilter> {
+fn filter(asked: Option<&str>, level: &str) -> anyhow::Result<Targets> {
     match asked.filter(|asked| !asked.is_empty()) {
         // Any other word would be taken for the name of a target that has no lines: nothing
         // would be written at all.
@@ -143,10 +144,10 @@ fn filter(asked: Option<&str>, level: &str) -> anyhow::Result<EnvFilter> {
                     "{FILTER_VARIABLE}: '{word}' is no level; use one of {} (or lockgate=LEVEL)",
                     LOG_LEVELS.join(", ")
                 ),
-                None => Ok(EnvFilter::try_new(words.join(","))?),
+                None => Ok(words.join(",").parse()?),
             }
         }
-        None => Ok(EnvFilter::try_new(level)?),
+        None => Ok(level.parse()?),
     }
 }
 
