@@ -14,16 +14,16 @@ rm -rf "$logs"
 mkdir -p "$logs"
 
 failed=()
-# Runs a command whose words go to the file of this name.
+# Runs a command whose words go to the file of this name. Prints how long it took, and of the processors' time.
 part() {
-  local name=$1 begun=$SECONDS
+  local name=$1 begun=$SECONDS result=FAILED TIMEFORMAT='%U %S'
   shift
-  if "$@" >"$logs/$name.log" 2>&1; then
-    printf '%4d s  %-14s %s\n' $((SECONDS - begun)) "$name" "$(sed -n 's/^test result: ok. //p' "$logs/$name.log" | tail -n 1)"
+  if { time "$@" >"$logs/$name.log" 2>&1; } 2>"$logs/$name.cpu"; then
+    result=$(sed -n 's/^test result: ok. \(.* failed\);.*/\1/p' "$logs/$name.log" | tail -n 1)
   else
     touch "$logs/$name.failed"
-    printf '%4d s  %-14s FAILED\n' $((SECONDS - begun)) "$name"
   fi
+  printf '%4d s  %4.0f s CPU  %-14s %s\n' $((SECONDS - begun)) "$(awk '{print $1 + $2}' "$logs/$name.cpu")" "$name" "$result"
 }
 # With what is left of the processors.
 spare() { nice -n 19 "$@"; }
@@ -42,7 +42,8 @@ scripts/setup.sh run
 "$cargo" fmt --manifest-path tests/model/Cargo.toml --check
 part setup spare scripts/setup.sh test &
 setup=$!
-lint_and "$cargo" test --no-run 2>&1 | tee "$logs/build.log" | { grep -E '^(warning|error)' -A 12 || :; }
+TIMEFORMAT='   %0R s  %U + %S s CPU  build'
+time lint_and "$cargo" test --no-run 2>&1 | tee "$logs/build.log" | { grep -E '^(warning|error)' -A 12 || :; }
 mapfile -t binaries < <(sed -n 's/^ *Executable .* (\(.*\))$/\1/p' "$logs/build.log")
 [ ${#binaries[@]} -gt 5 ] || { echo "the tests were not built: $logs/build.log" >&2; exit 1; }
 

@@ -1,6 +1,6 @@
 //! Lock libraries through a proxy that knows their keys: each does what it does on Redis.
 //!
-//! `locks.py`, `locks.js`, `locks.php` and `rust/` drive them, with a row for each. `make test`
+//! `locks.py`, `locks.js`, `locks.php` and `locks.rs` drive them, with a row for each. `make test`
 //! installs the libraries.
 
 use std::{
@@ -30,7 +30,7 @@ struct Driver(PathBuf, Option<&'static str>, usize);
 
 fn drivers() -> [Driver; 4] {
     let python = file("legacy/.venv/bin/python");
-    let rust = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/legacy/debug/legacy-locks");
+    let rust = Path::new(env!("CARGO_BIN_EXE_lockgate")).with_file_name("examples/legacy_locks");
     let module = file("legacy/node_modules/ioredis");
     assert!(
         [&python, &rust, &module].iter().all(|file| file.exists()),

@@ -1,12 +1,19 @@
 //! Lock libraries for Rust by their public interfaces, each against what it does on Redis.
 //!
 //! ```text
-//! legacy-locks PORT [--expect plain|enforce] [--tries N]
+//! legacy_locks PORT [--expect plain|enforce] [--tries N]
 //! ```
 //!
 //! As `locks.py` does for Python: a line for each row, "ok" or what differed. All rows work alike
 //! where adopted keys are answered from the lock nodes. A row that differs otherwise than by a lock
 //! too many is tried again, as often as `--tries` says.
+
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test that fails says why"
+)]
 
 use std::{
     env, panic,
