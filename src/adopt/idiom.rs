@@ -82,7 +82,31 @@ pub(crate) struct Idiom<'a> {
     pub(crate) capped_from: Option<(i64, TtlUnit)>,
     /// What else than a lock the command is about.
     pub(crate) kind: OtherKind,
+    /// Redis's error for a command that it refuses ([`Op::Malformed`]).
+    pub(crate) error: &'static str,
 }
+
+/// Redis's errors.
+const SYNTAX: &str = "ERR syntax error";
+pub(super) const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
+pub(super) const NO_SCRIPT: &str = "NOSCRIPT No matching script. Please use EVAL.";
+
+macro_rules! errors_with_names {
+    ($function:ident: $before:literal, $after:literal, $($name:literal)*) => {
+        /// Redis's error with the name of the command, which is in capitals here.
+        fn $function(upper: &[u8]) -> &'static str {
+            $(if upper.eq_ignore_ascii_case($name.as_bytes()) {
+                return concat!($before, $name, $after);
+            })*
+            SYNTAX
+        }
+    };
+}
+errors_with_names!(wrong_number: "ERR wrong number of arguments for '", "' command",
+    "set" "setnx" "delifeq" "expire" "pexpire" "expireat" "pexpireat" "persist" "get" "ttl" "pttl" "type"
+    "strlen");
+errors_with_names!(invalid_expire: "ERR invalid expire time in '", "' command",
+    "set" "expireat" "pexpireat");
 
 /// What a command is about that is no lock idiom.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -99,7 +123,13 @@ pub(crate) enum OtherKind {
 impl<'a> Idiom<'a> {
     pub(super) fn new(op: Op, form: &'static str) -> Idiom<'a> {
         let kind = OtherKind::Any;
-        Idiom { op, form, token: None, ttl: None, until: None, capped_from: None, kind }
+        let (token, ttl, until, capped_from) = (None, None, None, None);
+        Idiom { op, form, token, ttl, until, capped_from, kind, error: SYNTAX }
+    }
+
+    /// A command that Redis refuses so.
+    pub(super) fn malformed(form: &'static str, error: &'static str) -> Idiom<'a> {
+        Idiom { error, ..Idiom::new(Op::Malformed, form) }
     }
 
     /// The TTL that the client has asked for. `None`: it gives none, or not above 0.
@@ -126,6 +156,8 @@ enum Expiry {
     /// Milliseconds since 1970.
     At(i64),
     Keep,
+    /// Redis refuses it so.
+    Refused(&'static str),
 }
 
 /// When SET sets.
@@ -145,9 +177,12 @@ pub(crate) fn of_words<'a>(words: &[&'a [u8]]) -> Idiom<'a> {
     let Some(upper) = upper.get_mut(..name.len()) else { return Idiom::new(Op::Other, "") };
     upper.copy_from_slice(name);
     upper.make_ascii_uppercase();
-    let malformed = |form| Idiom::new(Op::Malformed, form);
-    match (&*upper, rest) {
-        (b"SET", [value, options @ ..]) => set(value, options).unwrap_or(malformed("SET")),
+    let upper = &*upper;
+    let malformed = |form| Idiom::malformed(form, wrong_number(upper));
+    match (upper, rest) {
+        (b"SET", [value, options @ ..]) => {
+            set(value, options).unwrap_or_else(|error| Idiom::malformed("SET", error))
+        }
         (b"SET", []) => malformed("SET"),
         (b"SETNX", [value]) => {
             Idiom { token: Some(value), ..Idiom::new(Op::AcquireForEver, "SETNX") }
@@ -226,7 +261,7 @@ impl Idiom<'_> {
 
 fn expire<'a>(form: &'static str, ttl: &[u8], words: usize, unit: TtlUnit) -> Idiom<'a> {
     match number::integer(ttl) {
-        None => Idiom::new(Op::Malformed, form),
+        None => Idiom::malformed(form, NOT_AN_INTEGER),
         // No library sends NX, XX, GT or LT.
         _ if words > 1 => Idiom::new(Op::Other, form),
         Some(ttl) => Idiom { ttl: Some((ttl, unit)), ..Idiom::new(Op::ExtendBlind, form) },
@@ -236,7 +271,9 @@ fn expire<'a>(form: &'static str, ttl: &[u8], words: usize, unit: TtlUnit) -> Id
 fn expire_at<'a>(form: &'static str, at: &[u8], words: usize, unit: TtlUnit) -> Idiom<'a> {
     let until = number::integer(at).and_then(|at| time_of_day(at, unit));
     match expire(form, at, words, unit) {
-        Idiom { op: Op::ExtendBlind, .. } if until.is_none() => Idiom::new(Op::Malformed, form),
+        Idiom { op: Op::ExtendBlind, .. } if until.is_none() => {
+            Idiom::malformed(form, invalid_expire(form.as_bytes()))
+        }
         idiom => Idiom { ttl: None, until, ..idiom },
     }
 }
@@ -249,8 +286,11 @@ fn time_of_day(at: i64, unit: TtlUnit) -> Option<i64> {
     }
 }
 
-/// SET's options as Redis reads them; none: a syntax error, or no number where one must be.
-fn set<'a>(value: &'a [u8], options: &[&'a [u8]]) -> Option<Idiom<'a>> {
+/// SET's options as Redis reads them.
+///
+/// # Errors
+/// Redis's.
+fn set<'a>(value: &'a [u8], options: &[&'a [u8]]) -> Result<Idiom<'a>, &'static str> {
     let (mut expiry, mut condition, mut gets) = (None::<(Expiry, u8)>, None, false);
     let mut options: SmallVec<[&[u8]; 8]> = options.iter().copied().rev().collect();
     while let Some(option) = options.pop() {
@@ -267,10 +307,10 @@ fn set<'a>(value: &'a [u8], options: &[&'a [u8]]) -> Option<Idiom<'a>> {
             expiry = Some((Expiry::Keep, 0));
         } else if is(option, b"IFEQ") {
             is_free(&condition, |_| false)?;
-            condition = Some(Condition::Equal(options.pop()?));
+            condition = Some(Condition::Equal(options.pop().ok_or(SYNTAX)?));
         } else if is(option, b"IFNE") || is(option, b"IFDEQ") || is(option, b"IFDNE") {
             is_free(&condition, |_| false)?;
-            options.pop()?;
+            options.pop().ok_or(SYNTAX)?;
             condition = Some(Condition::Rare);
         } else {
             let kinds: [(&[u8], TtlUnit); 4] = [
@@ -279,25 +319,25 @@ fn set<'a>(value: &'a [u8], options: &[&'a [u8]]) -> Option<Idiom<'a>> {
                 (b"EXAT", TtlUnit::Seconds),
                 (b"PXAT", TtlUnit::Millis),
             ];
-            let kind = kinds.iter().position(|(name, _)| is(option, name))?;
+            let kind = kinds.iter().position(|(name, _)| is(option, name)).ok_or(SYNTAX)?;
             is_free(&expiry, |(_, before)| usize::from(*before) == kind + 1)?;
             // An option that stands twice counts as the last says, as in Redis.
-            let (number, unit) = (number::integer(options.pop()?), kinds[kind].1);
+            let (number, unit) = (number::integer(options.pop().ok_or(SYNTAX)?), kinds[kind].1);
             let is_time_of_day = kind >= 2;
             let at = number.filter(|at| *at > 0).and_then(|at| time_of_day(at, unit));
             let set = match number {
-                Some(number) if !is_time_of_day => Some(Expiry::In(number, unit)),
-                _ => at.filter(|_| is_time_of_day).map(Expiry::At),
+                None => Err(NOT_AN_INTEGER),
+                Some(..=0) => Err(invalid_expire(b"set")),
+                Some(number) if !is_time_of_day => Ok(Expiry::In(number, unit)),
+                Some(_) => at.map(Expiry::At).ok_or(invalid_expire(b"set")),
             };
             // Refused only below, since a syntax error comes first.
-            expiry = Some((set.unwrap_or(Expiry::In(0, unit)), kind as u8 + 1));
+            expiry = Some((set.unwrap_or_else(Expiry::Refused), kind as u8 + 1));
         }
     }
     let expiry = expiry.map(|(expiry, _)| expiry);
-    if matches!(expiry, Some(Expiry::In(..=0, _))) {
-        return None;
-    }
     let (ttl, until) = match expiry {
+        Some(Expiry::Refused(error)) => return Err(error),
         Some(Expiry::In(ttl, unit)) => (Some((ttl, unit)), None),
         Some(Expiry::At(until)) => (None, Some(until)),
         Some(Expiry::Keep) | None => (None, None),
@@ -319,12 +359,12 @@ fn set<'a>(value: &'a [u8], options: &[&'a [u8]]) -> Option<Idiom<'a>> {
         (None, true, _) => (Op::Overwrite, "SET with a TTL"),
         (None, false, _) => (Op::Overwrite, "SET"),
     };
-    Some(Idiom { token: Some(value), ttl, until, ..Idiom::new(op, form) })
+    Ok(Idiom { token: Some(value), ttl, until, ..Idiom::new(op, form) })
 }
 
-/// Returns `None` if another option that excludes this one was there before.
-fn is_free<T>(before: &Option<T>, also: impl FnOnce(&T) -> bool) -> Option<()> {
-    before.as_ref().is_none_or(also).then_some(())
+/// Fails if another option that excludes this one was there before.
+fn is_free<T>(before: &Option<T>, also: impl FnOnce(&T) -> bool) -> Result<(), &'static str> {
+    before.as_ref().is_none_or(also).then_some(()).ok_or(SYNTAX)
 }
 
 /// Whether Redis takes a word for this option: it compares up to the first zero byte.

@@ -43,7 +43,42 @@ fn options_exclude_one_another_as_in_redis() {
     for (words, reply) in commands.iter().zip(replies).skip(1).step_by(2) {
         let found = of_words(words);
         let shown: Vec<_> = words.iter().map(|word| word.escape_ascii().to_string()).collect();
-        assert_eq!(found.op == Op::Malformed, reply.starts_with('-'), "{shown:?}: {reply}");
+        let error = reply.strip_prefix('-');
+        assert_eq!(found.op == Op::Malformed, error.is_some(), "{shown:?}: {reply}");
+        assert_eq!(error.unwrap_or(found.error), found.error, "{shown:?}");
+    }
+}
+
+#[test]
+fn what_redis_refuses_is_refused_in_its_words() {
+    let mut real = RealRedis::start();
+    let texts = [
+        "SET k",
+        "SET k t PX 0",
+        "SET k t PX 0 x",
+        "SET k t EX ten NX",
+        "SET k t EXAT 9223372036854775807",
+        "SETNX k",
+        "EXPIRE k",
+        "expire k ten",
+        "PEXPIRE k",
+        "EXPIREAT k",
+        "EXPIREAT k 9223372036854775807",
+        "PEXPIREAT k",
+        "PEXPIREAT k 99999999999999999999",
+        "PERSIST k x",
+        "get k x",
+        "TTL k x",
+        "PTTL k x",
+        "TYPE k x",
+        "STRLEN k x",
+    ];
+    let commands: Vec<Vec<&[u8]>> =
+        texts.iter().map(|text| text.split(' ').map(str::as_bytes).collect()).collect();
+    for (text, (words, reply)) in texts.iter().zip(commands.iter().zip(real.all(&commands))) {
+        let found = of_words(words);
+        assert_eq!(found.op, Op::Malformed, "{text}");
+        assert_eq!(format!("-{}", found.error), reply, "{text}");
     }
 }
 

@@ -42,7 +42,7 @@ use smallvec::{SmallVec, smallvec};
 
 use self::{
     glance::{Alike, Class, NameGlance, class},
-    idiom::{Idiom, Op},
+    idiom::{Idiom, NO_SCRIPT, NOT_AN_INTEGER, Op},
     rows::{ArgumentPlace, AsideWord, Digest, Row, WhichKeys},
     scripts::{Known, KnownScripts},
     seen::{AdoptTotals, SeenIdioms},
@@ -555,11 +555,11 @@ impl Adoption {
                 });
                 match (token.transpose(), ttl.transpose()) {
                     (Ok(token), Ok(ttl)) => Idiom { token, ttl, ..idiom(op) },
-                    _ => idiom(Op::Malformed),
+                    _ => Idiom::malformed(form, NOT_AN_INTEGER),
                 }
             };
         let (locks, found, row) = match known {
-            None if digest.is_none() => (WhichKeys::All, idiom(Op::Malformed), None),
+            None if digest.is_none() => (WhichKeys::All, Idiom::malformed(form, NO_SCRIPT), None),
             None => (WhichKeys::All, idiom(Op::UnseenScript), None),
             Some(Known::Normal(normal)) if keys.len() == 1 => {
                 let (behaviour, token, ttl) = rows::of_normal(normal);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     Sighting,
-    idiom::{Idiom, Op},
+    idiom::{Idiom, NO_SCRIPT, Op},
     normal::TtlUnit,
     transaction::Sightings,
     verdict::{AdoptVerdict, Limits},
@@ -217,9 +217,9 @@ pub(super) fn of(
     match verdict {
         AdoptVerdict::Quorum => {}
         AdoptVerdict::NoScript => {
-            return AdoptWork::Fail("NOSCRIPT No matching script. Please use EVAL.");
+            return AdoptWork::Fail(NO_SCRIPT);
         }
-        AdoptVerdict::Error => return AdoptWork::Fail("ERR syntax error"),
+        AdoptVerdict::Error => return AdoptWork::Fail(idiom.error),
         AdoptVerdict::Refused | AdoptVerdict::Unknown | AdoptVerdict::Forwarded => {
             return refuse(because);
         }

@@ -67,6 +67,8 @@ labels! {
 
 /// A command that is no idiom.
 const NO_IDIOM: &str = "it is no lock idiom";
+/// A command that a lock idiom may be written with, in a form that no library was seen to send.
+const VARIANT: &str = "it is a form of a lock idiom that is not carried out on the lock nodes";
 const HASH: &str = "it is about a hash, as Redisson's locks and BullMQ's jobs are";
 const SORTED_SET: &str = "it is about a sorted set, as the locks of Symfony 5.2 and later are";
 /// A script that is none that is known.
@@ -176,6 +178,7 @@ fn no_idiom(idiom: &Idiom<'_>) -> &'static str {
         (Op::UnknownScript, OtherKind::Any) => UNKNOWN_SCRIPT,
         (Op::UnknownScript, OtherKind::Hash) => HASH_SCRIPT,
         (Op::UnknownScript, OtherKind::SortedSet) => SORTED_SET_SCRIPT,
+        (Op::Other, _) if !idiom.is_foreign() => VARIANT,
         (_, OtherKind::Any) => NO_IDIOM,
         (_, OtherKind::Hash) => HASH,
         (_, OtherKind::SortedSet) => SORTED_SET,
