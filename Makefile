@@ -14,13 +14,14 @@ MODEL := --manifest-path tests/model/Cargo.toml --target-dir target/model --quie
 # Each for a share of the time; the one that runs real servers for three.
 FUZZ := requests replies grammar bodies configuration node_replies differential differential differential
 
-.PHONY: help run test model races lint bench chaos fuzz compat suites dist dist-test fresh-test advisories docker docker-test chart-test docs picture
+.PHONY: help run test long model races lint bench chaos fuzz compat suites dist dist-test fresh-test advisories docker docker-test chart-test docs picture
 
 help:
 	@echo "make run     a whole deployment on this machine: proxy, data node, five lock nodes"
 	@echo "make test    formatting, lints, and every test against real servers and clients"
 	@echo "make model   the model of the algorithm, through every state within bounds, wide ones too (ONLY=--ignored)"
-	@echo "make races   the races between proxies, ten times as long as in make test (ROUNDS=n)"
+	@echo "make races   the races between proxies, thirty times as long as in make test (ROUNDS=n)"
+	@echo "make long    the tests with servers that take longest, which make test leaves out"
 	@echo "make bench   what commands and locks cost, beside other proxies and lock libraries"
 	@echo "make chaos   everything fails, for minutes: simulated (SEEDS=n), and with real processes"
 	@echo "             in network namespaces, as root (MINUTES=n); SEED=n; planted faults are found"
@@ -62,10 +63,16 @@ bench:
 	$(CARGO) build --release --examples --quiet
 	@export PYTHONUNBUFFERED=1; failed=0; bench/run || failed=1; bench/locks || failed=1; bench/guards || failed=1; bench/adopt || failed=1; bench/idle || failed=1; bench/follow || failed=1; bench/shards || failed=1; bench/wakeups || failed=1; bench/pages || failed=1; exit $$failed
 
-# Races between proxies and clients, with ten times as many rounds as in `make test`.
+# The tests with servers that take longest, most of them masses of locks or bytes, beside what `make test` runs of their
+# kind.
+long:
+	@scripts/setup.sh test
+	$(CARGO) test --quiet --test servers -- --ignored --skip the_picture --test-threads=4
+
+# Races between proxies and clients, with many times as many rounds as in `make test`.
 races:
 	@scripts/setup.sh test
-	LOCKGATE_ROUNDS=$(or $(ROUNDS),10) $(CARGO) test --quiet --test servers -- --test-threads=1 \
+	LOCKGATE_ROUNDS=$(or $(ROUNDS),30) $(CARGO) test --quiet --test servers -- --test-threads=1 \
 		forgets_nobody crosses_an_unlock
 
 chaos:

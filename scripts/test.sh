@@ -51,7 +51,8 @@ compute=() alone=()
 for binary in "${binaries[@]}"; do
   case $(named "$binary") in
     servers) servers=$binary ;;
-    # One takes a server that is silent for 120 ms for one that has said all; the other has namespaces full of servers.
+    # One takes a server that is silent for 120 ms for one that has said all; the other has namespaces full of servers,
+    # and mostly waits.
     transparency | chaos) alone+=("$binary") ;;
     *) compute+=("$binary") ;;
   esac
@@ -59,7 +60,7 @@ done
 {
   for binary in "${compute[@]}"; do part "$(named "$binary")" spare "$binary" --test-threads 1; done
   part model lint_and spare "$cargo" test "${model[@]}" --quiet -- --test-threads 1
-  RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" part docs spare "$cargo" doc --no-deps --quiet
+  RUSTDOC=$PWD/scripts/rustdoc.sh part docs lint_and spare "$cargo" test --doc --quiet
 } &
 wait "$setup"
 [ ! -e "$logs/setup.failed" ] || { cat "$logs/setup.log" >&2; exit 1; }
@@ -68,7 +69,7 @@ part clients "$servers" --test-threads 4 clients:: &
 clients=$!
 part servers "$servers" --test-threads "$threads" --skip clients::
 wait "$clients"
-for binary in "${alone[@]}"; do part "$(named "$binary")" "$binary" --test-threads 2; done
+for binary in "${alone[@]}"; do part "$(named "$binary")" "$binary" --test-threads 2 & done
 wait
 
 for file in "$logs"/*.failed; do

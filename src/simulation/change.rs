@@ -41,7 +41,7 @@ const CLIENTS: usize = 6;
 /// All simulated nodes.
 const NODES: usize = 6;
 /// The seeds tried.
-const SEEDS: u64 = 16;
+const SEEDS: u64 = 8;
 /// The most tries to change the nodes, once all is well.
 const TRIES: usize = 100;
 

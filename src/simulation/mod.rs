@@ -80,7 +80,7 @@ const ADOPTED: usize = 3;
 const PAST: usize = 2;
 const ROUNDS: usize = 8;
 /// The number of seeds tried in `make test`; see [`seeds`].
-const SEEDS: u64 = 60;
+const SEEDS: u64 = 24;
 
 /// A fault planted on purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

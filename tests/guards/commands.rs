@@ -278,6 +278,7 @@ fn every_write_is_answered_as_without_guards_in_resp2() {
 }
 
 #[test]
+#[ignore = "takes long: make long"]
 fn every_write_is_answered_as_without_guards_in_resp3() {
     compare_all("3");
 }

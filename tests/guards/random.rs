@@ -17,7 +17,7 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 const CASES: &str = include_str!("guarded.txt");
 const GUARDS: &str = "guards:\n  - keys: 'g:*'\n    lock: 'l:{1}'";
-const SEEDS: u64 = 6;
+const SEEDS: u64 = 3;
 
 /// Commands about keys without guards, or without keys.
 const HARMLESS: &[&str] = &[

@@ -163,6 +163,7 @@ fn whoever_waits_while_a_slot_is_moved_is_told_where_it_is_then() {
 }
 
 #[test]
+#[ignore = "takes long: make long"]
 fn whoever_waits_while_its_shard_fails_over_is_told_by_the_promoted_master() {
     for notify in NOTIFY {
         let cluster = Cluster::start(3).node_timeout(2000);
@@ -368,6 +369,7 @@ fn a_proxy_that_dies_when_it_is_woken_loses_its_turn_to_the_next() {
 }
 
 #[test]
+#[ignore = "takes long: make long"]
 fn locks_that_many_wait_for_take_a_bounded_part_of_a_cluster() {
     let cluster = Cluster::start(1);
     let [first, second] = streaming(&cluster, "");

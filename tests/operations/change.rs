@@ -633,6 +633,7 @@ fn a_node_that_has_not_heard_that_it_was_left_is_named_and_told() {
 }
 
 #[test]
+#[ignore = "takes long: make long"]
 fn two_at_once_come_to_an_end_where_copying_takes_long() {
     let proxy = Proxy::with().nodes(3).locks("node_timeout: 500ms").start();
     let next = three();

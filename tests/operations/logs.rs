@@ -395,6 +395,7 @@ fn the_audit_trail_is_complete_though_nobody_reads_it_for_a_while() {
 }
 
 #[test]
+#[ignore = "takes long: make long"]
 fn no_grant_is_missing_in_the_audit_trail_that_is_read_more_slowly_than_a_client_takes_locks() {
     let mut proxy = Piped::start();
     let granted = AtomicUsize::new(proxy.lock(long_names(8000)).len());
