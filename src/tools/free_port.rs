@@ -26,7 +26,7 @@ const ATTEMPTS: usize = 10;
 
 /// The ports of one process.
 #[derive(Debug)]
-struct Part {
+struct PortShare {
     ports: Range<u16>,
     /// How many of them were given.
     given: AtomicU16,
@@ -34,10 +34,10 @@ struct Part {
     _claim: Option<UnixListener>,
 }
 
-impl Part {
+impl PortShare {
     /// Claims a part that no process has: the kernel gives an abstract socket's name once, and takes
     /// it back when the process ends. Where every part is taken, all ports, from one of them at random.
-    fn claim(name: &str) -> Part {
+    fn claim(name: &str) -> PortShare {
         let size = (PORTS.end - PORTS.start) / PARTS;
         let first = rand::random_range(0..PARTS);
         for part in (first..PARTS).chain(0..first) {
@@ -45,11 +45,11 @@ impl Part {
             if let Ok(claim) = address.and_then(|address| UnixListener::bind_addr(&address)) {
                 let start = PORTS.start + part * size;
                 let ports = start..start + size;
-                return Part { ports, given: AtomicU16::new(0), _claim: Some(claim) };
+                return PortShare { ports, given: AtomicU16::new(0), _claim: Some(claim) };
             }
         }
         let given = AtomicU16::new(rand::random_range(0..PORTS.end - PORTS.start));
-        Part { ports: PORTS, given, _claim: None }
+        PortShare { ports: PORTS, given, _claim: None }
     }
 
     fn next(&self) -> u16 {
@@ -66,7 +66,7 @@ impl Part {
 /// # Errors
 /// If none of many ports is free.
 pub fn free_port() -> io::Result<u16> {
-    static PART: LazyLock<Part> = LazyLock::new(|| Part::claim("lockgate-ports"));
+    static PART: LazyLock<PortShare> = LazyLock::new(|| PortShare::claim("lockgate-ports"));
     let free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
     (0..1000).map(|_| PART.next()).find(free).ok_or_else(|| io::Error::other("no free port"))
 }
@@ -95,15 +95,15 @@ mod tests {
     fn no_two_processes_have_a_port_in_common() {
         // A name of its own: other processes of this machine claim parts too.
         let name = format!("lockgate-ports-test-{}", std::process::id());
-        let mut parts: Vec<Part> = (0..PARTS).map(|_| Part::claim(&name)).collect();
+        let mut parts: Vec<PortShare> = (0..PARTS).map(|_| PortShare::claim(&name)).collect();
         for (index, part) in parts.iter().enumerate() {
             let mine: Vec<u16> = (0..3000).map(|_| part.next()).collect();
             for other in &parts[index + 1..] {
                 assert!(!mine.iter().any(|port| other.ports.contains(port)), "{part:?} {other:?}");
             }
         }
-        assert_eq!(Part::claim(&name).ports, PORTS, "where all are taken, any port");
+        assert_eq!(PortShare::claim(&name).ports, PORTS, "where all are taken, any port");
         let left = parts.remove(3).ports;
-        assert_eq!(Part::claim(&name).ports, left, "what a process that has ended had");
+        assert_eq!(PortShare::claim(&name).ports, left, "what a process that has ended had");
     }
 }
