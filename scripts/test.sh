@@ -40,7 +40,7 @@ trap 'kill $(jobs -p) 2>/dev/null || :' EXIT
 scripts/setup.sh run
 "$cargo" fmt --all --check
 "$cargo" fmt --manifest-path tests/model/Cargo.toml --check
-part setup spare scripts/setup.sh test &
+part setup nice -n 5 scripts/setup.sh test &
 setup=$!
 TIMEFORMAT='   %0R s  %U + %S s CPU  build'
 time lint_and "$cargo" test --no-run 2>&1 | tee "$logs/build.log" | { grep -E '^(warning|error)' -A 12 || :; }
