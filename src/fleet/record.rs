@@ -22,8 +22,8 @@ pub(crate) const MOST_RECORDS: usize = 128;
 pub(crate) const MOST_BYTES: usize = 256 * 1024;
 /// Most bytes of a record. Rules that find no room are left out, and the record says so.
 pub(super) const MAX_RECORD: usize = 4096;
-/// Room for what is not known when a record is made: its number, and a replication id.
-const ROOM: usize = 64;
+/// Room for what is not known when a record is made: its number, a replication id, that its proxy has ended.
+const ROOM: usize = 80;
 /// What this version knows that proxies before it may not: `longest`, that waits are as long as any
 /// proxy's `locks.max_ttl`; `both-sides`, that an adopted lock is given back as the widest mode has it.
 const KNOWS: &[&str] = &["longest", "both-sides"];
@@ -396,6 +396,9 @@ adopt: [{keys: 'lock:*', lock: 'l:{1}', mode: bridge}, {keys: 'm:*', mode: enfor
         let text = format!("guards: [{}]\nadopt: [{}]", rules("g", ", lock: a"), rules("a", ""));
         let record = record(&text);
         assert!(!record.is_whole && record.line().len() <= MAX_RECORD);
+        let (sequence, replication_id) = (u64::MAX, "f".repeat(40));
+        let last = ProxyRecord { sequence, replication_id, has_ended: true, ..record.clone() };
+        assert!(last.line().len() <= record.line().len() + ROOM, "it may be at the limit before");
         assert!(record.guards.len() > 10 && record.adopted.len() > 10, "{}", record.line());
         assert_eq!(record.mode_on("another:*"), None, "it may be among those that are missing");
         // What is left out is in a digest still.

@@ -9,9 +9,8 @@
 //! - [`nodes`]: `lockgate nodes`, how far a change of the lock nodes is.
 //! - [`top`]: `lockgate top`, several proxies in a terminal.
 //! - [`say`]: prints what they have to say.
-//! - [`free_port`]: ports for
-//!   [`redis_server`], [`sentinel_server`]: real `redis-server` children, as a Redis and as a Sentinel,
-//!   for `dev` and for tests.
+//! - [`redis_server`], [`sentinel_server`]: real `redis-server` children, as a Redis and as a Sentinel,
+//!   for `dev` and for tests; [`free_port`]: their ports.
 
 pub mod dev;
 mod dev_cluster;
