@@ -57,8 +57,8 @@ for binary in "${binaries[@]}"; do
     *) compute+=("$binary") ;;
   esac
 done
+{ for binary in "${compute[@]}"; do part "$(named "$binary")" spare "$binary" --test-threads 1; done; } &
 {
-  for binary in "${compute[@]}"; do part "$(named "$binary")" spare "$binary" --test-threads 1; done
   part model lint_and spare "$cargo" test "${model[@]}" --quiet -- --test-threads 1
   RUSTDOC=$PWD/scripts/rustdoc.sh part docs lint_and spare "$cargo" test --doc --quiet
 } &

@@ -55,6 +55,7 @@ enum LuaToken<'a> {
     Unequal,
 }
 
+/// Sorted.
 const WORDS: [&str; 21] = [
     "and", "break", "do", "else", "elseif", "end", "false", "for", "function", "if", "in", "local",
     "nil", "not", "or", "repeat", "return", "then", "true", "until", "while",
@@ -94,7 +95,7 @@ fn tokens(body: &[u8]) -> Option<Vec<(LuaToken<'_>, bool)>> {
                 let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
                 let length = rest.iter().take_while(|byte| is_part(byte)).count();
                 let name = std::str::from_utf8(&rest[..length]).ok()?;
-                let is_word = WORDS.contains(&name);
+                let is_word = WORDS.binary_search(&name).is_ok();
                 (if is_word { LuaToken::Word(name) } else { LuaToken::Name(name) }, length)
             }
             [b'0'..=b'9', ..] => number(rest)?,

@@ -363,7 +363,7 @@ impl Engine {
 
     /// Describes one lock. Returns `None` if no client of this proxy holds it now, or waits for it.
     pub fn lock(&self, key: &[u8]) -> Option<LockStatus> {
-        overview::lock(&self.locks, &Key::from(key))
+        overview::lock(&self.locks, &Key::from(key), overview::Moment::now())
     }
 
     /// The clients of this proxy that wait for a lock, first come, first.

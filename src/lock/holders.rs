@@ -423,17 +423,16 @@ impl Holders {
         }
     }
 
-    /// The locks in one of the [`SHARDS`] parts of the map that are held now, and for how long they are.
-    pub(super) fn held(&self, shard: usize) -> Vec<(Key, Duration)> {
-        let now = Instant::now();
+    /// The locks in one of the [`SHARDS`] parts of the map that are held at `now`, and for how long they
+    /// are. Whoever sorts locks by times asks of all of them as of one moment.
+    pub(super) fn held(&self, shard: usize, now: Instant) -> Vec<(Key, Duration)> {
         let map = self.0[shard].lock();
         let held = map.by_key.iter().filter(|(_, holder)| holder.until > now);
         held.map(|(key, holder)| (key.clone(), now - holder.since)).collect()
     }
 
-    /// One lock, if it is held now.
-    pub(super) fn show(&self, key: &Key) -> Option<Shown> {
-        let now = Instant::now();
+    /// One lock, if it is held at `now`.
+    pub(super) fn show(&self, key: &Key, now: Instant) -> Option<Shown> {
         let map = self.lock(key);
         map.by_key.get(key).filter(|holder| holder.until > now).map(|holder| holder.shown(now))
     }
@@ -471,7 +470,7 @@ mod tests {
         }
         tokio::time::advance(Duration::from_secs(4)).await;
         holders.granted(k, holder(a, first, 2, 3));
-        let shown = holders.show(k).unwrap();
+        let shown = holders.show(k, Instant::now()).unwrap();
         assert_eq!((shown.fence, shown.held_for), (2, Duration::from_secs(4)));
         assert_eq!(shown.remaining, Duration::from_secs(6), "nodes shorten nothing");
         holders.renewed(k, second, after(60));
@@ -481,7 +480,7 @@ mod tests {
         tokio::time::advance(Duration::from_secs(19)).await;
         assert!(holders.has(k, a, first));
         tokio::time::advance(Duration::from_secs(1)).await;
-        assert!(!holders.has(k, a, first) && holders.show(k).is_none());
+        assert!(!holders.has(k, a, first) && holders.show(k, Instant::now()).is_none());
         let (known, ..) = holders.release(k, b, None, Instant::now());
         assert_eq!(known, Owner::Nothing, "that one's time is up");
         holders.granted(k, holder(b, second, 3, 10));

@@ -11,6 +11,7 @@ use std::{
 use super::{holders::SHARDS, locks::Locks};
 use crate::{
     card::ClientCard,
+    clock::Instant,
     glob::{self, Budget},
     key::{Key, KeyMap},
 };
@@ -186,10 +187,23 @@ impl KeyRoom {
     }
 }
 
-/// One lock. Returns `None` if no client of this proxy holds it now, or waits for it.
-pub(super) fn lock(locks: &Locks, key: &Key) -> Option<LockStatus> {
-    let shown = locks.grants.holders.show(key);
-    let line = locks.queues.line_of(key);
+/// Now, by the clock by which locks end and by that by which clients wait.
+#[derive(Clone, Copy)]
+pub(super) struct Moment {
+    lock: Instant,
+    wait: tokio::time::Instant,
+}
+
+impl Moment {
+    pub(super) fn now() -> Moment {
+        Moment { lock: Instant::now(), wait: tokio::time::Instant::now() }
+    }
+}
+
+/// One lock as of `at`. Returns `None` if no client of this proxy holds it, or waits for it.
+pub(super) fn lock(locks: &Locks, key: &Key, at: Moment) -> Option<LockStatus> {
+    let shown = locks.grants.holders.show(key, at.lock);
+    let line = locks.queues.line_of(key, at.wait);
     let grant = shown.map(|shown| GrantStatus {
         fence: shown.fence,
         session: shown.is_session_lock,
@@ -219,6 +233,8 @@ pub(super) fn list(locks: &Locks, wanted: &LocksWanted, prefix: usize) -> Option
             Some(pattern) => glob::matches_within(pattern, name, &mut budget),
         }
     };
+    // Their order is that of their grants however long it takes to ask of each.
+    let at = Moment::now();
     let mut found = Vec::new();
     if matches!(by, Some(LockOrder::Waiters | LockOrder::Wait)) {
         // There are no more than clients.
@@ -231,7 +247,7 @@ pub(super) fn list(locks: &Locks, wanted: &LocksWanted, prefix: usize) -> Option
     let (mut oldest, mut room) = (Oldest::new(most), KeyRoom::new());
     let all = found.len() + most;
     'holders: for shard in 0..SHARDS {
-        for (key, held_for) in locks.grants.holders.held(shard) {
+        for (key, held_for) in locks.grants.holders.held(shard, at.lock) {
             if !matches(&key)? {
                 continue;
             }
@@ -248,7 +264,7 @@ pub(super) fn list(locks: &Locks, wanted: &LocksWanted, prefix: usize) -> Option
     found.sort();
     found.dedup();
     // A lock may have been given back meanwhile.
-    let mut found: Vec<LockStatus> = found.iter().filter_map(|key| lock(locks, key)).collect();
+    let mut found: Vec<LockStatus> = found.iter().filter_map(|key| lock(locks, key, at)).collect();
     match by {
         None => found.retain(|lock| lock.grant.is_some()),
         Some(order) => found.sort_by_key(|lock| Reverse(lock.rank(*order))),
@@ -341,8 +357,9 @@ pub(super) fn hot(locks: &Locks, most: usize) -> Vec<HotLock> {
     let mut room = KeyRoom::new();
     let told = all.iter().take(most.min(MOST_TOLD)).take_while(|hot| room.take(&hot.key)).count();
     all.truncate(told);
+    let now = Instant::now();
     for hot in &mut all {
-        let shown = locks.grants.holders.show(&hot.key);
+        let shown = locks.grants.holders.show(&hot.key, now);
         let is_known = shown.is_some() || hot.waiters > 0;
         let session = shown.as_ref().map(|shown| shown.is_session_lock);
         hot.kind = if is_known { kind(session, hot.is_held) } else { "" };
@@ -377,7 +394,6 @@ mod tests {
 
     use super::*;
     use crate::{
-        clock::Instant,
         config::LocksConfig,
         key::Token,
         lock::{Claim, Engine, holders::Holder, line::queue::LineUp},
@@ -441,6 +457,27 @@ mod tests {
         let bytes: usize = told.iter().map(|hot| hot.key.len()).sum();
         assert!((MAX_KEY_BYTES..MAX_KEY_BYTES + 4096).contains(&bytes));
     }
+
+    #[tokio::test]
+    async fn locks_are_sorted_by_their_grants_however_close_these_were() {
+        let engine = engine();
+        let locks = engine.locks();
+        let (now, older) = (Instant::now(), Duration::from_nanos);
+        let keys: Vec<Key> = (0..200).map(|n| Key::from(&format!("{n:03}"))).collect();
+        for (key, n) in keys.iter().zip(0..) {
+            let since = now - older(1000 - n);
+            let holder = Holder::new(&Token::from("t"), Claim::new(), 1, since, now + LONG);
+            locks.grants.granted(key, holder);
+        }
+        for most in [keys.len(), 3] {
+            let by = Some(LockOrder::Age);
+            let wanted = LocksWanted { most: Some(most), by, ..LocksWanted::default() };
+            let told = list(locks, &wanted, 0).unwrap();
+            let told: Vec<&Key> = told.iter().map(|lock| &lock.key).collect();
+            assert_eq!(told, keys[..most].iter().collect::<Vec<_>>());
+        }
+    }
+
     #[tokio::test]
     async fn whoever_waits_goes_on_while_keys_are_compared_with_a_costly_pattern() {
         let engine = engine();

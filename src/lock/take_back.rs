@@ -15,6 +15,7 @@ use std::{future::poll_fn, sync::Arc};
 use super::{Attach, Claim, LookUp, NoQuorum, Release, keep::lose, locks::Locks};
 use crate::{
     card::ClientCard,
+    clock::Instant,
     key::{Key, Token},
 };
 
@@ -56,7 +57,7 @@ pub(super) async fn find(locks: Arc<Locks>, key: Key) -> Result<Option<FoundGran
     let known = locks.grants.holders.claim(&key, &token);
     let (fences, holder) = match known.filter(|(known, _)| *known == claim) {
         Some((_, fence)) => {
-            let shown = locks.grants.holders.show(&key);
+            let shown = locks.grants.holders.show(&key, Instant::now());
             (Some((fence, fence)), shown.and_then(|shown| shown.card))
         }
         None => {

@@ -38,8 +38,9 @@ impl Memory {
 
     /// The keys of locks that are held now.
     pub(super) fn locks(&self) -> Vec<Vec<u8>> {
-        let locks = self.keys.keys().filter(|key| key.starts_with(b"lock:"));
-        locks.filter(|key| self.get(key).is_some()).cloned().collect()
+        let locks = self.keys.iter().filter(|(key, _)| key.starts_with(b"lock:"));
+        let held = locks.filter(|(_, (_, ends))| ends.is_none_or(|ends| ends > self.now));
+        held.map(|(key, _)| key.clone()).collect()
     }
 
     /// Carries out `redis.call`, for the commands that Lockgate's scripts use.

@@ -43,8 +43,6 @@ pub(super) enum Cause {
     Clock,
 }
 
-/// The number of last entries that surely contain every key.
-const LOOKED_BACK: usize = 40;
 /// A node counts whole milliseconds.
 const ROUNDING: Duration = Duration::from_millis(2);
 
@@ -79,6 +77,8 @@ pub(super) struct Redis {
     selected: BTreeMap<u64, String>,
     /// The changes of all locks, in order.
     pub(super) record: Vec<Had>,
+    /// Of each lock that is held by the record, the claim, and until when.
+    held: BTreeMap<Vec<u8>, (String, Instant)>,
 }
 
 /// An edit of a script: words of its first comment, the text to replace, and the new text.
@@ -142,6 +142,7 @@ impl Redis {
             transactions: BTreeMap::new(),
             selected: BTreeMap::new(),
             record: Vec::new(),
+            held: BTreeMap::new(),
         }
     }
 
@@ -158,10 +159,9 @@ impl Redis {
     fn note(&mut self, cause: Cause) {
         self.memory.now = self.clock();
         let now = Instant::now();
-        let stored = self.memory.keys.keys().filter(|key| key.starts_with(b"lock:"));
-        let mut keys: Vec<Vec<u8>> = stored.cloned().collect();
-        keys.extend(self.record.iter().rev().take(LOOKED_BACK).map(|had| had.key.clone()));
-        keys.sort();
+        let mut keys = self.memory.locks();
+        keys.extend(self.held.keys().cloned());
+        keys.sort_unstable();
         keys.dedup();
         for key in keys {
             let by = self.memory.get(&key).map(|(_, ends)| {
@@ -172,8 +172,7 @@ impl Redis {
                 let left = Duration::from_millis(left).div_f64(self.rate);
                 (claim.unwrap_or_default().to_owned(), now + left)
             });
-            let before = self.record.iter().rev().find(|had| had.key == key);
-            let before = before.and_then(|had| had.by.as_ref());
+            let before = self.held.get(&key);
             let is_same = match (before, &by) {
                 (Some((before, ended)), Some((claim, ends))) => {
                     before == claim && ended.max(ends).duration_since(*ended.min(ends)) < ROUNDING
@@ -185,6 +184,10 @@ impl Redis {
                 let other = by.as_ref().map(|(claim, _)| claim);
                 let was_ended = before
                     .is_some_and(|(claim, ends)| *ends > now + ROUNDING && Some(claim) != other);
+                match &by {
+                    Some(by) => self.held.insert(key.clone(), by.clone()),
+                    None => self.held.remove(&key),
+                };
                 self.record.push(Had { at: now, key, by, was_ended, cause });
             }
         }

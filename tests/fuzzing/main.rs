@@ -70,7 +70,7 @@ fn lines_and_words_are_read_as_meant_or_refused_in_one_line() {
 
 #[test]
 fn any_body_of_a_script_is_read_on_a_small_stack() {
-    run("bodies", 10_000, bodies::check);
+    run("bodies", 3_000, bodies::check);
 }
 
 #[test]

@@ -584,9 +584,9 @@ impl Queues {
         self.queues.lock().values().filter_map(|queue| queue.status(now)).collect()
     }
 
-    /// The line for `key`, if somebody waits in it.
-    pub(in crate::lock) fn line_of(&self, key: &[u8]) -> Option<LineStatus> {
-        self.queues.lock().get(key)?.status(Instant::now())
+    /// The line for `key` as of `now`, if somebody waits in it.
+    pub(in crate::lock) fn line_of(&self, key: &[u8], now: Instant) -> Option<LineStatus> {
+        self.queues.lock().get(key)?.status(now)
     }
 
     /// The clients that wait, as far as they are known: for which lock each does, and how long it has.
