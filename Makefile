@@ -20,7 +20,7 @@ help:
 	@echo "make run     a whole deployment on this machine: proxy, data node, five lock nodes"
 	@echo "make test    formatting, lints, and every test against real servers and clients"
 	@echo "make model   the model of the algorithm, through every state within bounds, wide ones too (ONLY=--ignored)"
-	@echo "make races   the races between proxies, thirty times as long as in make test (ROUNDS=n)"
+	@echo "make races   races between proxies, and random guarded commands, sixty times as many as in make test (ROUNDS=n)"
 	@echo "make long    the tests with servers that take longest, which make test leaves out"
 	@echo "make bench   what commands and locks cost, beside other proxies and lock libraries"
 	@echo "make chaos   everything fails, for minutes: simulated (SEEDS=n), and with real processes"
@@ -69,11 +69,11 @@ long:
 	@scripts/setup.sh test
 	$(CARGO) test --quiet --test servers -- --ignored --skip the_picture --test-threads=4
 
-# Races between proxies and clients, with many times as many rounds as in `make test`.
+# Races between proxies and clients, and random commands under guards, many times as many as in `make test`.
 races:
 	@scripts/setup.sh test
-	LOCKGATE_ROUNDS=$(or $(ROUNDS),30) $(CARGO) test --quiet --test servers -- --test-threads=1 \
-		forgets_nobody crosses_an_unlock
+	LOCKGATE_ROUNDS=$(or $(ROUNDS),60) $(CARGO) test --quiet --test servers -- --test-threads=1 \
+		--include-ignored forgets_nobody crosses_an_unlock guards::random
 
 chaos:
 	@scripts/setup.sh chaos

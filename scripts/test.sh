@@ -27,7 +27,7 @@ part() {
 }
 # With what is left of the processors.
 spare() { nice -n 19 "$@"; }
-lint_and() { RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-Dwarnings__CLIPPY_HACKERY__ "$@"; }
+lint_and() { RUSTC_WORKSPACE_WRAPPER=$PWD/scripts/lint.sh CLIPPY_ARGS=-Dwarnings__CLIPPY_HACKERY__ "$@"; }
 # The name of a test binary, whose file has a hash behind it; with the hash where another has the name.
 named() {
   local name
@@ -47,18 +47,20 @@ time lint_and "$cargo" test --no-run 2>&1 | tee "$logs/build.log" | { grep -E '^
 mapfile -t binaries < <(sed -n 's/^ *Executable .* (\(.*\))$/\1/p' "$logs/build.log")
 [ ${#binaries[@]} -gt 5 ] || { echo "the tests were not built: $logs/build.log" >&2; exit 1; }
 
-compute=() alone=()
+units=() compute=() alone=()
 for binary in "${binaries[@]}"; do
   case $(named "$binary") in
     servers) servers=$binary ;;
+    lockgate) units+=("$binary") ;;
     # One takes a server that is silent for 120 ms for one that has said all; the other has namespaces full of servers,
     # and mostly waits.
     transparency | chaos) alone+=("$binary") ;;
     *) compute+=("$binary") ;;
   esac
 done
-{ for binary in "${compute[@]}"; do part "$(named "$binary")" spare "$binary" --test-threads 1; done; } &
+for binary in "${units[@]}"; do part "$(named "$binary")" spare "$binary" --test-threads 2; done &
 {
+  for binary in "${compute[@]}"; do part "$(named "$binary")" spare "$binary" --test-threads 1; done
   part model lint_and spare "$cargo" test "${model[@]}" --quiet -- --test-threads 1
   RUSTDOC=$PWD/scripts/rustdoc.sh part docs lint_and spare "$cargo" test --doc --quiet
 } &

@@ -52,11 +52,13 @@ impl Acceptor {
         let (tls, used) = (tls.clone(), UsedCertificates::new(&format!("{name}, tls")));
         let (place, ending) = (name.clone(), metrics.clone());
         let load = move || {
-            let loaded = tls.load().map_err(|problems| listed(&problems))?;
-            let times = tls.certificate_times();
-            ending.end(&place, &times);
-            used.set(times);
-            Ok(loaded)
+            let loaded = tls.load().map_err(|problems| listed(&problems));
+            let read = loaded.as_ref().map(|_| tls.certificate_times());
+            if let Ok(times) = &read {
+                ending.end(&place, times);
+            }
+            used.read(read.map_err(String::as_str));
+            loaded
         };
         let settings = Reloading::start(name, files, load, metrics.clone());
         settings.now()?;
@@ -122,11 +124,13 @@ impl Connector {
         let (tls, name, ending) = (tls.clone(), format!("tls ({side})"), metrics.clone());
         let (place, used) = (name.clone(), UsedCertificates::new(&name));
         let load = move || {
-            let loaded = tls.load().map_err(|problems| listed(&problems))?;
-            let times = tls.certificate_times();
-            ending.end(&place, &times);
-            used.set(times);
-            Ok(loaded)
+            let loaded = tls.load().map_err(|problems| listed(&problems));
+            let read = loaded.as_ref().map(|_| tls.certificate_times());
+            if let Ok(times) = &read {
+                ending.end(&place, times);
+            }
+            used.read(read.map_err(String::as_str));
+            loaded
         };
         let settings = Reloading::start(name, files, load, metrics.clone());
         let tls = Some(Arc::new(TlsClient { settings, server_name, metrics }));

@@ -11,13 +11,12 @@ use std::{
     thread,
 };
 
-use crate::support::{Client, LIMIT, Proxy, Reply};
+use crate::support::{Client, LIMIT, Proxy, Reply, rounds};
 use lockgate::{resp::inline, tools::redis_server::RedisServer};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 const CASES: &str = include_str!("guarded.txt");
 const GUARDS: &str = "guards:\n  - keys: 'g:*'\n    lock: 'l:{1}'";
-const SEEDS: u64 = 3;
 
 /// Commands about keys without guards, or without keys.
 const HARMLESS: &[&str] = &[
@@ -84,7 +83,7 @@ const NOISE: &[&[u8]] = &[
 fn seeds() -> Vec<u64> {
     match std::env::var("LOCKGATE_SEED") {
         Ok(seed) => vec![seed.parse().expect("LOCKGATE_SEED is a number")],
-        Err(_) => (1..=SEEDS).collect(),
+        Err(_) => (1..=rounds(2) as u64).collect(),
     }
 }
 

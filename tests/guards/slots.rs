@@ -504,6 +504,7 @@ fn led(client: &mut Client, fronts: &[u16], words: &[&str]) -> Reply {
 }
 
 #[test]
+#[ignore = "takes long: make long"]
 fn no_counter_loses_a_count_while_slots_are_moved_under_it() {
     let cluster = Cluster::start(3);
     let proxy = proxy(&cluster).start();

@@ -226,7 +226,7 @@ fn contend(proxies: &[&Proxy], key: &str, clients: usize, rounds: usize) -> Cont
 fn a_lock_passed_around_between_two_proxies_forgets_nobody() {
     let first = patient().start();
     let second = Proxy::beside(&first).start();
-    let rounds = rounds(700);
+    let rounds = rounds(350);
     let contest = contend(&[&first, &second], "k", 10, rounds);
     assert_eq!((contest.timed_out, contest.stalls < 3), (0, true), "{}", contest.stalls);
     assert!(contest.shares.iter().all(|share| *share >= rounds / 5), "{:?}", contest.shares);
@@ -243,7 +243,7 @@ fn a_lock_that_crosses_an_unlock_is_not_left_waiting() {
             (encode(&["LOCK", key, "PX", "60000", "WAIT", "20000"]), encode(&["UNLOCK", key]));
         holder.cmd(&["LOCK", key, "PX", "60000"]).grant();
         let mut stalls = 0;
-        for round in 0..rounds(200) as u64 {
+        for round in 0..rounds(100) as u64 {
             // The request of the one is on its way while the other releases.
             next.send(&lock);
             let until = Instant::now() + Duration::from_micros(round % 250);
@@ -278,6 +278,7 @@ fn a_lock_that_crosses_an_unlock_is_not_left_waiting() {
 }
 
 #[test]
+#[ignore = "takes long: make long"]
 fn a_lock_passed_around_between_three_proxies_forgets_nobody() {
     let first = patient().start();
     let others = [Proxy::beside(&first).start(), Proxy::beside(&first).start()];
@@ -288,6 +289,7 @@ fn a_lock_passed_around_between_three_proxies_forgets_nobody() {
 }
 
 #[test]
+#[ignore = "takes long: make long"]
 fn a_lock_moves_however_few_hand_overs_are_allowed() {
     for (handovers, rounds) in [(0, 200), (1, 400)] {
         let setup = patient().locks(&format!("max_handovers: {handovers}"));

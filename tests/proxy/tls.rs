@@ -228,6 +228,7 @@ fn redis_cli_speaks_tls_and_plain_side_by_side() {
 }
 
 #[test]
+#[ignore = "takes long: make long"]
 fn redis_py_does_all_it_does_over_tls() {
     let file = |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients").join(name);
     let python = file(".venv/bin/python");
@@ -763,6 +764,10 @@ fn a_renewed_certificate_is_shown_without_a_restart_and_a_broken_one_is_not() {
         pki.put("server.crt", broken);
         eventually("it is counted", || reloads("failed") == (number + 1) as f64);
         assert_eq!(shown_by(&pki, proxy.tls_port()), second);
+        let page = proxy.http("/readyz");
+        let of_files = page.lines().filter(|line| line.contains("(files): they cannot be used: "));
+        assert_eq!(of_files.count(), 1, "{page}");
+        assert!(page.starts_with("HTTP/1.1 200"), "{page}");
     }
     assert!(proxy.log().contains("those before stay in use"));
     std::fs::remove_file(pki.file("server.key")).unwrap();
@@ -774,6 +779,7 @@ fn a_renewed_certificate_is_shown_without_a_restart_and_a_broken_one_is_not() {
     });
     let third = file();
     eventually("the next good one is shown", || shown_by(&pki, proxy.tls_port()) == third);
+    assert!(!proxy.http("/readyz").contains("cannot be used"));
     let ends =
         || proxy.metric("lockgate_tls_certificate_not_after_timestamp_seconds", "\"client\"");
     eventually("its end is told", || ends() == 1_893_542_400.0);

@@ -1,5 +1,5 @@
 //! The certificates in use, and what is to be said of them. Files that cannot be used leave those before
-//! in use, so what a file has now is not asked.
+//! in use: so these are told of, and beside them why the files cannot be used.
 
 use std::{
     collections::BTreeMap,
@@ -23,13 +23,20 @@ static ALL: Mutex<Vec<Weak<UsedCertificates>>> = Mutex::new(Vec::new());
 /// The certificates that one place of the configuration has in use, for as long as this exists.
 pub(super) struct UsedCertificates {
     place: String,
-    times: Mutex<Vec<CertificateTimes>>,
+    state: Mutex<FilesState>,
+}
+
+#[derive(Default)]
+struct FilesState {
+    times: Vec<CertificateTimes>,
+    /// Why what the files have now cannot be used.
+    refused: Option<String>,
 }
 
 impl UsedCertificates {
     /// None yet. `place`: whose they are, as the log names it.
     pub(super) fn new(place: &str) -> Arc<UsedCertificates> {
-        let used = UsedCertificates { place: place.to_owned(), times: Mutex::default() };
+        let used = UsedCertificates { place: place.to_owned(), state: Mutex::default() };
         let used = Arc::new(used);
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|one| one.strong_count() > 0);
@@ -37,9 +44,24 @@ impl UsedCertificates {
         used
     }
 
-    /// These are in use from now on.
-    pub(super) fn set(&self, times: Vec<CertificateTimes>) {
-        *self.times.lock().unwrap_or_else(PoisonError::into_inner) = times;
+    /// The files were read: with these certificates, which are in use from now on, or they cannot be used.
+    pub(super) fn read(&self, read: Result<Vec<CertificateTimes>, &str>) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        match read {
+            Ok(times) => *state = FilesState { times, refused: None },
+            Err(reason) => state.refused = Some(reason.to_owned()),
+        }
+    }
+
+    fn troubles(&self, now: i64) -> Vec<CertificateTrouble> {
+        let (state, place) =
+            (self.state.lock().unwrap_or_else(PoisonError::into_inner), &self.place);
+        let refused = state.refused.iter().map(|reason| {
+            let before = if state.times.is_empty() { "" } else { "; those before stay in use" };
+            let what = format!("{place} (files): they cannot be used: {reason}{before}");
+            CertificateTrouble { is_now: true, what }
+        });
+        refused.chain(state.times.iter().filter_map(|times| times.trouble(place, now))).collect()
     }
 }
 
@@ -48,8 +70,7 @@ pub(crate) fn troubles() -> Vec<CertificateTrouble> {
     let (now, mut troubles) = (now_in_seconds(), Vec::new());
     for used in ALL.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade)
     {
-        let times = used.times.lock().unwrap_or_else(PoisonError::into_inner);
-        for trouble in times.iter().filter_map(|times| times.trouble(&used.place, now)) {
+        for trouble in used.troubles(now) {
             // Each lock node has a way of its own, with the same files.
             if !troubles.contains(&trouble) {
                 troubles.push(trouble);

@@ -2,13 +2,11 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use ratatui::{buffer::Buffer, layout::Rect};
-
 use super::{
     merge::{LockRow, NodeRow, WaiterRow, WatchedProxy},
     plain::PlainText,
     report::{ClientReport, Round},
-    table::{self, Sheet, TableColumn, TableRow, Tone},
+    table::{Sheet, TableColumn, TableRow, Tone},
     view::View,
     wanted::LockSort,
 };
@@ -23,7 +21,6 @@ pub(super) struct Board<'a> {
     pub(super) view: &'a View,
     pub(super) now: SystemTime,
     pub(super) every: Duration,
-    pub(super) colours: bool,
 }
 
 /// Lines of locks on a screen that nobody scrolls.
@@ -98,8 +95,8 @@ const fn number(title: &'static str, width: u16, dispensable: u8) -> TableColumn
 
 impl Board<'_> {
     /// Draws the screen.
-    pub(super) fn draw(&self, buffer: &mut Buffer, area: Rect) {
-        let mut sheet = Sheet::new(buffer, area, self.colours);
+    pub(super) fn draw(&self, width: u16, height: u16) -> Sheet {
+        let mut sheet = Sheet::new(width, height);
         sheet.line(&self.summary(), Tone::Head);
         if self.view.help {
             HELP.iter().for_each(|line| sheet.line(line, Tone::Plain));
@@ -110,6 +107,7 @@ impl Board<'_> {
         }
         sheet.skip_to_last(1);
         sheet.line(&self.foot(), Tone::Plain);
+        sheet
     }
 
     /// The screen as lines of text, as long as it needs to be.
@@ -118,12 +116,10 @@ impl Board<'_> {
         // Proxies take two each at most; headings, and lines between, are 10.
         let lines = 2 * self.proxies.len() + self.nodes.len() + locks.len() + 10;
         let lines = u16::try_from(lines).unwrap_or(u16::MAX).min(LINES_ONCE);
-        let area = Rect::new(0, 0, width, lines);
-        let mut buffer = Buffer::empty(area);
-        let mut sheet = Sheet::new(&mut buffer, area, false);
+        let mut sheet = Sheet::new(width, lines);
         sheet.line(&self.summary(), Tone::Plain);
         Board { locks, ..*self }.draw_all(&mut sheet);
-        let mut lines = table::lines(&buffer);
+        let mut lines = sheet.text();
         while lines.last().is_some_and(String::is_empty) {
             lines.pop();
         }
@@ -133,7 +129,7 @@ impl Board<'_> {
         lines
     }
 
-    fn draw_all(&self, sheet: &mut Sheet<'_>) {
+    fn draw_all(&self, sheet: &mut Sheet) {
         if let Some(complaint) = self.complaint() {
             sheet.line(&complaint, Tone::Warning);
         }
@@ -150,7 +146,7 @@ impl Board<'_> {
         let of_proxies = room - of_locks - of_nodes;
         worst_first(&mut nodes, of_nodes);
         worst_first(&mut proxies, of_proxies);
-        let blank = |sheet: &mut Sheet<'_>| (0..gap).for_each(|_| sheet.line("", Tone::Plain));
+        let blank = |sheet: &mut Sheet| (0..gap).for_each(|_| sheet.line("", Tone::Plain));
         blank(sheet);
         sheet.table(&PROXY_COLUMNS, &proxies, of_proxies);
         blank(sheet);
@@ -181,7 +177,7 @@ impl Board<'_> {
         }
     }
 
-    fn draw_line(&self, sheet: &mut Sheet<'_>, name: &[u8]) {
+    fn draw_line(&self, sheet: &mut Sheet, name: &[u8]) {
         let shown = PlainText::of_bytes(name).to_string();
         sheet.line("", Tone::Plain);
         // The one place where a long name is seen whole.
@@ -504,15 +500,11 @@ mod tests {
             view,
             now: NOW + Duration::from_secs(90_061),
             every: Duration::from_secs(2),
-            colours: true,
         })
     }
 
     fn drawn(view: &View, width: u16, height: u16) -> Vec<String> {
-        let area = Rect::new(0, 0, width, height);
-        let mut buffer = Buffer::empty(area);
-        with_board(view, |board| board.draw(&mut buffer, area));
-        table::lines(&buffer)
+        with_board(view, |board| board.draw(width, height)).text()
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //!   asked; `plain`: names of clients and locks, made fit for a terminal.
 //! - `merge`: what several proxies told, in one.
 //! - `view`: what the user has chosen, and what each key changes; `draw`: the screen; `table`: rows
-//!   on a screen of any width.
+//!   on a screen of any width; `terminal`: the screen on a terminal.
 
 mod draw;
 mod fetch;
@@ -13,6 +13,7 @@ mod merge;
 mod plain;
 mod report;
 mod table;
+mod terminal;
 mod view;
 mod wanted;
 
@@ -24,10 +25,7 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use ratatui::crossterm::{
-    event::{self, Event, KeyEventKind},
-    terminal,
-};
+use crossterm::event::{self, Event, KeyEventKind};
 use tokio::{
     runtime::Builder,
     signal::unix::{SignalKind, signal},
@@ -40,6 +38,7 @@ use self::{
     draw::Board,
     fetch::HeardRound,
     merge::{LockRow, NodeRow, WaiterRow, WatchedProxy},
+    terminal::Terminal,
     view::{Onward, View},
     wanted::WantedLists,
 };
@@ -112,18 +111,6 @@ struct Screen {
     colours: bool,
 }
 
-/// Gives the terminal back as it was, however this ends. A panic has done so before its message,
-/// which a second time would write over.
-struct Borrowed;
-
-impl Drop for Borrowed {
-    fn drop(&mut self) {
-        if !thread::panicking() {
-            ratatui::restore();
-        }
-    }
-}
-
 impl Screen {
     fn board(&self) -> Board<'_> {
         Board {
@@ -134,7 +121,6 @@ impl Screen {
             view: &self.view,
             now: SystemTime::now(),
             every: self.every,
-            colours: self.colours,
         }
     }
 
@@ -194,16 +180,12 @@ impl Screen {
             let at = (place, address);
             asking.spawn(fetch::keep_asking(at, self.every, wanted.clone(), tell.clone()));
         }
-        let borrowed = Borrowed;
-        let mut terminal = ratatui::try_init().context("the terminal cannot be used")?;
+        let mut terminal = Terminal::take(self.colours).context("the terminal cannot be used")?;
         let mut events = read_terminal();
         let mut ticks = interval(REDRAW);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let result = loop {
-            if let Err(error) = terminal.draw(|frame| {
-                let area = frame.area();
-                self.board().draw(frame.buffer_mut(), area);
-            }) {
+        loop {
+            if let Err(error) = terminal.show(|width, height| self.board().draw(width, height)) {
                 break Err(error.into());
             }
             tokio::select! {
@@ -243,9 +225,7 @@ impl Screen {
                 _ = interrupt.recv() => break Ok(()),
                 _ = hang_up.recv() => break Ok(()),
             }
-        };
-        drop((terminal, borrowed));
-        result
+        }
     }
 }
 
@@ -267,7 +247,7 @@ fn columns() -> u16 {
     let told = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
     let of_terminal = || {
         let is_one = io::stdout().is_terminal();
-        is_one.then(terminal::size).and_then(Result::ok).map(|(columns, _)| columns)
+        is_one.then(crossterm::terminal::size).and_then(Result::ok).map(|(columns, _)| columns)
     };
     told.or_else(of_terminal).unwrap_or(COLUMNS_ONCE).clamp(1, MOST_COLUMNS)
 }

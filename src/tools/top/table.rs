@@ -1,12 +1,7 @@
 //! Rows of words on a screen of any width: columns that matter less give way, what does not fit is
 //! cut with a mark.
 
-use ratatui::{
-    buffer::Buffer,
-    layout::Rect,
-    style::{Color, Modifier, Style},
-    text::{Line, Span},
-};
+use unicode_width::UnicodeWidthStr as _;
 
 /// Columns between two columns.
 const GAP: u16 = 2;
@@ -21,19 +16,6 @@ pub(super) enum Tone {
     Bad,
     /// A heading.
     Head,
-}
-
-impl Tone {
-    pub(super) fn style(self, colours: bool) -> Style {
-        let colour = |colour| if colours { Style::new().fg(colour) } else { Style::new() };
-        match self {
-            Tone::Plain => Style::new(),
-            Tone::Good => colour(Color::Green),
-            Tone::Warning => colour(Color::Yellow),
-            Tone::Bad => colour(Color::Red),
-            Tone::Head => Style::new().add_modifier(Modifier::BOLD),
-        }
-    }
 }
 
 /// A column of a table.
@@ -67,50 +49,70 @@ impl TableRow {
     }
 }
 
-/// A screen that is filled line after line.
-pub(super) struct Sheet<'b> {
-    buffer: &'b mut Buffer,
-    area: Rect,
-    next: u16,
-    colours: bool,
+/// A line of a screen: its parts, and how each is meant.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct SheetLine {
+    pub(super) parts: Vec<(String, Tone)>,
+    pub(super) marked: bool,
 }
 
-impl<'b> Sheet<'b> {
-    pub(super) fn new(buffer: &'b mut Buffer, area: Rect, colours: bool) -> Sheet<'b> {
-        Sheet { buffer, next: area.y, area, colours }
+/// A screen that is filled line after line.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Sheet {
+    width: u16,
+    height: usize,
+    lines: Vec<SheetLine>,
+}
+
+impl Sheet {
+    pub(super) fn new(width: u16, height: u16) -> Sheet {
+        Sheet { width, height: height.into(), lines: Vec::new() }
     }
 
     pub(super) fn width(&self) -> usize {
-        self.area.width.into()
+        self.width.into()
     }
 
     /// Lines that are left.
     pub(super) fn room(&self) -> usize {
-        self.area.bottom().saturating_sub(self.next).into()
+        self.height - self.lines.len()
     }
 
     /// Leaves all lines but this many empty.
-    pub(super) fn skip_to_last(&mut self, lines: u16) {
-        self.next = self.next.max(self.area.bottom().saturating_sub(lines));
+    pub(super) fn skip_to_last(&mut self, lines: usize) {
+        let least = self.height.saturating_sub(lines);
+        self.lines.resize_with(least.max(self.lines.len()), SheetLine::default);
     }
 
     /// Writes a line, if there is room.
     pub(super) fn line(&mut self, text: &str, tone: Tone) {
-        let width = self.width();
-        let style = tone.style(self.colours);
-        self.spans(Line::from(Span::styled(fit(text, width), style)));
+        let text = fit(text, self.width());
+        self.push(SheetLine { parts: vec![(text, tone)], marked: false });
     }
 
-    fn spans(&mut self, line: Line<'_>) {
-        if self.next < self.area.bottom() {
-            self.buffer.set_line(self.area.x, self.next, &line, self.area.width);
-            self.next += 1;
+    fn push(&mut self, line: SheetLine) {
+        if self.room() > 0 {
+            self.lines.push(line);
         }
+    }
+
+    /// The lines that are written.
+    pub(super) fn lines(&self) -> &[SheetLine] {
+        &self.lines
+    }
+
+    /// What the screen says.
+    pub(super) fn text(&self) -> Vec<String> {
+        let text = |line: &SheetLine| {
+            let parts: String = line.parts.iter().map(|(part, _)| part.as_str()).collect();
+            parts.trim_end().to_owned()
+        };
+        self.lines.iter().map(text).collect()
     }
 
     /// Writes a heading and as many of the rows as fit into `room` lines.
     pub(super) fn table(&mut self, columns: &[TableColumn], rows: &[TableRow], room: usize) {
-        let widths = widths(columns, rows, self.area.width);
+        let widths = widths(columns, rows, self.width);
         let heading = widths.iter().map(|(place, width)| {
             let column = &columns[*place];
             aligned(column.title, *width, column.numbers)
@@ -136,16 +138,16 @@ impl<'b> Sheet<'b> {
     }
 
     fn row(&mut self, widths: &[(usize, u16)], columns: &[TableColumn], row: &TableRow) {
-        let mut spans = Vec::with_capacity(2 * widths.len());
+        let mut parts = Vec::with_capacity(2 * widths.len());
         for (place, width) in widths {
+            if !parts.is_empty() {
+                parts.push((" ".repeat(GAP.into()), Tone::Plain));
+            }
             let cell = row.cells.get(*place).map_or("", String::as_str);
             let tone = if row.tone.0 == *place { row.tone.1 } else { Tone::Plain };
-            let text = aligned(cell, *width, columns[*place].numbers);
-            spans.push(Span::styled(text, tone.style(self.colours)));
-            spans.push(Span::raw(" ".repeat(GAP.into())));
+            parts.push((aligned(cell, *width, columns[*place].numbers), tone));
         }
-        let line = Line::from(spans);
-        self.spans(if row.marked { line.style(Modifier::REVERSED) } else { line });
+        self.push(SheetLine { parts, marked: row.marked });
         if let Some(below) = &row.below {
             self.line(&format!("    {below}"), row.tone.1);
         }
@@ -206,23 +208,7 @@ pub(super) fn fit(text: &str, width: usize) -> String {
 }
 
 fn text_width(text: &str) -> usize {
-    if text.is_ascii() { text.len() } else { Span::raw(text).width() }
-}
-
-/// What a screen says, line by line.
-pub(super) fn lines(buffer: &Buffer) -> Vec<String> {
-    let area = buffer.area();
-    let line = |y: u16| {
-        let mut line = String::new();
-        let mut x = area.left();
-        while let Some(cell) = buffer.cell((x, y)).filter(|_| x < area.right()) {
-            line += cell.symbol();
-            // A wide character takes the cell behind it too.
-            x += u16::try_from(text_width(cell.symbol())).unwrap_or(1).max(1);
-        }
-        line.trim_end().to_owned()
-    };
-    (area.top()..area.bottom()).map(line).collect()
+    if text.is_ascii() { text.len() } else { text.width() }
 }
 
 #[cfg(test)]
@@ -236,10 +222,12 @@ mod tests {
     ];
 
     fn drawn(width: u16, height: u16, rows: &[TableRow]) -> Vec<String> {
-        let area = Rect::new(0, 0, width, height);
-        let mut buffer = Buffer::empty(area);
-        Sheet::new(&mut buffer, area, false).table(&COLUMNS, rows, height.into());
-        lines(&buffer)
+        let mut sheet = Sheet::new(width, height);
+        sheet.table(&COLUMNS, rows, height.into());
+        let text = sheet.text();
+        let wide = text.iter().find(|line| text_width(line) > width.into());
+        assert_eq!(wide, None, "{width}");
+        text
     }
 
     fn row(cells: [&str; 3], below: Option<&str>) -> TableRow {
@@ -268,7 +256,7 @@ mod tests {
         };
         assert_eq!(first(5), ["a", "why", "b", "c"]);
         assert_eq!(first(4), ["a", "why", "… 2 more"]);
-        assert_eq!(first(3), ["… 3 more", ""]);
+        assert_eq!(first(3), ["… 3 more"]);
         assert_eq!(first(1), [""; 0]);
     }
 }

@@ -1,6 +1,6 @@
 //! What the user has chosen to see, and what each key changes of it. Draws nothing.
 
-use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::{
     merge::LockRow,

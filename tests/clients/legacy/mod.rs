@@ -108,6 +108,7 @@ fn lock_libraries_lock_on_the_quorum_and_notice_nothing() {
 }
 
 #[test]
+#[ignore = "takes long: make long"]
 fn lock_libraries_notice_nothing_of_lock_nodes_that_die_and_come_back() {
     libraries_work("enforce", Nodes::Die);
 }

@@ -1,0 +1,116 @@
+//! The screen on a terminal, which is given back as it was.
+
+use std::{
+    io::{self, Write as _},
+    panic, thread,
+};
+
+use crossterm::{
+    cursor::{Hide, MoveTo, Show},
+    execute, queue,
+    style::{Attribute, Color, Print, SetAttribute, SetForegroundColor},
+    terminal::{self, BeginSynchronizedUpdate, Clear, ClearType, EndSynchronizedUpdate},
+};
+
+use super::table::{Sheet, SheetLine, Tone};
+
+/// A terminal in raw mode and on its other screen, until this is dropped.
+pub(super) struct Terminal {
+    colours: bool,
+    /// Its columns and lines, and what stands on it.
+    shown: ((u16, u16), Sheet),
+}
+
+impl Terminal {
+    /// Takes the terminal that this process writes to.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub(super) fn take(colours: bool) -> io::Result<Terminal> {
+        let told_before = panic::take_hook();
+        // The message of a panic must not go to the other screen.
+        panic::set_hook(Box::new(move |panicked| {
+            give_back();
+            told_before(panicked);
+        }));
+        terminal::enable_raw_mode()?;
+        let terminal = Terminal { colours, shown: ((0, 0), Sheet::default()) };
+        execute!(io::stdout(), terminal::EnterAlternateScreen, Hide)?;
+        Ok(terminal)
+    }
+
+    /// Shows what is drawn for its width and height now. Lines that stay as they were are left alone.
+    ///
+    /// # Errors
+    /// If the terminal takes no more.
+    pub(super) fn show(&mut self, draw: impl FnOnce(u16, u16) -> Sheet) -> io::Result<()> {
+        let size = terminal::size()?;
+        let sheet = draw(size.0, size.1);
+        let (size_before, before) = &self.shown;
+        let is_new = *size_before != size;
+        let nothing = SheetLine::default();
+        let mut written = Vec::new();
+        queue!(written, BeginSynchronizedUpdate)?;
+        if is_new {
+            queue!(written, Clear(ClearType::All))?;
+        }
+        for row in 0..size.1 {
+            let place = usize::from(row);
+            let line = sheet.lines().get(place).unwrap_or(&nothing);
+            let had = before.lines().get(place).filter(|_| !is_new).unwrap_or(&nothing);
+            if line != had {
+                // A line of full width would lose its last letter if the rest were cleared behind it.
+                queue!(written, MoveTo(0, row), Clear(ClearType::CurrentLine))?;
+                write(&mut written, line, self.colours)?;
+            }
+        }
+        queue!(written, EndSynchronizedUpdate)?;
+        let mut out = io::stdout();
+        out.write_all(&written)?;
+        out.flush()?;
+        self.shown = (size, sheet);
+        Ok(())
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        // A panic has done so before its message, which a second time would write over.
+        if !thread::panicking() {
+            give_back();
+        }
+    }
+}
+
+fn give_back() {
+    // Nothing is left to be done if the terminal is gone.
+    let _ = execute!(io::stdout(), Show, terminal::LeaveAlternateScreen);
+    let _ = terminal::disable_raw_mode();
+}
+
+fn write(to: &mut Vec<u8>, line: &SheetLine, colours: bool) -> io::Result<()> {
+    if line.marked {
+        queue!(to, SetAttribute(Attribute::Reverse))?;
+    }
+    for (text, tone) in &line.parts {
+        let colour = match tone {
+            Tone::Good => Some(Color::DarkGreen),
+            Tone::Warning => Some(Color::DarkYellow),
+            Tone::Bad => Some(Color::DarkRed),
+            Tone::Plain | Tone::Head => None,
+        };
+        if *tone == Tone::Head {
+            queue!(to, SetAttribute(Attribute::Bold))?;
+        }
+        match colour.filter(|_| colours) {
+            Some(colour) => queue!(
+                to,
+                SetForegroundColor(colour),
+                Print(text),
+                SetForegroundColor(Color::Reset)
+            )?,
+            None => queue!(to, Print(text))?,
+        }
+    }
+    queue!(to, SetAttribute(Attribute::Reset))
+}
