@@ -59,11 +59,6 @@ for binary in "${binaries[@]}"; do
   esac
 done
 for binary in "${units[@]}"; do part "$(named "$binary")" spare "$binary" --test-threads 2; done &
-{
-  for binary in "${compute[@]}"; do part "$(named "$binary")" spare "$binary" --test-threads 1; done
-  part model lint_and spare "$cargo" test "${model[@]}" --quiet -- --test-threads 1
-  RUSTDOC=$PWD/scripts/rustdoc.sh part docs lint_and spare "$cargo" test --doc --quiet
-} &
 wait "$setup"
 [ ! -e "$logs/setup.failed" ] || { cat "$logs/setup.log" >&2; exit 1; }
 # Many tests with clients wait for one another.
@@ -71,6 +66,12 @@ part clients "$servers" --test-threads 4 clients:: &
 clients=$!
 part servers "$servers" --test-threads "$threads" --skip clients::
 wait "$clients"
+# Beside those that mostly wait.
+{
+  part model lint_and spare "$cargo" test "${model[@]}" --quiet -- --test-threads 1
+  RUSTDOC=$PWD/scripts/rustdoc.sh part docs lint_and spare "$cargo" test --doc --quiet
+  for binary in "${compute[@]}"; do part "$(named "$binary")" spare "$binary" --test-threads 1; done
+} &
 for binary in "${alone[@]}"; do part "$(named "$binary")" "$binary" --test-threads 2 & done
 wait
 

@@ -302,7 +302,7 @@ fn whatever_is_known_behaves_as_what_it_is_taken_for() {
 const LARGEST: usize = 1500;
 const MOST: usize = 400;
 /// How many known bodies are compared with a real Redis where no time is given.
-const CHECKED: u64 = 1_000;
+const CHECKED: u64 = 400;
 
 /// Random changes, one upon another: what is still known is changed further. For so many seconds as
 /// LOCKGATE_FUZZ_SECONDS says, or up to a number of known bodies; LOCKGATE_SEED makes others.

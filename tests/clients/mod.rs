@@ -203,7 +203,7 @@ fn a_redis_replicates_through_the_proxy() {
     assert!(proxy.is_alive());
     let mut direct = Client::connect(proxy.data().port());
     // The replica's acknowledgements pass the other way.
-    assert_eq!(direct.cmd(&["WAIT", "1", "5000"]), Reply::Int(1));
+    assert_eq!(direct.cmd(&["WAIT", "1", "25000"]), Reply::Int(1));
 }
 
 #[test]

@@ -178,7 +178,7 @@ fn a_master_can_be_killed() {
     assert_eq!(dev.servers.len(), 11, "{}", dev.printed);
     let mut client = Client::connect(dev.port);
     assert_eq!(client.cmd(&["SET", "x", "1"]), Reply::ok());
-    assert_eq!(client.cmd(&["WAIT", "2", "5000"]), Reply::Int(2));
+    assert_eq!(client.cmd(&["WAIT", "2", "25000"]), Reply::Int(2));
     let (_, command) = dev.printed.split_once("kill -9 ").unwrap();
     let pid: i32 = command.split(' ').next().unwrap().parse().unwrap();
     assert_eq!(pid, dev.servers[0], "the master comes first");

@@ -98,6 +98,7 @@ fn libraries_work(mode: &str, nodes: Nodes) {
 }
 
 #[test]
+#[ignore = "takes long: make long"]
 fn lock_libraries_notice_no_audit() {
     libraries_work("audit", Nodes::Run);
 }
