@@ -7,7 +7,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo=${CARGO:-cargo}
-threads=${THREADS:-$((4 * $(nproc)))}
+threads=${THREADS:-$((3 * $(nproc)))}
 model=(--manifest-path tests/model/Cargo.toml --target-dir target/model)
 logs=target/tests
 rm -rf "$logs"
@@ -51,7 +51,7 @@ units=() compute=() alone=()
 for binary in "${binaries[@]}"; do
   case $(named "$binary") in
     servers) servers=$binary ;;
-    lockgate) units+=("$binary") ;;
+    lockgate | layers) units+=("$binary") ;;
     # One takes a server that is silent for 120 ms for one that has said all; another has namespaces full of servers,
     # and mostly waits; the third raises its limits.
     transparency | chaos | guards_bypass) alone+=("$binary") ;;
@@ -68,7 +68,7 @@ part servers "$servers" --test-threads "$threads" --skip clients::
 wait "$clients"
 # Beside those that mostly wait.
 {
-  part model lint_and spare "$cargo" test "${model[@]}" --quiet -- --test-threads 1
+  part model lint_and spare "$cargo" test "${model[@]}" --quiet -- --test-threads 2
   RUSTDOC=$PWD/scripts/rustdoc.sh part docs lint_and spare "$cargo" test --doc --quiet
   for binary in "${compute[@]}"; do part "$(named "$binary")" spare "$binary" --test-threads 1; done
 } &

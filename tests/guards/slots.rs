@@ -297,7 +297,10 @@ fn a_slot_that_moves_carries_its_fences_and_nobody_writes_past_them() {
         carry(&cluster, key, 0, 1);
         end_to_move(&cluster, slot, 1);
         let moved = Reply::Error(format!("MOVED {slot} 127.0.0.1:{}", fronts[1]));
-        assert_eq!(write(&mut holder, way, key, "elsewhere"), moved, "{way}");
+        // Both are true. It is the data node that says so, or the lock nodes while the proxy has not seen the move.
+        let elsewhere = write(&mut holder, way, key, "elsewhere");
+        let is_lost = elsewhere.error_text().starts_with("NOTHELD");
+        assert!(elsewhere == moved || is_lost, "{way}: {elsewhere:?}");
         assert_eq!(fence(&cluster, 1, lock).unwrap().1, first.fence.to_string());
         // The next holder is told its fence where the slot is now.
         let mut next = Client::connect(fronts[1]);
