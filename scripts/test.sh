@@ -70,8 +70,8 @@ wait "$clients"
 {
   part model lint_and spare "$cargo" test "${model[@]}" --quiet -- --test-threads 2
   RUSTDOC=$PWD/scripts/rustdoc.sh part docs lint_and spare "$cargo" test --doc --quiet
-  for binary in "${compute[@]}"; do part "$(named "$binary")" spare "$binary" --test-threads 1; done
 } &
+for binary in "${compute[@]}"; do part "$(named "$binary")" spare "$binary" --test-threads 1; done &
 for binary in "${alone[@]}"; do part "$(named "$binary")" "$binary" --test-threads 2 & done
 wait
 
