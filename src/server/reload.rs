@@ -32,7 +32,8 @@ use crate::{
 
 /// Why lock nodes are not asked yet.
 const AHEAD: &str = "this proxy asks others still, and goes over to those of the file once they have taken their place \
-    (lockgate nodes --change, which needs them as locks.next_nodes first: docs/operations.md)";
+    (lockgate nodes --change, which needs them as locks.next_nodes first: docs/operations.md). Do not restart it with \
+    this file before: it would ask the new ones beside proxies that ask the others";
 
 /// Most lines about what is refused once a rule is enforced.
 const MOST_REFUSED: usize = 16;
@@ -87,6 +88,8 @@ fn merge(running: &Config, read: &Config, is_alone: bool, serving: &[LockNode]) 
                 }
                 Err(why) => why,
             },
+            // An upgrade asks at the socket of the file, where nobody listens.
+            "upgrade_socket" => "needs a restart",
             _ if !is_live => "needs a restart or an upgrade",
             // A value that fits the file need not fit the running proxy's fixed values.
             "locks.default_ttl"
@@ -203,7 +206,7 @@ impl Reloader {
         }
         self.state.runs_with(&config);
         self.shared.config.store(Arc::new(config));
-        self.state.has_not_taken(left.iter().map(|(key, _)| *key).collect());
+        self.state.has_not_taken(left.clone());
         // The others hear of it at once.
         if !taken.is_empty() {
             self.shared.fleet.stepped.notify_one();

@@ -93,7 +93,8 @@ fn what_cannot_change_is_named_and_stays() {
     rewrite(
         &proxy,
         &[
-            ("io_threads: 1", "io_threads: 2"),
+            ("io_threads: 1", "io_threads: 2\nupgrade_socket: /tmp/of-nobody"),
+            ("- redis://127.0.0.1", "- redis://localhost"),
             ("max_ttl: 60s", "max_ttl: 120s"),
             ("prefix: 'a:'", "prefix: 'b:'"),
             ("default_ttl: 10s", "default_ttl: 90s"),
@@ -109,10 +110,18 @@ fn what_cannot_change_is_named_and_stays() {
     }
     let page = proxy.http("/readyz");
     assert!(page.starts_with("HTTP/1.1 200"), "{page}");
-    let told = "the file has other values than this process goes by: ";
-    let line = page.lines().find(|line| line.contains(told)).unwrap_or_else(|| panic!("{page}"));
-    for key in ["io_threads", "locks.max_ttl", "locks.prefix", "locks.default_ttl", "data"] {
-        assert!(line.contains(key), "{key}: {line}");
+    let told = " in the file is not what this process goes by: ";
+    for (key, why) in [
+        ("io_threads", "needs a restart or an upgrade"),
+        ("locks.max_ttl", "needs a restart or an upgrade"),
+        ("locks.prefix", "stop all proxies"),
+        ("locks.default_ttl", "does not fit locks.max_ttl"),
+        ("locks.nodes", "Do not restart it with this file before"),
+        ("data", "needs a restart or an upgrade"),
+        ("upgrade_socket", "needs a restart"),
+    ] {
+        let line = page.lines().find(|line| line.contains(&format!("configuration: {key}{told}")));
+        assert!(line.is_some_and(|line| line.contains(why)), "{key}: {page}");
     }
     assert!(logged(&proxy, &["\"key\":\"locks.prefix\"", "stop all proxies"]));
     assert!(logged(&proxy, &["\"key\":\"locks.default_ttl\"", "does not fit locks.max_ttl"]));
@@ -121,7 +130,8 @@ fn what_cannot_change_is_named_and_stays() {
     assert!(client.cmd(&["LOCK", "k"]).grant().validity <= 10_000);
     proxy.assert_on_nodes("a:k", 1);
     let back = [
-        ("io_threads: 2", "io_threads: 1"),
+        ("io_threads: 2\nupgrade_socket: /tmp/of-nobody", "io_threads: 1"),
+        ("- redis://localhost", "- redis://127.0.0.1"),
         ("max_ttl: 120s", "max_ttl: 60s"),
         ("prefix: 'b:'", "prefix: 'a:'"),
         ("default_ttl: 90s", "default_ttl: 10s"),

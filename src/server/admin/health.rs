@@ -121,7 +121,7 @@ pub(crate) struct PageSource {
     /// Settings that weaken a promise.
     weakened: Mutex<Vec<String>>,
     /// Keys that the file has otherwise than the running proxy.
-    not_taken: Mutex<Vec<&'static str>>,
+    not_taken: Mutex<Vec<(&'static str, &'static str)>>,
     /// Reason why the data node is not reachable; `None` if it is. Changed by [`State::watch`].
     data_problem: Mutex<Option<String>>,
     /// Whether the process is to end.
@@ -175,7 +175,7 @@ impl PageSource {
     }
 
     /// Tells from now on which keys the file has otherwise, and only a new process takes over.
-    pub(crate) fn has_not_taken(&self, keys: Vec<&'static str>) {
+    pub(crate) fn has_not_taken(&self, keys: Vec<(&'static str, &'static str)>) {
         *self.not_taken.lock() = keys;
     }
 
@@ -320,11 +320,9 @@ impl PageSource {
         for difference in self.fleet.differences() {
             lines.problem(format!("fleet: {}", difference.sentence("this proxy")));
         }
-        let not_taken = self.not_taken.lock().join(", ");
-        if !not_taken.is_empty() {
+        for (key, why) in self.not_taken.lock().iter() {
             lines.problem(format!(
-                "configuration: the file has other values than this process goes by: {not_taken} (the log says why; a \
-                 restart or SIGUSR2 takes them over)"
+                "configuration: {key} in the file is not what this process goes by: {why}"
             ));
         }
         for weakened in self.weakened.lock().iter() {
