@@ -79,22 +79,6 @@ enum DataWay {
     Front(Arc<ClusterWatch>, usize),
 }
 
-/// Why a client's connection to the data node could not be made.
-pub(crate) struct NotConnected {
-    /// The address that was tried, or what the configuration calls the data node.
-    pub(crate) data: String,
-    pub(crate) error: io::Error,
-    /// Whether the client is closed without a word, as by the node itself: a cluster's client goes to
-    /// another node then.
-    pub(crate) is_silent: bool,
-}
-
-impl NotConnected {
-    fn new(data: String, error: io::Error) -> NotConnected {
-        NotConnected { data, error, is_silent: false }
-    }
-}
-
 /// A client's connection to the data node.
 pub(crate) struct DataStream {
     pub(crate) stream: Stream,
@@ -320,14 +304,12 @@ impl DataNode {
         client: Option<&Ends>,
         limit: Duration,
         keepalive: Duration,
-    ) -> Result<DataStream, NotConnected> {
+    ) -> io::Result<DataStream> {
         match &self.way {
             DataWay::Fixed(fixed, _) => {
                 let (url, connector) = (&fixed.url, &self.connector);
-                match net::connect_for(client, url, connector, limit, keepalive).await {
-                    Ok(stream) => Ok(DataStream { stream, tenure: None }),
-                    Err(error) => Err(NotConnected::new(url.to_string(), error)),
-                }
+                let stream = net::connect_for(client, url, connector, limit, keepalive).await?;
+                Ok(DataStream { stream, tenure: None })
             }
             DataWay::Cluster(watch, _) | DataWay::Front(watch, _) => {
                 self.connect_to_front(watch, client, limit, keepalive).await
@@ -346,25 +328,23 @@ impl DataNode {
         client: Option<&Ends>,
         limit: Duration,
         keepalive: Duration,
-    ) -> Result<DataStream, NotConnected> {
+    ) -> io::Result<DataStream> {
         let deadline = Instant::now() + limit;
         let mut known = watch.known.subscribe();
         let is_known = timeout(limit, known.wait_for(|known| *known)).await.is_ok();
         let Some(tenure) = self.tenure() else {
-            // Without a node it is as if the node were down: an error would be taken for its answer.
             let why = match is_known {
                 true => "no node of the cluster is behind this front".into(),
                 false => self.problem().unwrap_or_default(),
             };
-            let (data, error) = (self.name.clone(), io::Error::other(why));
-            return Err(NotConnected { data, error, is_silent: is_known });
+            return Err(io::Error::other(why));
         };
         let left = deadline.saturating_duration_since(Instant::now());
         match net::connect_for(client, &tenure.url, &self.connector, left, keepalive).await {
             Ok(stream) => Ok(DataStream { stream, tenure: Some(tenure) }),
             Err(error) => {
                 watch.wanted.notify_one();
-                Err(NotConnected { data: tenure.url.to_string(), error, is_silent: true })
+                Err(error)
             }
         }
     }
@@ -375,7 +355,7 @@ impl DataNode {
         client: Option<&Ends>,
         limit: Duration,
         keepalive: Duration,
-    ) -> Result<DataStream, NotConnected> {
+    ) -> io::Result<DataStream> {
         let deadline = Instant::now() + limit;
         let mut changes = self.tenure.clone();
         let mut failed = None;
@@ -390,10 +370,8 @@ impl DataNode {
                         Ok(_) if tenure.has_ended() => continue,
                         Ok(stream) => return Ok(DataStream { stream, tenure: Some(tenure) }),
                         // Waiting for another data node does not help this proxy.
-                        Err(error) if net::descriptors_are_used_up(&error) => {
-                            return Err(NotConnected::new(tenure.url.to_string(), error));
-                        }
-                        Err(error) => failed = Some((tenure.url.to_string(), error)),
+                        Err(error) if net::descriptors_are_used_up(&error) => return Err(error),
+                        Err(error) => failed = Some(error),
                     },
                     () = tenure.ended() => continue,
                 }
@@ -401,9 +379,7 @@ impl DataNode {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Err(match failed {
-                    Some((data, error)) if self.tenure().is_some() => {
-                        NotConnected::new(data, error)
-                    }
+                    Some(error) if self.tenure().is_some() => error,
                     _ => self.nobody(limit),
                 });
             }
@@ -413,10 +389,9 @@ impl DataNode {
     }
 
     /// The error for a client that has waited for a data node.
-    fn nobody(&self, limit: Duration) -> NotConnected {
+    fn nobody(&self, limit: Duration) -> io::Error {
         let why = self.problem().unwrap_or_default();
-        let error = io::Error::other(format!("no master within {limit:?}: {why}"));
-        NotConnected::new(self.name.clone(), error)
+        io::Error::other(format!("no master within {limit:?}: {why}"))
     }
 }
 

@@ -3,9 +3,11 @@
 use std::{
     net::IpAddr,
     sync::{Arc, atomic::Ordering},
+    time::Duration,
 };
 
 use tokio::{
+    io::AsyncWriteExt,
     net::{TcpListener, TcpStream},
     time::{Instant, sleep, timeout},
 };
@@ -14,7 +16,7 @@ use tracing::debug;
 
 use crate::{
     config::Config,
-    data::{DataNode, DataStream, NotConnected},
+    data::{DataNode, DataStream},
     net::{self, Acceptor, Stream, proxy_header::Ends},
     server::{
         entry::{
@@ -22,13 +24,15 @@ use crate::{
             balancer::HeaderPolicy,
             exposure::Exposure,
             listeners::ACCEPT_PAUSE,
-            unreachable,
         },
         metrics::{DoorMetrics, Refusal},
         workers::Workers,
     },
     session::{Session, Shared, metrics::CloseReason},
 };
+
+/// How long the end of a client's TLS may take, where there is no data node for it.
+const CLOSING: Duration = Duration::from_secs(1);
 
 /// Lets clients in at one listener.
 pub(super) struct Door {
@@ -190,25 +194,20 @@ impl Door {
                 let session = session.of(from);
                 Box::new(session).run().await
             }
-            Err(NotConnected { error, .. }) if net::descriptors_are_used_up(&error) => {
+            Err(error) => {
                 self.metrics.upstream_connects_failed.increment(1);
-                if let Stream::Tcp(client) = client
-                    && let Ok(client) = client.into_std()
-                {
-                    Refusal::MaxClients.tell(&client);
-                }
-                CloseReason::UpstreamConnect
-            }
-            Err(NotConnected { is_silent: true, .. }) => {
-                self.metrics.upstream_connects_failed.increment(1);
-                CloseReason::UpstreamConnect
-            }
-            Err(NotConnected { data, error, .. }) => {
-                self.metrics.upstream_connects_failed.increment(1);
-                let error = unreachable::words(&data, &error);
-                tokio::select! {
-                    () = Box::pin(unreachable::tell(client, &error)) => {}
-                    () = self.shared.drain.cancelled() => {}
+                debug!(data = %self.data, %error, "no connection to the data node for a client");
+                match client {
+                    Stream::Tcp(client) if net::descriptors_are_used_up(&error) => {
+                        if let Ok(client) = client.into_std() {
+                            Refusal::MaxClients.tell(&client);
+                        }
+                    }
+                    // Nothing is said, as where Redis is away: libraries connect again then, and many
+                    // programs end at an error reply.
+                    mut client => {
+                        let _ = timeout(CLOSING, client.shutdown()).await;
+                    }
                 }
                 CloseReason::UpstreamConnect
             }

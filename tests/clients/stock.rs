@@ -340,6 +340,52 @@ fn no_update_is_lost_when_the_data_node_is_restarted() {
     a_broken_connection(|proxy| proxy.data().restart().unwrap());
 }
 
+/// While the data node is away, clients meet no word of an error: libraries would take it for an answer, and many
+/// programs for their end. What libraries repeat of their own accord they repeat here.
+#[test]
+fn a_data_node_that_is_away_for_a_moment_is_waited_for_as_without_a_proxy() {
+    let (mut scene, libraries) = (Scene::start(), libraries());
+    let ways = [("through", scene.proxy.port()), ("direct", scene.proxy.data().port())];
+    let clients: Vec<_> = libraries
+        .iter()
+        .flat_map(|library| ways.map(|(way, port)| (library.as_ref(), way, port)))
+        .collect();
+    all_at_once(&clients, |(library, way, port)| {
+        library.open(way, *port, false);
+        assert_eq!(settled(|| library.call(way, &["SET", way, "0"])), Reply::ok());
+    });
+    scene.proxy.data().kill().unwrap();
+    // What was sent on the connection that is lost and not answered is another matter.
+    thread::sleep(Duration::from_millis(300));
+    let answered = thread::scope(|scope| {
+        let asking = scope.spawn(|| {
+            let ask = |way: &str, library: &dyn Library| library.call(way, &["SET", way, "1"]);
+            all_at_once(&clients, |(library, way, _)| ask(way, *library))
+        });
+        thread::sleep(Duration::from_millis(1500));
+        scene.proxy.data().restart().unwrap();
+        asking.join().unwrap()
+    });
+    for (library, both) in libraries.iter().zip(answered.chunks(2)) {
+        let (name, [through, direct]) = (library.name(), both) else { unreachable!() };
+        println!("{name}: {through:?}, direct {direct:?}");
+        match name {
+            "redis-rs" => {
+                assert!(direct.error_text().contains("broken pipe"), "it does not repeat")
+            }
+            _ => assert_eq!(*direct, Reply::ok(), "{name}"),
+        }
+        // Once it is connected, node-redis sends what waits, and has that fail with the connection.
+        match name {
+            "redis-rs" => assert_eq!(through, direct),
+            "node-redis" if *through != Reply::ok() => {
+                assert_eq!(through.error_text(), "Socket closed unexpectedly");
+            }
+            _ => assert_eq!(*through, Reply::ok(), "{name}"),
+        }
+    }
+}
+
 /// The lock is deleted on its nodes and another is granted it at once: a write behind that is
 /// refused by the guard at once, and without one by the proxy as soon as it knows.
 #[test]

@@ -21,8 +21,8 @@ use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 const ELSEWHERE: [u8; 4] = [127, 0, 0, 2];
 
 const FULL: &[u8] = b"-ERR max number of clients reached\r\n";
-const FULL_ADDRESS: &[u8] = b"-ERR max number of clients of this address reached\r\n";
-const TOO_FAST: &[u8] = b"-ERR too many new connections from this address, come back later\r\n";
+const FULL_ADDRESS: &[u8] = b"-ERR max number of clients reached\r\n";
+const TOO_FAST: &[u8] = b"-ERR max number of clients reached\r\n";
 
 fn pong() -> Reply {
     Reply::simple("PONG")

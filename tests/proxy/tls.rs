@@ -404,7 +404,7 @@ fn quit_ends_with_close_notify() {
 }
 
 #[test]
-fn a_dead_data_node_is_told_over_tls_too() {
+fn where_the_data_node_is_away_a_client_over_tls_is_closed_with_close_notify() {
     let pki = Pki::new();
     let mut proxy = pki.proxy();
     proxy.data().kill().unwrap();
@@ -412,8 +412,7 @@ fn a_dead_data_node_is_told_over_tls_too() {
     client.send(&encode(&["LOCK", "job", "PX", "1000"]));
     let mut all = String::new();
     client.reader().read_to_string(&mut all).expect("an end with close_notify");
-    let data = proxy.data().addr();
-    assert_eq!(all, format!("-ERR data node {data}: connection refused\r\n"));
+    assert_eq!(all, "", "as where Redis is away");
 }
 
 #[test]

@@ -33,11 +33,9 @@ impl Refusal {
     /// The message to the client before its connection is closed.
     pub(crate) fn words(self) -> &'static [u8] {
         match self {
-            // Redis's own words.
-            Refusal::MaxClients => b"-ERR max number of clients reached\r\n",
-            Refusal::PerAddress => b"-ERR max number of clients of this address reached\r\n",
-            Refusal::ConnectRate => {
-                b"-ERR too many new connections from this address, come back later\r\n"
+            // Redis's own words, which libraries know: redis-py connects again, as after a lost connection.
+            Refusal::MaxClients | Refusal::PerAddress | Refusal::ConnectRate => {
+                b"-ERR max number of clients reached\r\n"
             }
             Refusal::ProxyHeader => {
                 b"-ERR this port is for a balancer, which must send a PROXY protocol header first\r\n"

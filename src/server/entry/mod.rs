@@ -4,11 +4,9 @@
 //! - [`exposure`]: whether clients from elsewhere may come at all.
 //! - [`admission`]: which clients are let in; [`descriptors`]: how many there is room for.
 //! - [`balancer`]: clients that come through a balancer, which names them.
-//! - [`mod@unreachable`]: the answer to clients while the data node cannot be reached.
 
 pub(super) mod admission;
 pub(super) mod balancer;
 pub(super) mod descriptors;
 pub(super) mod exposure;
 pub(super) mod listeners;
-pub(super) mod unreachable;
