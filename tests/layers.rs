@@ -34,7 +34,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("sentinel", &["clock", "config", "metrics", "net", "resp", "sync"]),
     ("cluster", &["clock", "config", "metrics", "net", "resp"]),
     ("data", &["clock", "cluster", "config", "metrics", "net", "resp", "sentinel", "sync"]),
-    ("command", &["config", "glob", "key", "lock", "resp"]),
+    ("command", &["config", "glob", "key", "lock", "resp", "told"]),
     ("adopt", &["config", "glob", "key", "metrics", "resp", "sync"]),
     ("fleet", &["config", "sync"]),
     ("guard", &["cluster", "config", "data", "glob", "key", "net", "resp", "told"]),

@@ -32,8 +32,6 @@ const NO_TOKENS: [&[u8]; 15] = [
     b"PX", b"EX", b"PXAT", b"EXAT", b"WAIT", b"NX", b"XX", b"KEEPTTL", b"GET", b"SHARED",
     b"PERMITS", b"COUNT", b"DELAY", b"NOTE", b"FENCE",
 ];
-/// Most bytes of a client's word that an error repeats.
-const SHOWN: usize = 128;
 
 /// A well-formed command on one lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -158,9 +156,9 @@ pub enum BadRequest {
     Deadlock,
 }
 
-/// Makes a client's word printable in an error.
-pub fn shown(word: &[u8]) -> String {
-    String::from_utf8_lossy(&word[..word.len().min(SHOWN)]).into_owned()
+/// A word of a client, as an error repeats it: [`crate::told::shown`].
+pub(crate) fn shown(word: &[u8]) -> String {
+    crate::told::shown(word).into_owned()
 }
 
 /// The command's name as Redis writes it in errors.

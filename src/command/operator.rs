@@ -78,11 +78,8 @@ pub fn lockgate<Word: AsRef<[u8]>>(words: &[Word]) -> Result<Inquiry, BadRequest
             b"help" | b"info" | b"nodes" | b"version" | b"lock" | b"adopted" | b"clients"
             | b"waiters" | b"hot",
             _,
-        ) => Err(BadRequest::SubcommandArity(String::from_utf8_lossy(&name).into_owned())),
-        _ => {
-            let shown = &subcommand[..subcommand.len().min(128)];
-            Err(BadRequest::Subcommand(String::from_utf8_lossy(shown).into_owned()))
-        }
+        ) => Err(BadRequest::SubcommandArity(shown(&name))),
+        _ => Err(BadRequest::Subcommand(shown(subcommand))),
     }
 }
 

@@ -36,7 +36,6 @@ use super::{
 use crate::{
     clock::Instant,
     cluster::rewrite::may_redirect,
-    command::shown,
     config::OnLost,
     data::FrontView,
     key::Key,
@@ -48,6 +47,7 @@ use crate::{
         reply::ReplyScanner,
         request::RequestScanner,
     },
+    told::shown,
 };
 
 /// Bytes read ahead while a command waits, so that a client's FIN behind them is seen.

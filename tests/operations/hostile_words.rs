@@ -1,4 +1,4 @@
-//! Servers choose the words of their errors. Wherever these are shown, a terminal shows them and obeys none.
+//! Servers and clients choose words that errors have. Wherever these are shown, a terminal shows them and obeys none.
 
 use std::{
     fs,
@@ -89,4 +89,39 @@ fn no_terminal_obeys_the_words_of_a_server() {
     judge("the log (human)", &read());
     child.kill().unwrap();
     child.wait().unwrap();
+}
+
+/// Clients choose keys and words, and programs print errors that repeat them.
+#[test]
+fn no_terminal_obeys_the_words_of_a_client_that_an_error_repeats() {
+    const WORD: &str = "\u{1b}]0;PWNED\u{7}\u{9b}1m\u{202e} \r\n-INJECTED";
+    let rules = "adopt: [{keys: 'lock:*', lock: 'adopted-{1}', mode: enforce}]
+guards: [{keys: 'guarded:*', lock: '{1}'}]";
+    let proxy = Proxy::with().nodes(1).top(rules).start();
+    let [adopted, guarded] = ["lock", "guarded"].map(|rule| format!("{rule}:{WORD}"));
+    let mut client = proxy.client();
+    let asked: [&[&str]; 12] = [
+        &["SET", &adopted, "x"],
+        &["INCR", &adopted],
+        &["SET", &guarded, "x"],
+        &["LOCK", "k", "PX", WORD],
+        &["LOCK", "k", "token", WORD, "1"],
+        &["LOCK", "k", "token", "WAIT", WORD],
+        &["UNLOCK", "k", "token", WORD],
+        &["RENEW", "k", "token", "PX", WORD],
+        &["LOCKGATE", WORD],
+        &["LOCKGATE", "PAUSE", WORD],
+        &["LOCKGATE", "LOCKS", WORD, "1"],
+        &["LOCKGATE", "UNLOCK", "k", "FENCE", WORD],
+    ];
+    for words in asked {
+        let reply = client.cmd(words);
+        // Where it is not repeated it may not be in the error at all.
+        let text = reply.error();
+        assert!(
+            text.chars().all(|c| " ".contains(c) || c.is_ascii_graphic()),
+            "{words:?}: {text:?}"
+        );
+    }
+    assert!(client.cmd(&["SET", &adopted, "x"]).error().contains("PWNED"));
 }

@@ -26,7 +26,7 @@ use crate::{
     adopt::task::{AdoptTask, AdoptWork, KeptFrom, LookWord, Replies, SentBy},
     bridge::Asker,
     clock::{Instant, millis},
-    command::{BadRequest, shown},
+    command::BadRequest,
     config::{BlindPolicy, LongTtlPolicy, NoTtlPolicy},
     key::{Key, Token},
     lock::{Claim, Holding, NotGranted, SameToken, padded},
@@ -35,6 +35,7 @@ use crate::{
         expected::Expected,
         name::{Own, ReplyMode},
     },
+    told::shown,
 };
 
 /// Returns the command of ours as which a task is counted.

@@ -17,10 +17,10 @@ use super::{
 };
 use crate::{
     adopt::task::{QueuedWork, Replies, SentBy},
-    command::shown,
     config::NoQuorumPolicy,
     key::Key,
     resp::name::{Own, ReplyMode},
+    told::shown,
 };
 
 /// Answer to a command that does not fit.
