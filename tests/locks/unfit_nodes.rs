@@ -244,6 +244,34 @@ fn an_emptied_node_is_noticed_where_nobody_locks() {
     all_up(&proxy, 3);
 }
 
+/// A node that was made a replica has that fault alone, and none once it is a master again.
+#[test]
+fn a_node_that_was_a_replica_has_one_fault_at_a_time() {
+    let nodes = nodes(3, &[]);
+    let proxy = before(&nodes).start();
+    all_up(&proxy, 3);
+    proxy.client().cmd(&["LOCK", "longest", "a", "PX", "4000"]).grant();
+    let address = format!("lock node 127.0.0.1:{}: ", nodes[0].port());
+    let line = || {
+        let ready = proxy.http("/readyz");
+        ready.lines().find_map(|line| line.strip_prefix(&address)).unwrap().to_owned()
+    };
+    let mut client = Client::connect(nodes[0].port());
+    client.cmd(&["REPLICAOF", "127.0.0.1", "1"]);
+    eventually("it is a replica", || line().contains("it is a replica"));
+    // It is inspected every ten seconds.
+    let until = Instant::now() + ms(11_000);
+    while Instant::now() < until {
+        assert!(!line().contains("refuses writes"), "{}", line());
+        thread::sleep(ms(50));
+    }
+    assert_eq!(client.cmd(&["REPLICAOF", "NO", "ONE"]), Reply::ok());
+    eventually("it waits", || line().contains("waits "));
+    assert!(!line().contains("its votes are not its own"), "{}", line());
+    all_up(&proxy, 3);
+    assert_eq!(line(), "ok");
+}
+
 #[test]
 fn replicas_and_back_grant_nothing_twice() {
     let nodes = nodes(3, &[]);
@@ -495,6 +523,35 @@ fn a_lease_taken_while_a_node_waits_outlives_the_restart_of_the_next() {
         assert_eq!(holder.cmd(&["UNLOCK", lock, "a"]), Reply::Int(1), "{lock}");
         other.cmd(&["LOCK", lock, "b", "PX", "1000"]).grant();
     }
+}
+
+/// The wait of a node that could not be given a place to wait begins anew once it is: that is told while
+/// the first wait lasts.
+#[test]
+fn a_wait_that_may_begin_anew_is_told_so() {
+    let mut nodes = nodes(3, &[]);
+    let proxy = before(&nodes).start();
+    all_up(&proxy, 3);
+    proxy.client().cmd(&["LOCK", "longest", "a", "PX", "4000"]).grant();
+    let anew = |node: &RedisServer| {
+        let ready = proxy.http("/readyz");
+        let address = format!("127.0.0.1:{}: waits ", node.port());
+        ready.lines().any(|line| line.contains(&address) && line.contains("its wait begins anew"))
+    };
+    nodes[0].restart().unwrap();
+    one_waits(&proxy, 3);
+    assert!(!anew(&nodes[0]), "two others vote, so its place is certain");
+    thread::sleep(ms(1000));
+    nodes[1].restart().unwrap();
+    eventually("the second one cannot be given a place", || anew(&nodes[1]));
+    assert!(!anew(&nodes[0]), "the first one has its place");
+    eventually("a quorum votes", || proxy.nodes_up() == 2);
+    eventually("the second one waits anew", || {
+        let ready = proxy.http("/readyz");
+        ready.contains(": waits 4 s more") || ready.contains(": waits 5 s more")
+    });
+    assert!(!anew(&nodes[1]), "it has its place now");
+    all_up(&proxy, 3);
 }
 
 #[test]

@@ -149,6 +149,29 @@ fn lock_nodes_that_wait_are_no_fault_and_programs_are_told_that_no_lock_can_be_h
 }
 
 #[test]
+fn a_proxy_that_waits_for_its_lock_nodes_needs_no_mending() {
+    let mut nodes = [start(&[]), start(&[]), start(&[])];
+    let urls = nodes.each_ref().map(RedisServer::url);
+    let proxy = Proxy::with().node_urls(&urls).uninitialised().start();
+    eventually("they wait", || proxy.http("/readyz").contains(": waits "));
+    let doctor = |proxy: &Proxy| {
+        let mut doctor = Command::new(env!("CARGO_BIN_EXE_lockgate"));
+        let output = doctor.arg("doctor").arg(proxy.config_file()).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let (status, report) = doctor(&proxy);
+    assert_eq!(status, Some(0), "{report}");
+    assert!(report.contains("not ready yet"), "{report}");
+    assert!(report.contains("fit, but no lock can be had now: of 3 lock nodes 3 wait"), "{report}");
+    nodes[0].kill().unwrap();
+    eventually("one is away", || proxy.http("/readyz").matches(": waits ").count() == 2);
+    assert!(doctor(&proxy).1.contains("not ready yet"), "two of three are a quorum");
+    nodes[1].kill().unwrap();
+    eventually("too few are left to wait for", || doctor(&proxy).1.contains("not ready, version"));
+    assert_eq!(doctor(&proxy).0, Some(1));
+}
+
+#[test]
 fn programs_are_told_what_is_wrong_with_the_file_too() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("lockgate.yaml");

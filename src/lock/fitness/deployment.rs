@@ -546,8 +546,14 @@ impl Admissions {
                 let is_blank = state.survey.as_ref().is_some_and(|survey| survey.is_blank);
                 let why = if is_blank {
                     "no node has a marker; where the deployment is new: lockgate init FILE".into()
-                } else {
+                } else if self.is_alone() {
                     self.forgotten(state, index)
+                } else {
+                    // Behind the first step it waits again: another proxy may reach the node before.
+                    let why = self.forgotten(state, index);
+                    format!(
+                        "{why}; if enough other lock nodes vote earlier, its wait begins anew then"
+                    )
                 };
                 Judgement::Waits(Wait { until: Some(Instant::now() + left), why })
             }

@@ -27,9 +27,9 @@ use crate::{
 const MAX_CONNECTIONS: u32 = 2;
 /// The key of no value, by which a node is asked whether it takes writes.
 pub(super) const PROBE: &[u8] = b"lockgate:probe";
-/// The codes of errors by which a node refuses any write. Others say nothing of that: the user may lack a
-/// permission.
-const REFUSALS: [&str; 4] = ["MISCONF", "OOM", "NOREPLICAS", "READONLY"];
+/// The codes of errors by which a master refuses any write. Others say nothing of that: the user may lack a
+/// permission, and READONLY says that it is a replica, a fault of its own.
+const REFUSALS: [&str; 3] = ["MISCONF", "OOM", "NOREPLICAS"];
 /// The longest time for getting a connection, or an answer.
 const LIMIT: Duration = Duration::from_secs(1);
 

@@ -1,6 +1,7 @@
 //! Faults in a node's marker that keep it out for good.
 
 use super::{
+    change::COPIED,
     fault::Fault,
     look::{MarkerFound, SelfReport},
     marker::{MARKER, Marker, OLD_MARKER, Phase},
@@ -26,8 +27,10 @@ pub(super) struct Place<'a> {
 
 /// What to delete, that a node forgets its deployment.
 pub(super) fn keys_of_marker(station: Station) -> String {
-    let keys = [MARKER, OLD_MARKER].map(|name| station.key(name));
-    keys.map(|key| String::from_utf8_lossy(&key).into_owned()).join(" ")
+    // A cluster has no copies: its lock nodes cannot be changed.
+    let copied = (station == Station::Plain).then_some(COPIED);
+    let keys = [MARKER, OLD_MARKER].into_iter().chain(copied).map(|name| station.key(name));
+    keys.map(|key| String::from_utf8_lossy(&key).into_owned()).collect::<Vec<_>>().join(" ")
 }
 
 /// Finds the fault that keeps a node out for good. `ours` is the deployment to which it must
@@ -157,4 +160,19 @@ pub(crate) fn diagnose(
     let is_named =
         fits(marker, index, &voters, &config.prefix) && marker.deployment.names(index, &who);
     (!is_named).then(|| (Fault::Quarantined, FORGOTTEN.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_say_the_same_that_a_node_forgets_its_deployment() {
+        let keys = keys_of_marker(Station::Plain);
+        let command = format!("DEL {keys} on all nodes");
+        let page = include_str!("../../../docs/operations.md").replace('`', "");
+        for text in [crate::config::OTHER_NODES, &page] {
+            assert!(text.contains(&command), "{command}");
+        }
+    }
 }

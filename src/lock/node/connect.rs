@@ -139,6 +139,9 @@ async fn admit(
     for looks in 1.. {
         let node = weak.upgrade().ok_or(ConnectError::Unused)?;
         let mut pause = if looks < FIRST_LOOKS { LOOK_SOON } else { LOOK_EVERY };
+        if look.is_master {
+            node.is_no_replica();
+        }
         match node.admissions.judge(node.index, &look) {
             Judgement::Admitted(generation) => {
                 if let Some(run_id) =

@@ -772,6 +772,13 @@ impl Node {
         self.note_refusal(&mut state, refusal);
     }
 
+    /// Notes that the node says it is a master: what an inspection has found before is no longer so.
+    pub(super) fn is_no_replica(&self) {
+        let mut state = self.state.lock();
+        state.found.retain(|fault| *fault != Fault::Replica);
+        self.show_faults(&state);
+    }
+
     /// Notes whether the node refuses writes, and in what words.
     pub(super) fn takes_writes(&self, refusal: Option<String>) {
         self.note_refusal(&mut self.state.lock(), refusal);

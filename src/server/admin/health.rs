@@ -24,7 +24,7 @@ use crate::{
     },
     fleet::{difference::ModeConflict, known::Fleet},
     guard::Guards,
-    lock::{Engine, NodeStatus},
+    lock::{Engine, Fault, NodeStatus},
     log_writer,
     metrics::Recorder,
     net::tls::certificates,
@@ -47,6 +47,8 @@ const HEALTH_LIMIT: Duration = Duration::from_secs(3);
 pub(super) struct Readiness {
     /// Whether traffic should be sent here.
     pub(super) is_ready: bool,
+    /// Whether it is not for no other reason than that lock nodes wait, which ends by itself.
+    pub(super) only_waits: bool,
     /// Whether the process is to end.
     pub(super) is_draining: bool,
     /// Reason why the data node is not reachable.
@@ -330,6 +332,9 @@ impl PageSource {
         }
         let votes = voting >= quorum && outage.is_none();
         let is_ready = !is_draining && data_problem.is_none() && votes && safe && informed;
+        let waiting = nodes.iter().filter(|node| node.unfit == Some(Fault::Quarantined)).count();
+        let will_vote = voting < quorum && voting + waiting >= quorum;
+        let only_waits = will_vote && !is_draining && data_problem.is_none() && safe && informed;
         let one_if = |holds: bool| f64::from(u8::from(holds));
         self.gauges.ready.set(one_if(is_ready));
         self.gauges.data_up.set(one_if(data_problem.is_none()));
@@ -337,7 +342,17 @@ impl PageSource {
         self.gauges.nodes.set(as_gauge(all));
         self.gauges.quorum.set(as_gauge(quorum));
         self.gauges.quorum_slack.set(as_gauge(voting) - as_gauge(quorum));
-        Readiness { is_ready, is_draining, data_problem, nodes, voting, quorum, paused, lines }
+        Readiness {
+            is_ready,
+            only_waits,
+            is_draining,
+            data_problem,
+            nodes,
+            voting,
+            quorum,
+            paused,
+            lines,
+        }
     }
 
     /// Asks the data node now whether traffic should be sent here.

@@ -59,6 +59,8 @@ struct ProxyPart {
     uptime_ms: u64,
     listen: Vec<String>,
     ready: bool,
+    /// Whether it is not ready, and will be by itself once enough lock nodes have waited.
+    waits: bool,
     draining: bool,
     connections: usize,
     /// Whether `admin.token` is set, so that something can be done from here.
@@ -258,6 +260,7 @@ fn proxy(shared: &Shared, readiness: &Readiness, actions: bool, peers: usize) ->
         uptime_ms: millis(shared.started.elapsed()),
         listen: shared.listen.iter().map(ToString::to_string).collect(),
         ready: readiness.is_ready,
+        waits: readiness.only_waits,
         draining: readiness.is_draining,
         connections: shared.clients.load(Ordering::Relaxed),
         actions,

@@ -37,6 +37,9 @@ struct RunningProxy {
     name: String,
     version: String,
     ready: bool,
+    /// A proxy of another version may not tell it.
+    #[serde(default)]
+    waits: bool,
 }
 
 /// `/api/adopted`, as far as it is read.
@@ -136,7 +139,8 @@ fn examined(host: &str, proxy: &RunningProxy, problems: &[String], version: &str
     for problem in problems {
         let problem = printable(problem);
         let advice = "The running proxy sees this: docs/operations.md, What fails.";
-        findings.push(match proxy.ready {
+        // What waits need not be mended; the verdict has it, from the lock nodes themselves.
+        findings.push(match proxy.ready || proxy.waits {
             true => Finding::minor(problem, advice),
             false => Finding::grave(problem, advice),
         });
@@ -146,7 +150,11 @@ fn examined(host: &str, proxy: &RunningProxy, problems: &[String], version: &str
         let advice = "Restart it, or send SIGUSR2, where the new version is meant to run.";
         findings.push(Finding::minor(what, advice));
     }
-    let ready = if proxy.ready { "ready" } else { "not ready" };
+    let ready = match proxy {
+        RunningProxy { ready: true, .. } => "ready",
+        RunningProxy { waits: true, .. } => "not ready yet",
+        _ => "not ready",
+    };
     let summary = format!("{}, {ready}, version {}", proxy.name, proxy.version);
     Examined { address: host.to_owned(), ..Examined::other("running proxy", summary, findings) }
 }
@@ -167,7 +175,13 @@ mod tests {
 
     #[test]
     fn what_the_proxy_sees_is_grave_where_it_is_not_ready() {
-        let proxy = |ready| RunningProxy { name: "app, pid 7".into(), version: "1".into(), ready };
+        let of = |ready, waits| RunningProxy {
+            name: "app, pid 7".into(),
+            version: "1".into(),
+            ready,
+            waits,
+        };
+        let proxy = |ready| of(ready, false);
         let problems = ["lock node a: slow".to_owned()];
         let told = examined("127.0.0.1:9380", &proxy(true), &problems, "1");
         assert!(told.is_fit() && told.findings.len() == 1);
@@ -175,6 +189,9 @@ mod tests {
         let told = examined("127.0.0.1:9380", &proxy(false), &problems, "2");
         assert!(!told.is_fit() && told.findings.len() == 2);
         assert!(told.findings[1].what.contains("it runs version 1, and this is 2"));
+        let told = examined("127.0.0.1:9380", &of(false, true), &problems, "1");
+        assert!(told.is_fit(), "it needs no mending");
+        assert_eq!(told.summary, "app, pid 7, not ready yet, version 1");
     }
 
     #[test]

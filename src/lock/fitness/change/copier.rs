@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// The key of the note on a node about the copy that it has: [`CopyNote`].
-pub(super) const COPIED: &[u8] = b"lockgate:copied";
+pub(in crate::lock::fitness) const COPIED: &[u8] = b"lockgate:copied";
 /// The longest time of one exchange.
 const LIMIT: Duration = Duration::from_secs(2);
 /// Locks in one exchange.

@@ -56,7 +56,7 @@ mod status;
 mod trial;
 mod which;
 
-pub(super) use self::copier::has_copy;
+pub(super) use self::copier::{COPIED, has_copy};
 pub(in crate::lock) use self::which::{FoundSet, SetPair, votes_anew};
 pub use self::{
     coordinator::{BackedOut, Changed, back_out, change},
