@@ -18,9 +18,9 @@ FUZZ := requests replies grammar bodies configuration node_replies differential 
 
 help:
 	@echo "make run     a whole deployment on this machine: proxy, data node, five lock nodes"
-	@echo "make test    formatting, lints, and every test against real servers and clients"
+	@echo "make test    formatting, lints, and all tests with real servers and clients but the longest"
 	@echo "make model   the model of the algorithm, through every state within bounds, wide ones too (ONLY=--ignored)"
-	@echo "make races   races between proxies, and random guarded commands, sixty times as many as in make test (ROUNDS=n)"
+	@echo "make races   races between proxies, and random guarded commands, a hundred times as many as in make test (ROUNDS=n)"
 	@echo "make long    the tests with servers that take longest, which make test leaves out"
 	@echo "make bench   what commands and locks cost, beside other proxies and lock libraries"
 	@echo "make chaos   everything fails, for minutes: simulated (SEEDS=n), and with real processes"
@@ -54,7 +54,8 @@ test:
 	@CARGO=$(CARGO) THREADS=$(THREADS) scripts/test.sh
 
 model:
-	$(CARGO) test $(MODEL) -- $(or $(ONLY),--include-ignored)
+	RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/scripts/lint.sh CLIPPY_ARGS=-Dwarnings__CLIPPY_HACKERY__ \
+		$(CARGO) test $(MODEL) -- $(or $(ONLY),--include-ignored)
 
 bench:
 	@scripts/setup.sh bench
@@ -72,7 +73,7 @@ long:
 # Races between proxies and clients, and random commands under guards, many times as many as in `make test`.
 races:
 	@scripts/setup.sh test
-	LOCKGATE_ROUNDS=$(or $(ROUNDS),60) $(CARGO) test --quiet --test servers -- --test-threads=1 \
+	LOCKGATE_ROUNDS=$(or $(ROUNDS),100) $(CARGO) test --quiet --test servers -- --test-threads=1 \
 		--include-ignored forgets_nobody crosses_an_unlock guards::random
 
 chaos:

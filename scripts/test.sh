@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `make test`: formatting, lints, docs and all tests. The build lints what it compiles: clippy is the compiler. The tests'
+# `make test`: formatting, lints, docs and all tests but the longest. The build lints what it compiles: clippy is the compiler. The tests'
 # clients are installed beside it. What computes has the time that the tests with real servers leave, whose time limits
 # are for a machine that has time.
 # What each part says goes to a file in target/tests/, and is shown where the part fails.
@@ -8,7 +8,6 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo=${CARGO:-cargo}
 threads=${THREADS:-$((3 * $(nproc)))}
-model=(--manifest-path tests/model/Cargo.toml --target-dir target/model)
 logs=target/tests
 rm -rf "$logs"
 mkdir -p "$logs"
@@ -47,31 +46,30 @@ time lint_and "$cargo" test --no-run 2>&1 | tee "$logs/build.log" | { grep -E '^
 mapfile -t binaries < <(sed -n 's/^ *Executable .* (\(.*\))$/\1/p' "$logs/build.log")
 [ ${#binaries[@]} -gt 5 ] || { echo "the tests were not built: $logs/build.log" >&2; exit 1; }
 
-units=() compute=() alone=()
+compute=() alone=()
 for binary in "${binaries[@]}"; do
   case $(named "$binary") in
     servers) servers=$binary ;;
-    lockgate | layers) units+=("$binary") ;;
-    # One takes a server that is silent for 120 ms for one that has said all; another has namespaces full of servers,
-    # and mostly waits; the third raises its limits.
-    transparency | chaos | guards_bypass) alone+=("$binary") ;;
+    # It has namespaces full of servers, and mostly waits.
+    chaos) chaos=$binary ;;
+    # One takes a server that is silent for 120 ms for one that has said all; the other raises its limits.
+    transparency | guards_bypass) alone+=("$binary") ;;
     *) compute+=("$binary") ;;
   esac
 done
-for binary in "${units[@]}"; do part "$(named "$binary")" spare "$binary" --test-threads 2; done &
+{
+  for binary in "${compute[@]}"; do part "$(named "$binary")" spare "$binary" --test-threads 2; done
+  RUSTDOC=$PWD/scripts/rustdoc.sh part docs lint_and spare "$cargo" test --doc --quiet
+} &
 wait "$setup"
 [ ! -e "$logs/setup.failed" ] || { cat "$logs/setup.log" >&2; exit 1; }
+part chaos "$chaos" --test-threads 2 &
+chaos=$!
 # Many tests with clients wait for one another.
 part clients "$servers" --test-threads 4 clients:: &
 clients=$!
 part servers "$servers" --test-threads "$threads" --skip clients::
-wait "$clients"
-# Beside those that mostly wait.
-{
-  part model lint_and spare "$cargo" test "${model[@]}" --quiet -- --test-threads 2
-  RUSTDOC=$PWD/scripts/rustdoc.sh part docs lint_and spare "$cargo" test --doc --quiet
-} &
-for binary in "${compute[@]}"; do part "$(named "$binary")" spare "$binary" --test-threads 1; done &
+wait "$clients" "$chaos"
 for binary in "${alone[@]}"; do part "$(named "$binary")" "$binary" --test-threads 2 & done
 wait
 

@@ -37,7 +37,7 @@ const TTL: Duration = Duration::from_secs(3);
 /// For how long one deployment is played.
 const PLAYED: Duration = Duration::from_secs(90);
 /// The seeds tried.
-const SEEDS: u64 = 6;
+const SEEDS: u64 = 4;
 
 fn config(proxy: usize) -> LocksConfig {
     LocksConfig {

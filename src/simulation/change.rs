@@ -41,7 +41,7 @@ const CLIENTS: usize = 6;
 /// All simulated nodes.
 const NODES: usize = 6;
 /// The seeds tried.
-const SEEDS: u64 = 8;
+const SEEDS: u64 = 5;
 /// The most tries to change the nodes, once all is well.
 const TRIES: usize = 100;
 
@@ -335,7 +335,7 @@ fn no_change_of_nodes_breaks_anything() {
 #[test]
 fn a_change_tells_the_same_story_each_time() {
     for seed in [1, 5] {
-        let digests: Vec<u64> = (0..3).map(|_| simulate(seed, Planted::Nothing).digest).collect();
+        let digests: Vec<u64> = (0..2).map(|_| simulate(seed, Planted::Nothing).digest).collect();
         assert!(digests.iter().all(|digest| *digest == digests[0]), "seed {seed}: {digests:?}");
     }
 }

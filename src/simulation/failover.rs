@@ -44,7 +44,7 @@ const MAX_TTL: Duration = Duration::from_secs(16);
 /// Failovers in one run.
 const FAILOVERS: usize = 3;
 /// The seeds tried.
-const SEEDS: u64 = 4;
+const SEEDS: u64 = 3;
 
 /// Connects a proxy to a Sentinel.
 pub(super) fn connect(

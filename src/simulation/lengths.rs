@@ -33,7 +33,7 @@ const KEY: &str = "a";
 /// For how long one deployment is played.
 const PLAYED: Duration = Duration::from_secs(120);
 /// The seeds tried.
-const SEEDS: u64 = 6;
+const SEEDS: u64 = 4;
 
 fn config(proxy: usize) -> LocksConfig {
     LocksConfig {

@@ -80,7 +80,7 @@ const ADOPTED: usize = 3;
 const PAST: usize = 2;
 const ROUNDS: usize = 8;
 /// The number of seeds tried in `make test`; see [`seeds`].
-const SEEDS: u64 = 24;
+const SEEDS: u64 = 20;
 
 /// A fault planted on purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -561,8 +561,8 @@ fn no_seed_breaks_anything() {
 
 #[test]
 fn a_seed_tells_the_same_story_each_time() {
-    for seed in [3, 9, 10] {
-        let digests: Vec<u64> = (0..3).map(|_| simulate(seed, Planted::Nothing).digest).collect();
+    for seed in [3, 10] {
+        let digests: Vec<u64> = (0..2).map(|_| simulate(seed, Planted::Nothing).digest).collect();
         assert!(digests.iter().all(|digest| *digest == digests[0]), "seed {seed}: {digests:?}");
     }
 }

@@ -39,7 +39,7 @@ const MAX_TTL: Duration = Duration::from_secs(4);
 /// For how long one deployment is played.
 const PLAYED: Duration = Duration::from_secs(90);
 /// The seeds tried.
-const SEEDS: u64 = 3;
+const SEEDS: u64 = 2;
 
 /// Two programs with one token, or two threads with one connection.
 struct Play {

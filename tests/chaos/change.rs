@@ -392,6 +392,7 @@ fn run(seed: u64, length: Duration, tool: (PathBuf, Option<&'static str>)) -> Ve
 }
 
 #[test]
+#[ignore = "takes long: make chaos"]
 fn locks_hold_while_their_nodes_are_changed() {
     let wrong = run(number("LOCKGATE_SEED", 1), Duration::from_secs(7), tool());
     assert!(wrong.is_empty(), "{wrong:#?}");

@@ -83,7 +83,7 @@ const NOISE: &[&[u8]] = &[
 fn seeds() -> Vec<u64> {
     match std::env::var("LOCKGATE_SEED") {
         Ok(seed) => vec![seed.parse().expect("LOCKGATE_SEED is a number")],
-        Err(_) => (1..=rounds(2) as u64).collect(),
+        Err(_) => (1..=rounds(1) as u64).collect(),
     }
 }
 

@@ -595,6 +595,7 @@ fn no_counter_loses_a_count_while_slots_are_moved_under_it() {
 struct AtomicCount(std::sync::atomic::AtomicU64);
 
 #[test]
+#[ignore = "takes long: make long"]
 fn a_fence_that_comes_back_as_an_earlier_one_lets_no_late_holder_in() {
     let cluster = Cluster::start(3);
     let proxy = proxy(&cluster).start();

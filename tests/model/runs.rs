@@ -13,8 +13,7 @@
 //! the connections to them (`link.rs`), the proxies (`steps.rs`). Votes are counted by
 //! `src/lock/quorum.rs` itself.
 //!
-//! The model is a package of its own, built with optimisation: it does nothing but compute. `make model` runs it, and
-//! `make test` its short runs.
+//! The model is a package of its own, built with optimisation: it does nothing but compute. `make model` runs it.
 
 #![allow(
     clippy::unwrap_used,

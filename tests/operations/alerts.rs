@@ -350,6 +350,7 @@ fn the_boards_queries_and_the_rules_find_what_they_ask_for() {
 }
 
 #[test]
+#[ignore = "takes long: make long"]
 fn promtool_is_content_with_rules_configuration_and_metrics() {
     promtool(&["check", "rules", "config/alerts.yml", "config/rules.yml"], "");
     promtool(&["check", "config", "config/prometheus.yml"], "");

@@ -312,6 +312,7 @@ fn nodes_that_were_left_and_have_forgotten_it_vote_for_nobody() {
 }
 
 #[test]
+#[ignore = "takes long: make long"]
 fn a_change_that_was_cut_off_is_taken_back_or_brought_to_its_end() {
     let mut proxy = Proxy::with().nodes(3).locks("node_timeout: 500ms\n  default_ttl: 5s").start();
     let next = [redis(), redis(), redis()];

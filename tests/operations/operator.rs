@@ -517,6 +517,7 @@ fn a_list_that_was_begun_is_ended_even_where_replies_are_no_longer_followed() {
 }
 
 #[test]
+#[ignore = "takes long: make long"]
 fn lists_pass_without_being_held() {
     let proxy = Proxy::start();
     let mut client = proxy.client();
