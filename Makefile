@@ -6,7 +6,7 @@ CARGO ?= cargo
 export PATH := $(CURDIR)/target/node/node_modules/.bin:$(PATH)
 
 # Most tests wait for servers longer than they work.
-THREADS ?= $(shell echo $$((3 * $$(nproc))))
+THREADS ?= $(shell echo $$((4 * $$(nproc))))
 
 # A package of its own, which is built with optimisation.
 MODEL := --manifest-path tests/model/Cargo.toml --target-dir target/model --quiet

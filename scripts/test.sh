@@ -7,7 +7,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo=${CARGO:-cargo}
-threads=${THREADS:-$((3 * $(nproc)))}
+threads=${THREADS:-$((4 * $(nproc)))}
 logs=target/tests
 rm -rf "$logs"
 mkdir -p "$logs"

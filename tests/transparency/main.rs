@@ -185,12 +185,12 @@ fn escaped(bytes: &[u8]) -> String {
     if text.len() > 9000 { format!("{}… ({} bytes)", &text[..9000], bytes.len()) } else { text }
 }
 
-/// Plays every case to both, eight at a time, each worker with twins of its own.
+/// Plays every case to both, sixteen at a time, each worker with twins of its own.
 fn compare(cases: &[Case], arguments: &[&'static str]) {
     let next = AtomicUsize::new(0);
     let failures = Mutex::new(Vec::new());
     thread::scope(|scope| {
-        for _ in 0..8 {
+        for _ in 0..16 {
             scope.spawn(|| {
                 let direct = RedisServer::start(arguments).unwrap();
                 let mut proxy = Proxy::with().data_arguments(arguments).start();
