@@ -350,7 +350,7 @@ fn is_found(planted: Planted, what: &str, first: u64) {
 
 #[test]
 fn a_set_that_begins_without_the_locks_is_found() {
-    is_found(Planted::NotCopied, "at once", 37);
+    is_found(Planted::NotCopied, "at once", 39);
 }
 
 #[test]

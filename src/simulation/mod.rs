@@ -588,6 +588,10 @@ fn is_found_by(planted: Planted, what: &str) {
     };
     // What few seeds find is looked for near one that does.
     let first = match planted {
+        Planted::CarelessRelease | Planted::NoHeals => 3,
+        Planted::NewIfBare | Planted::NotRetried => 4,
+        Planted::Late => 5,
+        Planted::NoAsking => 7,
         Planted::NoRaise => 331,
         Planted::ValidityOfBefore => 97,
         Planted::NoCompare => 17,

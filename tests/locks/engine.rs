@@ -288,6 +288,7 @@ async fn failed_locks_do_not_crowd_out_a_release_that_a_node_has_missed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes long: make long"]
 async fn scripts_flushed_under_load_by_two_engines_leave_nothing_behind() {
     let nodes = Nodes::start(3);
     let config = nodes.config();

@@ -1055,6 +1055,7 @@ fn a_lost_connection_hands_its_locks_to_those_who_wait() {
 }
 
 #[test]
+#[ignore = "takes long: make long"]
 fn a_writer_that_never_reads_is_told_when_it_does() {
     let proxy = proxy("300ms");
     let mut client = proxy.client();
