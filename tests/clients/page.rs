@@ -140,11 +140,12 @@ async fn add_often(port: u16, kind: &str) -> usize {
 ///
 /// Returns what they have added beyond what they know of, apart from what redis-rs gave up waiting
 /// for.
-fn add_up(kind: &str, pause: Duration, mut fault: impl FnMut(&Proxy)) -> usize {
+fn add_up(kind: &str, pause: Duration, mut fault: impl FnMut(&mut Proxy)) -> usize {
     let _shared = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
     let guards = "guards:\n  - {keys: 'account:*', lock: 'account:{1}'}";
     let setup = Proxy::with().nodes(3).top(guards).locks("default_ttl: 4s");
-    let proxy = setup.locks("node_timeout: 100ms").start();
+    let setup = setup.data_arguments(&["--appendonly", "yes"]);
+    let mut proxy = setup.locks("node_timeout: 100ms").start();
     let directory = tempfile::tempdir().unwrap();
     let mut children = start(proxy.port(), kind, directory.path());
     let port = proxy.port();
@@ -157,7 +158,7 @@ fn add_up(kind: &str, pause: Duration, mut fault: impl FnMut(&Proxy)) -> usize {
         let runs = |child: &mut Child| child.try_wait().unwrap().is_none();
         while !rust.is_finished() || children.iter_mut().any(runs) {
             thread::sleep(pause);
-            fault(&proxy);
+            fault(&mut proxy);
         }
         rust.join().unwrap()
     });
@@ -172,7 +173,7 @@ fn add_up(kind: &str, pause: Duration, mut fault: impl FnMut(&Proxy)) -> usize {
     beyond.saturating_sub(unknown)
 }
 
-fn take_locks_away(proxy: &Proxy) {
+fn take_locks_away(proxy: &mut Proxy) {
     for node in 0..3 {
         let mut node = proxy.node_client(node);
         node.cmd(&["DEL", "lock:account:1"]);
@@ -235,7 +236,7 @@ fn its_session_locks_lose_no_update_though_they_are_taken_away() {
 }
 
 /// Keeps nodes silent for longer than votes count, and so seldom that locks have time enough.
-fn keep_nodes_silent(proxy: &Proxy) {
+fn keep_nodes_silent(proxy: &mut Proxy) {
     (0..2).for_each(|node| drop(proxy.node_client(node).cmd(&["CLIENT", "PAUSE", "150"])));
 }
 
@@ -256,6 +257,21 @@ fn its_session_locks_lose_no_update_though_connections_are() {
         }
     });
     assert!(unknown <= 5 * kills, "{unknown}");
+}
+
+/// A restart of the data node breaks all connections, and none can be made for a while.
+#[test]
+fn its_programs_go_on_and_lose_no_update_when_the_data_node_is_restarted() {
+    let mut restarts = 0;
+    let unknown = add_up("session", Duration::from_millis(500), |proxy| {
+        if restarts == 0 {
+            proxy.data().kill().unwrap();
+            thread::sleep(Duration::from_millis(1500));
+            proxy.data().restart().unwrap();
+            restarts += 1;
+        }
+    });
+    assert!(unknown <= 5, "{unknown}");
 }
 
 #[test]
