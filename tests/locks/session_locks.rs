@@ -38,12 +38,15 @@ fn free(proxy: &Proxy, key: &str) -> bool {
 
 /// Deletes the lock on every node behind its holder's back.
 fn delete(proxy: &Proxy, key: &str, nodes: usize) {
-    for node in 0..nodes {
-        // A grant takes a quorum; the others follow.
-        eventually("the node has it", || {
-            proxy.node_client(node).cmd(&["DEL", &format!("lock:{key}")]) == Reply::Int(1)
-        });
-    }
+    let lock = format!("lock:{key}");
+    let mut nodes: Vec<Client> = (0..nodes).map(|node| proxy.node_client(node)).collect();
+    // A grant takes a quorum; the others follow.
+    eventually("the nodes have it", || {
+        nodes.iter_mut().all(|node| node.cmd(&["EXISTS", &lock]) == Reply::Int(1))
+    });
+    // At once: a renewal in between would put it back.
+    nodes.iter_mut().for_each(|node| node.send(&encode(&["DEL", &lock])));
+    nodes.iter_mut().for_each(|node| drop(node.reply()));
 }
 
 fn lost(proxy: &Proxy, reason: &str) -> f64 {
