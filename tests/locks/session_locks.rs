@@ -40,13 +40,17 @@ fn free(proxy: &Proxy, key: &str) -> bool {
 fn delete(proxy: &Proxy, key: &str, nodes: usize) {
     let lock = format!("lock:{key}");
     let mut nodes: Vec<Client> = (0..nodes).map(|node| proxy.node_client(node)).collect();
-    // A grant takes a quorum; the others follow.
-    eventually("the nodes have it", || {
-        nodes.iter_mut().all(|node| node.cmd(&["EXISTS", &lock]) == Reply::Int(1))
+    let delete = encode(&["DEL", &lock]);
+    eventually("all of the nodes have it, and none any more", || {
+        // A grant takes a quorum; the others follow.
+        if !nodes.iter_mut().all(|node| node.cmd(&["EXISTS", &lock]) == Reply::Int(1)) {
+            return false;
+        }
+        // At once: a renewal in between would put it back.
+        nodes.iter_mut().for_each(|node| node.send(&delete));
+        let replies: Vec<Reply> = nodes.iter_mut().map(Client::reply).collect();
+        replies.iter().all(|reply| *reply == Reply::Int(1))
     });
-    // At once: a renewal in between would put it back.
-    nodes.iter_mut().for_each(|node| node.send(&encode(&["DEL", &lock])));
-    nodes.iter_mut().for_each(|node| drop(node.reply()));
 }
 
 fn lost(proxy: &Proxy, reason: &str) -> f64 {
