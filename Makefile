@@ -64,8 +64,7 @@ bench:
 	$(CARGO) build --release --examples --quiet
 	@export PYTHONUNBUFFERED=1; failed=0; bench/run || failed=1; bench/locks || failed=1; bench/guards || failed=1; bench/adopt || failed=1; bench/idle || failed=1; bench/follow || failed=1; bench/shards || failed=1; bench/wakeups || failed=1; bench/pages || failed=1; exit $$failed
 
-# The tests with servers that take longest, most of them masses of locks or bytes, beside what `make test` runs of their
-# kind.
+# The tests with servers that take longest: masses of locks or bytes, clusters, browsers. `make test` has others of each kind.
 long:
 	@scripts/setup.sh test
 	$(CARGO) test --quiet --test servers -- --ignored --skip the_picture --test-threads=4

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# `make test`: formatting, lints, docs and all tests but the longest. The build lints what it compiles: clippy is the compiler. The tests'
-# clients are installed beside it. What computes has the time that the tests with real servers leave, whose time limits
+# `make test`: formatting, lints, docs and all tests but the longest. The build lints what it compiles: clippy is the
+# compiler. The tests' clients are installed beside it. What computes has the time that the tests with real servers leave, whose time limits
 # are for a machine that has time.
 # What each part says goes to a file in target/tests/, and is shown where the part fails.
 # THREADS is how many tests with servers run side by side.

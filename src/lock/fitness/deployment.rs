@@ -549,7 +549,8 @@ impl Admissions {
                 } else if self.is_alone() {
                     self.forgotten(state, index)
                 } else {
-                    // Behind the first step it waits again: another proxy may reach the node before.
+                    // Its wait counts from the first step, as until then another proxy may have votes of the
+                    // server that had the seat.
                     let why = self.forgotten(state, index);
                     format!(
                         "{why}; if enough other lock nodes vote earlier, its wait begins anew then"

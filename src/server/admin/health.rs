@@ -47,7 +47,7 @@ const HEALTH_LIMIT: Duration = Duration::from_secs(3);
 pub(super) struct Readiness {
     /// Whether traffic should be sent here.
     pub(super) is_ready: bool,
-    /// Whether it is not for no other reason than that lock nodes wait, which ends by itself.
+    /// Whether lock nodes that wait are all that keeps it from being ready: that ends by itself.
     pub(super) only_waits: bool,
     /// Whether the process is to end.
     pub(super) is_draining: bool,

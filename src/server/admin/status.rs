@@ -59,7 +59,7 @@ struct ProxyPart {
     uptime_ms: u64,
     listen: Vec<String>,
     ready: bool,
-    /// Whether it is not ready, and will be by itself once enough lock nodes have waited.
+    /// Whether lock nodes that wait are all that keeps it from being ready.
     waits: bool,
     draining: bool,
     connections: usize,
