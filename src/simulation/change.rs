@@ -322,6 +322,34 @@ fn nobody_waits_for_a_silent_node_while_no_set_votes() {
     assert!(outcome.faults.is_empty(), "{:?}\n{}", outcome.faults, outcome.history);
 }
 
+/// Changes the nodes by three coordinators. The first one dies about when the next nodes begin, the second one
+/// while it completes that: the seed says when. One of the next nodes is not there and gets no copy.
+async fn with_two_deaths(seed: u64, _: Planted) -> RunOutcome {
+    let network = Network::new(seed, NODES, 1.0, ms(1));
+    network.heal();
+    dial(&network, None);
+    let (checker, config) = (Checker::new(), config(COORDINATOR, seed));
+    initialise(&config).await.unwrap();
+    network.demote(sets(seed).1[0]);
+    for lives in [70 + seed / 5 % 10, 10 + seed / 50] {
+        let died = timeout(ms(lives), change(&config, None, |step| checker.happened(step))).await;
+        checker.happened(&format!("a coordinator that lives for {lives} ms: {died:?}"));
+    }
+    let changed = change(&config, None, |step| checker.happened(step)).await;
+    checker.must(is_done(Some(&changed)), &format!("a change that is never done: {changed:?}"));
+    RunOutcome::of(&checker)
+}
+
+#[test]
+fn coordinators_that_die_at_any_moment_keep_nobody_from_a_change() {
+    // All nodes of the set before belong to the next one.
+    for seed in (0..50 * 10).filter(|seed| [2, 4].contains(&(seed % 5))) {
+        let RunOutcome { faults, history, .. } =
+            simulate_by(seed, Planted::Nothing, with_two_deaths);
+        assert!(faults.is_empty(), "seed {seed}: {faults:?}\n{history}");
+    }
+}
+
 #[test]
 fn no_change_of_nodes_breaks_anything() {
     let seeds = seeds(SEEDS);

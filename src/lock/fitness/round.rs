@@ -190,29 +190,33 @@ pub(super) async fn carry_out_by(
         joins: plan.joining.contains(&seat),
         note,
     };
-    // A node of the set before that begins in the next one forgets that it was left: who is cut off meanwhile
-    // must find that out still, until all the others have begun.
-    let has_marker = |seat: &usize| {
-        let look = all[*seat].as_ref().map(|answered| &answered.look);
-        look.is_ok_and(|look| look.marker != MarkerFound::Nothing)
-    };
-    let (marked, bare): (Vec<usize>, Vec<usize>) =
-        plan.admitted.iter().copied().partition(has_marker);
     let promises = step(&mut all, &plan.acceptors, PROMISE, write).await;
     if !are_enough(&promises) || plan.admitted.iter().any(|seat| !promises.contains(seat)) {
         return None;
     }
-    let mut done = step(&mut all, &bare, ACCEPT, write).await;
-    if done.len() < bare.len() {
-        return None;
-    }
-    done.extend(step(&mut all, &marked, ACCEPT, write).await);
-    if done.len() < plan.admitted.len() {
+    // A node of the set before that begins in the next one forgets that it was left, and under which seal. Such
+    // nodes come last, and only where they complete a quorum: until one has begun, whoever is cut off
+    // meanwhile finds the seal on one of them.
+    let is_of_set_before = |seat: &usize| {
+        let look = all[*seat].as_ref().ok().map(|answered| &answered.look);
+        let marker = look.and_then(SelfReport::marker);
+        marker.is_some_and(|it| {
+            it.deployment.id == plan.next.id && it.deployment.set + 1 == plan.next.set
+        })
+    };
+    let (last, first): (Vec<usize>, Vec<usize>) =
+        plan.admitted.iter().copied().partition(is_of_set_before);
+    let mut done = step(&mut all, &first, ACCEPT, write).await;
+    if done.len() < first.len() {
         return None;
     }
     let rest: Vec<usize> =
         promises.into_iter().filter(|seat| !plan.admitted.contains(seat)).collect();
     done.extend(step(&mut all, &rest, ACCEPT, write).await);
+    if !are_enough(&[&done[..], &last].concat()) {
+        return None;
+    }
+    done.extend(step(&mut all, &last, ACCEPT, write).await);
     if !are_enough(&done) || begun.elapsed() >= LIMIT {
         return None;
     }
