@@ -11,7 +11,7 @@ const { Redis } = require('ioredis');
 
 // Lives of locks, in milliseconds, and the longest wait for one that runs out.
 const LONG = 30_000;
-const SHORT = 2_000;
+const SHORT = 3_000;
 const PATIENCE = 20_000;
 // The longest time for all rows, in milliseconds.
 const LIMIT = 110_000;

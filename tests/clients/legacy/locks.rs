@@ -24,7 +24,7 @@ use std::{
 
 /// Lives of locks, and the longest wait for one that runs out.
 const LONG: Duration = Duration::from_secs(30);
-const SHORT: Duration = Duration::from_secs(2);
+const SHORT: Duration = Duration::from_secs(3);
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// One client of a library.
