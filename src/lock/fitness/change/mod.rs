@@ -51,13 +51,14 @@ mod error;
 mod found;
 mod misfit;
 mod seals;
+mod set_pair;
 mod sets;
 mod status;
 mod trial;
 mod which;
 
 pub(super) use self::copier::{COPIED, has_copy};
-pub(in crate::lock) use self::which::{FoundSet, SetPair, votes_anew};
+pub(in crate::lock) use self::set_pair::{FoundSet, SetPair, votes_anew};
 pub use self::{
     coordinator::{BackedOut, Changed, back_out, change},
     error::ChangeError,
