@@ -3,9 +3,10 @@
 use std::{fmt, time::Duration};
 
 use super::{
-    super::{marker::Deployment, round, seats::Plan},
+    super::{round, seats::Plan},
     copier::{COPIED, Copier, CopyNote},
     sets::{LookedAt, NodeSet, Trouble, joined, silent},
+    which::Decision,
 };
 
 /// It is not known that a quorum has begun.
@@ -24,10 +25,10 @@ pub(super) struct NotBegun {
 pub(super) async fn begin(
     to: &NodeSet,
     mut of_to: LookedAt,
-    first: &Deployment,
-    (seal, longest): (u64, Duration),
+    Decision { first, seal, .. }: &Decision,
+    longest: Duration,
 ) -> Result<Vec<Trouble>, NotBegun> {
-    let whole = CopyNote::whole(&first.id, seal);
+    let whole = CopyNote::whole(&first.id, *seal);
     let (mut acceptors, mut admitted) = (Vec::new(), Vec::new());
     let mut troubles = silent(to, &of_to);
     let mut may_yet: Vec<usize> = (0..to.ways.len())

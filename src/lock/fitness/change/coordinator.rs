@@ -17,7 +17,7 @@ use super::{
     seals::{SealTurn, Seals},
     sets::{AGAIN, LookedAt, NodeSet, Trouble, joined, sets, silent},
     trial::{fit, try_out, warn},
-    which::{SetNow, are_of, decided, first_of, has_begun, set_now},
+    which::{Decision, SetNow, Which, first_of, which},
 };
 use crate::{config::LocksConfig, lock::jitter};
 
@@ -179,11 +179,12 @@ impl Coordinator {
         for lost in silent(&self.to, &of_to) {
             self.without.entry(lost.address).or_insert(lost.why);
         }
-        let now = set_now((&self.from, &of_from), (&self.to, &of_to), None);
-        if let Some((first, seal)) = decided(&of_from, &of_to)
-            && (now != SetNow::NextNodes || has_begun(&of_to, &first))
+        let (from, to) = (self.from.report(&of_from), self.to.report(&of_to));
+        let Which { now, decision } = which(from, to, None);
+        if let Some(decision) = decision
+            && (now != SetNow::NextNodes || decision.has_begun)
         {
-            return self.begin_next((&first, seal), &of_from, of_to, tell).await;
+            return self.begin_next(&decision, &of_from, of_to, tell).await;
         }
         if now == SetNow::NextNodes {
             // Where all nodes are of both sets, none tells any more that one was left.
@@ -245,18 +246,19 @@ impl Coordinator {
     /// Has the next set begin, as it is decided.
     async fn begin_next(
         &mut self,
-        (first, seal): (&Deployment, u64),
+        decision: &Decision,
         of_from: &LookedAt,
         of_to: LookedAt,
         tell: &mut impl FnMut(&str),
     ) -> Result<Step, ChangeError> {
-        let is_begun = has_begun(&of_to, first);
+        let Decision { first, seal, has_begun: is_begun } = decision;
+        let (seal, is_begun) = (*seal, *is_begun);
         if is_begun && self.sealed_at.is_none() {
             self.leave_the_others(first).await;
             return Err(ChangeError::Done);
         }
         let is_hopeless = std::mem::take(&mut self.is_hopeless);
-        let are_these = is_begun || are_of(&self.to, &of_to, first, true);
+        let are_these = is_begun || self.to.report(&of_to).are_of(first, true);
         if !is_begun && (is_hopeless || !are_these) {
             if prevent(&self.to, &of_to, first, seal).await {
                 return Ok(self.seal_again(first, tell).await);
@@ -272,7 +274,7 @@ impl Coordinator {
         let since = *self.sealed_at.get_or_insert_with(Instant::now);
         let mut late = Vec::new();
         if !is_begun {
-            match begin(&self.to, of_to, first, (seal, of_from.survey.longest)).await {
+            match begin(&self.to, of_to, decision, of_from.survey.longest).await {
                 Ok(troubles) => late = troubles,
                 Err(NotBegun { why, is_hopeless }) => {
                     self.is_hopeless = is_hopeless;
@@ -430,11 +432,11 @@ async fn back_out_of(from: &NodeSet, to: &NodeSet) -> Result<BackedOut, ChangeEr
     let mut trouble = String::from(NO_MARKER);
     while Instant::now() < deadline {
         let (of_from, of_to) = tokio::join!(from.look(), to.look());
-        match set_now((from, &of_from), (to, &of_to), None) {
+        let Which { now, decision } = which(from.report(&of_from), to.report(&of_to), None);
+        match now {
             SetNow::NextNodes => return Err(ChangeError::Done),
             SetNow::Decided
-                if decided(&of_from, &of_to)
-                    .is_some_and(|(first, _)| are_of(to, &of_to, &first, true)) =>
+                if decision.is_some_and(|it| to.report(&of_to).are_of(&it.first, true)) =>
             {
                 return Err(ChangeError::Decided);
             }

@@ -36,8 +36,8 @@
 //! for both.
 //!
 //! - `coordinator` does it all, in that order, one of several at once (`seals`); `error` says why it did not.
-//! - `sets`: one set of nodes and its agreement; `which`: which of two sets votes; `status` tells it; `begin`:
-//!   step 4; `anew`: back from there to step 1.
+//! - `sets`: one set of nodes and its agreement; `which`: which of two sets votes, purely; `set_pair` asks that for a
+//!   proxy, `status` for an operator; `begin`: step 4; `anew`: back from there to step 1.
 //! - `trial`: what is tried before anything is sealed; `misfit`: what keeps a node out.
 //! - `copying`: the order of step 2; `copier`: a node that is read or written; `found`: what the nodes read
 //!   tell together of a lock.

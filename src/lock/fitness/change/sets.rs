@@ -16,6 +16,7 @@ use super::{
         seats::{Plan, Survey},
     },
     error::ChangeError,
+    which::SetReport,
 };
 use crate::{
     config::{LockNode, LocksConfig},
@@ -118,13 +119,9 @@ impl NodeSet {
         self.voters.agree(|_| false, |seat| seats.contains(&seat))
     }
 
-    /// How many of the seats are those that this deployment names.
-    pub(super) fn matches(&self, deployment: &Deployment, looks: &[Option<SelfReport>]) -> usize {
-        let is_named = |(seat, look): (usize, &Option<SelfReport>)| {
-            let who = look.as_ref().and_then(SelfReport::identity);
-            who.is_some_and(|who| deployment.names(seat, &who))
-        };
-        looks.iter().enumerate().filter(|look| is_named((look.0, look.1))).count()
+    /// What its nodes have reported, for [`super::which`].
+    pub(super) fn report<'a>(&'a self, looked: &'a LookedAt) -> SetReport<'a> {
+        SetReport { voters: &self.voters, looks: &looked.looks, survey: &looked.survey }
     }
 
     /// Writes a change of the agreement on a quorum. Returns whether that has accepted it.

@@ -11,7 +11,7 @@ use super::{
     error::ChangeError,
     misfit::foreign,
     sets::{AGAIN, LookedAt, NodeSet, sets},
-    which::{SetNow, are_of, decided, set_now},
+    which::{SetNow, Which, which},
 };
 use crate::config::LocksConfig;
 
@@ -54,10 +54,9 @@ pub async fn status(config: &LocksConfig) -> Result<ChangeStatus, ChangeError> {
     let mut looks = 0;
     loop {
         let (of_from, of_to) = tokio::join!(from.look(), to.look());
-        let now = set_now((&from, &of_from), (&to, &of_to), None);
+        let Which { now, decision } = which(from.report(&of_from), to.report(&of_to), None);
         let others = now == SetNow::Decided
-            && decided(&of_from, &of_to)
-                .is_some_and(|(first, _)| !are_of(&to, &of_to, &first, true));
+            && decision.is_some_and(|it| !to.report(&of_to).are_of(&it.first, true));
         let now = if others { SetNow::Others } else { now };
         let without = match now {
             SetNow::Nodes => missing(&from, &of_from),

@@ -1,15 +1,13 @@
-//! Which of two sets of lock nodes votes, as far as their nodes tell.
+//! Which of two sets of lock nodes votes: a pure function of what their nodes report.
 
 use std::{cmp::Ordering, fmt};
 
-use super::{
-    super::{
-        look::SelfReport,
-        marker::{Deployment, KnownSet, NextSet, Phase},
-        seats::Accepted,
-    },
-    sets::{LookedAt, NodeSet},
+use super::super::{
+    look::SelfReport,
+    marker::{Deployment, KnownSet, NextSet, Phase, Seat},
+    seats::Survey,
 };
+use crate::lock::voters::Voters;
 
 /// Which set of lock nodes votes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,23 +47,117 @@ impl fmt::Display for SetNow {
     }
 }
 
-/// The agreement of the next set that was decided upon. Returns `None` if none was, as far as these
-/// nodes tell.
-pub(super) fn decided(of_from: &LookedAt, of_to: &LookedAt) -> Option<(Deployment, u64)> {
-    let agreed = of_from.survey.committed.as_ref().map(|accepted| &accepted.deployment);
-    if let Some(left) = agreed
+/// One of the two sets, as its nodes report it.
+#[derive(Clone, Copy)]
+pub(super) struct SetReport<'a> {
+    pub(super) voters: &'a Voters,
+    /// By seat. `None`: the node does not answer.
+    pub(super) looks: &'a [Option<SelfReport>],
+    pub(super) survey: &'a Survey,
+}
+
+/// The decision that another set follows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Decision {
+    /// The first agreement of the set that follows.
+    pub(super) first: Deployment,
+    /// The seal under which the locks were copied.
+    pub(super) seal: u64,
+    /// Whether a quorum of that set has begun.
+    pub(super) has_begun: bool,
+}
+
+/// Which of two sets votes, and why the other one does not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Which {
+    pub(super) now: SetNow,
+    /// The last decision, as far as these nodes tell.
+    pub(super) decision: Option<Decision>,
+}
+
+/// Says which set votes: `from`, the nodes of `locks.nodes`, or `to`, those of `locks.next_nodes`. `known`: the
+/// set that the asker knows to be `locks.nodes`. An asker with `None` has looked at both sets only now.
+pub(super) fn which(from: SetReport<'_>, to: SetReport<'_>, known: Option<&KnownSet>) -> Which {
+    let decision = decision(from, to);
+    let now = if follows(from, to, known) {
+        SetNow::NextNodes
+    } else if let Some(decision) = &decision {
+        match decision.has_begun {
+            true => SetNow::NextNodes,
+            false if decision.first.shape != to.voters.shape() => SetNow::Others,
+            false => SetNow::Decided,
+        }
+    } else {
+        undecided(from, to, known)
+    };
+    Which { now, decision }
+}
+
+/// Whether `to` votes as a set that comes after `from`, whatever is left of the decision.
+fn follows(from: SetReport<'_>, to: SetReport<'_>, known: Option<&KnownSet>) -> bool {
+    let Some(theirs) = later_set(to, known) else { return false };
+    match (from.agreed(), known) {
+        // Nodes that were left and have forgotten it may have got seats in a later set, as nodes of other sets
+        // that followed.
+        (Some(agreed), _) if agreed.set >= theirs.set => false,
+        (Some(agreed), None) => agreed.id == theirs.id,
+        (None, None) => false,
+        (_, Some(known)) => theirs.set > known.set,
+    }
+}
+
+/// The agreement of `to`, if its nodes vote and it is not the first set of its deployment. An asker that knows
+/// `locks.nodes` counts no other deployment.
+fn later_set<'a>(to: SetReport<'a>, known: Option<&KnownSet>) -> Option<&'a Deployment> {
+    let theirs = to.agreed().filter(|theirs| theirs.stands() && theirs.set > 0)?;
+    known.is_none_or(|known| known.id == theirs.id).then_some(theirs)
+}
+
+/// Which set votes where no decision is found.
+fn undecided(from: SetReport<'_>, to: SetReport<'_>, known: Option<&KnownSet>) -> SetNow {
+    let theirs = later_set(to, known);
+    match from.agreed() {
+        // All nodes that agree belong to both lists: the set is the list whose nodes it names.
+        Some(agreed) if theirs == Some(agreed) => {
+            // With a blank seat, both lists may have all nodes that are named.
+            let has_changed = match known {
+                Some(known) => known.set < agreed.set,
+                None => from.has_left(agreed) && !to.has_left(agreed),
+            };
+            match to.named(agreed).cmp(&from.named(agreed)) {
+                Ordering::Greater => SetNow::NextNodes,
+                Ordering::Equal if has_changed => SetNow::NextNodes,
+                Ordering::Equal | Ordering::Less => SetNow::Nodes,
+            }
+        }
+        Some(Deployment { phase: Phase::Stands, .. }) => SetNow::Nodes,
+        Some(_) => SetNow::Sealed,
+        // An asker that knows its set has heard of a later one in `follows`: with nodes of both sets, these may
+        // be its own.
+        None if theirs.is_some() && known.is_none() => SetNow::NextNodes,
+        None => SetNow::Unknown,
+    }
+}
+
+/// The last decision, as far as these nodes tell.
+fn decision(from: SetReport<'_>, to: SetReport<'_>) -> Option<Decision> {
+    let (first, seal) = decided(from, to)?;
+    let has_begun = to
+        .agreed()
+        .is_some_and(|it| it.id == first.id && it.set == first.set && it.epoch >= first.epoch);
+    Some(Decision { first, seal, has_begun })
+}
+
+fn decided(from: SetReport<'_>, to: SetReport<'_>) -> Option<(Deployment, u64)> {
+    if let Some(left) = from.agreed()
         && let Phase::Left(seal, successor) = &left.phase
     {
         return Some((first_of(left, successor), *seal));
     }
     // Nothing of the next set is written before it is decided upon.
-    let deployments = |looked: &LookedAt| -> Vec<Deployment> {
-        let markers = looked.looks.iter().flatten().filter_map(SelfReport::marker);
-        markers.map(|marker| marker.deployment.clone()).collect()
-    };
-    let before = deployments(of_from);
+    let before: Vec<&Deployment> = from.markers().collect();
     let seal_before = |next: &Deployment| {
-        let is_before = |it: &&Deployment| it.id == next.id && it.set + 1 == next.set;
+        let is_before = |it: &&&Deployment| it.id == next.id && it.set + 1 == next.set;
         let last = before.iter().filter(is_before).max_by_key(|it| it.epoch)?;
         if last.epoch >= next.epoch {
             // It could not begin, and what it followed was sealed again.
@@ -76,89 +168,62 @@ pub(super) fn decided(of_from: &LookedAt, of_to: &LookedAt) -> Option<(Deploymen
             Phase::Joint(seal) | Phase::Left(seal, _) => Some(seal),
         }
     };
-    let all = [deployments(of_to), before.clone()].concat();
-    let begun = all.into_iter().filter(Deployment::stands);
-    let begun = begun.filter_map(|next| seal_before(&next).map(|seal| (next, seal)));
-    begun.max_by_key(|(next, _)| next.epoch)
+    let begun = to.markers().chain(from.markers()).filter(|it| it.stands());
+    let begun = begun.filter_map(|next| seal_before(next).map(|seal| (next, seal)));
+    begun.max_by_key(|(next, _)| next.epoch).map(|(next, seal)| (next.clone(), seal))
 }
 
-/// Whether a quorum of the next set has begun.
-pub(super) fn has_begun(of_to: &LookedAt, first: &Deployment) -> bool {
-    of_to.survey.committed.as_ref().is_some_and(|Accepted { deployment: it, .. }| {
-        it.id == first.id && it.set == first.set && it.epoch >= first.epoch
-    })
-}
-
-pub(super) fn set_now(
-    (from, of_from): (&NodeSet, &LookedAt),
-    (to, of_to): (&NodeSet, &LookedAt),
-    known: Option<&KnownSet>,
-) -> SetNow {
-    let agreed = of_from.survey.committed.as_ref().map(|accepted| &accepted.deployment);
-    let theirs = of_to.survey.committed.as_ref().map(|accepted| &accepted.deployment);
-    // Who has missed changes knows another deployment by its id alone.
-    let is_known = |theirs: &Deployment| known.is_none_or(|known| known.id == theirs.id);
-    let theirs = theirs.filter(|theirs| theirs.stands() && theirs.set > 0 && is_known(theirs));
-    // Nodes before that were left may have been given seats anew, as they have forgotten it; and more sets
-    // than one may have followed, to which some of these nodes belong.
-    let follows = |theirs: &Deployment| match (agreed, known) {
-        (Some(agreed), _) if agreed.set >= theirs.set => false,
-        (Some(agreed), None) => agreed.id == theirs.id,
-        (None, None) => false,
-        (_, Some(known)) => theirs.set > known.set,
-    };
-    if theirs.is_some_and(follows) {
-        return SetNow::NextNodes;
+impl<'a> SetReport<'a> {
+    /// The agreement of a quorum of these nodes.
+    fn agreed(self) -> Option<&'a Deployment> {
+        self.survey.committed.as_ref().map(|accepted| &accepted.deployment)
     }
-    if let Some((first, _)) = decided(of_from, of_to) {
-        return match has_begun(of_to, &first) {
-            true => SetNow::NextNodes,
-            false if first.shape != to.voters.shape() => SetNow::Others,
-            false => SetNow::Decided,
+
+    /// The agreement that each node has accepted last.
+    fn markers(self) -> impl Iterator<Item = &'a Deployment> {
+        let markers = self.looks.iter().flatten().filter_map(SelfReport::marker);
+        markers.map(|marker| &marker.deployment)
+    }
+
+    /// How many of the seats have the nodes that this deployment names.
+    fn named(self, deployment: &Deployment) -> usize {
+        let is_named = |(seat, look): &(usize, &Option<SelfReport>)| {
+            let who = look.as_ref().and_then(SelfReport::identity);
+            who.is_some_and(|who| deployment.names(*seat, &who))
         };
+        self.looks.iter().enumerate().filter(is_named).count()
     }
-    match agreed {
-        // Nodes of both sets: it is the one whose nodes it names.
-        Some(agreed) if theirs == Some(agreed) => {
-            let of_both = (to.matches(agreed, &of_to.looks), from.matches(agreed, &of_from.looks));
-            // With a seat that nobody has yet, both lists may have all others.
-            let has_changed = match known {
-                Some(known) => known.set < agreed.set,
-                None => has_left(from, of_from, agreed) && !has_left(to, of_to, agreed),
-            };
-            match of_both.0.cmp(&of_both.1) {
-                Ordering::Greater => SetNow::NextNodes,
-                Ordering::Equal if has_changed => SetNow::NextNodes,
-                Ordering::Equal | Ordering::Less => SetNow::Nodes,
+
+    /// Whether a node of this list is no member of `agreed`, but was one of a set before that.
+    fn has_left(self, agreed: &Deployment) -> bool {
+        self.markers().any(|theirs| theirs.id == agreed.id && theirs.set < agreed.set)
+    }
+
+    /// Whether a quorum of these are the nodes that `first` names. `if_silent`: whether a node that does not
+    /// answer counts as one of them.
+    pub(super) fn are_of(self, first: &Deployment, if_silent: bool) -> bool {
+        let is_named = |seat: usize| match &self.looks[seat] {
+            Some(look) => look.identity().is_some_and(|who| first.names(seat, &who)),
+            None => if_silent && !first.is_blank(seat),
+        };
+        self.voters.agree(|_| false, is_named)
+    }
+
+    /// Whether these nodes vote as a later set than the one that is known. All of them must be there, with the
+    /// seats that they have on the list: where a quorum of them is one of other nodes too, those may vote.
+    pub(super) fn is_later(self, known: &KnownSet) -> bool {
+        let Some(agreed) = self.agreed() else { return false };
+        let has_seat = |(seat, look): (usize, &Option<SelfReport>)| {
+            let who = look.as_ref().and_then(SelfReport::identity);
+            match &agreed.seats[seat] {
+                Seat::Filled(named) | Seat::Waiting(named, _) => who.as_ref() == Some(named),
+                Seat::Blank(_) => false,
             }
-        }
-        Some(Deployment { phase: Phase::Stands, .. }) => SetNow::Nodes,
-        Some(_) => SetNow::Sealed,
-        // Who knows its set was told of a later one above: with nodes of both sets these may be its own.
-        None if theirs.is_some() && known.is_none() => SetNow::NextNodes,
-        None => SetNow::Unknown,
+        };
+        known.is_before(agreed)
+            && agreed.seats.len() == self.looks.len()
+            && self.looks.iter().enumerate().all(has_seat)
     }
-}
-
-/// Whether a node of this list is no member of `agreed`, but was one of a set before that.
-fn has_left(set: &NodeSet, looked: &LookedAt, agreed: &Deployment) -> bool {
-    let is_former = |seat: usize| {
-        let marker = looked.looks[seat].as_ref().and_then(SelfReport::marker);
-        marker.is_some_and(|marker| {
-            marker.deployment.id == agreed.id && marker.deployment.set < agreed.set
-        })
-    };
-    (0..set.ways.len()).any(is_former)
-}
-
-/// Whether a quorum of these are nodes that were decided upon. `if_silent`: whether one that does not
-/// answer counts as such.
-pub(super) fn are_of(to: &NodeSet, of_to: &LookedAt, first: &Deployment, if_silent: bool) -> bool {
-    let is_named = |seat: &usize| match &of_to.looks[*seat] {
-        Some(look) => look.identity().is_some_and(|who| first.names(*seat, &who)),
-        None => if_silent && !first.is_blank(*seat),
-    };
-    to.is_quorum(&(0..to.ways.len()).filter(is_named).collect::<Vec<usize>>())
 }
 
 /// The first agreement of the set that follows one that was left.
@@ -166,4 +231,233 @@ pub(super) fn first_of(left: &Deployment, successor: &NextSet) -> Deployment {
     let NextSet { shape, seats } = successor.clone();
     let (epoch, set) = (left.epoch + 1, left.set + 1);
     Deployment { epoch, set, shape, seats, phase: Phase::Stands, ..left.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{
+        super::super::{
+            look::MarkerFound,
+            marker::{Identity, Marker},
+        },
+        *,
+    };
+
+    /// Seats of nodes with names of one letter; `-`: nobody.
+    fn seats(names: &str) -> Vec<Seat> {
+        let who = |name: char| Identity {
+            run_id: name.to_string(),
+            replication_id: "r".into(),
+            election: None,
+        };
+        let seat = |name| if name == '-' { Seat::Blank(0) } else { Seat::Filled(who(name)) };
+        names.chars().map(seat).collect()
+    }
+
+    fn voters(nodes: usize) -> Voters {
+        Voters::with_seats(std::iter::repeat_n(1, nodes))
+    }
+
+    fn agreement(epoch: u64, set: u64, names: &str, phase: Phase) -> Deployment {
+        let (id, prefix) = ("d".to_owned(), "lock:".to_owned());
+        let shape = voters(names.len()).shape();
+        Deployment { id, epoch, prefix, shape, seats: seats(names), set, phase }
+    }
+
+    fn stands(epoch: u64, set: u64, names: &str) -> Deployment {
+        agreement(epoch, set, names, Phase::Stands)
+    }
+
+    fn sealed(epoch: u64, set: u64, names: &str) -> Deployment {
+        agreement(epoch, set, names, Phase::Joint(7))
+    }
+
+    fn left(epoch: u64, set: u64, names: &str, next: &str) -> Deployment {
+        let next = NextSet { shape: voters(next.len()).shape(), seats: seats(next) };
+        agreement(epoch, set, names, Phase::Left(7, Box::new(next)))
+    }
+
+    fn of_another(deployment: Deployment) -> Deployment {
+        Deployment { id: "other".into(), ..deployment }
+    }
+
+    /// What the nodes of one list report: their names, each with the number of the agreement that it has accepted
+    /// last, from 1; 0: it has no marker. `-`: it does not answer.
+    fn looks(nodes: &str, agreements: &[Deployment]) -> Vec<Option<SelfReport>> {
+        let look = |(place, node): (usize, &str)| {
+            let (name, number) = node.split_at_checked(1).filter(|(name, _)| *name != "-")?;
+            let number: usize = number.parse().unwrap();
+            let accepted = number.checked_sub(1).map(|number| &agreements[number]);
+            let marker = accepted.map(|deployment| {
+                let own = deployment.seats.iter().position(|seat| [seat.clone()] == *seats(name));
+                let (deployment, seat) = (deployment.clone(), own.unwrap_or(place));
+                MarkerFound::Marker(Marker { deployment, seat, longest: Duration::ZERO })
+            });
+            Some(SelfReport {
+                run_id: Some(name.into()),
+                replication_id: Some("r".into()),
+                is_master: true,
+                marker: marker.unwrap_or_default(),
+                accepted: number.to_string(),
+                promised: number.to_string(),
+                ..SelfReport::default()
+            })
+        };
+        nodes.split(' ').enumerate().map(look).collect()
+    }
+
+    struct Row<'a> {
+        what: &'a str,
+        agreements: Vec<Deployment>,
+        nodes: &'a str,
+        next_nodes: &'a str,
+        /// What an asker finds that has looked only now.
+        now: SetNow,
+        /// The same for one that knows `locks.nodes` to be the set of this number.
+        known: (u64, SetNow),
+    }
+
+    fn row<'a>(
+        what: &'a str,
+        agreements: impl Into<Vec<Deployment>>,
+        [nodes, next_nodes]: [&'a str; 2],
+        now: SetNow,
+        known: (u64, SetNow),
+    ) -> Row<'a> {
+        Row { what, agreements: agreements.into(), nodes, next_nodes, now, known }
+    }
+
+    #[test]
+    fn each_state_of_a_change_has_one_set_that_votes() {
+        use SetNow::{Decided, NextNodes, Nodes, Others, Sealed, Unknown};
+        // From abc to def.
+        let old = || stands(1, 0, "abc");
+        let joint = || sealed(2, 0, "abc");
+        let gone = || left(3, 0, "abc", "def");
+        let new = || stands(4, 1, "def");
+        // From abc to abd; from one node to three.
+        let both = || [left(3, 0, "abc", "abd"), stands(4, 1, "abd")];
+        let grown = || [left(3, 0, "a", "-ba"), stands(4, 1, "-ba")];
+        let rows = [
+            row("nothing is begun", [old()], ["a1 b1 c1", "d0 e0 f0"], Nodes, (0, Nodes)),
+            row("too few answer", [old()], ["a1 - -", "d0 e0 f0"], Unknown, (0, Unknown)),
+            row("nobody has a marker", [], ["a0 b0 c0", "d0 e0 f0"], Unknown, (0, Unknown)),
+            row("sealed", [joint()], ["a1 b1 c1", "d0 e0 f0"], Sealed, (0, Sealed)),
+            row("one is sealed", [old(), joint()], ["a2 b1 c1", "d0 e0 f0"], Nodes, (0, Nodes)),
+            row("decided", [gone()], ["a1 b1 c1", "d0 e0 f0"], Decided, (0, Decided)),
+            row(
+                "one knows the decision",
+                [joint(), gone()],
+                ["a2 b1 c1", "d0 e0 f0"],
+                Sealed,
+                (0, Sealed),
+            ),
+            row("one has begun", [gone(), new()], ["a1 b1 c1", "d2 e0 f0"], Decided, (0, Decided)),
+            row(
+                "one has begun, and one sealed node is left to tell",
+                [joint(), new()],
+                ["a1 - -", "d2 e0 f0"],
+                Decided,
+                (0, Decided),
+            ),
+            row("begun", [gone(), new()], ["a1 b1 c1", "d2 e2 f0"], NextNodes, (0, NextNodes)),
+            row("begun, old ones away", [new()], ["- - -", "d1 e1 f1"], NextNodes, (0, NextNodes)),
+            row(
+                "begun, old ones empty",
+                [new()],
+                ["a0 b0 c0", "d1 e1 f1"],
+                NextNodes,
+                (0, NextNodes),
+            ),
+            row(
+                "begun, old ones are seated as a deployment of their own",
+                [of_another(stands(1, 0, "abc")), new()],
+                ["a1 b1 c1", "d2 e2 f2"],
+                Nodes,
+                (0, NextNodes),
+            ),
+            row(
+                "another deployment of several sets",
+                [old(), of_another(new())],
+                ["a1 b1 c1", "d2 e2 f2"],
+                Nodes,
+                (0, Nodes),
+            ),
+            row(
+                "decided upon four nodes, of which the list has three",
+                [left(3, 0, "abc", "defg")],
+                ["a1 b1 c1", "d0 e0 f0"],
+                Others,
+                (0, Others),
+            ),
+            row(
+                "sealed again behind a beginning that came to nothing",
+                [sealed(5, 0, "abc"), new()],
+                ["a1 b1 c1", "d2 e0 f0"],
+                Sealed,
+                (0, Sealed),
+            ),
+            row(
+                "back on nodes that were left once",
+                [stands(8, 2, "abc"), left(7, 1, "def", "abc")],
+                ["a1 b1 c1", "d2 e2 f2"],
+                Nodes,
+                (0, Nodes),
+            ),
+            row("kept nodes: decided", both(), ["a1 b1 c1", "a1 b1 d0"], Decided, (0, Decided)),
+            row("kept nodes: begun", both(), ["a2 b2 c1", "a2 b2 d2"], NextNodes, (0, NextNodes)),
+            row(
+                "kept nodes: one has begun",
+                both(),
+                ["a2 b1 c1", "a2 b1 d0"],
+                Decided,
+                (0, Decided),
+            ),
+            row(
+                "kept nodes: begun, the one that is left is away",
+                both(),
+                ["a2 b2 -", "a2 b2 d2"],
+                NextNodes,
+                (0, NextNodes),
+            ),
+            // Without the nodes in which the lists differ, both are the set.
+            row(
+                "kept nodes: begun, those that differ are away",
+                both(),
+                ["a2 b2 -", "a2 b2 -"],
+                Nodes,
+                (0, NextNodes),
+            ),
+            row("one to three: decided", grown(), ["a1", "c0 b0 a1"], Decided, (0, Decided)),
+            row(
+                "one to three: another has begun",
+                grown(),
+                ["a1", "c0 b2 a1"],
+                Decided,
+                (0, Decided),
+            ),
+            row("one to three: begun", grown(), ["a2", "c0 b2 a2"], NextNodes, (0, NextNodes)),
+            // What `round` orders its writes against: nobody can tell the seal any more.
+            row(
+                "one to three: the old one alone",
+                grown(),
+                ["a2", "c0 b0 a2"],
+                Unknown,
+                (0, Unknown),
+            ),
+        ];
+        for Row { what, agreements, nodes, next_nodes, now, known: (known, to_who_knows) } in rows {
+            let (from, to) = (looks(nodes, &agreements), looks(next_nodes, &agreements));
+            let (voters_from, voters_to) = (voters(from.len()), voters(to.len()));
+            let survey = |voters, looks| Survey::of_any_phase(voters, looks, "lock:");
+            let (of_from, of_to) = (survey(&voters_from, &from), survey(&voters_to, &to));
+            let from = SetReport { voters: &voters_from, looks: &from, survey: &of_from };
+            let to = SetReport { voters: &voters_to, looks: &to, survey: &of_to };
+            let known = KnownSet { id: "d".into(), set: known };
+            let found = [None, Some(&known)].map(|known| which(from, to, known).now);
+            assert_eq!(found, [now, to_who_knows], "{what}");
+        }
+    }
 }
