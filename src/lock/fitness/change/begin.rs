@@ -6,7 +6,7 @@ use super::{
     super::{round, seats::Plan},
     copier::{COPIED, Copier, CopyNote},
     sets::{LookedAt, NodeSet, Trouble, joined, silent},
-    which::Decision,
+    which::ChangeDecision,
 };
 
 /// It is not known that a quorum has begun.
@@ -25,7 +25,7 @@ pub(super) struct NotBegun {
 pub(super) async fn begin(
     to: &NodeSet,
     mut of_to: LookedAt,
-    Decision { first, seal, .. }: &Decision,
+    ChangeDecision { first, seal, .. }: &ChangeDecision,
     longest: Duration,
 ) -> Result<Vec<Trouble>, NotBegun> {
     let whole = CopyNote::whole(&first.id, *seal);

@@ -17,7 +17,7 @@ use super::{
     seals::{SealTurn, Seals},
     sets::{AGAIN, LookedAt, NodeSet, Trouble, joined, sets, silent},
     trial::{fit, try_out, warn},
-    which::{Decision, SetNow, Which, first_of, which},
+    which::{ChangeDecision, SetNow, Which, first_of, which},
 };
 use crate::{config::LocksConfig, lock::jitter};
 
@@ -246,12 +246,12 @@ impl Coordinator {
     /// Has the next set begin, as it is decided.
     async fn begin_next(
         &mut self,
-        decision: &Decision,
+        decision: &ChangeDecision,
         of_from: &LookedAt,
         of_to: LookedAt,
         tell: &mut impl FnMut(&str),
     ) -> Result<Step, ChangeError> {
-        let Decision { first, seal, has_begun: is_begun } = decision;
+        let ChangeDecision { first, seal, has_begun: is_begun } = decision;
         let (seal, is_begun) = (*seal, *is_begun);
         if is_begun && self.sealed_at.is_none() {
             self.leave_the_others(first).await;

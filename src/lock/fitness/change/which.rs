@@ -58,7 +58,7 @@ pub(super) struct SetReport<'a> {
 
 /// The decision that another set follows.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Decision {
+pub(super) struct ChangeDecision {
     /// The first agreement of the set that follows.
     pub(super) first: Deployment,
     /// The seal under which the locks were copied.
@@ -72,7 +72,7 @@ pub(super) struct Decision {
 pub(super) struct Which {
     pub(super) now: SetNow,
     /// The last decision, as far as these nodes tell.
-    pub(super) decision: Option<Decision>,
+    pub(super) decision: Option<ChangeDecision>,
 }
 
 /// Says which set votes: `from`, the nodes of `locks.nodes`, or `to`, those of `locks.next_nodes`. `known`: the
@@ -140,12 +140,12 @@ fn undecided(from: SetReport<'_>, to: SetReport<'_>, known: Option<&KnownSet>) -
 }
 
 /// The last decision, as far as these nodes tell.
-fn decision(from: SetReport<'_>, to: SetReport<'_>) -> Option<Decision> {
+fn decision(from: SetReport<'_>, to: SetReport<'_>) -> Option<ChangeDecision> {
     let (first, seal) = decided(from, to)?;
     let has_begun = to
         .agreed()
         .is_some_and(|it| it.id == first.id && it.set == first.set && it.epoch >= first.epoch);
-    Some(Decision { first, seal, has_begun })
+    Some(ChangeDecision { first, seal, has_begun })
 }
 
 fn decided(from: SetReport<'_>, to: SetReport<'_>) -> Option<(Deployment, u64)> {
@@ -308,7 +308,7 @@ mod tests {
         nodes.split(' ').enumerate().map(look).collect()
     }
 
-    struct Row<'a> {
+    struct ChangeRow<'a> {
         what: &'a str,
         agreements: Vec<Deployment>,
         nodes: &'a str,
@@ -325,8 +325,8 @@ mod tests {
         [nodes, next_nodes]: [&'a str; 2],
         now: SetNow,
         known: (u64, SetNow),
-    ) -> Row<'a> {
-        Row { what, agreements: agreements.into(), nodes, next_nodes, now, known }
+    ) -> ChangeRow<'a> {
+        ChangeRow { what, agreements: agreements.into(), nodes, next_nodes, now, known }
     }
 
     #[test]
@@ -448,7 +448,9 @@ mod tests {
                 (0, Unknown),
             ),
         ];
-        for Row { what, agreements, nodes, next_nodes, now, known: (known, to_who_knows) } in rows {
+        for ChangeRow { what, agreements, nodes, next_nodes, now, known: (known, to_who_knows) } in
+            rows
+        {
             let (from, to) = (looks(nodes, &agreements), looks(next_nodes, &agreements));
             let (voters_from, voters_to) = (voters(from.len()), voters(to.len()));
             let survey = |voters, looks| Survey::of_any_phase(voters, looks, "lock:");
