@@ -70,6 +70,13 @@ impl Adoption {
         }
     }
 
+    /// Whether this lock is of a rule that is only audited, and of none that the lock nodes answer.
+    pub(crate) fn leaves(&self, lock: &[u8]) -> bool {
+        let is_left = |rule| !self.mode(rule).is_answered();
+        !self.places_by(lock, is_left).is_empty()
+            && self.places_by(lock, |rule| !is_left(rule)).is_empty()
+    }
+
     /// Whether FLUSHDB and FLUSHALL free the locks of this rule.
     pub(super) fn is_flushed(&self, rule: usize) -> bool {
         let options = self.rules.get(rule).map(|rule| rule.options);

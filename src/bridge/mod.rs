@@ -81,6 +81,11 @@ impl Bridge {
         key.get(self.prefix..).map_or_else(Vec::new, |name| self.adoption.followed_places(name))
     }
 
+    /// Whether the data node alone decides on the lock by now, for adopted commands: its rule is audited.
+    pub(crate) fn leaves(&self, key: &Key) -> bool {
+        key.get(self.prefix..).is_some_and(|name| self.adoption.leaves(name))
+    }
+
     /// The TTL of the keys of a lock with this TTL: the data node may be slow once.
     fn lasts(&self, ttl: Duration) -> Duration {
         ttl_for(ttl, data_key::LIMIT, self.drift_factor)

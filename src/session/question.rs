@@ -66,6 +66,10 @@ impl Asked {
             Ok(asked) => return asked,
             Err(question) => question,
         };
+        let question = match left(question, shared) {
+            Ok(asked) => return asked,
+            Err(question) => question,
+        };
         let engine = &shared.engine;
         if takes_at_once(&question) && engine.paused_for().is_some() {
             let held = NotGranted::Held {
@@ -274,6 +278,31 @@ fn bridged(
         }
         _ => Box::pin(async move { Answer::Look(crossing.look().await) }),
     }))
+}
+
+/// Refuses an adopted command that takes or extends a lock and was judged before its rule stepped to audit:
+/// the lock nodes would grant what the data node, which decides by now, grants to another client. Gives any
+/// other question back.
+fn left(question: Question, shared: &Arc<Shared>) -> Result<Asked, Question> {
+    let key = match &question {
+        Question::Adopt { key, .. } | Question::Renew { key, asker: Asker::Adopted, .. } => key,
+        Question::TakeOver { key, claim, .. } if claim.is_adopted() => key,
+        _ => return Err(question),
+    };
+    if !shared.bridge.as_ref().is_some_and(|bridge| bridge.leaves(key)) {
+        return Err(question);
+    }
+    // Nobody need have the lock: no later command is refused for this one.
+    let held = || {
+        let (remaining, contested, same_token) = (None, true, SameToken::Unknown);
+        Err(NotGranted::Held { remaining, contested, same_token })
+    };
+    let answer = match question {
+        Question::Renew { .. } => Answer::Renew(Ok(None)),
+        Question::TakeOver { .. } => Answer::TakeOver(held()),
+        _ => Answer::Lock(held()),
+    };
+    Ok(Asked::Boxed(Box::pin(async move { answer })))
 }
 
 /// Gives back or extends a lock on both sides that another proxy may have taken on both. Gives any other
