@@ -195,8 +195,8 @@ pub(super) async fn carry_out_by(
         return None;
     }
     // A node of the set before that begins in the next one forgets that it was left, and under which seal. Such
-    // nodes come last, and only where they complete a quorum: until one has begun, whoever is cut off
-    // meanwhile finds the seal on one of them.
+    // nodes come last, and only where they complete a quorum: until the next set has begun, a coordinator that
+    // takes over finds the seal on one of them.
     let is_of_set_before = |seat: &usize| {
         let look = all[*seat].as_ref().ok().map(|answered| &answered.look);
         let marker = look.and_then(SelfReport::marker);
