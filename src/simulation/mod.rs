@@ -28,6 +28,7 @@ mod network;
 mod pools;
 mod reasons;
 mod redis;
+mod step_to_audit;
 mod watched_pair;
 mod world;
 mod writes;
