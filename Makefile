@@ -39,9 +39,9 @@ help:
 	@echo "make docs    all pages as a site: target/book/html/index.html"
 	@echo "make picture the picture of the status page in docs/images, eleven minutes; as root"
 
+# Without what a first build keeps for the next one, which takes a sixth of its time.
 run:
 	@scripts/setup.sh run
-	# What a first build keeps for the next one takes a sixth of its time.
 	CARGO_INCREMENTAL=0 $(CARGO) build --bin lockgate --quiet
 	@exec target/debug/lockgate dev
 
