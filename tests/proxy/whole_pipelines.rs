@@ -248,6 +248,7 @@ fn one_that_still_writes_as_its_data_node_closes_is_not_left_waiting() {
     let proxy = Proxy::start();
     let mut data = proxy.data_client();
     data.cmd(&["SET", "big", &"b".repeat(MB)]);
+    let received = || proxy.metric("lockgate_received_bytes_total", "client");
     for command in [&["PING"][..], &["HELLO", "3"]] {
         let mut client = narrow(proxy.port());
         let Reply::Int(id) = client.cmd(&["CLIENT", "ID"]) else { panic!("no id") };
@@ -259,9 +260,11 @@ fn one_that_still_writes_as_its_data_node_closes_is_not_left_waiting() {
         eventually("the first write is there", || data.cmd(&["EXISTS", "w"]) == Reply::Int(1));
         assert_eq!(data.cmd(&["CLIENT", "KILL", "ID", &id.to_string()]), Reply::Int(1));
         // What is written now goes nowhere, and all of it is taken before anything is read.
+        let (taken, more) = (received(), encode(&["SET", "w", &"w".repeat(MB)]));
         for _ in 0..COUNT {
-            writer.write_all(&encode(&["SET", "w", &"w".repeat(MB)])).unwrap();
+            writer.write_all(&more).unwrap();
         }
+        eventually("it is taken", || received() - taken >= (COUNT * more.len()) as f64);
         let mut rest = Vec::new();
         let read = std::io::Read::read_to_end(client.reader(), &mut rest);
         assert!(read.is_ok() && rest.len() > MB, "{command:?}: {read:?}, {} bytes", rest.len());

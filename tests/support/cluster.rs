@@ -2,7 +2,7 @@
 
 use lockgate::tools::{free_port::free_port, redis_server::RedisServer};
 
-use super::{Client, Proxy, Reply, Setup, eventually, pipeline};
+use super::{Client, Proxy, Reply, Setup, eventually, pipeline, replicates};
 
 /// Number of slots of a cluster.
 const SLOTS: usize = 16384;
@@ -82,10 +82,8 @@ impl Cluster {
                     && text.matches("slave ").count() == masters
             })
         });
-        for index in masters..2 * masters {
-            eventually("the replica is in step", || {
-                cluster.text(index, &["INFO", "replication"]).contains("master_link_status:up")
-            });
+        for index in 0..masters {
+            replicates(cluster.nodes[index].port(), &cluster.key(index, "seen"));
         }
         cluster
     }

@@ -58,6 +58,16 @@ pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
+/// Waits until a replica of this server gets what is written there at once. One that calls itself connected may get
+/// nothing yet: its master holds everything back until the first acknowledgement. `key` is not there afterwards.
+pub fn replicates(master: u16, key: &str) {
+    let mut client = Client::connect(master);
+    eventually("a replica has acknowledged a write", || {
+        let replies = client.pipe(&[&["SET", key, "0"], &["DEL", key], &["WAIT", "1", "100"]]);
+        matches!(replies[2], Reply::Int(1..))
+    });
+}
+
 /// How many rounds of a race to run: so many, times LOCKGATE_ROUNDS, which `make races` sets.
 pub fn rounds(count: usize) -> usize {
     let times = std::env::var("LOCKGATE_ROUNDS").map(|times| times.parse().expect("a number"));

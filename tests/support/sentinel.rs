@@ -4,7 +4,7 @@ use std::{io::Write as _, net::TcpListener};
 
 use lockgate::tools::{redis_server::RedisServer, sentinel_server::SentinelServer};
 
-use super::{Client, LIMIT, Reply, eventually};
+use super::{Client, LIMIT, Reply, eventually, replicates};
 
 /// The name that Sentinels have for their master.
 pub const MASTER: &str = "mymaster";
@@ -108,9 +108,7 @@ impl Watched {
         // A Sentinel takes a replica that calls itself a master for a former master, and makes it a
         // replica again, if it hears of no failover within four such periods.
         watched.set_periods("2000");
-        eventually("the replica is in step", || {
-            watched.replica_client().cmd(&["ROLE"]).is_in_step()
-        });
+        replicates(watched.master.port(), "seen");
         watched
     }
 
@@ -150,13 +148,6 @@ impl Watched {
         eventually("the failover begins", || {
             client.cmd(&["SENTINEL", "FAILOVER", MASTER]) == Reply::ok()
         });
-    }
-}
-
-impl Reply {
-    /// Whether this answer to ROLE is that of a replica which has all that its master has.
-    fn is_in_step(&self) -> bool {
-        matches!(self, Reply::Array(role) if role.get(3) == Some(&Reply::bulk("connected")))
     }
 }
 
