@@ -110,7 +110,7 @@ fn what_cannot_change_is_named_and_stays() {
     }
     let page = proxy.http("/readyz");
     assert!(page.starts_with("HTTP/1.1 200"), "{page}");
-    let told = " in the file is not what this process goes by: ";
+    let told = " in the file, as it was read last, is not what this process goes by: ";
     for (key, why) in [
         ("io_threads", "needs a restart or an upgrade"),
         ("locks.max_ttl", "needs a restart or an upgrade"),

@@ -324,7 +324,7 @@ impl PageSource {
         }
         for (key, why) in self.not_taken.lock().iter() {
             lines.problem(format!(
-                "configuration: {key} in the file is not what this process goes by: {why}"
+                "configuration: {key} in the file, as it was read last, is not what this process goes by: {why}"
             ));
         }
         for weakened in self.weakened.lock().iter() {
