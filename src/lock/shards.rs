@@ -95,7 +95,7 @@ pub(in crate::lock) struct Shards {
     custody: Mutex<Custody>,
     /// The number of slots in doubt.
     doubtful: AtomicUsize,
-    /// Who decides on votes.
+    /// Decides which shards lack no lock.
     judge: OnceLock<Box<dyn ShardJudge>>,
     /// Places whose shards the next look exchanges, as the lock nodes have agreed otherwise.
     moves: Mutex<BTreeMap<usize, usize>>,
@@ -106,10 +106,10 @@ pub(in crate::lock) struct Shards {
     metrics: LockClusterMetrics,
 }
 
-/// Who decides which shards vote.
+/// Decides which shards lack no lock.
 pub(in crate::lock) trait ShardJudge: Send + Sync {
-    /// Whether the shard on a place votes now.
-    fn votes(&self, place: usize) -> bool;
+    /// Whether the shard on a place lacks no lock that it is to have, in slots that are not in doubt.
+    fn has_all(&self, place: usize) -> bool;
     /// The time after which no lock is held any more that any shard may have forgotten.
     fn longest_wait(&self) -> Duration;
 }
@@ -118,7 +118,7 @@ pub(in crate::lock) trait ShardJudge: Send + Sync {
 struct NothingHeld;
 
 impl ShardJudge for NothingHeld {
-    fn votes(&self, _place: usize) -> bool {
+    fn has_all(&self, _place: usize) -> bool {
         false
     }
 
@@ -198,7 +198,7 @@ impl Shards {
         self.slots.load().iter().any(|place| *place != NOBODY)
     }
 
-    /// Has `judge` asked which shards vote, from now on.
+    /// Has `judge` asked which shards lack no lock, from now on.
     pub(super) fn judge_by(&self, judge: impl ShardJudge + 'static) {
         let _ = self.judge.set(Box::new(judge));
     }
@@ -372,8 +372,8 @@ impl Shards {
         };
         self.ask_node_timeout(memory).await;
         // By the places on which the shards were until now.
-        let votes = |place: usize| self.judge.get().is_some_and(|judge| judge.votes(place));
-        let voting = memory.seats.iter().filter(|(_, place)| votes(**place));
+        let has_all = |place: usize| self.judge.get().is_some_and(|judge| judge.has_all(place));
+        let voting = memory.seats.iter().filter(|(_, place)| has_all(**place));
         let voting: HashSet<String> = voting.map(|(id, _)| id.clone()).collect();
         self.seat(&masters, &where_is, memory).await;
         let (mut table, mut problem) = (vec![NOBODY; usize::from(SLOTS)], None);

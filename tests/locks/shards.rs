@@ -503,6 +503,13 @@ fn a_slot_moved_away_from_a_promoted_shard_is_not_granted_before_its_wait_is_ove
     let is_told = || late.http("/readyz").contains("2 slots are in doubt");
     eventually("it is told", is_told);
     for key in [&seen, &unseen] {
+        let who = late.client().cmd(&["LOCKGATE", "LOCK", key]);
+        assert!(
+            is_told() && who.error_text().contains("quarantined"),
+            "{key} is not free: {who:?}"
+        );
+    }
+    for key in [&seen, &unseen] {
         let again = granted_at(&mut late.client(), key);
         assert!(again >= until, "{key} granted twice: {:?} too early", until - again);
     }

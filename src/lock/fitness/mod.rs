@@ -5,7 +5,7 @@
 //!   on a quorum, `init` writes the first markers, `refusal` says which markers keep a node out for
 //!   good.
 //! - `change`: other lock nodes take the place of these, while proxies run.
-//! - `standing`: the part of that which a connection obeys.
+//! - `standing`: the part of that which a connection obeys; `right`: what may be asked of the node.
 //! - `clocks`: nodes' clocks, which must not jump.
 //! - `fault`: the faults of nodes; `inspect` looks for them now and then, `pace` finds slow nodes.
 
@@ -19,6 +19,7 @@ pub(super) mod look;
 pub(super) mod marker;
 pub(super) mod pace;
 pub(super) mod refusal;
+pub(super) mod right;
 pub(super) mod round;
 mod seats;
 pub(super) mod standing;

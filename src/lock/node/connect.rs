@@ -28,6 +28,7 @@ use crate::{
             marker::OLD_MARKER,
             round::{catch_up, write_note},
         },
+        operation::Absence,
         reply, scripts,
         stations::Station,
         whereabouts::Whereabouts,
@@ -85,6 +86,7 @@ impl ManageConnection for LinkManager {
             }
         };
         let (failing, watching, moving) = (weak.clone(), weak.clone(), weak.clone());
+        let asked = weak.clone();
         let side = NodeSide {
             node: node.voter,
             station,
@@ -93,6 +95,10 @@ impl ManageConnection for LinkManager {
             standing: node.standing.clone(),
             drift_factor: node.drift_factor,
             dialect: node.dialect,
+            may_lack: Box::new(move |key| match asked.upgrade() {
+                Some(node) => node.may_lack(key),
+                None => Some(Absence::Down),
+            }),
             on_clock: Box::new(move |sight| {
                 if let Some(node) = watching.upgrade() {
                     node.saw_clock(sight);

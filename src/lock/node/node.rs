@@ -27,6 +27,7 @@ use crate::{
             fault::Fault,
             inspect::Inspected,
             look::SelfReport,
+            right::Right,
             standing::NodeStanding,
         },
         metrics::NodeMetrics,
@@ -207,7 +208,7 @@ impl Node {
             let why = if quarantined { Absence::Quarantined } else { Absence::Down };
             return operation.vote(self.voter, Vote::Missing(why));
         };
-        if let Some(why) = self.refuses(&state, operation) {
+        if let Some(why) = self.right_on(&state, &operation.key).refuses(operation) {
             // The node may still give the giver's lock back.
             if let Some(release) = operation.late_release() {
                 link.send(Queued::Operation(Arc::new(release)));
@@ -252,23 +253,35 @@ impl Node {
         let _ = self.again.set(Box::new(again));
     }
 
-    /// Why the node must not be asked this, though it is connected.
-    fn refuses(&self, state: &NodeState, operation: &Operation) -> Option<Absence> {
-        let kind = operation.kind;
-        let may_ask = || !self.waits_alone() || operation.may_ask_alone();
-        let waits = self.waits().filter(|_| kind.grants() || !may_ask());
-        let paused = || (kind.grants() && self.is_paused()).then_some(Absence::Paused);
-        let waits = waits.or_else(paused);
-        let is_doubtful = || match self.address.cluster() {
-            Some(shards) => kind.grants() && shards.is_doubtful(&operation.key),
-            None => false,
+    /// What may be asked of the connected node about the lock at `key`.
+    fn right_on(&self, state: &NodeState, key: &Key) -> Right {
+        let in_doubt = || {
+            let shards = self.address.cluster()?;
+            shards.is_doubtful(key).then_some(Absence::Quarantined)
         };
-        let waits = waits.or_else(|| is_doubtful().then_some(Absence::Quarantined));
-        let counts = || !kind.is_proven() || self.is_confirmed(state);
-        waits.or_else(|| (!counts()).then_some(Absence::Unconfirmed))
+        let kept_from = self.kept_from().or_else(in_doubt);
+        Right::of(kept_from, self.is_confirmed(state), self.waits_alone())
     }
 
-    /// Whether votes of the connected Redis count.
+    /// What may be asked of the connected node, in a cluster about locks in slots that are not in doubt.
+    fn right(&self, state: &NodeState) -> Right {
+        Right::of(self.kept_from(), self.is_confirmed(state), self.waits_alone())
+    }
+
+    /// What keeps the node from granting.
+    fn kept_from(&self) -> Option<Absence> {
+        if self.standing.waits.load(Ordering::Acquire) {
+            Some(Absence::Quarantined)
+        } else if self.standing.jumped.load(Ordering::Acquire) {
+            Some(Absence::Jumped)
+        } else if self.is_paused() {
+            Some(Absence::Paused)
+        } else {
+            None
+        }
+    }
+
+    /// Whether votes of the connected Redis count, by its Sentinels or its cluster.
     fn is_confirmed(&self, state: &NodeState) -> bool {
         state.at.as_ref().is_none_or(|there| self.address.is_confirmed(there))
     }
@@ -315,21 +328,15 @@ impl Node {
         self.admissions.is_alone() && self.standing.waits.load(Ordering::Acquire)
     }
 
-    /// Whether the node may grant now.
-    pub(super) fn votes(&self) -> bool {
+    /// Whether the node lacks no lock that it is to have. It may be paused.
+    pub(super) fn has_all(&self) -> bool {
         let state = self.state.lock();
-        state.link.is_some() && self.waits().is_none() && self.is_confirmed(&state)
+        state.link.is_some() && self.right(&state).may_lack().is_none()
     }
 
-    /// Why the node must not grant, though it is connected.
-    fn waits(&self) -> Option<Absence> {
-        if self.standing.waits.load(Ordering::Acquire) {
-            Some(Absence::Quarantined)
-        } else if self.standing.jumped.load(Ordering::Acquire) {
-            Some(Absence::Jumped)
-        } else {
-            None
-        }
+    /// Why the node is not believed that the lock at `key` is free.
+    pub(super) fn may_lack(&self, key: &Key) -> Option<Absence> {
+        self.right_on(&self.state.lock(), key).may_lack()
     }
 
     fn is_paused(&self) -> bool {
@@ -464,7 +471,7 @@ impl Node {
         let missing = self.send_held_back(&mut state, link, held_back);
         drop(state);
         self.stands(releases);
-        if self.waits().is_some() || self.is_paused() {
+        if self.kept_from().is_some() {
             // It votes on nothing, but keeps the locks that are put back.
             self.tell_of_return();
         }
@@ -488,7 +495,7 @@ impl Node {
         let Some((_, held_back)) = held_back else { return Vec::new() };
         let mut missing = Vec::new();
         for operation in held_back {
-            let waits = self.refuses(state, &operation);
+            let waits = self.right_on(state, &operation.key).refuses(&operation);
             let is_wanted = !operation.kind.is_proven() || operation.is_wanted(self.voter, &[]);
             if waits.is_some() || !is_wanted {
                 // The node may still give the giver's lock back.
@@ -718,14 +725,13 @@ impl Node {
     /// The node's state now.
     pub(super) fn status(&self) -> NodeStatus {
         let state = self.state.lock();
-        let stands = state.link.is_some()
-            && !self.standing.waits.load(Ordering::Acquire)
-            && !self.standing.jumped.load(Ordering::Acquire)
-            && !self.is_paused();
-        let up = stands && self.is_confirmed(&state);
-        let (reason, unfit) = match stands && !up {
-            true => (self.unconfirmed(), Some(Fault::Unconfirmed)),
-            false => (state.reason(), state.unfit),
+        let right = state.link.is_some().then(|| self.right(&state));
+        let up = right == Some(Right::Vote);
+        let (reason, unfit) = match right {
+            Some(Right::Nothing(Absence::Unconfirmed)) => {
+                (self.unconfirmed(), Some(Fault::Unconfirmed))
+            }
+            _ => (state.reason(), state.unfit),
         };
         let reason = (!up).then_some(reason);
         let pace = &self.metrics.pace;

@@ -523,7 +523,7 @@ fn routes(all: &[Arc<Node>]) -> Box<[VoterRoute]> {
     of_voter.map(route).collect()
 }
 
-/// Tells those who follow a cluster which of its shards vote.
+/// Tells those who follow a cluster which of its shards lack no lock.
 struct JudgeOfShards {
     /// By the places of the shards. They know who follows the cluster.
     nodes: Vec<Weak<Node>>,
@@ -531,8 +531,8 @@ struct JudgeOfShards {
 }
 
 impl ShardJudge for JudgeOfShards {
-    fn votes(&self, place: usize) -> bool {
-        self.nodes.get(place).and_then(Weak::upgrade).is_some_and(|node| node.votes())
+    fn has_all(&self, place: usize) -> bool {
+        self.nodes.get(place).and_then(Weak::upgrade).is_some_and(|node| node.has_all())
     }
 
     fn longest_wait(&self) -> Duration {

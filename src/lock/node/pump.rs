@@ -29,6 +29,7 @@ use super::{
 };
 use crate::{
     clock::{Instant, millis},
+    key::Key,
     lock::{
         alarm::Alarm,
         fitness::{
@@ -64,6 +65,8 @@ const PROVEN_TOGETHER: usize = 32;
 type Callback<What> = Box<dyn Fn(What) + Send>;
 /// A function that is told of an operation.
 type OnError = dyn Fn(&Arc<Operation>) + Send;
+/// Returns why a node may lack the lock at a key.
+type MayLack = dyn Fn(&Key) -> Option<Absence> + Send;
 
 /// The parts of a node that its connection needs.
 pub(super) struct NodeSide {
@@ -77,6 +80,8 @@ pub(super) struct NodeSide {
     /// `locks.drift_factor`.
     pub(super) drift_factor: f64,
     pub(super) dialect: Dialect,
+    /// Why the node is not believed that the lock at a key is free.
+    pub(super) may_lack: Box<MayLack>,
     /// Told each sight of the node's clock. `None`: the node does not tell its TIME.
     pub(super) on_clock: Callback<Option<Sight>>,
     /// Told a release or a hand-over that the node has answered with an error.
@@ -461,13 +466,12 @@ impl Pump {
                     let (_, token) = reply::look(frame)?;
                     operation.heard_of_holder(self.side.node, token);
                 }
-                // A node that waits is asked who holds a lock, as what it has counts: only what it
-                // lacks does not.
+                // What a node has that may lack locks counts; that it lacks one does not.
                 if operation.kind == Kind::Look
                     && operation.kind.says_free(vote)
-                    && self.side.standing.waits.load(Ordering::Acquire)
+                    && let Some(why) = (self.side.may_lack)(&operation.key)
                 {
-                    vote = Vote::Missing(Absence::Quarantined);
+                    vote = Vote::Missing(why);
                 }
                 if self.is_late {
                     self.count_if_late(&operation, at);
