@@ -79,7 +79,7 @@ pub const LOG_LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "o
 pub const OTHER_KEYS: &str = "other";
 /// Tells an operator how a deployment gets other lock nodes, or another prefix.
 pub const OTHER_NODES: &str = "For other lock nodes: locks.next_nodes, and lockgate nodes (docs/operations.md). \
-    For another prefix, or from or to Sentinels or a cluster: stop all proxies, wait for the longest TTL, DEL lockgate:deployment lockgate:node lockgate:copied on all nodes, lockgate init with the \
+    For another prefix, or from or to Sentinels or a cluster: stop all proxies, wait for the longest TTL, DEL lockgate:deployment lockgate:copied on all nodes, lockgate init with the \
     new file, start all proxies with it";
 
 /// The longest file accepted, in bytes.

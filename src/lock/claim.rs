@@ -22,7 +22,7 @@ impl Claim {
     /// commands may end that.
     pub(crate) const PAST_THE_NODES: Claim = Claim(ADOPTED);
 
-    /// Stands for the claim of a grant whose node stores none: it was made past Lockgate, or by version 0.1.
+    /// Stands for the claim of a grant whose node stores none: it was made past Lockgate.
     pub(crate) const NOT_STORED: Claim = Claim(1);
 
     /// A claim that no other grant has.
@@ -52,8 +52,7 @@ impl Claim {
         self.0 >= ENDLESS
     }
 
-    /// Reads a claim as a node tells it. Returns `None` if the node stores none, or one of version
-    /// 0.1.
+    /// Reads a claim as a node tells it. Returns `None` if the node stores none.
     pub(super) fn read(number: i64) -> Option<Claim> {
         u64::try_from(number).ok().filter(|number| (FIRST..END).contains(number)).map(Claim)
     }

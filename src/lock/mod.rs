@@ -78,7 +78,7 @@ pub use fitness::{
 };
 pub(crate) use fitness::{
     inspect::{faults_of, refusal_of_writes},
-    marker::{LONGEST, MARKER, OLD_MARKER, SEATS, text_of},
+    marker::{LONGEST, MARKER, SEATS, text_of},
     refusal::diagnose,
 };
 pub(crate) use jitter::jittered;

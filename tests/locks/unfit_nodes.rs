@@ -393,27 +393,6 @@ fn a_node_of_another_deployment_is_named() {
     proxy.client().cmd(&["LOCK", "k", "t", "PX", "1000"]).grant();
 }
 
-#[test]
-fn nodes_of_the_version_before_are_taken_over_without_a_wait() {
-    let nodes = nodes(3, &[]);
-    for node in &nodes {
-        let mut client = Client::connect(node.port());
-        let Reply::Bulk(info) = client.cmd(&["INFO", "server"]) else { panic!() };
-        let info = String::from_utf8(info).unwrap();
-        let run_id = info.lines().find_map(|line| line.strip_prefix("run_id:")).unwrap().to_owned();
-        client.cmd(&["SET", "lockgate:node", &run_id]);
-    }
-    let settings =
-        format!("data: {}\nlocks:\n  nodes: [{}]\n", nodes[0].url(), urls(&nodes).join(", "));
-    assert!(support::init(&settings, &[]).contains("0.1"));
-    let begun = Instant::now();
-    let proxy = Proxy::with().node_urls(&urls(&nodes)).start();
-    all_up(&proxy, 3);
-    proxy.client().cmd(&["LOCK", "k", "t", "PX", "1000"]).grant();
-    // The `max_ttl` of this deployment is a minute.
-    assert!(begun.elapsed() < Duration::from_secs(50));
-}
-
 /// Takes and gives back locks until `end`. Returns the number of locks, and all errors.
 fn lock_often(port: u16, name: &str, end: &AtomicBool) -> (usize, Vec<String>) {
     let mut client = Client::connect(port);

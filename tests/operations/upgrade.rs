@@ -103,6 +103,21 @@ impl Process {
     fn is_alive(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }
+
+    /// Reads the first line that a process with this configuration says to the one that it is to replace.
+    fn hello(config: &Path) -> Vec<u8> {
+        let other = Place::new();
+        let text = fs::read_to_string(config).unwrap();
+        let lines = text.lines().filter(|line| !line.starts_with("upgrade_socket: "));
+        let lines = lines.collect::<Vec<_>>().join("\n");
+        let line = format!("upgrade_socket: {}", other.socket().display());
+        let config = other.write("lockgate.yaml", &format!("{lines}\n{line}\n"));
+        let listener = UnixListener::bind(other.socket()).unwrap();
+        let _new = Process::start(&other, &config, &["--upgrade"]);
+        let mut hello = Vec::new();
+        BufReader::new(listener.accept().unwrap().0).read_until(b'\n', &mut hello).unwrap();
+        hello
+    }
 }
 
 impl Drop for Process {
@@ -495,6 +510,7 @@ fn the_grace_of_a_process_that_was_replaced_has_an_end() {
 fn strange_peers_on_the_upgrade_socket_harm_nothing() {
     let place = Place::new();
     let mut proxy = place.setup().start();
+    let hello = Process::hello(&proxy.config_file());
     let peer = || {
         let stream = UnixStream::connect(place.socket()).unwrap();
         stream.set_read_timeout(Some(LIMIT)).unwrap();
@@ -511,20 +527,20 @@ fn strange_peers_on_the_upgrade_socket_harm_nothing() {
     words.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
     ended(words);
     let mut older = peer();
-    older.write_all(b"lockgate-upgrade 0\n").unwrap();
+    older.write_all(b"lockgate-upgrade 1\n").unwrap();
     ended(older);
     drop(peer());
     // One that takes the sockets and leaves, one that says nothing, one that takes them
     // and says something else.
     let mut leaving = peer();
-    leaving.write_all(b"lockgate-upgrade 1\n").unwrap();
+    leaving.write_all(&hello).unwrap();
     let mut head = [0; 16];
     leaving.read_exact(&mut head).unwrap();
     assert_eq!(&head, b"sockets 2 ready ");
     drop(leaving);
     ended(peer());
     let mut lying = peer();
-    lying.write_all(b"lockgate-upgrade 1\nREADY!\n").unwrap();
+    lying.write_all(&[&hello[..], b"READY!\n"].concat()).unwrap();
     ended(lying);
     assert_eq!(proxy.client().cmd(&["PING"]), Reply::simple("PONG"));
     eventually("each was told of", || proxy.log().matches("did not take over").count() == 7);
@@ -564,10 +580,6 @@ fn a_proxy_that_does_not_know_what_it_says_is_not_taken_over() {
             stream.write_all(answer.as_bytes()).unwrap();
         };
         says("lockgate-upgrade 2 ");
-        // A proxy that hangs up is asked again as version 0.1 wants it.
-        if answer.is_empty() {
-            says("lockgate-upgrade 1\n");
-        }
         assert!(!new.wait().success());
         assert!(new.log().contains(expected), "{answer:?}: {}", new.log());
         assert!(TcpStream::connect(("127.0.0.1", port)).is_err());
@@ -667,7 +679,6 @@ fn a_proxy_that_knows_no_fronts_is_asked_as_it_wants() {
         // A proxy that hangs up may be of an earlier version.
         if !answer.contains("fronts") && !answer.contains("welcome") {
             says("lockgate-upgrade 2 ", "");
-            says("lockgate-upgrade 1\n", "");
         }
         assert!(!new.wait().success());
         assert!(new.log().contains(expected), "{answer:?}: {}", new.log());
@@ -786,16 +797,4 @@ fn an_upgrade_by_which_two_could_hold_one_lock_is_refused() {
     assert!(proxy.is_alive());
     let mut client = proxy.client();
     assert_eq!(client.cmd(&["LOCK", "job", "b", "PX", "1000"]), Reply::NullArray);
-}
-
-#[test]
-fn a_process_that_tells_nothing_of_itself_takes_over_as_in_version_0_1() {
-    let place = Place::new();
-    let proxy = place.setup().start();
-    let mut stream = UnixStream::connect(place.socket()).unwrap();
-    stream.write_all(b"lockgate-upgrade 1\n").unwrap();
-    let mut line = String::new();
-    BufReader::new(stream).read_line(&mut line).unwrap();
-    assert!(line.starts_with("sockets ") && line.ends_with("ready yes\n"), "{line}");
-    drop(proxy);
 }

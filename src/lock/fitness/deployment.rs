@@ -61,7 +61,7 @@ use tracing::{info, warn};
 
 use super::{
     fault::Fault,
-    look::{MarkerFound, SelfReport},
+    look::SelfReport,
     marker::{Deployment, Identity, KnownSet, Marker, NOTE, Seat},
     refusal::{FORGOTTEN, Place, refusal},
     round::{self, MarkerWrite, Way},
@@ -626,26 +626,16 @@ impl Admissions {
         now: Instant,
     ) -> Option<Duration> {
         #[cfg(test)]
-        if NEW_IF_BARE.get() && look.marker == MarkerFound::Nothing {
+        if NEW_IF_BARE.get() && look.is_bare() {
             return Some(Duration::ZERO);
         }
         let who = look.identity()?;
         #[cfg(feature = "planted")]
-        if look.marker == MarkerFound::Nothing
-            && std::env::var("LOCKGATE_PLANT").is_ok_and(|fault| fault == "blank")
-        {
+        if look.is_bare() && std::env::var("LOCKGATE_PLANT").is_ok_and(|fault| fault == "blank") {
             return Some(Duration::ZERO);
         }
         let newest = state.survey.as_ref().and_then(|survey| survey.newest.as_ref());
         let known = state.current.as_deref().or(newest);
-        if newest.is_none()
-            && look.marker == MarkerFound::Nothing
-            && look.old_marker == look.run_id
-            && state.survey.is_some()
-        {
-            // A proxy of version 0.1 has admitted the node, and none of this version has yet.
-            return Some(Duration::ZERO);
-        }
         let needed = known.map_or(0, |known| match known.deployment.seats[index] {
             Seat::Blank(since) | Seat::Waiting(_, since) => since,
             Seat::Filled(_) => known.deployment.epoch,

@@ -61,7 +61,7 @@ pub enum InitError {
 /// the deployment's id. Must be called inside a tokio runtime.
 ///
 /// # Errors
-/// If a node cannot be reached, must not vote, or has a marker, even one of version 0.1.
+/// If a node cannot be reached, must not vote, or has a marker.
 pub async fn initialise(config: &LocksConfig) -> Result<String, InitError> {
     let connector = connector_to_nodes(config);
     let voters = Voters::new(config);
@@ -153,10 +153,6 @@ fn marker_of(look: &SelfReport) -> Option<String> {
             marker.deployment.id
         )),
         MarkerFound::Other => Some("has something else at lockgate:deployment".into()),
-        MarkerFound::Nothing if look.old_marker.is_some() => Some(
-            "is in use by proxies of version 0.1 (lockgate:node), from which it is taken over"
-                .into(),
-        ),
         MarkerFound::Nothing => None,
     }
 }

@@ -12,7 +12,7 @@ use tokio::{
 
 use super::{
     fault::Fault,
-    marker::{BALLOT, Identity, LONGEST, MARKER, Marker, NOTE, Note, OLD_MARKER, SEATS, text_of},
+    marker::{BALLOT, Identity, LONGEST, MARKER, Marker, NOTE, Note, SEATS, text_of},
 };
 use crate::{
     cluster::node,
@@ -107,8 +107,6 @@ pub(in crate::lock) struct SelfReport {
     pub(in crate::lock) election: Option<u64>,
     /// Whether the node is no replica.
     pub(in crate::lock) is_master: bool,
-    /// The `run_id` that a proxy of version 0.1 has admitted.
-    pub(in crate::lock) old_marker: Option<String>,
     /// The marker, or what lies in its place.
     pub(in crate::lock) marker: MarkerFound,
     /// The largest ballot that the node has promised, and that of its marker; empty: none.
@@ -133,6 +131,11 @@ pub(in crate::lock) enum MarkerFound {
 }
 
 impl SelfReport {
+    /// Whether nothing lies where the marker would.
+    pub(in crate::lock) fn is_bare(&self) -> bool {
+        self.marker == MarkerFound::Nothing
+    }
+
     /// What a node tells of itself by INFO server and INFO replication.
     pub(in crate::lock) fn of_info(server: &[u8], replication: &[u8]) -> SelfReport {
         SelfReport {
@@ -274,7 +277,7 @@ pub(in crate::lock) fn encode_look(out: &mut Vec<u8>, station: Station) {
     encode::command(out, &[b"INFO", b"server"]);
     encode::command(out, &[b"INFO", b"replication"]);
     encode::command(out, &[b"TIME"]);
-    for key in [BALLOT, MARKER, LONGEST, SEATS, NOTE, BALLOT, OLD_MARKER, MAX_TTL] {
+    for key in [BALLOT, MARKER, LONGEST, SEATS, NOTE, BALLOT, MAX_TTL] {
         encode::command(out, &[b"GET", &station.key(key)]);
     }
 }
@@ -332,7 +335,6 @@ async fn read_one_look(
     if let Some((promised, accepted)) = ballots.as_deref().and_then(|two| two.split_once(' ')) {
         (look.promised, look.accepted) = (promised.into(), accepted.into());
     }
-    look.old_marker = read_text(stream, received, "GET lockgate:node").await?;
     // An ACL may refuse this key: then other nodes and proxies tell.
     if let OwnedFrame::BulkString(text) = read_reply(stream, received).await? {
         let millis = String::from_utf8_lossy(&text).parse().unwrap_or_default();

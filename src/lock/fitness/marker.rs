@@ -36,9 +36,6 @@ use crate::{
 
 /// The key that says which node sits on which seat.
 pub(crate) const SEATS: &[u8] = b"lockgate:seats";
-/// The key at which version 0.1 notes the `run_id` that it admitted. It is still written, so that
-/// proxies of that version admit the node too.
-pub(crate) const OLD_MARKER: &[u8] = b"lockgate:node";
 /// The key that says since when a node waits: `<run_id> <replication id> <epoch> <µs>`.
 pub(in crate::lock) const NOTE: &[u8] = b"lockgate:since";
 /// The key of the ballots that a node has promised and accepted.

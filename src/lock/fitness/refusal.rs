@@ -4,7 +4,7 @@ use super::{
     change::COPIED,
     fault::Fault,
     look::{MarkerFound, SelfReport},
-    marker::{MARKER, Marker, OLD_MARKER, Phase},
+    marker::{MARKER, Marker, Phase},
     seats::fits,
 };
 use crate::{
@@ -29,7 +29,7 @@ pub(super) struct Place<'a> {
 pub(super) fn keys_of_marker(station: Station) -> String {
     // A cluster has no copies: its lock nodes cannot be changed.
     let copied = (station == Station::Plain).then_some(COPIED);
-    let keys = [MARKER, OLD_MARKER].into_iter().chain(copied).map(|name| station.key(name));
+    let keys = std::iter::once(MARKER).chain(copied).map(|name| station.key(name));
     keys.map(|key| String::from_utf8_lossy(&key).into_owned()).collect::<Vec<_>>().join(" ")
 }
 
@@ -109,14 +109,13 @@ pub(super) fn refusal(
     })
 }
 
-/// Finds the fault that keeps a node from voting now, as far as the node alone tells: by its values
-/// of [`MARKER`](super::marker::MARKER) and [`OLD_MARKER`](super::marker::OLD_MARKER). For
-/// `lockgate doctor`.
+/// Finds the fault that keeps a node from voting now, as far as the node alone tells: by its value of
+/// [`MARKER`](super::marker::MARKER). For `lockgate doctor`.
 pub(crate) fn diagnose(
     config: &LocksConfig,
     index: usize,
     (run_id, replication_id, election): (&str, &str, Option<u64>),
-    [marker, old]: [Option<&str>; 2],
+    marker: Option<&str>,
 ) -> Option<(Fault, String)> {
     let present = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
     let look = SelfReport {
@@ -124,7 +123,6 @@ pub(crate) fn diagnose(
         replication_id: present(replication_id),
         election,
         is_master: true,
-        old_marker: old.map(str::to_owned),
         marker: marker.map_or(MarkerFound::Nothing, |text| {
             Marker::parse(text).map_or(MarkerFound::Other, MarkerFound::Marker)
         }),
@@ -151,11 +149,8 @@ pub(crate) fn diagnose(
         return Some(refusal);
     }
     let Some(marker) = look.marker() else {
-        let taken_over = look.old_marker == look.run_id;
-        return (!taken_over).then(|| {
-            let why = "it has no marker: it was restarted, emptied or is new".to_owned();
-            (Fault::Quarantined, why)
-        });
+        let why = "it has no marker: it was restarted, emptied or is new".to_owned();
+        return Some((Fault::Quarantined, why));
     };
     let is_named =
         fits(marker, index, &voters, &config.prefix) && marker.deployment.names(index, &who);

@@ -48,7 +48,7 @@ pub(super) struct Survey {
     pub(super) gone: Vec<bool>,
     /// The longest PX that any of the nodes has stored.
     pub(super) longest: Duration,
-    /// Whether every node has answered, and none has a marker, even one of version 0.1.
+    /// Whether every node has answered, and none has a marker.
     pub(super) is_blank: bool,
     /// The largest ballot promised.
     pub(super) promised: String,
@@ -216,16 +216,13 @@ impl Survey {
             };
             intact[*seat] = look.is_master && look.identity().is_some_and(|who| named(&who));
         }
-        let is_bare = |look: &SelfReport| {
-            look.marker == super::look::MarkerFound::Nothing && look.old_marker.is_none()
-        };
         Survey {
             gone: (0..nodes).map(is_gone).collect(),
             committed,
             newest,
             intact,
             longest: ours.iter().map(|(.., m)| m.longest).max().unwrap_or_default(),
-            is_blank: looks.iter().all(|look| look.as_ref().is_some_and(is_bare)),
+            is_blank: looks.iter().all(|look| look.as_ref().is_some_and(SelfReport::is_bare)),
             promised: looks.iter().flatten().map(|l| l.promised.clone()).max().unwrap_or_default(),
             ours: id,
             ids,

@@ -25,7 +25,6 @@ use crate::{
                 CONNECT_LIMIT, ConnectError, SelfReport, encode_greeting, encode_look,
                 find_station, look_again, read_look, read_reply, send, within_limit,
             },
-            marker::OLD_MARKER,
             round::{catch_up, write_note},
         },
         operation::Absence,
@@ -150,11 +149,6 @@ async fn admit(
         }
         match node.admissions.judge(node.index, &look) {
             Judgement::Admitted(generation) => {
-                if let Some(run_id) =
-                    look.run_id.clone().filter(|id| Some(id) != look.old_marker.as_ref())
-                {
-                    within_limit(mark(stream, look.station, &run_id)).await?;
-                }
                 return Ok((node, generation));
             }
             Judgement::Refused(fault, why) => return Err(ConnectError::Unfit(fault, why)),
@@ -211,19 +205,6 @@ async fn note_waiting(
         return Ok(());
     }
     write_note(stream, look, epoch, longest).await
-}
-
-/// Notes the admission on the node, for proxies of version 0.1.
-async fn mark(stream: &mut Stream, station: Station, run_id: &str) -> Result<(), ConnectError> {
-    let mut out = Vec::new();
-    encode::command(&mut out, &[b"SET", &station.key(OLD_MARKER), run_id.as_bytes()]);
-    send(stream, &out).await?;
-    match read_reply(stream, &mut Vec::new()).await? {
-        OwnedFrame::Error(error) => {
-            Err(ConnectError::Refused { command: "SET lockgate:node", error })
-        }
-        _ => Ok(()),
-    }
 }
 
 /// A node's answers to the handshake.

@@ -12,9 +12,7 @@
 --         {4, 0} the fence has come to its end.
 -- At KEYS[2] stands "fence claim", or "largest/fence claim" where others' failed
 -- attempts had left a larger fence than the grant's: the next grant's fence must
--- exceed the largest. Claims have sixteen digits. Version 0.1 writes
--- another number for the claim, and "-" for that of a lock that was taken again: it
--- is anybody's who has the token.
+-- exceed the largest. Claims have sixteen digits.
 local found = {redis.call('GET', KEYS[2]), redis.call('GET', 'lockgate:deployment')}
 if found[2] ~= ARGV[7] and ARGV[7] ~= '' then
   return {3, 0}

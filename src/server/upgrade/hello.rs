@@ -13,8 +13,6 @@ pub(super) const HELLO: &str = "lockgate-upgrade 2";
 /// First words of such a process before a Redis Cluster, which asks for the fronts of the nodes too. The
 /// digests are those of [`HELLO`].
 pub(super) const CLUSTER_HELLO: &str = "lockgate-upgrade 3";
-/// First words of version 0.1, without digests.
-pub(super) const OLD_HELLO: &str = "lockgate-upgrade 1";
 /// Said by the old process to one that must not take over, with the reason.
 pub(super) const REFUSED: &str = "refused";
 /// Said by the new process once it can serve.
@@ -77,16 +75,11 @@ impl Common {
         }
     }
 
-    /// Whether keys of the data node are locks.
-    pub(super) fn enforces(&self) -> bool {
-        !self.digests[2].is_empty()
-    }
-
     /// First words, the newest first, for processes that hang up on those they do not know.
     pub(super) fn hellos(&self) -> Vec<String> {
         let [nodes, prefix, adopted] = &self.digests;
         let hello = |version| format!("{version} {nodes} {prefix} {adopted}").trim_end().to_owned();
-        let mut hellos = vec![hello(HELLO), OLD_HELLO.to_owned()];
+        let mut hellos = vec![hello(HELLO)];
         if self.has_fronts {
             hellos.insert(0, hello(CLUSTER_HELLO));
         }
@@ -96,9 +89,6 @@ impl Common {
     /// The keys that differ in another process's first words. Returns `None` if it is no such
     /// process.
     pub(super) fn differences(&self, hello: &str) -> Option<Vec<&'static str>> {
-        if hello == OLD_HELLO {
-            return Some(if self.enforces() { vec!["adopt"] } else { Vec::new() });
-        }
         let told = hello.strip_prefix(HELLO).or_else(|| hello.strip_prefix(CLUSTER_HELLO))?;
         let mut told: Vec<&str> = told.strip_prefix(' ')?.split(' ').collect();
         if told.len() == 2 {
@@ -158,7 +148,7 @@ mod tests {
         let versions = |common: &Common| -> Vec<char> {
             common.hellos().iter().filter_map(|hello| hello.chars().nth(17)).collect()
         };
-        assert_eq!((versions(&cluster), versions(&alone)), (vec!['3', '2', '1'], vec!['2', '1']));
+        assert_eq!((versions(&cluster), versions(&alone)), (vec!['3', '2'], vec!['2']));
         for hello in cluster.hellos() {
             assert_eq!(alone.differences(&hello), Some(vec![]), "{hello}");
         }
@@ -179,7 +169,6 @@ mod tests {
             Some(vec!["locks.nodes", "locks.prefix"]),
             "each node has its seat"
         );
-        assert_eq!(ours.differences(OLD_HELLO), Some(vec![]));
         let adopting = |adopt: &str| {
             let text = format!("locks: {{nodes: ['redis://a:1']}}\nadopt: {adopt}");
             Common::of(&Config::parse(&text, "f", &|_| None).unwrap())
@@ -202,7 +191,6 @@ mod tests {
             assert_eq!(one.differences(&two.hellos()[0]), Some(vec!["adopt"]));
         }
         assert_eq!(enforce.differences(&enforce.hellos()[0]), Some(vec![]));
-        assert_eq!(enforce.differences(OLD_HELLO), Some(vec!["adopt"]));
         let options = "{keys: 'a:*', mode: enforce, blind: as-redis, no_ttl: refuse}";
         assert_eq!(enforce.differences(&adopting(options).hellos()[0]), Some(vec![]), "defaults");
         for option in [
@@ -225,6 +213,7 @@ mod tests {
             "",
             "x",
             HELLO,
+            "lockgate-upgrade 1",
             "lockgate-upgrade 2 a",
             "lockgate-upgrade 4 a b",
             "lockgate-upgrade 2 a b c d",

@@ -25,8 +25,7 @@
 //! ```
 //!
 //! So connections of both are led alike. A process that hangs up on that is asked once more without
-//! it. Version 0.1 says `lockgate-upgrade 1`, without
-//! digests, and understands nothing else; it is asked once more in those words.
+//! it.
 //!
 //! Until `ready` the old process goes on as if nobody had asked, whatever becomes of the new
 //! one.

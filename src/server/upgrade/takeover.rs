@@ -18,7 +18,7 @@ use tokio::{
 use tracing::{info, warn};
 
 use super::{
-    hello::{CLUSTER_HELLO, Common, DONE, HELLO, READY, REFUSED, read_front},
+    hello::{CLUSTER_HELLO, Common, DONE, READY, REFUSED, read_front},
     remains,
     rendezvous::{Rendezvous, is_nobody},
     wire::{MAX_SOCKETS, Wire, bad},
@@ -77,12 +77,6 @@ impl Predecessor {
                 answer.context("it does not answer; perhaps another upgrade is under way")?;
             // Earlier versions hang up on unknown words.
             let is_old = answer.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::UnexpectedEof);
-            if is_old && hello.starts_with(HELLO) && common.enforces() {
-                bail!(
-                    "the running proxy is of a version without adopt's mode enforce, and clients of \
-                     both could hold one lock. Stop it, and start the new one"
-                );
-            }
             asked = Some((answer, wire));
             if !is_old {
                 break;

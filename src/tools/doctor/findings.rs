@@ -443,12 +443,10 @@ pub(super) fn diagnose(index: usize, patient: &Patient, list: &NodeList<'_>) -> 
 /// Finding about the marker of a lock node of a list that votes.
 fn marked(index: usize, patient: &Patient, list: &NodeList<'_>) -> Option<Finding> {
     let identity = (patient.field("run_id"), patient.field("master_replid"), patient.election);
-    let markers = patient.markers.each_ref().map(Option::as_deref);
-    let is_bare = |node: &Result<Patient, String>| {
-        node.as_ref().is_ok_and(|node| node.markers.iter().all(Option::is_none))
-    };
+    let is_bare =
+        |node: &Result<Patient, String>| node.as_ref().is_ok_and(|node| node.marker.is_none());
     let locks = Some(list.locks).filter(|locks| locks.quarantine)?;
-    let (fault, what) = lock::diagnose(locks, index, identity, markers)?;
+    let (fault, what) = lock::diagnose(locks, index, identity, patient.marker.as_deref())?;
     let all_bare = fault == Fault::Quarantined && list.patients.iter().all(is_bare);
     let finding = match fault {
         _ if all_bare && !locks.next_nodes.is_empty() => Finding::grave(

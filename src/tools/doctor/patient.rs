@@ -26,8 +26,8 @@ const TIMING: Duration = Duration::from_secs(1);
 pub(super) struct Patient {
     /// The fields of INFO.
     pub(super) info: HashMap<String, String>,
-    /// The marker of a lock node, and version 0.1's. `None`: the node has none.
-    pub(super) markers: [Option<String>; 2],
+    /// The marker of a lock node. `None`: the node has none.
+    pub(super) marker: Option<String>,
     /// The election by which Sentinels made a lock node the master.
     pub(super) election: Option<u64>,
     /// What the proxies that use this lock node say of themselves.
@@ -173,8 +173,8 @@ async fn question(
         Some((refusal, words(&error)))
     });
     let is_cluster = info.get("cluster_enabled").is_some_and(|told| told == "1");
-    let mut lying: [Option<String>; 4] = [const { None }; 4];
-    let keys = [lock::MARKER, lock::LONGEST, lock::SEATS, lock::OLD_MARKER];
+    let mut lying: [Option<String>; 3] = [const { None }; 3];
+    let keys = [lock::MARKER, lock::LONGEST, lock::SEATS];
     // The data node's user needs no key of Lockgate's.
     for (found, key) in lying.iter_mut().zip(keys).filter(|_| votes) {
         let asked = redis::cmd("GET").arg(key).query_async(connection).await;
@@ -184,9 +184,8 @@ async fn question(
             told => told?,
         };
     }
-    let [first, longest, seats, old] = lying;
+    let [first, longest, seats] = lying;
     let marker = lock::text_of(first.as_deref(), longest.as_deref(), seats.as_deref());
-    let markers = [marker, old];
     let refusal = match votes {
         true => lock::refusal_of_writes(connection).await,
         false => None,
@@ -209,7 +208,7 @@ async fn question(
     let election = None;
     Ok(Patient {
         info,
-        markers,
+        marker,
         election,
         fleet,
         refusal,
