@@ -33,6 +33,10 @@ impl Core {
                 && let Some(special) = desk.owed.next_special()
                 && !self.begin_special(special, bytes[pos])
             {
+                if self.hides() {
+                    self.to_client.push(&bytes[from..pos]);
+                    from = bytes.len();
+                }
                 break;
             }
             if self.desk.view.is_some()

@@ -4,7 +4,7 @@
 use super::*;
 use crate::{
     cluster::table::{FrontTable, ShownAs},
-    config::{ClusterConfig, DataConfig},
+    config::{ClusterConfig, DataConfig, GuardsConfig, WaitAt},
     data::FrontView,
 };
 
@@ -19,6 +19,11 @@ pub(super) fn at_front() -> Pair {
 
 /// As before, with a guard: writes to `g:X` need the lock `g:X`.
 fn guarded_at_front() -> Pair {
+    guarded_with(|_| {})
+}
+
+/// As before, with other settings of the guards.
+fn guarded_with(set: impl FnOnce(&mut GuardsConfig)) -> Pair {
     let mut table = FrontTable::default();
     table.add("a", &["10.0.0.1"], 7000, ShownAs::Front(6001));
     let rule = GuardRule {
@@ -29,6 +34,7 @@ fn guarded_at_front() -> Pair {
     let cluster = ClusterConfig::of(vec!["redis://10.0.0.1:7000".parse().unwrap()]);
     let mut config = Config { data: DataConfig::Cluster(cluster), ..Config::default() };
     config.guards.rules.push(rule);
+    set(&mut config.guards);
     let mut pair = Pair::with(config);
     pair.core.show(Arc::new(FrontView::of(table, "192.0.2.9")));
     pair
@@ -41,7 +47,9 @@ fn lock(pair: &mut Pair) {
     pair.question();
     pair.answer(granted(7));
     pair.reply("$1\r\n7\r\n");
-    pair.at_data();
+    if pair.at_data().contains("WAIT") {
+        pair.reply(":1\r\n");
+    }
     assert!(pair.at_client().starts_with("*3\r\n$1\r\nt\r\n:7\r\n"));
 }
 
@@ -234,6 +242,31 @@ async fn a_transaction_under_a_lock_names_fronts_too() {
     let mut pair = armed(true);
     pair.reply("*-1\r\n");
     assert_eq!(pair.at_client(), "*-1\r\n");
+}
+
+/// The proxy holds the reply for replicas, and could not tell fronts in it.
+#[tokio::test(start_paused = true)]
+async fn a_transaction_whose_replies_are_held_names_no_node() {
+    for pieces in [1, 4, 1000] {
+        let mut pair = guarded_with(|guards| {
+            (guards.replicas, guards.wait_at) = (1, WaitAt::Write);
+        });
+        lock(&mut pair);
+        pair.commands(&[&["MULTI"]]);
+        pair.reply("+OK\r\n$1\r\n7\r\n");
+        pair.reply("+OK\r\n");
+        pair.commands(&[&["SET", "g:k", "1"], &["CLUSTER", "NODES"], &["EXEC"]]);
+        pair.at_data();
+        pair.reply("+QUEUED\r\n+QUEUED\r\n");
+        assert!(pair.at_data().contains("EXEC"));
+        assert!(pair.at_client().ends_with("+QUEUED\r\n"));
+        let replies = format!("*2\r\n+OK\r\n{LINE}:1\r\n");
+        for piece in replies.as_bytes().chunks(pieces) {
+            pair.reply(std::str::from_utf8(piece).unwrap());
+        }
+        assert_eq!(pair.core.tracking, Tracking::Closing);
+        assert_eq!(pair.at_client(), "", "in pieces of {pieces}");
+    }
 }
 
 const LINE: &str = "$32\r\na 10.0.0.1:7000@1 master - 0 0 0\r\n";
