@@ -1,18 +1,18 @@
-//! Names the commit that a release build was made of, unless that is the release itself: `--version`
-//! tells one from the other.
+//! Adds the commit to the version of a release build, unless that commit is the release itself, so that `--version`
+//! tells the two apart.
 //!
-//! Other builds do not: they would be made anew with each commit.
+//! Other builds leave it out: each new commit would rebuild them.
 
 use std::{env, path::Path, process::Command};
 
-/// What git answers in one line. `None`: there is no git, or no repository, as in a source package.
+/// Runs git and returns its one line of output. `None`: there is no git, or no repository, as in a source package.
 fn git(arguments: &[&str]) -> Option<String> {
     let output = Command::new("git").args(arguments).output().ok()?;
     let line = String::from_utf8(output.stdout).ok()?.trim().to_owned();
     (output.status.success() && !line.is_empty()).then_some(line)
 }
 
-/// The version as it is told, of a build of this commit, which has these tags.
+/// Returns the version to show for a build of `commit`, which has these tags.
 fn told(version: &str, commit: Option<&str>, tags: &str) -> String {
     match commit {
         Some(commit) if !tags.lines().any(|tag| tag.strip_prefix('v') == Some(version)) => {
@@ -30,7 +30,7 @@ fn main() {
         commit = git(&["rev-parse", "--short=10", "HEAD"]);
         let branch = git(&["symbolic-ref", "--quiet", "HEAD"]).unwrap_or_default();
         for name in ["HEAD", "packed-refs", &branch] {
-            // A file that is not there would have this run each time.
+            // If one of these files did not exist, Cargo would run this script each time.
             let path = git(&["rev-parse", "--git-path", name]);
             if let Some(path) = path.filter(|path| Path::new(path).is_file()) {
                 println!("cargo::rerun-if-changed={path}");

@@ -1,17 +1,16 @@
-//! Load for `bench/guards`: clients that write an account of their own, so many writes at a
-//! time.
+//! Load for `bench/guards`: each client writes to an account of its own, DEPTH writes at a time.
 //!
-//!     guard_bench plain   CLIENTS SECONDS PORT DEPTH    SET on keys that no guard is about
+//!     guard_bench plain   CLIENTS SECONDS PORT DEPTH    SET on keys that no guard covers
 //!     guard_bench guarded CLIENTS SECONDS PORT DEPTH    SET on a guarded key, under its lock
 //!     guard_bench careful CLIENTS SECONDS PORT DEPTH    what an application does without guards:
 //!                                                       a script that compares its fence and
 //!                                                       writes
 //!     guard_bench lock    CLIENTS SECONDS PORT 1        LOCK and UNLOCK of a guard's lock
 //!     guard_bench free    CLIENTS SECONDS PORT 1        LOCK and UNLOCK of a lock that no guard
-//!                                                       is about
+//!                                                       needs
 //!
-//! The careful application keeps the fence beside the account, as Lockgate does, and
-//! calls its script by digest. Prints how many writes were made, or locks taken.
+//! The careful application keeps the fence beside the account, as Lockgate does, and calls its script by digest.
+//! Prints the number of writes made, or of locks taken.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a benchmark that fails must not go on")]
 
@@ -24,7 +23,7 @@ use tokio::{
     task::JoinSet,
 };
 
-/// The least that a careful application can do.
+/// The least that a careful application must do.
 const CAREFUL: &str = "if tonumber(redis.call('GET', KEYS[1]) or 0) > tonumber(ARGV[1]) then \
                        return redis.error_reply('FENCED') end \
                        redis.call('SET', KEYS[1], ARGV[1]) \
@@ -51,7 +50,7 @@ fn main() {
     println!("{writes}");
 }
 
-/// How many writes one client makes.
+/// Returns how many writes one client makes.
 async fn write(mode: String, client: usize, seconds: Duration, port: u16, depth: usize) -> u64 {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
     stream.set_nodelay(true).unwrap();
@@ -94,7 +93,7 @@ async fn write(mode: String, client: usize, seconds: Duration, port: u16, depth:
     writes
 }
 
-/// How many locks one client takes and gives back.
+/// Returns how many locks one client takes and gives back.
 async fn lock(mut stream: TcpStream, name: &str, seconds: Duration) -> u64 {
     let (mut take, mut give) = (Vec::new(), Vec::new());
     encode::command(&mut take, &[b"LOCK", name.as_bytes(), b"PX", b"10000"]);
@@ -108,7 +107,7 @@ async fn lock(mut stream: TcpStream, name: &str, seconds: Duration) -> u64 {
     locks
 }
 
-/// One short reply.
+/// Sends a command and returns its short reply.
 async fn ask(stream: &mut TcpStream, command: &[u8]) -> Vec<u8> {
     stream.write_all(command).await.unwrap();
     let mut reply = vec![0; 512];

@@ -4,10 +4,9 @@
 //!     lock_bench contend CLIENTS SECONDS PORT     the same, all on one lock, WAIT
 //!     lock_bench limit   CLIENTS SECONDS PORT…    a bare client of the nodes
 //!
-//! The limit is what a library could reach at best: one process with one pipelined
-//! connection to each node runs the very scripts that the proxy runs, for so many
-//! clients that exist only as numbers, and goes on with each as soon as a quorum has
-//! answered. Prints one line of JSON.
+//! The limit is the best that a library could reach: one process with one pipelined connection to each node runs the
+//! proxy's own scripts for CLIENTS clients, which exist only as numbers, and goes on with each as soon as a quorum
+//! has answered. Prints one line of JSON.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a benchmark that fails must not go on")]
 
@@ -29,14 +28,14 @@ use tokio::{
 
 const ACQUIRE: &str = include_str!("../src/lock/scripts/acquire.lua");
 const RELEASE: &str = include_str!("../src/lock/scripts/release.lua");
-/// What lies on a node that no proxy has marked: as long as a marker, so that it costs as much.
+/// The marker for a node that no proxy has marked: as long as a real one, so that it costs as much.
 const MARKER: &str = "0013c2bde46dd83000131fe704e28795 1 1/5 lock:\n";
 
-/// What all clients have seen.
+/// What all clients together have seen.
 #[derive(Default)]
 struct Seen {
     grants: Vec<u64>,
-    /// From a release to the grant of another client.
+    /// Times from a release to the grant of another client.
     gaps: Vec<Duration>,
     released: Option<Instant>,
     last: usize,
@@ -112,7 +111,7 @@ async fn through_proxy(
     let lock = command(&[&["LOCK", &key, "PX", "10000"], wait].concat());
     let unlock = command(&["UNLOCK", &key]);
     let mut reply = [0; 512];
-    // Connections, also those behind the proxy, are made before the time begins.
+    // All connections, including the proxy's own, are made before the time begins.
     stream.write_all(&command(&["PING"])).await.unwrap();
     let length = stream.read(&mut reply).await.unwrap();
     assert_eq!(&reply[..length], b"+PONG\r\n");
@@ -137,14 +136,14 @@ async fn through_proxy(
     }
 }
 
-/// The bare client's state.
+/// The state of the bare client.
 struct Limit {
     scripts: [String; 2],
-    /// By node: what lies there, for the scripts to compare.
+    /// By node: its marker, which the scripts compare.
     markers: Vec<Vec<u8>>,
-    /// By client: whether it holds its lock, its request's number, and its votes.
+    /// By client: whether it holds its lock, the number of its request, and the votes for it.
     clients: Vec<(bool, u32, usize)>,
-    /// By node: what is to be sent, and whose requests are in flight.
+    /// By node: the bytes to send, and the requests in flight.
     out: Vec<Vec<u8>>,
     in_flight: Vec<VecDeque<(usize, u32)>>,
 }
@@ -177,7 +176,7 @@ impl Limit {
                 &claim,
                 "",
             ];
-            // And the node's own marker.
+            // The node's own marker follows as the last word.
             let mut bytes = Vec::new();
             encode::array(&mut bytes, words.len() + 1);
             words.iter().for_each(|word| encode::bulk(&mut bytes, word.as_bytes()));
@@ -193,7 +192,7 @@ impl Limit {
         }
     }
 
-    /// One node has said yes. True: something new is to be sent.
+    /// Counts a yes from one node. Returns whether there is something new to send.
     fn voted(&mut self, node: usize, until: Instant, seen: &mut Seen) -> bool {
         let (client, asked) = self.in_flight[node].pop_front().unwrap();
         let quorum = self.out.len() / 2 + 1;
@@ -215,7 +214,7 @@ impl Limit {
     }
 }
 
-/// The length of the flat array of numbers at the beginning, if it is whole.
+/// Returns the length of the flat array of numbers at the beginning of `buf`, if it is whole.
 fn reply_length(buf: &[u8]) -> Option<usize> {
     let lines = 1 + usize::from(buf.get(1)? - b'0');
     let mut at = 0;
@@ -263,7 +262,7 @@ async fn limit(ports: &[u16], seconds: Duration, seen: &Rc<RefCell<Seen>>) {
             let length = stream.read(&mut buffer).await.unwrap();
             reply.push_str(std::str::from_utf8(&buffer[..length]).unwrap());
         }
-        // "$-1" where there was one.
+        // SET has answered "$-1" if the node had a marker.
         let at = reply.find("\r\n").unwrap() + 2;
         state.borrow_mut().markers.push(reply[at..].into());
         streams.push(stream.into_split());

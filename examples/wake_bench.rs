@@ -2,9 +2,9 @@
 //!
 //!     wake_bench LOCKS CLIENTS HOLD SECONDS PORT…
 //!
-//! At each proxy so many clients want each lock, hold it for HOLD ms, give it back and ask again. Prints
-//! one line of JSON: all grants, those that came to a client of another proxy than the one before, and the
-//! time from such a lock's UNLOCK to its grant (median and 99th percentile).
+//! At each proxy, CLIENTS clients want each lock. Each holds it for HOLD ms, gives it back and asks again. Prints one
+//! line of JSON: all grants, those that went to a client of another proxy than the grant before, and the time from
+//! such a lock's UNLOCK to its grant (median and 99th percentile).
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a benchmark that fails must not go on")]
 
@@ -23,17 +23,16 @@ use tokio::{
     time::sleep,
 };
 
-/// What all clients have seen.
+/// What all clients together have seen.
 #[derive(Default)]
 struct Seen {
     grants: u64,
-    /// From an UNLOCK to the grant at another proxy.
+    /// Times from an UNLOCK to the grant at another proxy.
     gaps: Vec<Duration>,
-    /// The last proxy of each lock, and its UNLOCK.
+    /// By lock: the proxy of its last holder, and the time of that holder's UNLOCK.
     last: Vec<Option<(usize, Instant)>>,
 }
 
-/// One client.
 struct Client {
     port: u16,
     proxy: usize,
@@ -91,7 +90,7 @@ async fn run(client: Client, connected: Rc<Barrier>, seen: Rc<RefCell<Seen>>) {
     encode::command(&mut lock, &[b"LOCK", key.as_bytes(), b"PX", b"30000", b"WAIT", b"30000"]);
     encode::command(&mut unlock, &[b"UNLOCK", key.as_bytes()]);
     let mut reply = [0; 512];
-    // Connections, also those behind the proxy, are made before the time begins.
+    // All connections, including the proxy's own, are made before the time begins.
     stream.write_all(b"PING\r\n").await.unwrap();
     let length = stream.read(&mut reply).await.unwrap();
     assert_eq!(&reply[..length], b"+PONG\r\n");

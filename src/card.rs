@@ -1,6 +1,5 @@
-//! Who a client's connection is, as operators are told: its address, and the name that it gave
-//! itself by CLIENT SETNAME or HELLO. Locks and waiters carry the card of the connection that asked
-//! for them.
+//! Who a client's connection is, as operators see it: its address, and the name that it gave itself by CLIENT SETNAME
+//! or HELLO. Locks and waiters carry the card of the connection that asked for them.
 
 use std::{
     fmt,
@@ -16,15 +15,15 @@ use crate::{key::Key, sync::Mutex};
 /// Most bytes of a name that are kept.
 const LONGEST_NAME: usize = 64;
 
-/// What is told of one client's connection. It stays with a lease whose connection has ended.
+/// What operators are told of one client's connection. A lease keeps the card after its connection has ended.
 #[derive(Default)]
 pub(crate) struct ClientCard {
-    /// Tells one connection from another, in this process.
+    /// Tells one connection of this process from another.
     number: u64,
-    /// Where the client is, as far as is known: behind a balancer, what that has said.
+    /// Where the client is, if known; behind a balancer, the address that the balancer named.
     address: Option<SocketAddr>,
     name: Mutex<Option<Arc<str>>>,
-    /// The lock for which it stands in line.
+    /// The lock for which the client stands in line.
     waits_for: Mutex<Option<Key>>,
     has_left: AtomicBool,
 }
@@ -37,33 +36,33 @@ impl ClientCard {
         Arc::new(ClientCard { number, address, ..ClientCard::default() })
     }
 
-    /// A number that no other connection of this process has.
+    /// Returns a number that no other connection of this process has.
     pub(crate) fn number(&self) -> u64 {
         self.number
     }
 
-    /// The client's address as `10.0.0.1:6000`; empty if it is not known.
+    /// Returns the client's address as `10.0.0.1:6000`; empty if it is not known.
     pub(crate) fn address(&self) -> String {
         self.address.map_or_else(String::new, |address| address.to_string())
     }
 
-    /// The name that the client gave itself; empty if there is none.
+    /// Returns the name that the client gave itself; empty if there is none.
     pub(crate) fn name(&self) -> Arc<str> {
         self.name.lock().clone().unwrap_or_default()
     }
 
-    /// Notes the name that the client gave itself. An empty one takes its name away.
+    /// Notes the name that the client gave itself. An empty one removes it.
     pub(crate) fn rename(&self, name: &[u8]) {
         let name = printable(name);
         *self.name.lock() = (!name.is_empty()).then(|| name.into());
     }
 
-    /// Notes for which lock the client stands in line now; `None`: for none any more.
+    /// Notes for which lock the client stands in line now; `None` if for none.
     pub(crate) fn set_waits_for(&self, key: Option<Key>) {
         *self.waits_for.lock() = key;
     }
 
-    /// The lock for which the client stands in line.
+    /// Returns the lock for which the client stands in line.
     pub(crate) fn waits_for(&self) -> Option<Key> {
         self.waits_for.lock().clone()
     }
@@ -73,7 +72,7 @@ impl ClientCard {
         self.has_left.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the connection has not ended.
+    /// Whether the connection is still open.
     pub(crate) fn is_here(&self) -> bool {
         !self.has_left.load(Ordering::Relaxed)
     }
@@ -93,8 +92,8 @@ impl fmt::Debug for ClientCard {
     }
 }
 
-/// The beginning of a name. Redis takes graphic characters alone; another server may take others,
-/// which must not be able to end a line of the log.
+/// Returns the beginning of a name. Redis accepts only graphic characters; another server may accept others, which
+/// must not be able to end a log line.
 fn printable(name: &[u8]) -> String {
     let shown = |byte: &u8| if byte.is_ascii_graphic() { char::from(*byte) } else { '?' };
     name.iter().take(LONGEST_NAME).map(shown).collect()

@@ -1,15 +1,14 @@
 //! The clock by which locks end: one that runs while the machine is suspended.
 //!
-//! `CLOCK_MONOTONIC`, which the standard library and tokio read, stands still meanwhile: a
-//! holder would count on a lock that has run out long ago. Timers may be tokio's: a timer that
-//! fires late is only late.
+//! `CLOCK_MONOTONIC`, which the standard library and tokio read, stands still meanwhile: a holder would count on a
+//! lock that ran out long ago. Timers may be tokio's: a late timer is only late.
 
 use std::{
     ops::{Add, Sub},
     time::Duration,
 };
 
-/// Whole milliseconds, rounded down: what is left of a lock must not be overstated.
+/// Returns whole milliseconds, rounded down: a lock's remaining time must not be overstated.
 pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
@@ -43,30 +42,30 @@ impl Instant {
         use std::sync::LazyLock;
         static BEGUN: LazyLock<std::time::Instant> = LazyLock::new(std::time::Instant::now);
         let (begun, now) = (*BEGUN, tokio::time::Instant::now().into_std());
-        // A paused clock may have been stopped before.
+        // A paused clock may have been paused before `BEGUN`.
         let nanos = 1_000_000_000_000_000 + now.saturating_duration_since(begun).as_nanos()
             - begun.saturating_duration_since(now).as_nanos();
         Instant { nanos: nanos as u64 }
     }
 
-    /// The time since this moment; zero if it is still to come.
+    /// Returns the time since this moment; zero if it is in the future.
     pub(crate) fn elapsed(self) -> Duration {
         Instant::now() - self
     }
 
-    /// The time since an earlier moment; zero if that is later.
+    /// Returns the time since an earlier moment; zero if that is later.
     #[inline]
     pub(crate) fn saturating_duration_since(self, earlier: Instant) -> Duration {
         self - earlier
     }
 
-    /// Microseconds since an arbitrary moment.
+    /// Returns microseconds since an arbitrary moment.
     #[inline]
     pub(crate) fn micros(self) -> i64 {
         (self.nanos / 1000) as i64
     }
 
-    /// The moment by tokio's clock at which a timer for this one must fire.
+    /// Returns the moment by tokio's clock at which a timer for this one must fire.
     pub(crate) fn timer(self) -> tokio::time::Instant {
         let now = tokio::time::Instant::now();
         // A moment that is too far away for tokio's clock is as good as never.
@@ -97,7 +96,7 @@ impl Sub<Duration> for Instant {
 impl Sub for Instant {
     type Output = Duration;
 
-    /// Zero if `earlier` is later.
+    /// Returns zero if `earlier` is later.
     #[inline]
     fn sub(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.nanos.saturating_sub(earlier.nanos))

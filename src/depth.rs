@@ -1,9 +1,9 @@
-//! A test of all that reads bytes from outside: none of it goes deeper for longer input.
+//! A test of everything that reads bytes from outside: no reader recurses deeper for longer input.
 //!
-//! Each reader gets each of its own productions, as often as 16 KB have room for it: one inside the
-//! other, and one behind the other as the links of a chain. It has a stack of 1 MB, half of what a thread of the
-//! proxy has; code without optimisation takes several times as much. A reader that
-//! calls itself for each link, or whose result is dropped so, ends the process by that.
+//! Each reader gets each production, repeated until 16 KB are full: one inside the other, or one behind the other as
+//! the links of a chain. The reader has a stack of 1 MB, half of what a thread of the proxy has; unoptimised code takes
+//! several times as much. A reader that recurses for each link, or whose result is dropped recursively, overflows the
+//! stack and ends the process.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -35,11 +35,11 @@ use crate::{
     sentinel, server,
 };
 
-/// Bytes of each input: the longest command of a client whose body is looked at.
+/// Bytes of each input: as many as the longest client command whose body is inspected.
 const BYTES: usize = 16 * 1024;
 const STACK: usize = 1024 * 1024;
 
-/// One way to go on for ever: `begin`, many times `open`, `middle`, as many times `close`, `end`.
+/// An input of any length: `begin`, `open` repeated, `middle`, `close` repeated as often, `end`.
 struct Production {
     begin: &'static str,
     open: &'static str,
@@ -52,7 +52,7 @@ const fn nested([begin, open, middle, close, end]: [&'static str; 5]) -> Product
     Production { begin, open, middle, close, end }
 }
 
-/// A production without an end of its own.
+/// Makes a production that repeats a link, with nothing to close.
 const fn chain(begin: &'static str, link: &'static str, end: &'static str) -> Production {
     nested([begin, link, "", "", end])
 }
@@ -65,7 +65,7 @@ impl Production {
     }
 }
 
-/// Lua, as far as it is read here.
+/// The part of Lua that the proxy reads.
 const LUA: &[Production] = &[
     chain("local x = redis", "()", " return 1"),
     chain("local x = redis", ".a", " return 1"),
@@ -93,7 +93,7 @@ const LUA: &[Production] = &[
     nested(["if ", "((", "a", ") == b)", " then return 1 end"]),
 ];
 
-/// Commands of clients, and what is found in them.
+/// Commands of clients, and values found in them.
 const COMMANDS: &[Production] = &[
     chain("", "*1\r\n", ""),
     chain("*4000\r\n", "$1\r\na\r\n", ""),
@@ -154,7 +154,7 @@ const FILES: &[Production] = &[
     chain("lock: \"", "{1}", "\""),
 ];
 
-/// Patterns, markers, records, lines of an upgrade, headers of balancers, what stands behind a `?`.
+/// Patterns, markers, records, upgrade lines, PROXY headers, query strings.
 const OTHERS: &[Production] = &[
     chain("", "*a", ""),
     chain("", "[a", ""),
@@ -173,7 +173,7 @@ const OTHERS: &[Production] = &[
     chain("match=", "%2a", ""),
 ];
 
-/// YAML that is nested by its indentation.
+/// Returns YAML that is nested by its indentation.
 fn indented() -> String {
     let mut text = String::new();
     for depth in 0.. {
@@ -186,7 +186,7 @@ fn indented() -> String {
     text
 }
 
-/// Has everything read a text that can come from where it reads.
+/// Gives a text to every reader.
 fn read(text: &str) {
     let bytes = text.as_bytes();
     black_box(normal::of(bytes).is_some());
@@ -230,7 +230,7 @@ fn read_as_replies(bytes: &[u8]) {
         black_box(face.topology(bytes, kind));
     }
     black_box(face.redirect(bytes));
-    // What the client library reads of a data node.
+    // What the client library reads from a data node.
     if let Ok(value) = redis::parse_redis_value(bytes) {
         black_box((
             catalog::names(&value),
@@ -253,7 +253,7 @@ fn no_reader_goes_deeper_for_longer_input() {
     let texts = all.into_iter().flatten().map(Production::text).chain([indented()]);
     for text in texts {
         let shown = text.chars().take(60).collect::<String>();
-        // Told before, as nothing can be told after.
+        // Printed first: a stack overflow leaves no chance to print it later.
         println!("{shown:?}");
         let small = thread::Builder::new().stack_size(STACK);
         small.spawn(move || read(&text)).unwrap().join().unwrap();

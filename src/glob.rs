@@ -1,24 +1,23 @@
 //! Redis's glob patterns, as KEYS has them: `*`, `?`, `[abc]`, `[^abc]`, `[a-z]`, `\x`.
 //!
-//! A pattern is a row of elements. Each takes one byte of the text or, for a `*`, any number of
-//! them. Knows nothing of what patterns are for.
+//! A pattern is a row of elements. Each takes one byte of the text or, for a `*`, any number of them. This file knows
+//! nothing of what patterns are for.
 
 /// An element of a pattern.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Element<'p> {
-    /// Any bytes. Several `*`s in a row are one: Redis makes no difference either.
+    /// Any bytes. Several `*`s in a row are one, as in Redis.
     Star,
     /// Any byte.
     Any,
     /// This byte.
     Literal(u8),
-    /// A byte that stands between `[` and `]`, or with `^` one that does not.
+    /// A byte between `[` and `]`, or with `^` one that is not.
     Class(&'p [u8]),
 }
 
 impl<'p> Element<'p> {
-    /// The first element of a pattern, and the pattern behind it. Returns `None` if the pattern
-    /// is empty.
+    /// Returns the first element of a pattern, and the rest of the pattern. Returns `None` if the pattern is empty.
     pub(crate) fn first(pattern: &'p [u8]) -> Option<(Element<'p>, &'p [u8])> {
         Some(match pattern {
             [] => return None,
@@ -36,7 +35,7 @@ impl<'p> Element<'p> {
         })
     }
 
-    /// All elements of a pattern.
+    /// Iterates over all elements of a pattern.
     pub(crate) fn all(mut pattern: &'p [u8]) -> impl Iterator<Item = Element<'p>> {
         std::iter::from_fn(move || {
             let (element, rest) = Element::first(pattern)?;
@@ -59,8 +58,8 @@ impl<'p> Element<'p> {
     }
 }
 
-/// Gives `range` the first and the last byte of each range of a class. `class` begins behind the
-/// `[`. Returns the length with the `]`; a class that is not closed ends with the pattern.
+/// Passes the first and the last byte of each range of a class to `range`. `class` begins behind the `[`. Returns the
+/// length including the `]`; a class that is not closed ends with the pattern.
 fn members(class: &[u8], mut range: impl FnMut(u8, u8)) -> usize {
     let mut at = usize::from(class.first() == Some(&b'^'));
     loop {
@@ -83,8 +82,8 @@ fn members(class: &[u8], mut range: impl FnMut(u8, u8)) -> usize {
     }
 }
 
-/// A number of steps that may still be taken. A match takes at most as many as the text is long
-/// times the pattern, which is a lot if strangers choose both.
+/// The number of matching steps that are still allowed. A match takes at most the product of both lengths, which is a
+/// lot if strangers choose text and pattern.
 #[derive(Debug)]
 pub struct Budget(usize);
 
@@ -94,8 +93,7 @@ impl Budget {
         Budget(steps)
     }
 
-    /// Takes `steps` of the budget. Returns `None` if fewer are left; none are left from then
-    /// on.
+    /// Takes `steps` of the budget. Returns `None` if fewer are left, and then leaves none.
     #[inline]
     pub fn take(&mut self, steps: usize) -> Option<()> {
         let left = self.0.checked_sub(steps);
@@ -104,8 +102,7 @@ impl Budget {
     }
 }
 
-/// Whether all of `text` matches `pattern`. Takes at most as many steps as the product of both
-/// lengths.
+/// Whether all of `text` matches `pattern`. Takes at most as many steps as the product of both lengths.
 pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     matches_within(pattern, text, &mut Budget::of(usize::MAX)).unwrap_or(false)
 }
@@ -115,11 +112,11 @@ pub fn matches_within(pattern: &[u8], text: &[u8], budget: &mut Budget) -> Optio
     captures(pattern, text, budget, |_| ())
 }
 
-/// [`matches_within`] that also gives `took` the bytes of each `*`, from the left: the first
-/// takes as little as possible, then the second, and so on. They count only if the text matches.
+/// Like [`matches_within`], but also passes the bytes of each `*` to `took`, from the left: the first takes as little
+/// as possible, then the second, and so on. They count only if the text matches.
 ///
-/// Between two stars stands a fixed number of bytes. The first place where they are found leaves
-/// most to the rest of the pattern, so no star but the last is ever tried again.
+/// Two stars have a fixed number of bytes between them. The first place where these are found leaves the most to the
+/// rest of the pattern, so only the last star is ever tried again.
 pub(crate) fn captures<'t>(
     pattern: &[u8],
     text: &'t [u8],
@@ -127,7 +124,7 @@ pub(crate) fn captures<'t>(
     mut took: impl FnMut(&'t [u8]),
 ) -> Option<bool> {
     let (mut pattern, mut from) = (pattern, 0);
-    // The pattern behind the last `*`, and the range that the `*` has taken.
+    // The pattern behind the last `*`, and the range that this `*` has taken.
     let mut star = None;
     loop {
         let element = Element::first(pattern);

@@ -1,5 +1,5 @@
-//! A lock's key and a token, as all parts of the proxy pass them on: copied once from the
-//! client's bytes, and shared from there.
+//! A lock's key and a token, as all parts of the proxy pass them on: copied once from the client's bytes, and shared
+//! from there.
 
 use std::{
     cmp::Ordering,
@@ -10,8 +10,8 @@ use std::{
     sync::{Arc, LazyLock},
 };
 
-/// A lock's key on the nodes, with its hash, computed once: the connection and the engine look a
-/// key up some ten times for a LOCK with its UNLOCK.
+/// A lock's key on the nodes, with its hash, computed once: for a LOCK with its UNLOCK, the connection and the engine
+/// look the key up some ten times.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key {
     hash: u64,
@@ -19,7 +19,7 @@ pub struct Key {
 }
 
 impl Key {
-    /// Makes the key on the nodes of a client's `key`.
+    /// Makes the nodes' key for a client's `key`.
     pub(crate) fn new(prefix: &[u8], key: &[u8]) -> Key {
         let length = prefix.len() + key.len();
         let mut space = [0; 128];
@@ -34,12 +34,12 @@ impl Key {
         }
     }
 
-    /// The key's hash. No client can choose two keys that share it.
+    /// Returns the key's hash. No client can choose two keys that share it.
     pub(crate) fn number(&self) -> u64 {
         self.hash
     }
 
-    /// Bits of the hash that maps do not use. They tell nothing of the key outside this process.
+    /// Returns bits of the hash that maps do not use. They reveal nothing of the key outside this process.
     pub(crate) fn spread(&self) -> usize {
         (self.hash >> 32) as usize
     }
@@ -56,7 +56,7 @@ impl<T: AsRef<[u8]> + ?Sized> From<&T> for Key {
     }
 }
 
-/// By their bytes, as operators are told of them.
+/// Orders keys by their bytes, the order in which operators see them.
 impl Ord for Key {
     fn cmp(&self, other: &Key) -> Ordering {
         self.bytes.cmp(&other.bytes)
@@ -92,7 +92,7 @@ impl fmt::Debug for Key {
 /// A map from keys to values.
 pub(crate) type KeyMap<V> = HashMap<Key, V, BuildHasherDefault<PrehashedHasher>>;
 
-/// Passes on the hash that a [`Key`] has already.
+/// Passes on the hash that a [`Key`] already has.
 #[derive(Debug, Default)]
 pub(crate) struct PrehashedHasher(u64);
 
@@ -131,10 +131,9 @@ impl Deref for Token {
 }
 
 impl Token {
-    /// What lock nodes store for a lock whose client gives it an empty value, as clients of adopted
-    /// locks may. An empty string there is told as no token at all, and a constant that no client
-    /// has by chance is as good: whoever takes such a lock tells no holder from another either. No
-    /// client may use it as a token.
+    /// What lock nodes store for a lock that a client takes with an empty value, as clients of adopted locks may. In
+    /// a node's answer an empty string means no token at all. A constant that no client has by chance serves as well:
+    /// clients that take such locks do not tell one holder from another either. No client may use it as a token.
     pub(crate) const OF_EMPTY_VALUE: &[u8] =
         b"lockgate:empty-value:a61d1ae28b34e94e2ab2b0bdf0f16c4e";
 
@@ -143,13 +142,13 @@ impl Token {
         if value.is_empty() { Token::OF_EMPTY_VALUE } else { value }
     }
 
-    /// Returns the value that a client of an adopted lock gave, as it reads the value back.
+    /// Returns the value that a client of an adopted lock gave, for the client to read back.
     pub(crate) fn value(&self) -> &[u8] {
         if *self.0 == *Token::OF_EMPTY_VALUE { b"" } else { &self.0 }
     }
 }
 
-/// Hides the token: whoever has it can release the lock.
+/// Hides the token: a client that knows it can release the lock.
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Token")

@@ -1,10 +1,8 @@
 //! Lockgate: a Redis-protocol proxy that makes locks hold.
 //!
-//! The tree follows the way of a byte. A client's socket is accepted by
-//! [`server`]; [`session`] owns it together with its own upstream socket and
-//! moves bytes both ways, with [`resp`] finding where commands and replies end;
-//! `LOCK`, `UNLOCK` and `RENEW` are parsed by [`command`] and carried out by
-//! [`lock`] on a quorum of Redis nodes.
+//! The tree follows a byte's path. [`server`] accepts a client's socket; [`session`] owns it together with its own
+//! upstream socket and moves bytes both ways, with [`resp`] finding where commands and replies end; [`command`]
+//! parses `LOCK`, `UNLOCK` and `RENEW`, and [`lock`] carries them out on a quorum of Redis nodes.
 //!
 //! - [`server`]: one process: it opens sockets, lets clients in, shows its state, is replaced,
 //!   and ends.
@@ -12,7 +10,7 @@
 //! - [`command`]: from the words of a command to a typed request.
 //! - [`fleet`]: what proxies over the same lock nodes tell each other, and where they differ.
 //! - [`guard`]: which locks a write needs.
-//! - [`adopt`]: lock idioms of existing libraries, and what is told of them.
+//! - [`adopt`]: lock idioms of existing libraries, and what was seen of them.
 //! - [`lock`]: what a lock is; knows nothing of the sockets of clients.
 //! - [`data`]: which Redis the data node is now. [`sentinel`]: which one Sentinels name.
 //! - [`cluster`]: what a Redis Cluster says of itself, and how clients are shown it.
@@ -23,17 +21,17 @@
 //! - [`log_writer`]: lines for stderr, on a thread of their own.
 //! - [`card`], [`key`], [`glob`], [`clock`], [`sync`], [`told`]: shared by several of them.
 //! - [`tools`]: the other commands of the binary: `dev`, `doctor`, `init`, `top`.
-//! - `simulation`, in tests alone: the real engine and real sessions over a simulated network.
-//! - `depth`, in tests alone: all that reads bytes from outside, on a small stack.
+//! - `simulation`, only in tests: the real engine and real sessions over a simulated network.
+//! - `depth`, only in tests: everything that reads bytes from outside, on a small stack.
 //!
-//! `tests/layers.rs` says, and checks, which of them may name which.
+//! `tests/layers.rs` lists, and checks, which of them may name which.
 
 mod adopt;
 mod bridge;
 mod card;
 mod clock;
 mod cluster;
-// Fuzzing reads commands' words with it.
+// Fuzzing reads the words of commands with it.
 pub mod command;
 // The binary reads a configuration; tests write one.
 pub mod config;
@@ -41,7 +39,7 @@ mod data;
 #[cfg(test)]
 mod depth;
 mod fleet;
-// Tests hold its matching against Redis's.
+// Tests compare its matching with Redis's.
 pub mod glob;
 mod guard;
 mod key;
@@ -52,8 +50,8 @@ mod metrics;
 mod net;
 // Fuzzing and tests cut and encode with it.
 pub mod resp;
-// The binary runs it.
 mod sentinel;
+// The binary runs it.
 pub mod server;
 mod session;
 #[cfg(test)]
@@ -63,10 +61,10 @@ mod told;
 // The binary runs them; tests start a Redis with them.
 pub mod tools;
 
-/// Fuzzing reads bodies of scripts with it.
+/// Fuzzing reads script bodies with it.
 #[doc(hidden)]
 pub use adopt::normal::is_lock_script;
-/// A test tells what goes the longer way from what does not.
+/// A test checks which writes may share a call.
 #[doc(hidden)]
 pub use guard::write::Write;
 /// A test sets the time after which a dead peer is given up.

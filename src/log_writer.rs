@@ -1,7 +1,6 @@
-//! Lines for stderr, written by a thread of their own: whoever serves clients never waits for
-//! whoever reads the log. What waits is bounded. Lines of the log beyond that are dropped and counted.
-//! Lines of the audit trail never are: whoever is about to cause one waits for room first
-//! ([`room`]), and the writer repeats what could not be written.
+//! Lines for stderr, written by a thread of their own: nothing that serves clients waits for the reader of the log.
+//! What waits is bounded. Log lines beyond that are dropped and counted. Audit trail lines never are: code that is
+//! about to cause one waits for room first ([`room`]), and the writer repeats what could not be written.
 
 use std::{
     io::{self, Write},
@@ -21,35 +20,33 @@ use tokio::{
 };
 use tracing::warn;
 
-/// Most bytes that wait to be written when a line of the log may still join them.
+/// Most unwritten bytes, a new log line included, with which that line may still wait.
 const MOST_WAITING: usize = 8 * 1024 * 1024;
-/// Most bytes that wait to be written when something may begin of which the audit trail will have
-/// lines.
+/// Most unwritten bytes with which something may begin that writes to the audit trail.
 const TRAIL_ROOM: usize = 4 * 1024 * 1024;
-/// Most bytes that are written at once: when these have been written there is room again.
+/// Most bytes that are written at once: once they are written, there is room again.
 const PIECE: usize = 16 * 1024;
-/// What a buffer keeps for the next lines.
+/// The capacity that a buffer keeps for the next lines.
 const KEPT: usize = 64 * 1024;
-/// How long the writer waits where stderr takes nothing now and does not have it wait.
+/// How long the writer sleeps when a non-blocking stderr accepts nothing, and how often a caller looks for room.
 const AGAIN: Duration = Duration::from_millis(10);
-/// How long the writer waits before it repeats what could not be written.
+/// How long the writer waits before it repeats a failed write.
 const REPEATED_AFTER: Duration = Duration::from_millis(100);
-/// How long one waits for room in the audit trail. A writer that has written nothing for so long
-/// stands still.
+/// How long a caller waits for room in the audit trail. A writer that has written nothing for so long has stalled.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long an ending process waits for somebody who reads its last lines.
+/// How long an ending process waits for its last lines to be read.
 const LAST_LINES: Duration = Duration::from_secs(1);
-/// How often it waits so long, if something was read meanwhile.
+/// How often it waits so long, if something was read each time.
 const MOST_WAITS: u32 = 10;
 
-/// How long a lost line is told of at the admin address.
+/// How long the admin address reports a lost line.
 const SHOWN_FOR: Duration = Duration::from_secs(10 * 60);
 
 static LINES: OnceLock<Lines> = OnceLock::new();
-/// How many lines were lost since the start, and when the last one was.
+/// The number of lines lost since the start, and when the last one was.
 static LOST: Mutex<(u64, Option<Instant>)> = Mutex::new((0, None));
 
-/// Counts lines that nobody will read.
+/// Counts lost lines.
 fn lose(lines: u64) {
     if lines > 0 {
         counter!("lockgate_log_lines_dropped_total").increment(lines);
@@ -58,7 +55,7 @@ fn lose(lines: u64) {
     }
 }
 
-/// How many lines were lost since the start, if one was in the last ten minutes.
+/// Returns how many lines were lost since the start, if one was in the last ten minutes.
 pub(crate) fn lost_lately() -> Option<u64> {
     let (lines, at) = *LOST.lock().unwrap_or_else(PoisonError::into_inner);
     at.filter(|at| at.elapsed() < SHOWN_FOR).map(|_| lines)
@@ -67,22 +64,22 @@ pub(crate) fn lost_lately() -> Option<u64> {
 /// A line's kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LineKind {
-    /// Of the log.
+    /// A line of the log.
     Log,
-    /// Of the audit trail.
+    /// A line of the audit trail.
     Trail,
 }
 
 /// Lines on their way to the writer.
 struct Lines {
     waiting: Mutex<LinesWaiting>,
-    /// Bytes that are not written yet, those in the writer's hand too. Changed under the mutex.
+    /// Bytes not yet written, including those in the writer's hand. Changed under the mutex.
     unwritten: AtomicUsize,
-    /// The writer waits for lines.
+    /// Wakes the writer: there are lines.
     more: Condvar,
-    /// Whoever ends the process waits for the writer.
+    /// Wakes the thread that ends the process: the writer has finished what it had in hand.
     written: Condvar,
-    /// The place of those that wait for room in the trail: first come, first served.
+    /// Serves callers that wait for room in the trail first come, first served.
     first: Semaphore,
 }
 
@@ -101,19 +98,19 @@ impl Default for Lines {
 #[derive(Default)]
 struct LinesWaiting {
     bytes: Vec<u8>,
-    /// Whether lines of the trail are among these.
+    /// Whether lines of the trail are among `bytes`.
     has_trail: bool,
     /// Whether lines of the trail are among those in the writer's hand.
     hand_has_trail: bool,
-    /// When bytes were last written, or began to wait.
+    /// When bytes were last written, or the first of them began to wait.
     moved: Option<Instant>,
-    /// Lines dropped since that was last told.
+    /// Lines dropped since the writer last took lines.
     dropped: u64,
     /// Whether the writer has lines in hand.
     is_writing: bool,
 }
 
-/// What came of a line.
+/// What becomes of a line.
 #[derive(Debug, PartialEq, Eq)]
 enum Fate {
     Waits,
@@ -125,12 +122,12 @@ impl Lines {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Bytes that are not written yet.
+    /// Bytes not yet written.
     fn unwritten(&self) -> usize {
         self.unwritten.load(Ordering::Relaxed)
     }
 
-    /// Has the line wait for the writer, if it is the trail's or there is room.
+    /// Queues the line for the writer if it is the trail's or there is room.
     fn push(&self, line: &[u8], kind: LineKind) -> Fate {
         let mut waiting = self.lock();
         let unwritten = self.unwritten() + line.len();
@@ -149,7 +146,7 @@ impl Lines {
         Fate::Waits
     }
 
-    /// Takes all that waits into `hand`, which must be empty. Waits until there is something. Returns how many
+    /// Moves everything that waits into `hand`, which must be empty. Waits until there is something. Returns how many
     /// lines were dropped before, and whether lines of the trail are in hand.
     fn take(&self, hand: &mut Vec<u8>) -> (u64, bool) {
         let mut waiting = self.lock();
@@ -171,13 +168,13 @@ impl Lines {
         self.unwritten.store(self.unwritten().saturating_sub(bytes), Ordering::Relaxed);
     }
 
-    /// Whether something may begin now of which the trail will have lines.
+    /// Whether something that writes to the trail may begin now.
     fn has_room(&self) -> bool {
         self.unwritten() <= TRAIL_ROOM && self.first.available_permits() > 0
     }
 
-    /// Waits until something may begin of which the trail will have lines, for `wait` at most, or else for
-    /// as long as a writer that does not stand still may need. Returns whether it may.
+    /// Waits until something that writes to the trail may begin. Waits for `wait` at most; if that is `None`, for
+    /// [`PATIENCE`], or not at all if the writer has stalled. Returns whether it may.
     async fn room(&self, wait: Option<Duration>) -> bool {
         let is_still = self.stalled().is_some_and(|(time, _)| time >= PATIENCE);
         let wait = wait.unwrap_or(if is_still { Duration::ZERO } else { PATIENCE });
@@ -190,7 +187,7 @@ impl Lines {
         timeout(wait, there_is).await.is_ok()
     }
 
-    /// How long nothing has been written though lines of the trail wait, and how many bytes wait.
+    /// Returns how long nothing has been written although lines of the trail wait, and how many bytes wait.
     fn stalled(&self) -> Option<(Duration, usize)> {
         let waiting = self.lock();
         let is_trail = waiting.has_trail || waiting.hand_has_trail;
@@ -198,8 +195,8 @@ impl Lines {
         Some((moved.elapsed(), self.unwritten()))
     }
 
-    /// Waits until all is written, for as long as somebody reads something within `time`, and at most
-    /// [`MOST_WAITS`] times as long. Returns whether all is.
+    /// Waits until everything is written: for `time` if nothing is read meanwhile, and for at most [`MOST_WAITS`]
+    /// times as long otherwise. Returns whether everything is.
     fn flush(&self, time: Duration) -> bool {
         let is_busy = |waiting: &mut LinesWaiting| waiting.is_writing || !waiting.bytes.is_empty();
         for _ in 0..MOST_WAITS {
@@ -216,7 +213,7 @@ impl Lines {
     }
 }
 
-/// Writes what comes to stderr, until the process ends.
+/// Writes queued lines to stderr until the process ends.
 fn write_all(lines: &Lines) {
     let (mut hand, mut losses, mut is_torn) = (Vec::new(), LostLines::default(), false);
     loop {
@@ -230,29 +227,29 @@ fn write_all(lines: &Lines) {
         losses.unwritten += lost;
         hand.clear();
         hand.shrink_to(KEPT);
-        // While nothing can be written only /metrics and /readyz can tell.
+        // While nothing can be written, only /metrics and /readyz can report it.
         if let Some(LostLines { dropped, unwritten }) = losses.due(are_written) {
             warn!(dropped, unwritten, "{TOLD}");
         }
     }
 }
 
-/// The line about lines that are missing.
+/// The log line about lost lines.
 const TOLD: &str =
     "lines of the log were dropped, as nobody read it, or could not be written (a full disk)";
 
-/// Lines that are missing, since that was last told.
+/// Lines lost since the last report.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct LostLines {
     /// For want of room.
     dropped: u64,
-    /// They could not be written.
+    /// Because the write failed.
     unwritten: u64,
 }
 
 impl LostLines {
-    /// What is to be told, once what came last could be written. That line may be lost too, and is counted
-    /// then as any other: it is told again.
+    /// Returns what to report, once the latest lines could be written. The report may be lost too; it is then counted
+    /// like any other line, and reported again.
     fn due(&mut self, are_written: bool) -> Option<LostLines> {
         let is_due = are_written && *self != LostLines::default();
         is_due.then(|| mem::take(self))
@@ -262,16 +259,15 @@ impl LostLines {
 /// Writes lines, in pieces.
 struct Writing<W> {
     out: W,
-    /// Whether what cannot be written is repeated until it can be.
+    /// Whether a failed write is repeated until it succeeds.
     repeats: bool,
-    /// Whether a line was lost of which a part has been written: the next one must not be taken for its
-    /// rest.
+    /// Whether a line was lost after a part of it was written: the next line must not be taken for its rest.
     is_torn: bool,
 }
 
 impl<W: Write> Writing<W> {
-    /// Writes these lines, and calls `wrote` with the length of each part of them that is written or lost.
-    /// Returns how many lines were lost, as they cannot be written (a full disk).
+    /// Writes these lines, and calls `wrote` with the length of each part that is written or lost. Returns how many
+    /// lines were lost because they cannot be written (a full disk).
     fn write(&mut self, lines: &[u8], mut wrote: impl FnMut(usize)) -> u64 {
         let mut fails = self.is_torn && self.write_some(b"\n").is_err();
         let mut rest = lines;
@@ -293,13 +289,13 @@ impl<W: Write> Writing<W> {
         u64::try_from(lost).unwrap_or(u64::MAX)
     }
 
-    /// Writes some of these bytes. Fails if they cannot be written and are not to be repeated.
+    /// Writes some of these bytes. Fails if the write fails and is not to be repeated.
     fn write_some(&mut self, bytes: &[u8]) -> io::Result<usize> {
         loop {
             match self.out.write(bytes) {
                 Ok(written) if written > 0 => return Ok(written),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // As one whose reader stands still.
+                // A non-blocking stderr that is full: waits, as a blocking one would.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::sleep(AGAIN),
                 Ok(_) | Err(_) if self.repeats => thread::sleep(REPEATED_AFTER),
                 Ok(_) => return Err(io::ErrorKind::WriteZero.into()),
@@ -309,29 +305,29 @@ impl<W: Write> Writing<W> {
     }
 }
 
-/// What is written at once of these lines: whole ones, unless the first one is longer.
+/// Returns the part of these lines to write at once: whole lines, unless the first one is longer.
 fn piece(lines: &[u8]) -> &[u8] {
     let Some(piece) = lines.get(..PIECE) else { return lines };
     let end = memchr::memrchr(b'\n', piece).map_or(piece.len(), |at| at + 1);
     &piece[..end]
 }
 
-/// Starts the thread that writes. Until then, lines are written where they come from.
+/// Starts the thread that writes. Until then, lines are written by the thread that logs them.
 ///
 /// # Errors
-/// If there can be no more threads.
+/// If no thread can be started.
 pub(crate) fn start() -> io::Result<()> {
     let lines = LINES.get_or_init(Lines::default);
     thread::Builder::new().name("log".into()).spawn(move || write_all(lines)).map(drop)
 }
 
-/// Writes whole lines of the log to stderr, or drops them if too many wait.
+/// Writes whole log lines to stderr, or drops them if too many wait.
 pub(crate) fn write(lines: &[u8]) {
     write_as(lines, LineKind::Log);
 }
 
-/// Writes a whole line of the audit trail to stderr. It waits for as long as it cannot be written: for room,
-/// wait before ([`room`]).
+/// Writes a whole line of the audit trail to stderr. The line waits for as long as it cannot be written; callers wait
+/// for room before ([`room`]).
 pub(crate) fn write_trail(line: &[u8]) {
     write_as(line, LineKind::Trail);
 }
@@ -347,13 +343,13 @@ fn write_as(lines: &[u8], kind: LineKind) {
     }
 }
 
-/// Whether something may begin now of which the audit trail will have lines.
+/// Whether something that writes to the audit trail may begin now.
 pub(crate) fn has_room() -> bool {
     LINES.get().is_none_or(Lines::has_room)
 }
 
-/// Waits until something may begin of which the audit trail will have lines: for `wait` at most, or else for
-/// two seconds, and not at all while the writer stands still. Returns whether it may.
+/// Waits until something that writes to the audit trail may begin. Waits for `wait` at most; if that is `None`, for
+/// two seconds, or not at all if the writer has stalled. Returns whether it may.
 pub(crate) async fn room(wait: Option<Duration>) -> bool {
     match LINES.get() {
         Some(lines) if !lines.has_room() => lines.room(wait).await,
@@ -361,21 +357,21 @@ pub(crate) async fn room(wait: Option<Duration>) -> bool {
     }
 }
 
-/// How long nothing has been written though lines of the audit trail wait, and how many bytes wait.
-/// `None`: none wait.
+/// Returns how long nothing has been written although lines of the audit trail wait, and how many bytes wait. `None`
+/// if none wait.
 pub(crate) fn trail_stalled() -> Option<(Duration, usize)> {
     LINES.get().and_then(Lines::stalled)
 }
 
-/// Waits for the last lines to be written: for ten seconds at most, and for a second if nobody reads
-/// them. For the end of the process.
+/// Waits for the last lines to be written, at the end of the process: for ten seconds at most, and for a second if
+/// nothing is read.
 pub(crate) fn flush() {
     if let Some(lines) = LINES.get() {
         lines.flush(LAST_LINES);
     }
 }
 
-/// Makes the counter of dropped lines, with its help text. The recorder must be installed.
+/// Registers the counter of dropped lines, with its help text. The recorder must be installed.
 pub(crate) fn describe() {
     describe_counter!(
         "lockgate_log_lines_dropped_total",
@@ -398,7 +394,7 @@ mod tests {
         assert_eq!(push(b"three\n"), Fate::Waits);
         assert_eq!(lines.take(&mut hand), (1, false));
         assert_eq!(hand, b"one\ntwo\nthree\n");
-        // What is in hand waits as well, until it is written.
+        // Lines in hand count as waiting until they are written.
         let rest = vec![b'x'; MOST_WAITING - hand.len()];
         assert_eq!((push(&rest), push(b"four\n")), (Fate::Waits, Fate::Dropped));
         lines.wrote(hand.len());
@@ -450,7 +446,7 @@ mod tests {
         assert!(lines.has_room());
     }
 
-    /// Takes four bytes at a time, with something in between.
+    /// Accepts a few bytes at a time, with errors in between.
     struct Slow(Vec<u8>, Vec<io::ErrorKind>);
 
     impl Write for Slow {

@@ -26,7 +26,7 @@ use tracing::warn;
 
 /// The environment variable that names the configuration file.
 const CONFIG_VARIABLE: &str = "LOCKGATE_CONFIG";
-/// The port of an admin address that is written without one.
+/// The port of an admin address that names none.
 const ADMIN_PORT: u16 = 9380;
 
 /// A Redis-protocol proxy that makes locks hold.
@@ -59,7 +59,7 @@ struct ConfigSource {
 }
 
 impl ConfigSource {
-    /// The file, if there is one.
+    /// Returns the file, if there is one.
     fn path(self) -> Option<PathBuf> {
         self.file.or(self.config).or_else(file_of_environment)
     }
@@ -177,7 +177,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             match error.downcast_ref::<ConfigErrors>() {
-                // Each line begins with a place, where editors look for it.
+                // Each line begins with a place, as editors expect.
                 Some(errors) => complain(errors),
                 None => complain(format_args!("lockgate: {error:#}")),
             }
@@ -186,7 +186,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// A time as the configuration has it.
+/// Reads a time, written as in the configuration.
 fn duration(text: &str) -> Result<Duration, String> {
     config::duration(text).ok_or_else(|| "a time is written as 500ms, 30s or 2m".into())
 }
@@ -207,7 +207,7 @@ fn check(file: Option<&Path>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Asks the proxy at an address, or the one that runs with a file.
+/// Checks the health of the proxy at an address, or of the one that runs with a file.
 fn health(at: Option<String>, config: Option<PathBuf>) -> anyhow::Result<()> {
     server::health_check(&admin_address(at, config)?)
 }
@@ -223,7 +223,7 @@ fn show(at: Vec<String>, options: &top::TopOptions) -> anyhow::Result<()> {
     top::run(addresses, options)
 }
 
-/// The admin address that is given, or that of a configuration file.
+/// Returns the given admin address, or that of a configuration file.
 fn admin_address(at: Option<String>, config: Option<PathBuf>) -> anyhow::Result<String> {
     let file = match at {
         Some(at) if at.starts_with("https://") => {
@@ -232,7 +232,7 @@ fn admin_address(at: Option<String>, config: Option<PathBuf>) -> anyhow::Result<
         Some(at) if at.starts_with("http://") => {
             return Ok(with_port(at.trim_start_matches("http://").trim_end_matches('/')));
         }
-        // No file that is there looks like an address, and an address is no file.
+        // A name with a colon is an address, unless it is an existing file.
         Some(at) if at.contains(':') && !Path::new(&at).exists() => return Ok(with_port(&at)),
         at => at.map(PathBuf::from),
     };
@@ -240,9 +240,9 @@ fn admin_address(at: Option<String>, config: Option<PathBuf>) -> anyhow::Result<
     Ok(admin.context("admin is off: there is no address to ask")?.to_string())
 }
 
-/// An admin address with the port that it has by default, if it has none.
+/// Adds the default port to an admin address that has none.
 fn with_port(address: &str) -> String {
-    // Colons stand in an IPv6 address too, which is in brackets then.
+    // An IPv6 address has colons too, but in brackets.
     let behind = address.rsplit_once(']').map_or(address, |(_, behind)| behind);
     match behind.contains(':') {
         true => address.to_owned(),
@@ -250,8 +250,8 @@ fn with_port(address: &str) -> String {
     }
 }
 
-/// The file that the environment names. An empty variable names none: compose files pass on an
-/// unset one like that.
+/// Returns the file that the environment names. An empty variable names none: compose files pass on an unset one like
+/// that.
 fn file_of_environment() -> Option<PathBuf> {
     std::env::var_os(CONFIG_VARIABLE).filter(|file| !file.is_empty()).map(PathBuf::from)
 }
@@ -293,7 +293,7 @@ fn run(file: Option<PathBuf>, take_over: bool) -> anyhow::Result<()> {
         });
         server::run(config, control).await
     });
-    // Nobody waits for a name look-up that is never answered.
+    // Does not wait for a name look-up that is never answered.
     runtime.shutdown_background();
     result
 }

@@ -20,8 +20,8 @@ use metrics::{Counter, describe_gauge, gauge};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use metrics_process::Collector;
 
-/// Makes an enum of the values of a label, such as why a connection ended. A value's number is its
-/// index in `ALL`, and so among handles that are made from `ALL`.
+/// Makes an enum of the values of a label, such as why a connection ended. A value's number is its index in `ALL`,
+/// and among handles made from `ALL`.
 macro_rules! labels {
     ($(#[$about:meta])* $vis:vis enum $name:ident {
         $($(#[$meaning:meta])* $value:ident = $label:literal,)+
@@ -31,7 +31,7 @@ macro_rules! labels {
         $vis enum $name { $($(#[$meaning])* $value,)+ }
 
         impl $name {
-            /// Every value, at the index of its own number.
+            /// Every value, at the index of its number.
             $vis const ALL: [$name; [$($label),+].len()] = [$($name::$value),+];
 
             /// The value's name in the label.
@@ -43,8 +43,7 @@ macro_rules! labels {
 }
 pub(crate) use labels;
 
-/// The time between two foldings of samples into buckets. Never folded, they pile up (110 MB after
-/// ten million).
+/// The time between two foldings of samples into buckets. Unfolded, samples pile up (110 MB after ten million).
 const UPKEEP_EVERY: Duration = Duration::from_secs(5);
 /// Buckets of durations in seconds: a loopback round trip to an hour in which a lock is
 /// held.
@@ -57,27 +56,28 @@ const SECONDS: [f64; 20] = [
 #[derive(Clone)]
 pub(crate) struct Recorder {
     handle: PrometheusHandle,
-    /// Measures the process itself: CPU, memory, file descriptors, threads, when it began.
+    /// Measures the process itself: CPU, memory, file descriptors, threads, start time.
     process: Collector,
 }
 
 impl Recorder {
-    /// All metrics in Prometheus's text format, less those of what is gone. The process is measured now.
+    /// Renders all metrics in Prometheus's text format, except those of parts that are gone. Measures the process
+    /// now.
     pub(crate) fn render(&self) -> String {
         self.process.collect();
         without(self.handle.render(), &gone())
     }
 }
 
-/// How many owners have series with these labels of their own.
+/// The number of owners of each set of labels.
 static OWNERS: Mutex<BTreeMap<String, usize>> = Mutex::new(BTreeMap::new());
 
-/// A part of the proxy that has series of its own, such as a lock node, for as long as this exists. The
-/// recorder keeps all series until the process ends; an alert on a part that is gone would never resolve.
+/// A part of the proxy that has series of its own, such as a lock node. They are rendered while this exists. The
+/// recorder itself keeps all series until the process ends, and an alert on a part that is gone would never resolve.
 pub(crate) struct SeriesOwner(String);
 
 impl SeriesOwner {
-    /// The part with these labels, which stand first in each of its series.
+    /// Registers a part with these labels, which come first in each of its series.
     pub(crate) fn new(labels: &[(&str, String)]) -> SeriesOwner {
         let written = |(name, value): &(&str, String)| format!("{name}=\"{value}\"");
         let labels = labels.iter().map(written).collect::<Vec<_>>().join(",");
@@ -99,14 +99,14 @@ impl Drop for SeriesOwner {
     }
 }
 
-/// The labels that no part has any more.
+/// Returns the labels whose parts are all gone.
 fn gone() -> Vec<String> {
     let owners = OWNERS.lock().unwrap_or_else(PoisonError::into_inner);
     let gone = owners.iter().filter(|(_, owners)| **owners == 0);
     gone.map(|(labels, _)| format!("{{{labels}")).collect()
 }
 
-/// Leaves out the series whose labels begin so.
+/// Removes the series whose labels begin with one of `gone`.
 fn without(text: String, gone: &[String]) -> String {
     if gone.is_empty() {
         return text;
@@ -122,7 +122,7 @@ pub(crate) struct Tallied {
 }
 
 impl Tallied {
-    /// Counts with this handle from now on.
+    /// Makes a counter that counts with this handle.
     pub(crate) fn new(counter: Counter) -> Tallied {
         Tallied { counter, so_far: AtomicU64::new(0) }
     }
@@ -133,13 +133,13 @@ impl Tallied {
         self.so_far.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How often was counted.
+    /// Returns the count so far.
     pub(crate) fn so_far(&self) -> u64 {
         self.so_far.load(Ordering::Relaxed)
     }
 }
 
-/// Makes this process count, and bounds the memory of what it counts. Further calls return the same
+/// Installs the recorder of this process, and bounds the memory of its samples. Further calls return the same
 /// recorder.
 ///
 /// # Errors
@@ -165,7 +165,7 @@ fn builder() -> anyhow::Result<PrometheusBuilder> {
     Ok(PrometheusBuilder::new().set_buckets_for_metric(seconds, &SECONDS)?)
 }
 
-/// Renders the metrics that `count`, run on this thread alone, has changed.
+/// Runs `count` on this thread, and renders the metrics that it changed.
 #[cfg(test)]
 pub(crate) fn counted(count: impl FnOnce()) -> String {
     #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -174,8 +174,8 @@ pub(crate) fn counted(count: impl FnOnce()) -> String {
     recorder.handle().render()
 }
 
-/// Folds samples for as long as the process runs, scraped or not. It runs on a thread and not in a
-/// task: the recorder outlives any one runtime.
+/// Folds samples for as long as the process runs, scraped or not. Uses a thread, not a task: the recorder outlives
+/// any one runtime.
 fn keep_up(handle: PrometheusHandle) -> io::Result<()> {
     let run = move || {
         loop {

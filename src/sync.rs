@@ -2,8 +2,8 @@
 
 use std::sync::{self, MutexGuard, PoisonError};
 
-/// A [`sync::Mutex`] that is also taken if a thread has panicked while it held the lock. No code
-/// panics there; if some did, all other clients must not end with it.
+/// A [`sync::Mutex`] that can be locked even if a thread has panicked while holding it. No code panics there; if some
+/// did, that must not end all other clients.
 #[derive(Debug, Default)]
 pub(crate) struct Mutex<T>(sync::Mutex<T>);
 

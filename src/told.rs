@@ -1,5 +1,5 @@
-//! What is told to people: words of others made harmless, keys as they are shown, and few lines in the log
-//! about what can happen at any rate.
+//! Text for people: foreign text made harmless, keys as they are shown, and a limit on log lines about events that
+//! can come at any rate.
 
 use std::{
     borrow::Cow,
@@ -17,13 +17,13 @@ const ONE_MORE_EVERY: Duration = Duration::from_secs(1);
 /// Most bytes of a key or a lock that are shown.
 pub(crate) const LONGEST_SHOWN: usize = 128;
 
-/// Limits the lines of one kind of event: [`BURST`] at once, and one more every
-/// [`ONE_MORE_EVERY`]. Those that are left out are counted.
+/// Limits the log lines about one kind of event: [`BURST`] at once, and one more every [`ONE_MORE_EVERY`]. Events
+/// left out are counted.
 pub(crate) struct FewLines(Mutex<LineRoom>);
 
 struct LineRoom {
     lines: u32,
-    /// When the last line came back.
+    /// When room was last added.
     since: Option<Instant>,
     left_out: u64,
 }
@@ -33,7 +33,7 @@ impl FewLines {
         FewLines(Mutex::new(LineRoom { lines: BURST, since: None, left_out: 0 }))
     }
 
-    /// Counts an event. Returns how many before it had no line, if this one is to have one.
+    /// Counts an event. If the event may have a line, returns how many events before it had none.
     pub(crate) fn next(&self, now: Instant) -> Option<u64> {
         let mut room = self.0.lock();
         if room.has_one(now) {
@@ -43,7 +43,7 @@ impl FewLines {
         None
     }
 
-    /// Returns how many events had no line, once one line about them is allowed.
+    /// Returns how many events had no line, if one line about them is allowed now.
     pub(crate) fn left_out(&self, now: Instant) -> Option<u64> {
         let mut room = self.0.lock();
         let is_due = room.left_out > 0 && room.has_one(now);
@@ -52,7 +52,7 @@ impl FewLines {
 }
 
 impl LineRoom {
-    /// Takes the room for one line, if there is one.
+    /// Takes room for one line, if there is any.
     fn has_one(&mut self, now: Instant) -> bool {
         let since = *self.since.get_or_insert(now);
         let more = now.saturating_duration_since(since).as_secs() / ONE_MORE_EVERY.as_secs();
@@ -77,17 +77,17 @@ pub(crate) fn shown(bytes: &[u8]) -> Cow<'_, str> {
     Cow::Owned(format!("{}{dots}", cut.escape_ascii()))
 }
 
-/// Whether a terminal shows this character, and does not obey it. A line's end is shown.
+/// Whether a terminal displays this character and does not act on it. A newline counts as displayed.
 fn is_plain(c: char) -> bool {
     match c {
         '\n' | ' '..='~' => true,
-        // Those that change the direction of writing, or cannot be seen, have an escape.
+        // Characters that change the writing direction, or are invisible, have an escape.
         c => !c.is_ascii() && c.escape_debug().len() == 1,
     }
 }
 
-/// Returns a text of which a terminal shows every character, and obeys none: servers and clients choose the
-/// words of their errors and names. Others are written as `\u009b`, as JSON has them too: a document means
+/// Returns a text of which a terminal displays every character and acts on none: servers and clients choose the words
+/// of their errors and names. Other characters are written as `\u009b`, the escape of JSON too: a JSON document means
 /// the same as before.
 pub(crate) fn plain(text: &str) -> Cow<'_, str> {
     if text.chars().all(is_plain) {
@@ -107,7 +107,7 @@ pub(crate) fn plain(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// The same in one line.
+/// Like [`plain`], in one line.
 pub(crate) fn plain_line(text: &str) -> Cow<'_, str> {
     match text.contains('\n') {
         true => plain(text).replace('\n', "\\n").into(),

@@ -1,6 +1,6 @@
 //! No way leads past the guards: a client without locks never changes a guarded key.
 //!
-//! The test has a binary of its own: it raises the limit of this process's open files.
+//! This test has a binary of its own, because it raises its process's limit of open files.
 
 mod support;
 
@@ -11,7 +11,7 @@ use support::{Client, Proxy, Reply, encode, eventually, pipeline, relay::Relay};
 
 const GUARDS: &str = "guards:\n  - keys: 'g:*'\n    lock: 'l:{1}'";
 
-/// Bytes of a command whose words need not be text.
+/// Encodes a command whose words need not be text.
 fn command(words: &[&[u8]]) -> Vec<u8> {
     let mut out = format!("*{}\r\n", words.len()).into_bytes();
     for word in words {
@@ -79,7 +79,7 @@ fn options_are_found_wherever_redis_finds_them() {
 fn a_zero_byte_in_a_name_is_not_left_to_chance() {
     let mut proxy = guarded();
     let mut client = proxy.client();
-    // Redis takes one in some hundred of these for SET, by where their hashes fall.
+    // Redis takes about one in a hundred of these for SET, depending on their hashes.
     for n in 0..3000 {
         let name = format!("SET\0{n}");
         client.send(&command(&[name.as_bytes(), b"g:1", b"x"]));
@@ -94,7 +94,7 @@ fn a_zero_byte_in_a_name_is_not_left_to_chance() {
         client.send(&command(&[b"XGROUP", name.as_bytes(), b"g:stream", b"group", b"0"]));
         assert!(client.reply().error().starts_with("ERR unknown command"));
     }
-    // Commands that the connection's state depends on.
+    // Commands that change the state of the connection.
     assert_eq!(
         client.cmd(&["SUBSCRIBE", "c"]),
         Reply::Array(vec![Reply::bulk("subscribe"), Reply::bulk("c"), Reply::Int(1)])
@@ -132,8 +132,8 @@ fn renamed_commands_are_what_they_were() {
         "EVAL",
         "",
     ];
-    // Guards need EVAL, GET and SET themselves where locks are held; who has none is
-    // refused by any name.
+    // Guards themselves need EVAL, GET and SET where a client holds locks. A client without locks is refused,
+    // whatever the command is called.
     let mut proxy = Proxy::with().top(GUARDS).data_arguments(&arguments).start();
     let mut client = proxy.client();
     for words in [&["put", "g:1", "x"][..], &["PUT", "g:1", "x"], &["GET", "g:1", "x"]] {
@@ -144,7 +144,7 @@ fn renamed_commands_are_what_they_were() {
     assert_eq!(client.cmd(&["GET", "free", "y"]), Reply::bulk("x"));
     assert!(client.cmd(&["SET", "g:1", "x"]).error().starts_with("ERR unknown command"));
     assert!(!exists(&mut proxy, "g:1"));
-    // A renamed command that guards do not need themselves works under its lock.
+    // A renamed command that guards themselves do not need works under its lock.
     let arguments = ["--rename-command", "LPUSH", "put-in-front-of-the-list"];
     let proxy = Proxy::with().top(GUARDS).data_arguments(&arguments).start();
     let mut client = proxy.client();
@@ -162,9 +162,9 @@ fn a_line_that_is_too_long_is_never_completed() {
     let mut data = direct(&mut proxy);
     for name in ["SET g:1 ", "SET free x\r\nSET g:1 "] {
         let mut client = proxy.client();
-        // Otherwise DEBUG waits until the commands are known, and the bytes behind it too.
+        // Otherwise DEBUG and the bytes behind it wait until the commands are known.
         assert_eq!(client.cmd(&["SET", "other", "x"]), Reply::ok());
-        // While Redis sleeps, what comes is read by it in one go.
+        // Redis reads what arrives during its sleep in one go.
         client.send(&encode(&["DEBUG", "SLEEP", "0.5"]));
         client.send(name.as_bytes());
         client.send(&vec![b'x'; 65_530 + 10]);
@@ -186,7 +186,7 @@ fn what_redis_would_not_parse_is_answered_and_nothing_behind_it_is_carried_out()
         (b"*1x\r\n", "invalid multibulk length"),
         (b"*123456789012345678901234567890", "invalid multibulk length"),
         (b"*2\r\n$3\r\nSET\r\n$-1\r\n", "invalid bulk length"),
-        // Lines of arrays end at CR, whatever is behind it.
+        // Lines of arrays end at CR, whatever follows it.
         (b"*1\n$4\r\nPING\r\n", "invalid multibulk length"),
         (b"*1\r9\n\r0\r\n", "expected '$', got"),
         (b"*1\r\n$4*\nEXEC\r\n", "invalid bulk length"),
@@ -208,7 +208,7 @@ fn what_redis_would_not_parse_is_answered_and_nothing_behind_it_is_carried_out()
             let mut bytes = b"PING\r\n".to_vec();
             bytes.extend_from_slice(bad);
             bytes.extend_from_slice(&pipeline(&[&["SET", "g:1", "x"], &["SET", "g:1", "y"]]));
-            // A part of it byte by byte, but not so much that it is refused in between.
+            // Sent byte by byte only so far that it is not refused in between.
             let (begin, rest) = bytes.split_at(if split { 6 + bad.len() / 3 } else { 0 });
             begin.iter().for_each(|byte| client.send(&[*byte]));
             client.send(rest);
@@ -217,7 +217,7 @@ fn what_redis_would_not_parse_is_answered_and_nothing_behind_it_is_carried_out()
             assert!(said.contains(error), "{said:?}");
         }
     }
-    // A line with a zero byte is none, for Redis waits for its end.
+    // Redis finds no end of a line with a zero byte, and waits.
     let mut client = proxy.client();
     client.send(b"SET g:1 x\0\r\nSET g:1 x\r\n");
     client.send(&encode(&["SET", "g:1", "x"]));
@@ -294,7 +294,7 @@ fn no_state_of_a_connection_opens_a_way() {
         data.cmd(&["SELECT", "3"]);
         assert_eq!(data.cmd(&["DBSIZE"]), Reply::Int(0), "{before:?}: {said:?}");
     }
-    // With replies off there is nothing to be read until they are on.
+    // While replies are off there is nothing to read.
     for before in [
         &[&["CLIENT", "REPLY", "OFF"][..]][..],
         &[&["CLIENT", "REPLY", "SKIP"]],
@@ -315,7 +315,7 @@ fn no_state_of_a_connection_opens_a_way() {
         let mut client = proxy.client();
         client.send(&pipeline(before));
         client.send(&pipeline(&[set, &["EXEC"], set, &["DISCARD"], set]));
-        // Some are closed at once.
+        // Some of these connections are closed at once.
         let _ = client.socket().shutdown(Shutdown::Write);
         client.rest();
         assert_eq!(direct(&mut proxy).cmd(&["DBSIZE"]), Reply::Int(0), "{before:?}");
@@ -342,7 +342,7 @@ fn while_nothing_is_known_of_the_data_node_nothing_passes_unchecked() {
     let mut client = proxy.client();
     assert!(client.cmd(&["SET", "g:1", "x"]).error().starts_with("NOTHELD"));
     proxy.data().restart().expect("data node");
-    // The first to come may be met before its commands are known again.
+    // The first client may come before the commands are known again.
     for _ in 0..20 {
         let mut client = proxy.client();
         let refused = client.cmd(&["SET", "g:1", "x"]);
@@ -374,24 +374,24 @@ fn after_monitor_neither_scripts_nor_debug_write() {
         assert_eq!(client.cmd(&["MONITOR"]), Reply::ok());
         client.send(&encode(words));
         assert_eq!(client.reply().error(), "ERR Replica can't interact with the keyspace");
-        // In a transaction the connection is given up.
+        // In a transaction the proxy closes the connection.
         client.send(&pipeline(&[&["MULTI"], words, &["EXEC"]]));
-        // Otherwise lines about the proxy's own questions would come for ever.
+        // Otherwise MONITOR's lines about the proxy's own questions would never end.
         let _ = client.socket().shutdown(Shutdown::Write);
         client.rest();
         assert_eq!(direct(&mut proxy).cmd(&["DBSIZE"]), Reply::Int(0), "{words:?}");
     }
 }
 
-/// Redis looks at no byte behind a `\r`, nor at the two behind a word. Whatever stands
-/// there, what is carried out is what was checked.
+/// Redis ignores the byte behind a `\r`, and the two behind a word. Whatever stands there, the proxy checks exactly
+/// the command that Redis carries out.
 #[test]
 fn bytes_that_redis_does_not_look_at_hide_no_other_write() {
     let mut proxy = guarded();
     let mut client = proxy.client();
     client.cmd(&["LOCK", "l:1", "PX", "30000"]).grant();
     client.cmd(&["DEL", "g:1"]);
-    // The first line end is in a value, and another write behind it.
+    // The first line end is in a value, with another write behind it.
     let hidden = "\n$3\r\nSET\r\n$3\r\ng:2\r\n$1\r\nx\r\n";
     let set = format!("*3\rX$3\rXSETXX$3\rXg:1XX${}\rX{hidden}XX", hidden.len());
     let follow = encode(&["GET", "g:1"]);
@@ -408,7 +408,7 @@ fn bytes_that_redis_does_not_look_at_hide_no_other_write() {
 
 #[test]
 fn a_name_that_could_not_be_asked_about_does_not_pass() {
-    // More than may ask at once.
+    // More clients than may ask at once.
     const CLIENTS: u64 = 1300;
     let files = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let limit = rustix::process::Rlimit { current: files.maximum, ..files };
@@ -419,7 +419,7 @@ fn a_name_that_could_not_be_asked_about_does_not_pass() {
     for client in &mut clients {
         assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"));
     }
-    // The first has the data node asked, which then does not answer for a while.
+    // The first client has the data node asked, which then does not answer for a while.
     proxy.data().freeze().expect("freeze");
     for client in &mut clients {
         client.send(&encode(&["lput", "g:8", "hacked"]));
@@ -432,7 +432,7 @@ fn a_name_that_could_not_be_asked_about_does_not_pass() {
         assert!(told.iter().any(|words| refused.error_text().starts_with(words)), "{refused:?}");
     }
     assert!(!exists(&mut proxy, "g:8"));
-    // The unknown command is known in the end.
+    // In the end the proxy knows the command.
     eventually("it is known", || {
         clients[0].cmd(&["lput", "g:8", "hacked"]).error_text().starts_with("NOTHELD 'g:8'")
     });
@@ -445,8 +445,8 @@ fn a_name_does_not_pass_while_all_names_are_being_read() {
     let proxy = Proxy::with().top(GUARDS).data_port(relay.port()).start();
     eventually("it is ready", || proxy.http("/readyz").starts_with("HTTP/1.1 200"));
     let mut client = proxy.client();
-    // All names have just been read. Each part of the next reading takes no longer than it
-    // may, and all of it a while.
+    // All names have just been read. Each part of the next reading stays within its time limit, but all of it takes a
+    // while.
     assert!(client.cmd(&["FOO"]).error().starts_with("ERR unknown command"));
     relay.hold_request("*1\r\n$7\r\nCOMMAND\r\n");
     client.send(&encode(&["lput", "g:8", "hacked"]));
@@ -473,7 +473,7 @@ fn a_fence_that_no_clock_has_made_is_told() {
     assert!(client.cmd(&["LOCK", "l:1"]).error().starts_with("FENCED"));
     assert!(proxy.metric("lockgate_guard_fences_ahead_total", "") >= 1.0);
     eventually("it is told", || proxy.log().contains("more than a day ahead of the clock"));
-    // Nobody else's lock is concerned.
+    // Locks of other clients are not affected.
     client.cmd(&["LOCK", "l:2"]).grant();
     assert_eq!(client.cmd(&["SET", "g:2", "x"]), Reply::ok());
 }

@@ -1,11 +1,11 @@
-//! Checks which folder of `src/` may name which, which of them have no circle of files, that no two
-//! types share a name, that everything cited by comments and pages exists, and that pages have every
-//! error that clients may be told.
+//! Checks which folder of `src/` may name which, that no files call each other in a circle, that no two types share a
+//! name, that everything cited by comments and pages exists, and that pages have every error that clients may be
+//! told.
 //!
-//! A folder that is not in the table, or a name that its row does not allow, fails with the line
-//! that names it, in tests too.
+//! A folder that is missing in the table, or a name that its row does not allow, fails with the line that names it,
+//! in tests too.
 //!
-//! The test has a binary of its own: it reads the sources alone, so it can run after any change.
+//! This test has a binary of its own: it only reads the sources, so it can run after any change.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -18,7 +18,8 @@ use std::{
 use proc_macro2::{Span, TokenStream, TokenTree};
 use syn::{Attribute, File, Item, Lit, UseTree, spanned::Spanned, visit::Visit};
 
-/// Rooms of `src/`, each with the rooms that it may name. A room comes after those that it names.
+/// Rooms, which are the folders and files at the top of `src/`. Each has the rooms that it may name, which stand
+/// above it.
 const ROOMS: &[(&str, &[&str])] = &[
     ("clock", &[]),
     ("glob", &[]),
@@ -109,17 +110,16 @@ const ROOMS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Rooms whose files call each other in a circle, as the stages of one thing; they have no circles
-/// of types. In all other rooms no file needs another that needs it, directly or through a third
-/// one.
+/// Rooms whose files may call each other in a circle, as stages of one thing; their types still form no circle. In
+/// all other rooms no file needs another one that needs it, directly or through others.
 const CALLING_EACH_OTHER: &[&str] = &[
-    // A check is a function of its key, but looks at the whole configuration.
+    // A check belongs to its key, but looks at the whole configuration.
     "config",
-    // A guarded write goes from one stage to another, and back to try again.
+    // A guarded write goes from one stage to another, and back for another attempt.
     "session",
 ];
 
-/// Names of the crate's rooms in one file, with their places.
+/// Names of the crate's rooms in one file, with their positions.
 #[derive(Default)]
 struct Named(Vec<(String, Span)>);
 
@@ -159,7 +159,7 @@ impl<'ast> Visit<'ast> for Named {
     }
 }
 
-/// All Rust files below `folder`, with their text.
+/// Finds all Rust files below `folder`, with their text.
 fn files(folder: &Path, found: &mut BTreeMap<String, String>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -194,7 +194,7 @@ fn each_room_names_only_those_that_it_may() {
         named.visit_file(&parsed);
         for (name, span) in named.0 {
             arrows += 1;
-            // A macro or a function at the root belongs to no room.
+            // A macro or a function at the root is no room.
             let is_room = ROOMS.iter().any(|(room, _)| *room == name);
             if name != room && is_room && !allowed.contains(&&*name) {
                 let line = span.start().line;
@@ -207,8 +207,8 @@ fn each_room_names_only_those_that_it_may() {
     assert!(arrows > 100, "they are not found: {arrows}");
 }
 
-/// Paths of one file's `use` that begin in the crate, each from the crate's root. Paths that other
-/// files may use through it are kept apart.
+/// Paths that the `use`s of one file name in the crate, from the crate's root. Paths that the file re-exports are
+/// kept apart.
 #[derive(Default)]
 struct Uses {
     own: Vec<Vec<String>>,
@@ -216,7 +216,7 @@ struct Uses {
 }
 
 impl Uses {
-    /// The paths that the file of this module uses.
+    /// Returns the paths that the file of this module uses.
     fn of(module: &[String], file: &File) -> Uses {
         let mut uses = Uses::default();
         for item in &file.items {
@@ -253,27 +253,27 @@ fn flatten(tree: &UseTree, before: &mut Vec<String>, paths: &mut Vec<Vec<String>
     paths.push(before.iter().cloned().chain(last).collect());
 }
 
-/// The path from the crate's root. Returns `None` if it leads out of the crate.
+/// Returns the path from the crate's root, or `None` if it leads out of the crate.
 fn from_root(module: &[String], path: &[String]) -> Option<Vec<String>> {
     let supers = path.iter().take_while(|word| *word == "super").count();
     match path.first()?.as_str() {
         "crate" => Some(path[1..].to_vec()),
         "super" => Some([&module[..module.len() - supers], &path[supers..]].concat()),
         "self" => Some([module, &path[1..]].concat()),
-        // `pub use acquire::Acquire`, for one, beside the module of that name.
+        // For example `pub use acquire::Acquire`, beside the module of that name.
         _ => Some([module, path].concat()),
     }
 }
 
-/// Whether a path names a type: neither a module or function nor a constant.
+/// Whether a path names a type, and not a module, function or constant.
 fn is_type(path: &[String]) -> bool {
     path.last().is_some_and(|name| {
         name.starts_with(char::is_uppercase) && name.contains(char::is_lowercase)
     })
 }
 
-/// The module of `all` into which a path leads: the longest that it begins with, or the one that
-/// this passes the name on from.
+/// Returns the module of `all` into which a path leads: the longest that is a prefix of it, or the one whose name
+/// that module re-exports.
 fn home(all: &BTreeMap<Vec<String>, Uses>, path: &[String]) -> Option<Vec<String>> {
     let length = (1..=path.len()).rev().find(|length| all.contains_key(&path[..*length]))?;
     let (module, rest) = path.split_at(length);
@@ -281,13 +281,13 @@ fn home(all: &BTreeMap<Vec<String>, Uses>, path: &[String]) -> Option<Vec<String
         all[module].passed_on.iter().find(|passed_on| passed_on.last() == Some(name))
     });
     match passed_on {
-        // A macro is passed on under its own path.
+        // A macro is re-exported under its own path.
         Some(further) if further != path => home(all, further),
         _ => Some(module.to_vec()),
     }
 }
 
-/// Names of the types of one file, in tests and in `labels!` too, each with where it stands.
+/// Names of the types of one file with their positions, including tests and `labels!`.
 #[derive(Default)]
 struct Types(Vec<(String, Span)>);
 
@@ -355,7 +355,7 @@ fn no_file_needs_another_that_needs_it() {
         }
         let mut needs: BTreeMap<&Vec<String>, Vec<Vec<String>>> = BTreeMap::new();
         for (module, uses) in &all {
-            // A `mod.rs` does not need the names that it only passes on.
+            // A `mod.rs` does not need the names that it only re-exports.
             let only_types = CALLING_EACH_OTHER.contains(room);
             let counts = |path: &&Vec<String>| !only_types || is_type(path);
             let homes = uses.own.iter().filter(counts).filter_map(|path| home(&all, path));
@@ -364,7 +364,7 @@ fn no_file_needs_another_that_needs_it() {
             needs.insert(module, others.collect());
         }
         arrows += needs.values().map(Vec::len).sum::<usize>();
-        // Modules are removed that need only removed ones, or are needed only by removed ones.
+        // Removes modules that need only removed ones, or that only removed ones need.
         while let Some(module) = {
             let is_below = |module: &Vec<String>| {
                 !needs[module].iter().any(|needed| needs.contains_key(needed))
@@ -384,7 +384,7 @@ fn no_file_needs_another_that_needs_it() {
     assert!(arrows > 300, "they are not found: {arrows}");
 }
 
-/// The file names that a comment or a page cites.
+/// Returns the file names that a comment or a page cites.
 fn cited(text: &str) -> impl Iterator<Item = &str> {
     let is_path = |c: char| c.is_ascii_alphanumeric() || "._-/".contains(c);
     text.split(move |c| !is_path(c))
@@ -403,7 +403,7 @@ fn each_page_and_file_that_is_cited_is_there() {
         let lines = text.lines().filter(|line| line.trim_start().starts_with("//"));
         for name in lines.flat_map(cited) {
             found += 1;
-            // Paths from the root, from src/, from the file's own folder, or of a file in it.
+            // Paths from the root, from src/, or from the file's own folder.
             let here = Path::new(path).parent().unwrap();
             let places = [root.to_owned(), root.join("src"), here.to_owned()];
             if !places.iter().any(|place| place.join(name).exists()) {
@@ -431,7 +431,7 @@ fn each_page_and_file_that_is_cited_is_there() {
     assert!(faults.is_empty(), "\n{}", faults.join("\n"));
 }
 
-/// The pages that people read: those at the root, below docs/, and that of the benchmarks.
+/// Returns the pages for readers: those at the root, below docs/, and that of the benchmarks.
 fn pages(root: &Path) -> Vec<PathBuf> {
     let folders = ["", "docs", "docs/design", "docs/clients", "docs/commands", "bench"];
     let entries = folders.into_iter().flat_map(|folder| fs::read_dir(root.join(folder)).unwrap());
@@ -439,13 +439,13 @@ fn pages(root: &Path) -> Vec<PathBuf> {
     paths.filter(|path| path.extension().is_some_and(|ending| ending == "md")).collect()
 }
 
-/// What a page's links lead to, but for addresses of other places.
+/// Returns the targets of a page's links, except web addresses.
 fn links(text: &str) -> impl Iterator<Item = &str> {
     let links = text.split("](").skip(1).map(|rest| rest.split(')').next().unwrap());
     links.filter(|link| !link.starts_with("http"))
 }
 
-/// The anchors of a page's headings, as GitHub and mdBook make them.
+/// Returns the anchors of a page's headings, as GitHub and mdBook make them.
 fn headings(text: &str) -> impl Iterator<Item = String> {
     let lines = text.lines().filter(|line| line.starts_with('#'));
     let names = lines.map(|line| line.trim_start_matches('#').trim().to_lowercase());
@@ -470,7 +470,7 @@ fn the_site_has_every_page() {
     assert!(missing.is_empty(), "{missing:?}");
 }
 
-/// Macros of one file that print, outside of tests, each with where it stands.
+/// Macros of one file that print outside of tests, with their positions.
 #[derive(Default)]
 struct Prints(Vec<Span>);
 
@@ -490,7 +490,7 @@ impl<'ast> Visit<'ast> for Prints {
     }
 }
 
-/// In the log's format for people, a value by `%` has no quotes: a name with ` fence=1` in it would be a field more.
+/// In the log's format for people, a value by `%` has no quotes: ` fence=1` in a name would look like another field.
 #[test]
 fn names_that_clients_choose_are_quoted_in_the_log() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
@@ -509,7 +509,7 @@ fn what_commands_print_goes_through_one_place() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut texts = BTreeMap::new();
     files(&source, &mut texts);
-    // There is no terminal, or it is the system's own word alone.
+    // There is no terminal, or only a word of the system itself.
     let others = ["simulation/", "adopt/normal_tests.rs", "depth.rs", "server/entry/listeners.rs"];
     let (mut faults, mut found) = (Vec::new(), 0);
     for (path, text) in &texts {
@@ -528,7 +528,7 @@ fn what_commands_print_goes_through_one_place() {
     assert!(faults.is_empty(), "not through tools::say:\n{}", faults.join("\n"));
 }
 
-/// First words of errors: Lockgate's own, and Redis's where it is answered in its place.
+/// First words of errors: Lockgate's own, and those of Redis with which Lockgate answers in its place.
 const CODES: &[&str] = &[
     "ASK",
     "CLUSTERDOWN",
@@ -557,11 +557,11 @@ const CODES: &[&str] = &[
     "WRONGTYPE",
 ];
 
-/// Redis's errors that are looked for in what it answers. Clients are told them by Redis alone.
+/// Errors for which Lockgate looks in Redis's replies. Only Redis sends them.
 const HEARD: &[&str] =
     &["DISCARD without MULTI", "EXECABORT Transaction discarded because of: READONLY"];
 
-/// Texts of one file outside of its tests and comments, each with where it stands.
+/// Texts of one file outside of its tests and comments, with their positions.
 #[derive(Default)]
 struct Texts(Vec<(String, Span)>);
 
@@ -610,12 +610,12 @@ impl<'ast> Visit<'ast> for Texts {
     }
 }
 
-/// The words of an error that a page must have: the longest piece between the names and numbers in
-/// it, up to a comma or a semicolon. Returns `None` for a text that is no error.
+/// Returns the words of an error that a page must have: the longest piece between its names and numbers, up to a
+/// comma or a semicolon. Returns `None` for a text that is no error.
 fn phrase(text: &str) -> Option<&str> {
     let text = text.trim_start_matches('-').trim_end();
     let (code, rest) = text.split_once(' ').filter(|(code, _)| CODES.contains(code))?;
-    // The admin address leaves this word out, so pages may.
+    // The admin address leaves this word out, so pages may leave it out too.
     let text = if code == "ERR" { rest } else { text };
     let pieces = text.split('{').enumerate().map(|(at, piece)| match at {
         0 => piece,
@@ -631,7 +631,7 @@ fn pages_have_every_error_that_clients_are_told() {
     let docs = root.join("docs");
     let texts = pages(root).into_iter().filter(|page| page.starts_with(&docs));
     let texts: Vec<String> = texts.map(|page| fs::read_to_string(page).unwrap()).collect();
-    // Lines are joined, and the bars of tables as a reader sees them.
+    // Lines are joined, and a table's bars appear as a reader sees them.
     let told = texts.join(" ").replace("\\|", "|");
     let told = told.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut sources = BTreeMap::new();

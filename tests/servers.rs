@@ -1,8 +1,7 @@
-//! All tests that start real servers and neither change the process that they run in nor run it
-//! again: one binary, so that they are linked once, and what they share is compiled once.
+//! All tests that start real servers, except those that change their own process or run it again. They are one
+//! binary, so that they are linked once and what they share is compiled once.
 //!
-//! Each folder has a binary of its own besides, which `make test` leaves out:
-//! `cargo test --test guards`.
+//! Each folder also has a binary of its own, which `make test` leaves out: `cargo test --test guards`.
 
 #![allow(
     clippy::unwrap_used,

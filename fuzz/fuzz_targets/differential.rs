@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use properties::differential::Twins;
 
 thread_local! {
-    /// Of the thread that calls the target, which is one for the whole run.
+    /// The twins of the thread that calls the target; a run has one such thread.
     static TWINS: RefCell<Twins> = RefCell::new(Twins::start());
 }
 

@@ -1,4 +1,4 @@
-//! What one look at the beginning of a command tells.
+//! What a glance at the beginning of a command tells.
 
 use crate::resp::words::{Walk, WordStep};
 
@@ -7,17 +7,17 @@ use crate::resp::words::{Walk, WordStep};
 pub(super) enum Class {
     /// No keys, or a command that no lock library sends.
     None,
-    /// The word behind its name; of commands that are not listed too.
+    /// The word behind the name; also of commands that are not listed.
     First,
-    /// All words behind its name.
+    /// All words behind the name.
     Every,
-    /// Every second word.
+    /// Every second word behind the name.
     EverySecond,
     /// EVAL and EVALSHA.
     Script,
-    /// The words behind the second, as many as that says.
+    /// The words behind the second argument, which says how many they are.
     Function,
-    /// SCRIPT, which may teach a script.
+    /// SCRIPT, which may show a script.
     Load,
     /// FLUSHDB and FLUSHALL.
     Flush,
@@ -33,12 +33,12 @@ pub(crate) enum NameGlance {
         /// Bytes before the name's line end.
         name_end: usize,
     },
-    /// More has to be looked at.
+    /// Undecided: more of the command must be read.
     More,
 }
 
-/// `*?\r?$?\r?`: how commands of less than ten words begin, whose names have less than ten
-/// letters.
+/// Length of `*?\r?$?\r?`: the beginning of a command of fewer than ten words, whose name has fewer than
+/// ten letters.
 const HEAD_LENGTH: usize = 8;
 
 impl NameGlance {
@@ -64,7 +64,7 @@ impl NameGlance {
             NameGlance::Free => true,
             NameGlance::First { name_end } => {
                 match bytes.get(name_end..).and_then(<[u8]>::first_chunk::<8>) {
-                    // The length of a key of one digit, or of two.
+                    // The key's length has one digit, or two.
                     Some(
                         [_, _, b'$', _, b'\r', _, first, _] | [_, _, b'$', _, _, b'\r', _, first],
                     ) => !first_bytes[usize::from(*first)],
@@ -76,26 +76,26 @@ impl NameGlance {
     }
 }
 
-/// How a command begins that is not looked at, up to the first byte of its key. One that begins
+/// The beginning of a command that is not looked at, up to the first byte of its key. One that begins
 /// alike is not looked at either: to see that takes a third of the instructions of a glance.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Alike {
     head: u64,
-    /// The name, and which of eight bytes are its.
+    /// The name, and a mask for the bytes of the eight that belong to it.
     name: u64,
     name_mask: u64,
     name_end: usize,
-    /// The key's length and first byte, and which of eight bytes are theirs.
+    /// The key's length and first byte, and a mask for the bytes of the eight that belong to them.
     key: u64,
     key_mask: u64,
 }
 
 impl Alike {
-    /// Begins as no command does.
+    /// The beginning of no command.
     pub(crate) const NONE: Alike =
         Alike { head: 0, name: 1, name_mask: 0, name_end: 0, key: 1, key_mask: 0 };
 
-    /// The beginning of a command that is not looked at, as that glance told.
+    /// Returns the beginning of a command that, by the glance, is not looked at.
     #[inline]
     pub(super) fn of(glance: NameGlance, bytes: &[u8]) -> Alike {
         let NameGlance::First { name_end } = glance else { return Alike::NONE };
@@ -109,13 +109,13 @@ impl Alike {
             return Alike::NONE;
         }
         let name_mask = u64::MAX >> (64 - 8 * length);
-        // One digit, or two.
+        // The length has one digit, or two.
         let key_mask = if bytes[name_end + 4] == b'\r' { u64::MAX >> 8 } else { u64::MAX };
         let (name, key) = (name & name_mask, key & key_mask);
         Alike { head, name, name_mask, name_end, key, key_mask }
     }
 
-    /// Whether the command at the beginning of `bytes` begins so.
+    /// Whether the command at the beginning of `bytes` begins alike.
     #[inline]
     pub(crate) fn is(&self, bytes: &[u8]) -> bool {
         eight(bytes, 0) == Some(self.head)
@@ -123,7 +123,7 @@ impl Alike {
             && self.is_key(bytes)
     }
 
-    /// Whether the command at the beginning of `bytes`, of which the name is this one's, begins so.
+    /// Whether the command at the beginning of `bytes`, whose name is this one's, begins alike.
     #[inline]
     pub(crate) fn is_key(&self, bytes: &[u8]) -> bool {
         eight(bytes, self.name_end).is_some_and(|key| key & self.key_mask == self.key)
@@ -135,7 +135,7 @@ fn eight(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..)?.first_chunk().map(|eight| u64::from_le_bytes(*eight))
 }
 
-/// Where the keys of the command of this name are, in any case.
+/// Returns where the keys of the command of this name are; the case does not matter.
 #[inline]
 pub(super) fn class(name: &[u8]) -> Class {
     let is = |word: &str| name.eq_ignore_ascii_case(word.as_bytes());
@@ -163,7 +163,7 @@ pub(super) fn class(name: &[u8]) -> Class {
     }
 }
 
-/// Whether the command at the beginning of `bytes` has the body of a script in it.
+/// Whether the command at the beginning of `bytes` may have the body of a script in it.
 pub(crate) fn has_body(bytes: &[u8]) -> bool {
     let WordStep::Word(range) = Walk::default().step(bytes) else { return false };
     let is = |word: &str| bytes[range.clone()].eq_ignore_ascii_case(word.as_bytes());

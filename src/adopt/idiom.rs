@@ -1,7 +1,7 @@
-//! The words of one command to the lock idiom that they are.
+//! Reads the words of one command as a lock idiom.
 //!
-//! Options stand in any order and case, and which exclude one another is Redis's to say: what
-//! Redis refuses is [`Op::Malformed`] here. What becomes of an idiom is not said here.
+//! Options stand in any order and case, and exclude one another as in Redis: what Redis refuses is
+//! [`Op::Malformed`] here. What becomes of an idiom is decided elsewhere.
 
 use std::time::Duration;
 
@@ -17,19 +17,19 @@ labels! {
         Acquire = "acquire",
         /// Takes the lock if it is free, without a TTL.
         AcquireForEver = "acquire_no_ttl",
-        /// Takes the lock, or gives it a new TTL where its token is there already.
+        /// Takes the lock, or gives it a new TTL if the token holds it already.
         AcquireAgain = "acquire_reentrant",
-        /// Gives the lock a TTL if the token is there.
+        /// Gives the lock a TTL if the token holds it.
         Extend = "extend",
-        /// Adds to the TTL if the token is there.
+        /// Adds to the TTL if the token holds the lock.
         ExtendBy = "extend_by",
-        /// Takes the TTL away if the token is there.
+        /// Removes the TTL if the token holds the lock.
         Persist = "persist",
         /// Gives the lock a TTL, whoever holds it.
         ExtendBlind = "blind_extend",
-        /// Takes the TTL away, whoever holds the lock.
+        /// Removes the TTL, whoever holds the lock.
         PersistBlind = "blind_persist",
-        /// Frees the lock if the token is there.
+        /// Frees the lock if the token holds it.
         Release = "release",
         /// Frees the lock, whoever holds it.
         ReleaseBlind = "blind_release",
@@ -37,35 +37,35 @@ labels! {
         Look = "look",
         /// Sets the key, whoever holds the lock.
         Overwrite = "overwrite",
-        /// SET with XX: prolongs the holder's lock, or takes it from who holds it.
+        /// SET with XX: prolongs the lock if its holder sends it, or else takes it from the holder.
         OverwriteHeld = "overwrite_held",
-        /// A script of a library with an error that makes the lock useless.
+        /// A library's script with an error that makes the lock useless.
         Faulty = "faulty_script",
         /// A script in which the lock is a part of a queued job.
         Job = "job_script",
-        /// A script that is none of those that are known.
+        /// A script that is not known.
         UnknownScript = "unknown_script",
         /// A digest whose script no client has shown.
         UnseenScript = "unseen_script",
-        /// WATCH of a lock that does not become the transaction that is known.
+        /// WATCH of a lock that the known transaction does not follow.
         Watch = "watch",
         /// No lock idiom.
         Other = "other",
-        /// Redis refuses it too.
+        /// A command that Redis refuses too.
         Malformed = "malformed",
-        /// Larger than what is looked at.
+        /// A command too large to be looked at.
         TooLarge = "too_large",
     }
 }
 
 impl Op {
-    /// Whether this takes a lock that is free.
+    /// Whether it takes a lock that is free.
     pub(crate) fn takes(self) -> bool {
         matches!(self, Op::Acquire | Op::AcquireForEver | Op::AcquireAgain)
     }
 }
 
-/// An idiom as its words say it.
+/// An idiom as the words of a command say it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Idiom<'a> {
     /// What the command does.
@@ -78,9 +78,9 @@ pub(crate) struct Idiom<'a> {
     pub(crate) ttl: Option<(i64, TtlUnit)>,
     /// The time of day that was given instead, in milliseconds since 1970.
     pub(crate) until: Option<i64>,
-    /// The TTL that was asked for, where it is longer than a lock may have and was cut to that.
+    /// The TTL that was asked for, where it was cut to the longest that a lock may have.
     pub(crate) capped_from: Option<(i64, TtlUnit)>,
-    /// What else than a lock the command is about.
+    /// What the command is about other than a lock.
     pub(crate) kind: OtherKind,
     /// Redis's error for a command that it refuses ([`Op::Malformed`]).
     pub(crate) error: &'static str,
@@ -93,7 +93,7 @@ pub(super) const NO_SCRIPT: &str = "NOSCRIPT No matching script. Please use EVAL
 
 macro_rules! errors_with_names {
     ($function:ident: $before:literal, $after:literal, $($name:literal)*) => {
-        /// Redis's error with the name of the command, which is in capitals here.
+        /// Returns Redis's error with the name of the command, which is given in capitals.
         fn $function(upper: &[u8]) -> &'static str {
             $(if upper.eq_ignore_ascii_case($name.as_bytes()) {
                 return concat!($before, $name, $after);
@@ -108,10 +108,10 @@ errors_with_names!(wrong_number: "ERR wrong number of arguments for '", "' comma
 errors_with_names!(invalid_expire: "ERR invalid expire time in '", "' command",
     "set" "expireat" "pexpireat");
 
-/// What a command is about that is no lock idiom.
+/// What a command that is no lock idiom is about.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum OtherKind {
-    /// Nothing that says whose it may be.
+    /// Nothing that suggests a library.
     #[default]
     Any,
     /// A hash, as Redisson's locks.
@@ -127,18 +127,18 @@ impl<'a> Idiom<'a> {
         Idiom { op, form, token, ttl, until, capped_from, kind, error: SYNTAX }
     }
 
-    /// A command that Redis refuses so.
+    /// Makes the idiom of a command that Redis refuses with this error.
     pub(super) fn malformed(form: &'static str, error: &'static str) -> Idiom<'a> {
         Idiom { error, ..Idiom::new(Op::Malformed, form) }
     }
 
-    /// The TTL that the client has asked for. `None`: it gives none, or not above 0.
+    /// Returns the TTL that the client has asked for. `None`: it gives none, or none above 0.
     pub(super) fn asked_ttl(&self) -> Option<Duration> {
         let (ttl, unit) = self.capped_from.or(self.ttl)?;
         (ttl > 0).then(|| unit.times(ttl))
     }
 
-    /// Makes a TTL of a time of day. `now`: milliseconds since 1970.
+    /// Turns a time of day into a TTL. `now`: milliseconds since 1970.
     pub(super) fn counted_from(self, now: impl FnOnce() -> i64) -> Idiom<'a> {
         match self.until {
             Some(until) => {
@@ -156,17 +156,17 @@ enum Expiry {
     /// Milliseconds since 1970.
     At(i64),
     Keep,
-    /// Redis refuses it so.
+    /// Redis refuses it with this error.
     Refused(&'static str),
 }
 
-/// When SET sets.
+/// The condition of a SET.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Condition<'a> {
     Absent,
     Present,
     Equal(&'a [u8]),
-    /// Other conditions, which newer versions have.
+    /// Another condition, of newer versions of Redis.
     Rare,
 }
 
@@ -221,7 +221,7 @@ pub(crate) fn of_words<'a>(words: &[&'a [u8]]) -> Idiom<'a> {
     }
 }
 
-/// How commands that are no idiom are called together, and what they are about.
+/// Returns the name for a family of commands that are no idiom, and what they are about.
 fn family(upper: &[u8]) -> (&'static str, OtherKind) {
     let form = match upper {
         b"INCR" | b"DECR" | b"INCRBY" | b"DECRBY" | b"INCRBYFLOAT" => "a counter",
@@ -239,13 +239,13 @@ fn family(upper: &[u8]) -> (&'static str, OtherKind) {
     (form, OtherKind::Any)
 }
 
-/// Forms of lock idioms that are not built, and that are no other commands for that.
+/// Forms of lock idioms that the lock nodes do not carry out, but that are not foreign commands either.
 const SET_NX_GET: &str = "SET NX GET";
 const MSETNX: &str = "MSETNX";
 const DELEX: &str = "DELEX";
 
 impl Idiom<'_> {
-    /// Whether the command is no lock idiom, nor a variant of one, so that the data node may have
+    /// Whether the command is neither a lock idiom nor a variant of one, so that the data node may have
     /// it.
     pub(super) fn is_foreign(&self) -> bool {
         match self.op {
@@ -286,10 +286,10 @@ fn time_of_day(at: i64, unit: TtlUnit) -> Option<i64> {
     }
 }
 
-/// SET's options as Redis reads them.
+/// Reads SET's options as Redis does.
 ///
 /// # Errors
-/// Redis's.
+/// Redis's own.
 fn set<'a>(value: &'a [u8], options: &[&'a [u8]]) -> Result<Idiom<'a>, &'static str> {
     let (mut expiry, mut condition, mut gets) = (None::<(Expiry, u8)>, None, false);
     let mut options: SmallVec<[&[u8]; 8]> = options.iter().copied().rev().collect();
@@ -321,7 +321,7 @@ fn set<'a>(value: &'a [u8], options: &[&'a [u8]]) -> Result<Idiom<'a>, &'static 
             ];
             let kind = kinds.iter().position(|(name, _)| is(option, name)).ok_or(SYNTAX)?;
             is_free(&expiry, |(_, before)| usize::from(*before) == kind + 1)?;
-            // An option that stands twice counts as the last says, as in Redis.
+            // If an option stands twice, the last one counts, as in Redis.
             let (number, unit) = (number::integer(options.pop().ok_or(SYNTAX)?), kinds[kind].1);
             let is_time_of_day = kind >= 2;
             let at = number.filter(|at| *at > 0).and_then(|at| time_of_day(at, unit));
@@ -362,7 +362,7 @@ fn set<'a>(value: &'a [u8], options: &[&'a [u8]]) -> Result<Idiom<'a>, &'static 
     Ok(Idiom { token: Some(value), ttl, until, ..Idiom::new(op, form) })
 }
 
-/// Fails if another option that excludes this one was there before.
+/// Fails if an option that excludes this one came before.
 fn is_free<T>(before: &Option<T>, also: impl FnOnce(&T) -> bool) -> Result<(), &'static str> {
     before.as_ref().is_none_or(also).then_some(()).ok_or(SYNTAX)
 }

@@ -1,6 +1,6 @@
 use super::{super::redis_tests::RealRedis, *};
 
-/// SET's options, and what is none.
+/// SET's options, and a word that is none.
 const OPTIONS: [&[&[u8]]; 16] = [
     &[b"NX"],
     &[b"xX"],

@@ -1,10 +1,10 @@
 //! The part of Lua in which libraries compare and delete: locals, one kind of comparison,
 //! calls, `if` and `return`.
 //!
-//! Narrower than Lua 5.1 and never wider: what is read here Redis compiles too.
+//! It is narrower than Lua 5.1 and never wider: Redis compiles whatever is read here.
 
-/// Deepest nesting of brackets and blocks. Each link of a chain (`.field`, `[1]`, `(…)`) counts too,
-/// as what follows or drops an expression goes down them one by one.
+/// The deepest nesting of brackets and blocks. Each link of a chain (`.field`, `[1]`, `(…)`) counts
+/// too, as following or dropping an expression recurses through the links one by one.
 const DEEPEST: usize = 16;
 
 /// A statement.
@@ -21,7 +21,7 @@ pub(super) enum Statement<'a> {
         then: Vec<Statement<'a>>,
         otherwise: Vec<Statement<'a>>,
     },
-    /// `None`: `return nil` or `return false`, which clients are answered alike.
+    /// `None`: `return nil` or `return false`, which give the same reply.
     Return(Option<Expr<'a>>),
     /// A call whose answer is not used.
     Call(Expr<'a>),
@@ -43,7 +43,7 @@ pub(super) enum Expr<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LuaToken<'a> {
     Name(&'a str),
-    /// A word of the language.
+    /// A reserved word.
     Word(&'a str),
     Number(u32),
     Text(&'a [u8]),
@@ -55,22 +55,22 @@ enum LuaToken<'a> {
     Unequal,
 }
 
-/// Sorted.
+/// Lua's reserved words, sorted.
 const WORDS: [&str; 21] = [
     "and", "break", "do", "else", "elseif", "end", "false", "for", "function", "if", "in", "local",
     "nil", "not", "or", "repeat", "return", "then", "true", "until", "while",
 ];
 
-/// Reads a body; none: it has something else in it.
+/// Reads a body. Returns `None` if it has anything else in it.
 pub(super) fn parse(body: &[u8]) -> Option<Vec<Statement<'_>>> {
-    // Redis 7 and later: without flags it changes nothing that matters here.
+    // The first line that Redis 7 and later allow. Without flags it changes nothing that matters here.
     let tokens = tokens(body.strip_prefix(b"#!lua\n").unwrap_or(body))?;
     let mut parser = Parser { tokens: &tokens, at: 0, depth: 0 };
     let block = parser.block()?;
     (parser.at == tokens.len()).then_some(block)
 }
 
-/// The tokens, and of each whether a line ends before it.
+/// Returns the tokens, and for each whether a line ends before it.
 fn tokens(body: &[u8]) -> Option<Vec<(LuaToken<'_>, bool)>> {
     let (mut found, mut rest, mut is_new_line) = (Vec::new(), body, false);
     loop {
@@ -121,8 +121,8 @@ fn tokens(body: &[u8]) -> Option<Vec<(LuaToken<'_>, bool)>> {
     }
 }
 
-/// A whole number as it is written plainly. Lua has other ways, and takes letters, digits and
-/// dots behind it for a part of it.
+/// Reads a whole number in plain notation. Lua has others, and counts letters, digits and dots behind
+/// a number as part of it.
 fn number(bytes: &[u8]) -> Option<(LuaToken<'_>, usize)> {
     let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.');
     let length = bytes.iter().take_while(|byte| is_part(byte)).count();
@@ -132,7 +132,7 @@ fn number(bytes: &[u8]) -> Option<(LuaToken<'_>, usize)> {
     Some((LuaToken::Number(number), length))
 }
 
-/// How long a comment is behind its `--`.
+/// Returns the length of a comment behind its `--`.
 fn comment_length(comment: &[u8]) -> Option<usize> {
     if let Some(level) = comment.strip_prefix(b"[") {
         let equals = level.iter().take_while(|byte| **byte == b'=').count();
@@ -141,7 +141,7 @@ fn comment_length(comment: &[u8]) -> Option<usize> {
             let from = 1 + equals + 1;
             let at = memchr::memmem::find(&comment[from..], &end)?;
             let text = &comment[from..from + at];
-            // Lua 5.1 does not like brackets in brackets.
+            // Lua 5.1 may refuse `[[` inside of `[[ ]]` (LUA_COMPAT_LSTR). Here no level may have it.
             let is_plain = memchr::memmem::find(text, b"[[").is_none() && !text.contains(&0);
             return is_plain.then_some(from + at + end.len());
         }
@@ -192,7 +192,7 @@ impl<'a> Parser<'_, 'a> {
         read
     }
 
-    /// Statements up to the end of the block, which stays.
+    /// Reads statements up to the end of the block, which it leaves unread.
     fn block(&mut self) -> Option<Vec<Statement<'a>>> {
         let mut block = Vec::new();
         loop {
@@ -250,7 +250,7 @@ impl<'a> Parser<'_, 'a> {
         }
     }
 
-    /// A comparison, in any number of brackets.
+    /// Reads a comparison, in any number of brackets.
     fn comparison(&mut self) -> Option<(bool, Expr<'a>, Expr<'a>)> {
         let from = self.at;
         // Brackets around one side, or around all of it.
@@ -270,7 +270,7 @@ impl<'a> Parser<'_, 'a> {
         Some((equal, left, self.expr()?))
     }
 
-    /// An expression with all links of its chain.
+    /// Reads an expression with all links of its chain.
     fn expr(&mut self) -> Option<Expr<'a>> {
         let depth = self.depth;
         let expr = self.chain();
@@ -302,7 +302,7 @@ impl<'a> Parser<'_, 'a> {
                     self.link()?;
                     expr = Expr::Field(Box::new(expr), self.name()?);
                 }
-                // Lua 5.1 calls that ambiguous.
+                // Lua 5.1 refuses a bracket on a new line here as ambiguous.
                 Some((LuaToken::Sign(b'('), true)) => return None,
                 Some((LuaToken::Sign(b'('), false)) => {
                     self.link()?;

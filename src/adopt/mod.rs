@@ -1,10 +1,10 @@
 //! Adoption: lock idioms of existing libraries on keys that a rule names.
 //!
-//! A session shows each command that may be about such a key, and what is found is told. In mode
+//! A session shows this folder each command that may be about such a key, and what is found is reported. In mode
 //! `audit` the commands pass as they came; in modes `bridge` and `enforce` they become tasks for the
 //! lock nodes. Nothing here has a connection.
 //!
-//! - [`idiom`]: the words of a command to the idiom that they are.
+//! - [`idiom`]: reads the words of a command as an idiom.
 //! - [`normal`]: compare-and-delete and compare-and-expire, whatever their spelling; `lua`: the
 //!   part of Lua in which they are written.
 //! - [`rows`]: scripts of libraries, by their digests.
@@ -12,8 +12,8 @@
 //! - [`verdict`]: what would become of an idiom if its lock were taken on a quorum.
 //! - [`task`]: what does become of it under an enforced rule.
 //! - [`transaction`]: a release or an extension made of WATCH, GET, MULTI and EXEC.
-//! - [`place`]: the modes as they are now, and where a bridged lock has its key on the data node.
-//! - [`seen`]: what was seen, how often, and by whom.
+//! - [`place`]: the present modes, and where a bridged lock has its key on the data node.
+//! - [`seen`]: what was seen, how often, and from which clients.
 
 pub(crate) mod glance;
 pub(crate) mod idiom;
@@ -60,26 +60,26 @@ use crate::{
 };
 
 /// The longest command that is looked at, in bytes: the longest script of a lock library has
-/// some 3,000. As much is copied of a command that comes in pieces.
+/// some 3,000. Of a command that comes in pieces, at most this much is copied.
 pub(crate) const MAX_LOOK: usize = 16 * 1024;
-/// Most keys of one command: its locks are asked for one after the other.
+/// The most keys of one command: its locks are asked for one after the other.
 const MAX_KEYS: usize = 16;
 const TOO_FEW_ARGUMENTS: &str = "ERR the script has too few arguments";
 const TOO_MANY_KEYS: &str = "it has more than 16 keys";
-/// Steps that comparing the keys of one command with the rules may take.
+/// The most steps that comparing the keys of one command with the rules may take.
 const MAX_STEPS: usize = 1_000_000;
 
 /// The rules, and what was seen under them.
 pub(crate) struct Adoption {
     /// The rules, with the modes that they had at the start.
     rules: Vec<AdoptRule>,
-    /// The rules' modes now, as numbers.
+    /// The rules' present modes, as numbers.
     modes: Box<[AtomicU8]>,
-    /// Which of them another proxy has bridged.
+    /// Which rules another proxy has bridged.
     bridged_elsewhere: Box<[AtomicBool]>,
-    /// At least one of them is answered by the proxy.
+    /// Whether the proxy answers idioms of at least one rule.
     answers: AtomicBool,
-    /// At least one of them is answered by the proxy, or bridged by another one.
+    /// Whether the proxy answers idioms of at least one rule, or another proxy has bridged one.
     attends: AtomicBool,
     /// First bytes that an adopted key can have.
     first_bytes: [bool; 256],
@@ -87,14 +87,14 @@ pub(crate) struct Adoption {
     seen: SeenIdioms,
     /// Makes [`Found::key`].
     hasher: RandomState,
-    /// Milliseconds since 1970; locks end by it only where a command gives a time of day.
+    /// The clock, in milliseconds since 1970; locks end by it only where a command gives a time of day.
     time_of_day: fn() -> i64,
 }
 
 /// An idiom on an adopted key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sighting {
-    /// Which rule its key matches; none: not enough of it could be looked at to tell.
+    /// The rule that its key matches; `None`: too little of the command could be looked at to tell.
     pub(crate) rule: Option<usize>,
     /// What the command does to the lock.
     pub(crate) op: Op,
@@ -108,14 +108,14 @@ pub(crate) struct Sighting {
     pub(crate) verdict: AdoptVerdict,
     /// The verdict's reason, or what the script does besides; may be empty.
     pub(crate) because: &'static str,
-    /// A script's replies where the key is absent, its own, its own without a TTL, another's.
+    /// A script's replies where the key is absent, has its token, has it without a TTL, has another.
     pub(crate) replies: Option<[&'static str; 4]>,
-    /// The TTL that was asked for; of what was seen before, the longest. `None`: none was given.
+    /// The TTL that was asked for; in a list of what was seen, the longest. `None`: none was given.
     pub(crate) ttl: Option<Duration>,
 }
 
-/// Each adopted command's sighting is looked up among those that were seen, so of its texts the lengths
-/// alone are hashed: that took a twentieth of the proxy's instructions for an adopted lock.
+/// Hashes only the lengths of the texts, as each adopted command's sighting is looked up among those
+/// seen: hashing the texts took a twentieth of the proxy's instructions for an adopted lock.
 impl Hash for Sighting {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let Sighting { rule, op, form, library, digest, verdict, because, .. } = self;
@@ -134,24 +134,24 @@ impl Hash for Sighting {
 pub(crate) enum AdoptLook {
     /// The command is not about adopted keys.
     Free,
-    /// The command must be seen up to this many bytes at least, at most [`MAX_LOOK`].
+    /// At least this many bytes of the command are needed, at most [`MAX_LOOK`].
     More(usize),
-    /// An idiom, or a command that should not be sent of an adopted key.
+    /// An idiom, or a command that should not be sent on an adopted key.
     Found(Found),
-    /// SCRIPT EXISTS: this is forwarded in its place.
+    /// A SCRIPT EXISTS, in whose place this is forwarded.
     Exists(Vec<u8>),
-    /// FLUSHDB or FLUSHALL, which a rule has free locks.
+    /// A FLUSHDB or FLUSHALL that, by some rule, frees locks.
     Flush(FlushCommand),
 }
 
 /// A FLUSHDB or FLUSHALL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FlushCommand {
-    /// The command, as the data node is to have it.
+    /// The command as the data node is sent it.
     pub(crate) command: Vec<u8>,
-    /// All databases are meant, and not the selected one alone.
+    /// Whether all databases are meant, not the selected one alone.
     pub(crate) is_all: bool,
-    /// How many bytes the client has sent.
+    /// The length of the client's own command, in bytes.
     pub(crate) length: usize,
 }
 
@@ -160,21 +160,21 @@ pub(crate) struct FlushCommand {
 pub(crate) struct Found {
     /// The idiom.
     pub(crate) sighting: Sighting,
-    /// Stands for its first key, within this process.
+    /// A hash of its first key, which is valid within this process only.
     pub(crate) key: u64,
     /// The number of keys.
     pub(crate) keys: usize,
     /// The number of those that are locks.
     pub(crate) locks: usize,
-    /// What the proxy does in its place; none: it is forwarded.
+    /// What the proxy does in place of the command; `None`: the command is forwarded.
     pub(crate) task: Option<Box<AdoptTask>>,
-    /// What the lock nodes are to do beside the data node, which is forwarded the command: another proxy
-    /// has bridged its rule.
+    /// What the lock nodes do in addition to the data node, to which the command is forwarded: another
+    /// proxy has bridged its rule.
     pub(crate) beside: Option<Box<AdoptTask>>,
-    /// What the command does in a transaction about its key; none: such a transaction has no such
-    /// command.
+    /// What the command does in the known transaction about its key; `None`: that transaction has no
+    /// such command.
     pub(crate) queued: Option<QueuedWork>,
-    /// The command's bytes; 0: there are too many.
+    /// The command's length in bytes; 0: it is too large to be looked at.
     pub(crate) length: usize,
 }
 
@@ -182,16 +182,17 @@ type WordList<'a> = SmallVec<[&'a [u8]; 8]>;
 
 /// The rules of a command's keys.
 struct Ruled {
-    /// For each key the first that is about it.
+    /// For each key the first rule about it.
     each: SmallVec<[Option<usize>; 8]>,
-    /// The one that counts.
+    /// The rule that counts for the command.
     rule: usize,
-    /// What those of its mode say together.
+    /// The options of several rules together ([`AdoptOptions::and`]): of those that the proxy answers if it answers
+    /// `rule`, else of the others.
     options: AdoptOptions,
 }
 
 impl Adoption {
-    /// The adoption of a configuration, if it has any. Install the recorder of metrics first.
+    /// Makes the adoption of a configuration, if it has any. Install the recorder of metrics first.
     pub(crate) fn new(rules: &[AdoptRule]) -> Option<Arc<Adoption>> {
         if rules.is_empty() {
             return None;
@@ -233,15 +234,15 @@ impl Adoption {
         self.attends.load(Ordering::Acquire)
     }
 
-    /// Glances at the command at the beginning of `bytes`. Returns how it begins if it is certainly
-    /// not to be looked at.
+    /// Glances at the command at the beginning of `bytes`. Returns how it begins if it certainly need
+    /// not be looked at.
     #[inline]
     pub(crate) fn glance(&self, bytes: &[u8]) -> Option<Alike> {
         let glance = NameGlance::of(bytes);
         glance.is_free(bytes, &self.first_bytes).then(|| Alike::of(glance, bytes))
     }
 
-    /// Looks at the command at the beginning of `bytes`, which is an array, and of which more may come.
+    /// Looks at the command at the beginning of `bytes`, which is an array and need not be whole.
     #[cold]
     pub(crate) fn look(&self, bytes: &[u8], limits: &Limits) -> AdoptLook {
         let mut walk = Walk::default();
@@ -251,7 +252,7 @@ impl Adoption {
                 WordStep::Word(Range { end, .. }) if end + 2 > MAX_LOOK => break None,
                 WordStep::Word(range) => words.push(&bytes[range]),
                 WordStep::End(length) => break Some(Ok(length)),
-                // Of a command with thousands of words the key may still come.
+                // The command has thousands of words, and its key may still come.
                 WordStep::More(least)
                     if least > MAX_LOOK && words.len() < 2 && bytes.len() < MAX_LOOK =>
                 {
@@ -275,15 +276,15 @@ impl Adoption {
         }
     }
 
-    /// Notes an idiom, and whose it is; tells of it in the log where it is new.
+    /// Notes an idiom and its client, and logs it where it is new.
     pub(crate) fn note(&self, sighting: Sighting, client: Option<&Arc<str>>) {
         if let Some((sighting, client)) = self.seen.note(sighting, client) {
             seen::tell(&sighting, self.pattern(&sighting), &client);
         }
     }
 
-    /// Counts a command that is refused; tells of it in the log if nothing was told of its
-    /// connection yet. Returns whether something is told.
+    /// Counts a command that is refused. Logs it unless a refusal of its connection was logged before
+    /// (`is_told`), or there is no room for a line. Returns whether one has been logged by now.
     pub(crate) fn note_refused(
         &self,
         sighting: &Sighting,
@@ -298,46 +299,46 @@ impl Adoption {
         is_told || may_tell
     }
 
-    /// Tells in the log of a lock without a TTL that was lost, and of how many more of its client.
+    /// Logs that a lock without a TTL was lost, and how many more its client has lost.
     pub(crate) fn tell_of_loss(&self, lock: &str, others: usize) {
         if self.seen.may_tell() {
             seen::tell_of_loss(lock, others);
         }
     }
 
-    /// All that was seen, the unsafe first, then by how often; and how often something was seen
+    /// Returns all that was seen, the unsafe first, then by how often; and how often something was seen
     /// that there was no room for.
     pub(crate) fn seen(&self) -> (Vec<(Sighting, Arc<str>, u64)>, u64) {
         self.seen.all()
     }
 
-    /// How many commands were seen and refused, in numbers alone.
+    /// Returns how many commands were seen, and how many of them were unsafe or refused.
     pub(crate) fn totals(&self) -> AdoptTotals {
         self.seen.totals()
     }
 
-    /// All rules, with their modes now.
+    /// Returns all rules, with their present modes.
     pub(crate) fn rules(&self) -> impl Iterator<Item = (&AdoptRule, AdoptMode)> {
         self.rules.iter().enumerate().map(|(index, rule)| (rule, self.mode(index)))
     }
 
-    /// The keys of the rule of a sighting, as they are configured.
+    /// Returns `keys` of a sighting's rule, as configured.
     pub(crate) fn pattern(&self, sighting: &Sighting) -> &str {
         sighting.rule.and_then(|rule| self.rules.get(rule)).map_or("", |rule| rule.keys.as_str())
     }
 
-    /// The lock of the rule of a sighting, as it is configured; empty: the key.
+    /// Returns `lock` of a sighting's rule, as configured; empty: the lock is named like the key.
     pub(crate) fn lock(&self, sighting: &Sighting) -> &str {
         let rule = sighting.rule.and_then(|rule| self.rules.get(rule));
         rule.and_then(|rule| rule.lock.as_ref()).map_or("", |lock| lock.as_str())
     }
 
-    /// The mode now of the rule of a sighting, by its name; empty: the sighting has no rule.
+    /// Returns the name of the present mode of a sighting's rule; empty: the sighting has no rule.
     pub(crate) fn mode_of(&self, sighting: &Sighting) -> &'static str {
         sighting.rule.map_or("", |rule| self.mode(rule).as_str())
     }
 
-    /// The rules that none of these sightings is about, with their modes now.
+    /// Returns the rules that none of these sightings is about, with their present modes.
     pub(crate) fn unseen<'a>(
         &'a self,
         seen: &'a [(Sighting, Arc<str>, u64)],
@@ -351,12 +352,12 @@ impl Adoption {
         self.mode(rule).is_answered()
     }
 
-    /// The first of these rules that is enforced, or else the first.
+    /// Returns the first of these rules that the proxy answers, or else the first.
     fn foremost(&self, mut rules: impl Iterator<Item = usize> + Clone) -> Option<usize> {
         rules.clone().find(|rule| self.is_enforced(*rule)).or_else(|| rules.next())
     }
 
-    /// The first rule that is about this key.
+    /// Returns the first rule that is about this key.
     fn rule(&self, key: &[u8]) -> Option<usize> {
         let mut budget = Budget::of(MAX_STEPS);
         // A pattern that would take too long to compare counts as one that matches.
@@ -365,10 +366,10 @@ impl Adoption {
             .position(|rule| rule.keys.matches_within(key, &mut budget).unwrap_or(true))
     }
 
-    /// The rules of these keys. `None`: no rule is about any.
+    /// Returns the rules of these keys. `None`: no rule is about any.
     fn ruled(&self, keys: &[&[u8]]) -> Option<Ruled> {
         let each: SmallVec<[Option<usize>; 8]> = keys.iter().map(|key| self.rule(key)).collect();
-        // A command that is about one enforced key at least is the proxy's to answer.
+        // The proxy answers a command if it answers the rule of at least one of the keys.
         let rule = self.foremost(each.iter().copied().flatten())?;
         let options = each
             .iter()
@@ -379,7 +380,7 @@ impl Adoption {
         Some(Ruled { each, rule, options })
     }
 
-    /// All words are here.
+    /// Looks at a command whose words have all come.
     fn look_at_words(&self, words: &[&[u8]], limits: &Limits) -> AdoptLook {
         let [name, rest @ ..] = words else { return AdoptLook::Free };
         match (class(name), rest) {
@@ -421,9 +422,9 @@ impl Adoption {
         AdoptLook::Flush(FlushCommand { command, is_all, length: 0 })
     }
 
-    /// Looks at SCRIPT EXISTS. A script of whose text nothing is known here would be answered NOSCRIPT
-    /// where it is called, though the data node has it. So it is asked about another in its place,
-    /// which nobody has: the client then shows the script, as it would to a Redis that has lost it.
+    /// Looks at SCRIPT EXISTS. The proxy answers NOSCRIPT to a call of a script whose text it does not
+    /// know, even if the data node has the script. So the data node is asked about a digest that no
+    /// script has instead: the client then shows the script, as it would to a Redis that has lost it.
     fn look_at_exists(&self, words: &[&[u8]], digests: &[&[u8]]) -> AdoptLook {
         const NOBODYS: &[u8] = &[b'0'; 40];
         let is_known = |digest: &[u8]| {
@@ -441,7 +442,7 @@ impl Adoption {
         AdoptLook::Exists(instead)
     }
 
-    /// What a command is to be told as that is no script.
+    /// Judges a command that is no script.
     fn judge_plain(&self, keys: &[&[u8]], idiom: Idiom<'_>, limits: &Limits) -> AdoptLook {
         let Some(ruled) = self.ruled(keys) else { return AdoptLook::Free };
         let idiom = idiom.counted_from(self.time_of_day);
@@ -475,7 +476,8 @@ impl Adoption {
         look
     }
 
-    /// Tells what becomes of an idiom, and makes its task if its rule is enforced.
+    /// Settles what becomes of an idiom, and makes its task if this proxy answers its rule, or another proxy
+    /// has bridged it.
     fn set_task(
         &self,
         look: &mut AdoptLook,
@@ -640,7 +642,7 @@ impl Adoption {
         look
     }
 
-    /// Adds the locks of further keys, where their number makes the reply.
+    /// Adds the locks of further keys to the task of a command whose reply is their number.
     fn set_others(&self, look: &mut AdoptLook, others: &[&[u8]]) {
         let Some(task) = look.task().filter(|_| !others.is_empty()) else { return };
         if matches!(task.work, AdoptWork::Refuse(_) | AdoptWork::Fail(_)) {
@@ -656,7 +658,7 @@ impl Adoption {
         }
     }
 
-    /// What an idiom on these keys is to be told as. `locks`: which of them it takes for locks.
+    /// Judges an idiom on these keys. `locks`: which of them are locks.
     fn judge(
         &self,
         keys: &[&[u8]],
@@ -709,12 +711,12 @@ impl Adoption {
         })
     }
 
-    /// Only these words could be looked at.
+    /// Judges a command of which only these words could be looked at.
     fn too_large(&self, words: &[&[u8]], limits: &Limits) -> AdoptLook {
         let class = words.first().map_or(Class::Every, |name| class(name));
         let rule = match (class, words) {
             (Class::None | Class::Flush, _) => return AdoptLook::Free,
-            // Its key is not adopted, or it would not be looked at.
+            // Its key is adopted: the command would have been left alone otherwise.
             (Class::First, [_, key, ..]) => self.rule(key),
             (_, [_, keys @ ..]) => {
                 let rules: SmallVec<[usize; 8]> =
@@ -769,7 +771,7 @@ impl AdoptLook {
         }
     }
 
-    /// Notes how many bytes the command has, and its sender.
+    /// Notes the command's length in bytes, and its sender.
     fn of_length(mut self, bytes: usize) -> AdoptLook {
         if let AdoptLook::Flush(flush) = &mut self {
             flush.length = bytes;
@@ -785,7 +787,7 @@ impl AdoptLook {
     }
 }
 
-/// The lock that a key of this rule stands for.
+/// Returns the lock that a key of this rule stands for.
 fn lock_of(rule: &AdoptRule, key: &[u8]) -> Vec<u8> {
     let Some(template) = &rule.lock else { return key.to_vec() };
     let mut lock = Vec::new();
@@ -795,7 +797,7 @@ fn lock_of(rule: &AdoptRule, key: &[u8]) -> Vec<u8> {
     lock
 }
 
-/// The first of the words, as many as `count` says; none if that is no number, or more.
+/// Returns the first of the words, as many as `count` says; none if that is no number, or too large.
 fn first_of<'w, 'a>(count: &[u8], words: &'w [&'a [u8]]) -> &'w [&'a [u8]] {
     let count = number::integer(count).and_then(|count| usize::try_from(count).ok());
     count.and_then(|count| words.get(..count)).unwrap_or_default()

@@ -2,7 +2,7 @@
 //!
 //! Libraries write the two in dozens of ways: other quotes, names, blanks, comments, an `if` the
 //! other way round. A body is read by a grammar that has only what they need, and followed along
-//! its two ways, the token being the holder's or not. Whatever the grammar does not have, or a
+//! its two ways: the token is the holder's, or it is not. Whatever the grammar does not have, or a
 //! way that does anything else, makes the body unknown: a body is never taken for what it is not.
 //! [`of`] is for bodies with one key.
 
@@ -22,7 +22,7 @@ pub(crate) enum TtlUnit {
 }
 
 impl TtlUnit {
-    /// So many of it; none of less than 0.
+    /// Returns this many of the unit; none if the number is below 0.
     pub(super) fn times(self, count: i64) -> Duration {
         let count = u64::try_from(count).unwrap_or(0);
         match self {
@@ -40,7 +40,7 @@ pub(crate) enum Normal {
     Release {
         /// The token.
         token: usize,
-        /// Another's key is answered nil, and so is none.
+        /// Whether the answer is nil where the key is absent or another's.
         is_nil: bool,
     },
     /// Gives the key a TTL and answers 1.
@@ -51,15 +51,15 @@ pub(crate) enum Normal {
         ttl: usize,
         /// What the TTL is counted in.
         unit: TtlUnit,
-        /// The key is written anew by SET, for which a TTL of 0 or less is an error; EXPIRE
-        /// deletes the key then and answers 1.
+        /// Whether SET writes the key anew. A TTL of 0 or less is an error for SET; EXPIRE deletes the
+        /// key by it and answers 1.
         is_set: bool,
-        /// Another's key is answered nil, and so is none.
+        /// Whether the answer is nil where the key is absent or another's.
         is_nil: bool,
     },
 }
 
-/// What an expression is worth.
+/// The value of an expression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Value<'a> {
     /// The table KEYS.
@@ -100,20 +100,20 @@ enum WriteCall<'a> {
 #[derive(Debug, Clone, Default)]
 struct BodyWay<'a> {
     names: Vec<(&'a str, Value<'a>)>,
-    /// GET was called.
+    /// Whether GET was called.
     has_read: bool,
-    /// The key was compared, and has the token or has not.
+    /// Whether the key has the token; `None`: it has not been compared.
     is_mine: Option<bool>,
     /// What was written, and whether by `redis.pcall`.
     wrote: Option<(WriteCall<'a>, bool)>,
 }
 
-/// Whether a body with one key is one of the two.
+/// Whether a body with one key is a compare-and-delete or a compare-and-expire.
 pub fn is_lock_script(body: &[u8]) -> bool {
     of(body).is_some()
 }
 
-/// What a body with one key does, if it is one of the two.
+/// Returns what a body with one key does, if it is one of the two.
 pub(crate) fn of(body: &[u8]) -> Option<Normal> {
     let block = lua::parse(body)?;
     let mut way = BodyWay::default();
@@ -151,7 +151,7 @@ fn judge<'a>(token: usize, mine: Ending<'a>, other: Ending<'a>) -> Option<Normal
         Value::Nil => true,
         _ => return None,
     };
-    // An error that is caught and not returned would be answered as success.
+    // An error that is caught and not returned would look like success.
     let is_told = answer == Value::Result;
     let is_one = answer == Value::Number(1) && !is_caught;
     match command {
@@ -198,7 +198,7 @@ impl<'a> BodyWay<'a> {
                 }
             }
         }
-        // A body that returns nothing is answered nil.
+        // A body that returns nothing answers nil.
         Some((way.wrote, Value::Nil))
     }
 

@@ -10,7 +10,7 @@ use super::{
     *,
 };
 
-/// Spellings of both, of our own writing.
+/// Spellings of both forms, written for this test.
 const BODIES: &[&str] = &[
     r"if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end",
     r#"if redis.call("GET",KEYS[1])==ARGV[1] then return redis.call("DEL",KEYS[1]) else return 0 end"#,
@@ -33,7 +33,7 @@ const BODIES: &[&str] = &[
 /// The body that is neither.
 const NEITHER: usize = 6;
 
-/// What a token may become, or what may come before it.
+/// What may replace a token, or be put before it.
 const POOL: &[&str] = &[
     "KEYS",
     "ARGV",
@@ -96,7 +96,7 @@ const POOL: &[&str] = &[
     ", 'xx'",
 ];
 
-/// The tokens of a body, roughly.
+/// Splits a body into its tokens, roughly.
 fn split(body: &str) -> Vec<String> {
     let mut tokens: Vec<String> = Vec::new();
     let mut quote = None;
@@ -120,7 +120,7 @@ fn split(body: &str) -> Vec<String> {
     tokens
 }
 
-/// Each body with one token changed, taken away, doubled, or with another before it.
+/// Returns each body with one token changed, removed, doubled, or with another before it.
 fn mutants() -> BTreeSet<String> {
     let mut all = BTreeSet::new();
     for body in BODIES {
@@ -148,7 +148,7 @@ fn mutants() -> BTreeSet<String> {
 const ARGUMENTS: [&str; 3] = ["11111", "60000", "50000"];
 const LONG: i64 = 5_000_000;
 
-/// Whether a body answers and leaves what it was taken for, wherever the key may be.
+/// Fails unless a body answers, and leaves the key, as what it was taken for does, whatever the key holds.
 fn behaves(real: &mut RealRedis, body: &str, normal: Normal) -> Result<(), String> {
     behaves_with(real, body, normal, None)?;
     match normal {
@@ -159,7 +159,7 @@ fn behaves(real: &mut RealRedis, body: &str, normal: Normal) -> Result<(), Strin
     }
 }
 
-/// The same with another TTL than that of the other arguments.
+/// Does the same, with this TTL instead of that among [`ARGUMENTS`] if one is given.
 fn behaves_with(
     real: &mut RealRedis,
     body: &str,
@@ -207,7 +207,7 @@ fn behaves_with(
         let [_, reply, left, pttl] = replies else { unreachable!() };
         let pttl: i64 = pttl.trim_start_matches(':').parse().unwrap();
         let is_mine = value == mine;
-        // A TTL of 0 or less deletes the key, or is an error to SET.
+        // A TTL of 0 or less deletes the key, or is an error for SET.
         let (is_freed, is_error) = match ttl {
             _ if !is_mine => (false, false),
             None => (true, false),
@@ -238,8 +238,8 @@ fn behaves_with(
     Ok(())
 }
 
-/// A body with up to three random changes of its tokens, or the beginning of one and the end of
-/// another.
+/// Returns a body with up to three random changes of its tokens, or the beginning of one body and the
+/// end of another.
 fn changed(body: &str, other: &str, random: &mut StdRng) -> String {
     let mut tokens = split(body);
     let others = split(other);
@@ -285,7 +285,7 @@ fn spellings_are_known() {
     assert_eq!(of(11), extend(1, 3, TtlUnit::Seconds, true));
 }
 
-/// The state of Redis after each is that of what it was taken for, whatever token was changed.
+/// Each known body leaves Redis as what it was taken for would, whatever token was changed.
 #[test]
 fn whatever_is_known_behaves_as_what_it_is_taken_for() {
     let mut real = RealRedis::start();
@@ -298,14 +298,14 @@ fn whatever_is_known_behaves_as_what_it_is_taken_for() {
     assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), known.len(), wrong.join("\n"));
 }
 
-/// Most bytes of a body that is changed further, and most bodies.
+/// The most bytes of a body that is changed further, and the most bodies.
 const LARGEST: usize = 1500;
 const MOST: usize = 400;
-/// How many known bodies are compared with a real Redis where no time is given.
+/// How many known bodies are compared with a real Redis if no time is given.
 const CHECKED: u64 = 400;
 
-/// Random changes, one upon another: what is still known is changed further. For so many seconds as
-/// LOCKGATE_FUZZ_SECONDS says, or up to a number of known bodies; LOCKGATE_SEED makes others.
+/// Random changes pile up: a body that is still known is changed further. It runs for
+/// LOCKGATE_FUZZ_SECONDS, or up to a number of known bodies; LOCKGATE_SEED chooses other changes.
 #[test]
 fn whatever_they_drift_into_behaves_as_what_it_is_taken_for() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
@@ -324,7 +324,7 @@ fn whatever_they_drift_into_behaves_as_what_it_is_taken_for() {
         };
         let body = changed(one, other, &mut random);
         let Some(normal) = of(body.as_bytes()) else { continue };
-        // Without blanks and comments, in which most changes would pile up.
+        // Compared without blanks and comments, in which most changes would pile up.
         let is_new = seen.insert(format!("{:?}", lua::parse(body.as_bytes())));
         if body.len() > LARGEST || !is_new && random.random_ratio(9, 10) {
             continue;
@@ -334,7 +334,7 @@ fn whatever_they_drift_into_behaves_as_what_it_is_taken_for() {
         }
         checked += 1;
         if checked % 5_000 == 0 {
-            // Redis keeps each body, and so does the set.
+            // Redis and the set keep each body.
             real.all(&[vec![b"SCRIPT", b"FLUSH"]]);
             seen.clear();
         }
@@ -394,7 +394,7 @@ fn bodies_without_end_are_read_in_no_time() {
     }
     let brackets = format!("if {} then return 0 end", "(".repeat(10_000));
     assert_eq!(of(brackets.as_bytes()), None);
-    // The links of a chain are counted as brackets are; those of a library's are few.
+    // The links of a chain count like brackets; a library's script has few.
     let known = |body: &str| lua::parse(body.as_bytes()).is_some();
     for (few, many) in [(14, 16), (1, 100_000)] {
         for link in ["()", ".a", "[1]"] {

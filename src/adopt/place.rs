@@ -1,4 +1,4 @@
-//! Where on the data node the lock of a bridged rule has its key.
+//! The rules' present modes, and where the lock of a bridged rule has its key on the data node.
 
 use std::sync::atomic::Ordering;
 
@@ -15,13 +15,13 @@ pub(crate) struct KeyPlace {
 }
 
 impl Adoption {
-    /// The mode of this rule now.
+    /// Returns the present mode of this rule.
     pub(super) fn mode(&self, rule: usize) -> AdoptMode {
         let mode = self.modes.get(rule).map(|mode| mode.load(Ordering::Acquire));
         mode.map_or(AdoptMode::Audit, AdoptMode::of_number)
     }
 
-    /// Takes the modes of these rules, which are the same rules otherwise.
+    /// Takes over the modes of these rules, which are otherwise the present ones.
     pub(crate) fn step_to(&self, rules: &[AdoptRule]) {
         for (mode, rule) in self.modes.iter().zip(rules) {
             mode.store(rule.mode as u8, Ordering::Release);
@@ -51,8 +51,8 @@ impl Adoption {
             && self.mode(rule) != AdoptMode::Bridge
     }
 
-    /// The keys that the data node must have for this lock too, as clients name it to LOCK: one in
-    /// database 0, and one in the database whose number the name begins with. They are none if no
+    /// Returns the keys that the data node, too, must have for this lock, whose name is as in LOCK: one in
+    /// database 0, and one in the database whose number the name begins with. There are none if no
     /// bridged rule has such a lock.
     pub(crate) fn places(&self, lock: &[u8]) -> Vec<KeyPlace> {
         match self.enforces() {
@@ -61,8 +61,8 @@ impl Adoption {
         }
     }
 
-    /// The keys that the data node may have for this lock because another proxy has bridged a rule that
-    /// is not bridged here.
+    /// Returns the keys that the data node may have for this lock because another proxy has bridged a
+    /// rule that is not bridged here.
     pub(crate) fn followed_places(&self, lock: &[u8]) -> Vec<KeyPlace> {
         match self.attends() {
             true => self.places_by(lock, |rule| self.is_followed(rule)),
@@ -70,7 +70,7 @@ impl Adoption {
         }
     }
 
-    /// Whether this lock is of a rule that is only audited, and of none that the lock nodes answer.
+    /// Whether this lock belongs to a rule that is only audited, and to none that the proxy answers.
     pub(crate) fn leaves(&self, lock: &[u8]) -> bool {
         let is_left = |rule| !self.mode(rule).is_answered();
         !self.places_by(lock, is_left).is_empty()
@@ -84,16 +84,16 @@ impl Adoption {
             && self.mode(rule).is_answered()
     }
 
-    /// Whether FLUSHDB in this database frees this lock, as clients name it to LOCK. `None`: FLUSHALL.
+    /// Whether FLUSHDB in this database frees this lock, whose name is as in LOCK. `None`: FLUSHALL.
     pub(crate) fn frees(&self, lock: &[u8], database: Option<u64>) -> bool {
         let places = self.places_by(lock, |rule| self.is_flushed(rule));
-        // A name that begins as those of another database counts as one of it.
+        // A name that begins with a database's number counts as one in that database.
         places
             .last()
             .is_some_and(|place| database.is_none_or(|database| database == place.database))
     }
 
-    /// The keys of this lock by the rules that are meant.
+    /// Returns the keys of this lock under the rules that are meant.
     fn places_by(&self, lock: &[u8], is_meant: impl Fn(usize) -> bool) -> Vec<KeyPlace> {
         let readings = [Some((0, lock)), split_database(lock)];
         let key_place = |(database, lock): (u64, &[u8])| {
@@ -106,7 +106,7 @@ impl Adoption {
         readings.into_iter().flatten().filter_map(key_place).collect()
     }
 
-    /// Whether a rule is bridged.
+    /// Whether at least one rule is bridged.
     pub(crate) fn bridges(&self) -> bool {
         (0..self.rules.len()).any(|rule| self.mode(rule) == AdoptMode::Bridge)
     }
@@ -122,7 +122,8 @@ impl Adoption {
     }
 }
 
-/// The database that a lock's name begins with, unless that is 0, and the name in that database.
+/// Returns the database that a lock's name begins with, unless that is 0, and the name in that
+/// database.
 fn split_database(lock: &[u8]) -> Option<(u64, &[u8])> {
     let colon = lock.iter().take(12).position(|byte| *byte == b':')?;
     let number = std::str::from_utf8(&lock[..colon]).ok()?;

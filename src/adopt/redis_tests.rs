@@ -1,4 +1,4 @@
-//! A real Redis for what must be as Redis has it.
+//! A real Redis, for tests of what must be as in Redis.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -21,7 +21,7 @@ impl RealRedis {
     pub(super) fn start() -> RealRedis {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("redis");
-        // Ended with this thread by the kernel, should it not be dropped.
+        // The kernel ends it with this thread, should it not be dropped.
         let child = Command::new("setpriv")
             .args(["--pdeathsig", "KILL", "redis-server", "--port", "0", "--save", "", "--dir"])
             .arg(dir.path())
@@ -37,7 +37,7 @@ impl RealRedis {
         RealRedis { child, stream: BufReader::new(connected.unwrap()), _dir: dir }
     }
 
-    /// What it answers, as text: arrays are not read.
+    /// Sends commands and returns the replies as text; arrays are not read.
     pub(super) fn all(&mut self, commands: &[Vec<&[u8]>]) -> Vec<String> {
         let mut bytes = Vec::new();
         for words in commands {

@@ -40,12 +40,12 @@ pub(crate) enum WhichKeys {
     All,
 }
 
-/// What a script does besides, where it has released its lock.
+/// What a script does besides, once it has released its lock.
 #[derive(Debug)]
 pub(crate) struct Aside {
-    /// As an operator is told.
+    /// The words for operators.
     pub(crate) told: &'static str,
-    /// As commands.
+    /// The commands for the data node.
     pub(crate) commands: &'static [&'static [AsideWord]],
 }
 
@@ -77,10 +77,10 @@ impl AsideWord {
     }
 }
 
-/// A script.
+/// A known script.
 #[derive(Debug)]
 pub(crate) struct Row {
-    /// Empty for a script of the configuration.
+    /// The digest in hexadecimal; empty for a script of the configuration.
     digest: &'static str,
     /// The library that sends the script; empty if that is not known.
     pub(crate) library: &'static str,
@@ -91,9 +91,9 @@ pub(crate) struct Row {
     pub(crate) token: Option<ArgumentPlace>,
     /// Where the TTL stands, if there is one.
     pub(crate) ttl: Option<(ArgumentPlace, TtlUnit)>,
-    /// A TTL of 0 or less takes the lock without one.
+    /// Whether a TTL of 0 or less takes the lock without a TTL.
     pub(crate) is_for_ever_at_zero: bool,
-    /// Arguments that make another behaviour of it; the first that is there counts.
+    /// Values of arguments that give the script another behaviour; the first that matches counts.
     switches: [Option<(usize, &'static str, &'static Behaviour)>; 2],
     /// What the script does besides, on the data node.
     pub(crate) aside: Option<&'static Aside>,
@@ -102,7 +102,7 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// What the script does with these ARGV.
+    /// Returns what the script does with these ARGV.
     pub(crate) fn behaviour(&self, argv: &[&[u8]]) -> Behaviour {
         let is_set = |(at, value, _): &&(usize, &str, _)| {
             argv.get(at - 1).is_some_and(|argument| *argument == value.as_bytes())
@@ -164,7 +164,7 @@ const fn row(digest: &'static str, library: &'static str, behaviour: &Behaviour)
     }
 }
 
-/// A script with a TTL as its second argument.
+/// Makes the row of a script with a TTL as its second argument.
 const fn timed(
     digest: &'static str,
     library: &'static str,
@@ -174,12 +174,12 @@ const fn timed(
     Row { ttl: Some((ArgumentPlace::Argv(2), unit)), ..row(digest, library, behaviour) }
 }
 
-/// All of KEYS are locks.
+/// Makes locks of all of KEYS.
 const fn many(row: Row) -> Row {
     Row { locks: WhichKeys::All, ..row }
 }
 
-/// The number of the database comes before token and TTL.
+/// Puts the number of the database before token and TTL. All of KEYS are locks.
 const fn in_database(row: Row) -> Row {
     let ttl = match row.ttl {
         Some((_, unit)) => Some((ArgumentPlace::Argv(3), unit)),
@@ -192,7 +192,7 @@ const fn aside(row: Row, aside: &'static Aside) -> Row {
     Row { aside: Some(aside), ..row }
 }
 
-/// A TTL of 0 or less takes the lock without one.
+/// Lets a TTL of 0 or less take the lock without a TTL.
 const fn or_for_ever(row: Row) -> Row {
     Row { is_for_ever_at_zero: true, ..row }
 }
@@ -233,10 +233,10 @@ static MESSAGE: Aside = Aside {
     told: CHANNEL,
     commands: &[&[AsideWord::Text("PUBLISH"), SECOND_KEY, SECOND_ARGUMENT]],
 };
-/// The lock's key, on a channel among the arguments.
+/// Publishes the lock's key, on a channel among the arguments.
 static KEY_MESSAGE: Aside =
     Aside { told: CHANNEL, commands: &[&[AsideWord::Text("PUBLISH"), SECOND_ARGUMENT, FIRST_KEY]] };
-/// The lock's key and token as JSON.
+/// Publishes the lock's key and token as JSON.
 static JSON_MESSAGE: Aside = Aside {
     told: CHANNEL,
     commands: &[&[
@@ -252,8 +252,8 @@ static JSON_MESSAGE: Aside = Aside {
     ]],
 };
 
-/// All scripts that are known. One that names no lock among its KEYS (python-redis-lock's
-/// reset_all) cannot be met here.
+/// All known scripts of libraries. One that names no lock among its KEYS (python-redis-lock's
+/// reset_all) never gets here.
 #[rustfmt::skip]
 static ROWS: [Row; 106] = [
     row("c3f8721cbb97f72bc19e972846bd7aaf91901658", "redis-py", &RELEASE),
@@ -320,7 +320,7 @@ static ROWS: [Row; 106] = [
     },
     timed("4181d5af82ff00f12fe8f2952fed7db5774fc369", "murlock", &AGAIN, Millis),
     row("36c51548bc94e82390cca93961e4cfcd20a2c1f7", "murlock", &RELEASE),
-    // The token of all who give none is no holder's.
+    // `*` is the token of all clients that give none, and so no holder's.
     or_for_ever(switch(switch(timed("0eafb65e6aa537bcc966e2af2a66dc7f3f66e121", "@medusajs/locking-redis", &AGAIN, Seconds),
         3, "true", &ACQUIRE), 1, "*", &ACQUIRE)),
     row("a0b59436cc046114766453c42adbb4c9c62ca99c", "@medusajs/locking-redis", &RELEASE),
@@ -380,7 +380,7 @@ static ROWS: [Row; 106] = [
     row("b70c2384248f88e6b75b9f89241a180f856ad852", "Redis's documentation", &RELEASE),
 ];
 
-/// The row of this script.
+/// Returns the row of the script with this digest.
 pub(crate) fn by_digest(digest: &Digest) -> Option<&'static Row> {
     static BY_DIGEST: LazyLock<HashMap<Digest, &'static Row>> = LazyLock::new(|| {
         ROWS.iter().filter_map(|row| Some((read(row.digest.as_bytes())?, row))).collect()
@@ -402,12 +402,13 @@ pub(crate) fn read(text: &[u8]) -> Option<Digest> {
     Some(digest)
 }
 
-/// Writes a digest as Redis has it.
+/// Writes a digest as Redis does.
 pub(crate) fn hexadecimal(digest: &Digest) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What a body of one of the two great forms does, as a row of its own would say.
+/// Returns what a compare-and-delete or a compare-and-expire does, as a row would say it: its
+/// behaviour, and the places of token and TTL.
 pub(crate) fn of_normal(normal: Normal) -> (Behaviour, usize, Option<(usize, TtlUnit)>) {
     match normal {
         Normal::Release { token, is_nil } => {
@@ -419,7 +420,7 @@ pub(crate) fn of_normal(normal: Normal) -> (Behaviour, usize, Option<(usize, Ttl
     }
 }
 
-/// The row of a script that the configuration describes.
+/// Returns the row of a script that the configuration describes.
 pub(super) fn of_configured(script: &AdoptScript) -> Row {
     let op = match script.op {
         ScriptOp::Acquire => Op::Acquire,

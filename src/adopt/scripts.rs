@@ -10,13 +10,13 @@ use super::{
 };
 use crate::{config::AdoptRule, sync::Mutex};
 
-/// Scripts that are remembered at the same time. Each takes some 100 bytes; programs that paste
-/// values into their scripts have more than any bound, and push out the oldest.
+/// The most scripts that are remembered. Each takes some 100 bytes; programs that paste values into
+/// their scripts have more than any bound, and push out the oldest.
 const MOST: usize = 4096;
 
-/// Commands about hashes that scripts of locks have.
+/// Commands on hashes in scripts of locks.
 const HASH_WORDS: [&str; 7] = ["hset", "hsetnx", "hget", "hexists", "hincrby", "hdel", "hmset"];
-/// Commands about sorted sets that scripts of locks have.
+/// Commands on sorted sets in scripts of locks.
 const SORTED_SET_WORDS: [&str; 6] =
     ["zadd", "zscore", "zcard", "zrem", "zrangebyscore", "zremrangebyscore"];
 
@@ -25,7 +25,7 @@ const SORTED_SET_WORDS: [&str; 6] =
 pub(crate) enum Known<'a> {
     /// A library's, or one of the configuration.
     Row(&'a Row),
-    /// One of the two great forms, if it is called with one key.
+    /// A compare-and-delete or a compare-and-expire, if it is called with one key.
     Normal(Normal),
     /// A script that is not known, and what else than a lock it is about.
     Nothing(OtherKind),
@@ -34,21 +34,21 @@ pub(crate) enum Known<'a> {
 /// Scripts of the configuration, and those that clients have shown. Bodies are not kept.
 #[derive(Default)]
 pub(crate) struct KnownScripts {
-    /// By the number of the rule.
+    /// The scripts of the configuration, by the number of the rule and by digest.
     configured: HashMap<(usize, Digest), Row>,
     learned: Mutex<Learned>,
 }
 
 #[derive(Default)]
 struct Learned {
-    /// Rows are not among them.
+    /// What is known of the scripts shown that no [`Row`] describes.
     by_digest: HashMap<Digest, Known<'static>>,
     /// The oldest first.
     order: VecDeque<Digest>,
 }
 
 impl KnownScripts {
-    /// Knows the scripts of these rules from the beginning.
+    /// Makes the collection of scripts, with those of these rules.
     pub(crate) fn of(rules: &[AdoptRule]) -> KnownScripts {
         let scripts = rules.iter().enumerate().flat_map(|(rule, AdoptRule { scripts, .. })| {
             scripts.iter().map(move |script| ((rule, script.digest), rows::of_configured(script)))
@@ -56,8 +56,8 @@ impl KnownScripts {
         KnownScripts { configured: scripts.collect(), ..KnownScripts::default() }
     }
 
-    /// What is known, under this rule, of the script with this digest; none: no client has shown
-    /// it.
+    /// Returns what is known, under this rule, of the script with this digest; `None`: no client has
+    /// shown it.
     pub(crate) fn get(&self, digest: &Digest, rule: Option<usize>) -> Option<Known<'_>> {
         if let Some(row) = rule.and_then(|rule| self.configured.get(&(rule, *digest))) {
             return Some(Known::Row(row));
@@ -68,7 +68,7 @@ impl KnownScripts {
         self.learned.lock().by_digest.get(digest).copied()
     }
 
-    /// Takes in a script that a client shows, for a key of this rule or for none.
+    /// Takes in a script that a client shows, for a key of this rule or for no key.
     pub(crate) fn learn(&self, body: &[u8], rule: Option<usize>) -> (Digest, Known<'_>) {
         let digest = sha1_smol::Sha1::from(body).digest().bytes();
         if let Some(before) = self.get(&digest, rule) {
@@ -88,8 +88,8 @@ impl KnownScripts {
     }
 }
 
-/// Returns what an unknown script is about, by the names of commands in it: a hint for whoever
-/// reads the error.
+/// Returns what an unknown script is about, by the names of commands in it: a hint for the reader of
+/// the error.
 fn kind(body: &[u8]) -> OtherKind {
     let words = body.split(|byte| !byte.is_ascii_alphanumeric());
     let has = |names: &[&str], word: &[u8]| {

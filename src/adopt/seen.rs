@@ -1,4 +1,4 @@
-//! What was seen: how often, and by clients of which names. Bounded, whatever clients send.
+//! What was seen, how often, and from clients of which names. It is bounded, whatever clients send.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -17,14 +17,14 @@ use super::{
 };
 use crate::{metrics::Tallied, sync::Mutex};
 
-/// Kinds of sightings that are told apart. Programs send a dozen; each takes some 300 bytes.
+/// The most kinds of sightings that are told apart. Programs send a dozen; each takes some 300 bytes.
 const MOST_KINDS: usize = 1024;
-/// Names of clients that are told apart, which clients choose.
+/// The most names of clients that are told apart; clients choose them.
 const MOST_NAMES: usize = 64;
-/// Digests of unknown scripts that are told apart, which clients choose too.
+/// The most digests of unknown scripts that are told apart; clients choose them too.
 const MOST_DIGESTS: usize = 64;
-/// Lines in the log in one second; a program that starts has a dozen. What finds no room is
-/// told of when it is seen again.
+/// The most log lines in one second; a program that starts causes a dozen. What finds no room is
+/// logged when it is seen again.
 const LINES_A_SECOND: u32 = 32;
 /// Stands for all clients whose names there was no room for.
 const OTHERS: &str = "(others)";
@@ -46,11 +46,11 @@ struct Kinds {
     names: HashSet<Arc<str>>,
     digests: HashSet<Digest>,
     left_out: u64,
-    /// The second of the last line in the log, and lines in it.
+    /// The second of the last log line, and the number of lines in that second.
     told: (u64, u32),
 }
 
-/// How many commands on keys of adopt rules there were since the start.
+/// The number of commands on keys of adopt rules since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct AdoptTotals {
     /// All that were seen.
@@ -67,7 +67,7 @@ struct Count {
     times: u64,
     /// The longest TTL that was asked for.
     longest: Option<Duration>,
-    /// The log has told of it.
+    /// Whether it was logged.
     is_told: bool,
 }
 
@@ -103,8 +103,7 @@ impl SeenIdioms {
         }
     }
 
-    /// Counts a sighting. Returns it and its client's name as they are kept, if the log is to
-    /// tell of them.
+    /// Counts a sighting. Returns it and its client's name as they are kept, if they are to be logged.
     pub(super) fn note(
         &self,
         mut sighting: Sighting,
@@ -149,20 +148,20 @@ impl SeenIdioms {
         Some((Sighting { ttl, ..sighting }, name))
     }
 
-    /// Counts a refusal. Returns whether the log may have a line for it, if its connection has had
-    /// none.
+    /// Counts a refusal. Returns whether it may be logged: its connection has had no line before
+    /// (`is_told`), and there is room for one, which is taken.
     pub(super) fn refused(&self, sighting: &Sighting, is_told: bool) -> bool {
         let reason = verdict::reason(sighting.op, sighting.because);
         self.refused[reason as usize].one_more();
         !is_told && self.may_tell()
     }
 
-    /// Whether the log may have one more line in this second.
+    /// Whether the log may have one more line in this second. Takes the room for it.
     pub(super) fn may_tell(&self) -> bool {
         has_line(&mut self.kinds.lock().told, self.started)
     }
 
-    /// How many commands were seen, how many of them were unsafe, and how many were refused.
+    /// Returns how many commands were seen, how many of them were unsafe, and how many were refused.
     pub(super) fn totals(&self) -> AdoptTotals {
         let kinds = self.kinds.lock();
         let is_unsafe = |(sighting, _): &(Sighting, Arc<str>)| !danger(sighting.op).is_empty();
@@ -175,8 +174,8 @@ impl SeenIdioms {
         }
     }
 
-    /// All kinds with the longest TTL of each, the unsafe first, then by how often; and how many there
-    /// was no room for.
+    /// Returns all kinds with the longest TTL of each, the unsafe first, then by how often; and how many
+    /// sightings there was no room for.
     pub(super) fn all(&self) -> (Vec<(Sighting, Arc<str>, u64)>, u64) {
         let kinds = self.kinds.lock();
         let mut all: Vec<_> = kinds
@@ -198,7 +197,7 @@ impl SeenIdioms {
     }
 }
 
-/// Whether there is room for one more line of the log in this second.
+/// Whether there is room for one more log line in this second. Takes the room.
 fn has_line(told: &mut (u64, u32), started: Instant) -> bool {
     let second = started.elapsed().as_secs();
     if told.0 != second {
@@ -208,7 +207,7 @@ fn has_line(told: &mut (u64, u32), started: Instant) -> bool {
     told.1 <= LINES_A_SECOND
 }
 
-/// Writes the line of the log for the first command of a connection that was refused.
+/// Logs the first command of a connection that was refused.
 pub(super) fn tell_of_refusal(sighting: &Sighting, keys: &str, client: &str) {
     let Sighting { op, form, library, because, .. } = *sighting;
     let reason = verdict::reason(op, because).as_str();
@@ -226,12 +225,12 @@ pub(super) fn tell_of_refusal(sighting: &Sighting, keys: &str, client: &str) {
     );
 }
 
-/// Writes the line of the log for a lock without a TTL that was lost, with `others` more.
+/// Logs that a lock without a TTL was lost, with `others` more.
 pub(super) fn tell_of_loss(lock: &str, others: usize) {
     warn!(lock, others, "adopt: a lock without a TTL was lost, and its client does not know");
 }
 
-/// Writes the line of the log for what was seen for the first time.
+/// Logs what was seen for the first time.
 pub(super) fn tell(sighting: &Sighting, keys: &str, client: &str) {
     let Sighting { op, form, library, verdict, because, .. } = *sighting;
     let danger = match because {

@@ -14,36 +14,36 @@ use crate::{
     key::Token,
 };
 
-/// Replies where the key is absent, has this token, has it without a TTL, has another. As
-/// [`super::rows::Behaviour`] has them.
+/// Replies where the key is absent, has this token, has it without a TTL, has another. They are
+/// written as in [`super::rows::Behaviour`].
 pub(crate) type Replies = [&'static str; 4];
 
-/// A command on an adopted key that the proxy answers.
+/// What the proxy does for a command on an adopted key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AdoptTask {
     /// The key, as the client names it.
     pub(crate) key: Vec<u8>,
-    /// The lock that the key stands for in database 0, as a client names it to LOCK.
+    /// The lock that the key stands for in database 0, named as in LOCK.
     pub(crate) lock: Vec<u8>,
-    /// The database that a script names: the lock is there.
+    /// The database of the lock, if a script names one.
     pub(crate) database: Option<u64>,
     /// Further keys with their locks, for which the same is to be done.
     pub(crate) others: Vec<(Vec<u8>, Vec<u8>)>,
     /// What is to be done.
     pub(crate) work: AdoptWork,
-    /// What the rule says of such work.
+    /// The options of the rule.
     pub(crate) options: AdoptOptions,
-    /// Commands for the data node, once the lock is released: they wake who waits.
+    /// Commands for the data node, once the lock is released: they wake the library's waiters.
     pub(crate) aside: Vec<Vec<Vec<u8>>>,
-    /// Who sends such a command.
+    /// The sender of the command.
     pub(crate) sender: SentBy,
-    /// What is to be counted once it is known that the client may send it.
+    /// What is to be counted once it is known that the client may send the command.
     pub(crate) seen: Sightings,
-    /// What the command itself is told as.
+    /// The sighting of the command itself.
     pub(crate) sighting: Option<Sighting>,
 }
 
-/// Who sends a command, as far as its words tell.
+/// The sender of a command, as far as its words tell.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct SentBy {
     /// The library, by its script; empty if that is not known.
@@ -53,14 +53,14 @@ pub(crate) struct SentBy {
 }
 
 impl SentBy {
-    /// The library, or else the form.
+    /// Returns the library, or else the form.
     pub(crate) fn name(self) -> &'static str {
         if self.library.is_empty() { self.form } else { self.library }
     }
 }
 
 impl AdoptTask {
-    /// A task of a command whose key is not known.
+    /// Makes the task of a command whose key is not known.
     pub(super) fn without_key(work: AdoptWork) -> AdoptTask {
         let (key, lock, others, aside) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let options = AdoptOptions::default();
@@ -81,17 +81,17 @@ impl AdoptTask {
     }
 }
 
-/// What is to be done for a command on an adopted key. TTLs are what the client asks for, tokens what
-/// the lock nodes store for its value.
+/// What is to be done for a command on an adopted key. TTLs are as the client asks for them, tokens as
+/// the lock nodes store them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum AdoptWork {
-    /// Take the lock if nobody holds it, whatever the token.
+    /// Take the lock if it is free, whatever the token.
     Acquire { token: Vec<u8>, ttl: Duration, replies: Replies },
-    /// Take the lock until a time that has passed: tell whether it could be taken.
+    /// Take the lock until a time that has passed: only tell whether it could be taken.
     AcquirePast { replies: Replies },
-    /// Renew the lock for its token, or take it if nobody holds it.
+    /// Renew the lock for its token, or take it if it is free.
     AcquireAgain { token: Vec<u8>, ttl: Duration, replies: Replies },
-    /// Take the lock without a TTL, or take its TTL away.
+    /// Take the lock without a TTL, or remove its TTL.
     Keep { token: Vec<u8>, of: KeptFrom, replies: Replies },
     /// Give the lock a new TTL if the token holds it.
     Extend { token: Vec<u8>, ttl: Duration, replies: Replies },
@@ -113,7 +113,7 @@ pub(crate) enum AdoptWork {
     Queue(QueuedWork),
     /// Refuse the command for this reason.
     Refuse(&'static str),
-    /// Answer this error.
+    /// Answer with this error.
     Fail(&'static str),
 }
 
@@ -132,18 +132,18 @@ impl AdoptWork {
     }
 }
 
-/// Whose a lock may be that is to have no TTL.
+/// The holder that a lock may have when it is to be kept without a TTL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum KeptFrom {
-    /// Nobody's.
+    /// None: the lock is free.
     Nobody,
-    /// Nobody's, or the token's.
+    /// None, or the token.
     NobodyOrToken,
-    /// The token's.
+    /// The token.
     Token,
 }
 
-/// What EXEC does to the lock that GET told under WATCH.
+/// What EXEC does to the lock whose token GET told under WATCH.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum QueuedWork {
     /// Free it.
@@ -164,7 +164,7 @@ pub(crate) enum LookWord {
 }
 
 impl LookWord {
-    /// The command's name.
+    /// Returns the command's name.
     pub(crate) fn name(self) -> &'static [u8] {
         match self {
             LookWord::Get => b"GET",
@@ -195,7 +195,7 @@ pub(super) fn is_for_many(op: Op, replies: Replies) -> bool {
 pub(super) struct Circumstances {
     /// A script's replies.
     pub(super) replies: Option<Replies>,
-    /// What the script does besides, or needs, that is not built.
+    /// Why the proxy cannot carry the command out, if it cannot.
     pub(super) obstacle: Option<&'static str>,
     /// A TTL of 0 or less, or a time that has passed, frees the lock, as with EXPIRE.
     pub(super) zero_frees: bool,
@@ -203,7 +203,7 @@ pub(super) struct Circumstances {
     pub(super) database: Option<u64>,
 }
 
-/// What is to be done for an idiom on one key, which was judged so.
+/// Returns what is to be done for an idiom on one key that was judged so.
 pub(super) fn of(
     idiom: &Idiom<'_>,
     (verdict, because): (AdoptVerdict, &'static str),
@@ -291,8 +291,8 @@ pub(super) fn of(
     }
 }
 
-/// What a command on one key does at EXEC. `None`: it is not the one command of a transaction that
-/// is known, or its TTL is too long.
+/// Returns what a command on one key does at EXEC. `None`: the known transaction has no such command,
+/// or its TTL is too long.
 pub(super) fn queued(idiom: &Idiom<'_>, limits: &Limits) -> Option<QueuedWork> {
     match (idiom.op, idiom.form, idiom.ttl) {
         (Op::ReleaseBlind, "DEL" | "UNLINK", None) => Some(QueuedWork::Release),

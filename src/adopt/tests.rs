@@ -129,7 +129,7 @@ fn scripts_of_libraries_are_known_by_their_digests() {
     );
     let mixed = eval(redlock, &["2", "lock:a", "other", "t", "1000"]);
     assert_eq!((mixed.verdict, mixed.because), (AdoptVerdict::Refused, verdict::MIXED));
-    // The list that wakes those that wait is no lock.
+    // The list that wakes waiters is no lock.
     let signal = "90da91872223f85eb1376a17e3c4df21ace8c54b";
     let apart = eval(signal, &["2", "lock:a", "lock-signal:a", "t", "1000"]);
     assert_eq!((apart.op, apart.verdict), (Op::Release, AdoptVerdict::Quorum));
@@ -165,14 +165,14 @@ fn what_is_too_large_is_told_as_that() {
     let large = "x".repeat(MAX_LOOK);
     let set = found(&adoption, &["SET", "lock:a", &large]);
     assert_eq!((set.rule, set.op, set.verdict), (Some(0), Op::TooLarge, AdoptVerdict::Unknown));
-    // Its keys stand behind its body.
+    // The keys stand behind the body.
     let eval = found(&adoption, &["EVAL", &large, "1", "key"]);
     assert_eq!((eval.rule, eval.op), (None, Op::TooLarge));
     assert_eq!(look(&adoption, &["SET", "key", &large]), AdoptLook::Free);
     assert_eq!(look(&adoption, &["PING", &large]), AdoptLook::Free);
 }
 
-/// What is noted of commands on one connection.
+/// Returns what is noted of commands on one connection.
 fn noted(commands: &[&str]) -> Vec<(Op, AdoptVerdict, &'static str)> {
     let (adoption, mut track) = (adoption(), Track::default());
     let mut noted = Vec::new();
@@ -384,7 +384,7 @@ fn enforced_rules_make_tasks() {
         assert!(matches!(work(words), AdoptWork::Refuse(_)), "{words:?}");
         assert_eq!(found(&adoption, words).verdict, AdoptVerdict::Refused, "{words:?}");
     }
-    // DEL of several.
+    // DEL of several keys.
     let several = task(&["DEL", "lock:a:b", "lock:c:d", "lock:e:f"]).unwrap();
     assert_eq!(several.work, AdoptWork::ReleaseBlind { replies: blind });
     let others = [(&b"lock:c:d"[..], &b"d/c"[..]), (b"lock:e:f", b"f/e")];
@@ -400,7 +400,7 @@ fn enforced_rules_make_tasks() {
     assert_eq!(many.others, [(b"lock:c:d".to_vec(), b"d/c".to_vec())]);
     let mixed = task(&[&redlock[..], &["seen:c", "t", "1500"]].concat()).unwrap();
     assert!(matches!(mixed.work, AdoptWork::Refuse(_)), "{mixed:?}");
-    // Whichever of the keys comes first.
+    // It is refused whichever of the keys comes first.
     for words in [
         &["EVALSHA", redlock[1], "2", "seen:c", "lock:a:b", "t", "1500"][..],
         &["DEL", "seen:c", "lock:a:b"],
@@ -414,7 +414,7 @@ fn enforced_rules_make_tasks() {
     for words in [&["SET", "seen:a", "t", "NX", "PX", "1"][..], &["DEL", "seen:a"], &["GET", "x"]] {
         assert_eq!(task(words), None, "{words:?}");
     }
-    // A value that is too long is not kept until it is whole.
+    // The rest of a value that is too long is not waited for.
     let long = command(&["SET", "lock:a:b", &"x".repeat(MAX_LOOK), "NX", "PX", "1"]);
     for bytes in [&long[..], &long[..40]] {
         let AdoptLook::Found(found) = adoption.look(bytes, &LIMITS) else { panic!() };
@@ -423,7 +423,7 @@ fn enforced_rules_make_tasks() {
     }
 }
 
-/// The verdict on a command under one enforced rule with these options, and its work.
+/// Returns the sighting of a command under one enforced rule with these options, and its work.
 fn under(options: AdoptOptions, words: &[&str]) -> (Sighting, Option<AdoptWork>) {
     let adoption = Adoption::new(&[rule("lock:*", AdoptMode::Enforce, options)]).unwrap();
     match look(&adoption, words) {
@@ -588,7 +588,7 @@ fn what_is_no_idiom_is_refused_by_what_it_is_or_forwarded() {
         let (_, work) = under(AdoptOptions::default(), words);
         assert!(matches!(work, Some(AdoptWork::Refuse(_))), "{words:?}");
     }
-    // Whatever takes, frees or reads a lock is never the data node's.
+    // A command that takes, frees or reads a lock never goes to the data node.
     let bullmq = "7ece82993bd7604131328c7d69ae15c31b8e237e";
     let reserved = std::str::from_utf8(Token::OF_EMPTY_VALUE).unwrap();
     for (words, reason) in [
@@ -613,7 +613,7 @@ fn what_is_no_idiom_is_refused_by_what_it_is_or_forwarded() {
     }
     let unseen = under(forward, &["EVALSHA", &"0".repeat(40), "1", "lock:a"]).1.unwrap();
     assert!(matches!(unseen, AdoptWork::Fail(error) if error.starts_with("NOSCRIPT ")));
-    // A command that is larger than what is looked at is known by its name.
+    // A command too large to be looked at is judged by its name.
     let large = "x".repeat(MAX_LOOK);
     assert_eq!(under(forward, &["HSET", "lock:a", "f", &large]).1, None);
     assert!(under(AdoptOptions::default(), &["HSET", "lock:a", "f", &large]).1.is_some());
@@ -676,7 +676,7 @@ fn a_time_of_day_is_a_ttl_by_the_proxys_clock() {
         (&["SET", "lock:a", "t", "IFEQ", "t", "EXAT", "1001"], extend),
         (&["EXPIREAT", "lock:a", "1001"], AdoptWork::ExtendBlind { ttl: second, replies: blind }),
         (&["PEXPIREAT", "lock:a", "1001500"], AdoptWork::ExtendBlind { ttl, replies: blind }),
-        // What has passed.
+        // Times that have passed.
         (&["SET", "lock:a", "t", "NX", "EXAT", "1000"], AdoptWork::AcquirePast { replies: set }),
         (&["SET", "lock:a", "t", "XX", "EXAT", "1000"], release.clone()),
         (&["SET", "lock:a", "t", "IFEQ", "t", "PXAT", "5"], release),

@@ -1,7 +1,7 @@
-//! StackExchange.Redis's release and extension as they are told: WATCH, GET, MULTI, one of DEL,
-//! UNLINK, EXPIRE and PEXPIRE, EXEC, all of one key.
+//! Recognizes StackExchange.Redis's release and extension: WATCH, GET, MULTI, one of DEL, UNLINK,
+//! EXPIRE and PEXPIRE, and EXEC, all of one key.
 //!
-//! Other commands may stand between WATCH and MULTI, as its connection is shared; none between
+//! Other commands may stand between WATCH and MULTI, as its connection is shared; none may between
 //! MULTI and EXEC.
 
 use smallvec::{SmallVec, smallvec};
@@ -17,18 +17,18 @@ use super::{
 pub(crate) struct Track {
     is_in_multi: bool,
     watched: Option<Watched>,
-    /// Keys that are not adopted are watched.
+    /// Whether keys that are not adopted are watched.
     watches_others: bool,
-    /// A WATCH of an adopted key would be refused.
+    /// Whether a WATCH of an adopted key came that would be refused.
     has_lost_watch: bool,
 }
 
 #[derive(Debug)]
 struct Watched {
     watch: Found,
-    /// GET of that key came.
+    /// Whether a GET of that key came.
     is_read: bool,
-    /// Something came that is not a part of the transaction.
+    /// Whether something came that is not a part of the transaction.
     is_spoiled: bool,
     /// The one command inside MULTI.
     inside: Option<Found>,
@@ -51,17 +51,17 @@ pub(crate) enum TransactionPart {
     Other,
 }
 
-/// What is to be noted after a command.
+/// The sightings to be noted after a command.
 pub(crate) type Sightings = SmallVec<[Sighting; 2]>;
 
 impl Track {
-    /// Whether all commands are to be shown, also those that are about no adopted key.
+    /// Whether all commands must be shown, even those about no adopted key.
     #[inline]
     pub(crate) fn is_under_way(&self) -> bool {
         self.watched.is_some()
     }
 
-    /// Takes in that something came which is not a part of the transaction.
+    /// Notes that something came which is not a part of the transaction.
     pub(crate) fn spoil(&mut self) {
         if let Some(watched) = &mut self.watched {
             watched.is_spoiled = true;
@@ -185,8 +185,8 @@ impl Watched {
     }
 }
 
-/// A sighting inside MULTI, of a command about so many locks. `None`: an adopted lock is watched, and
-/// the transaction is not the one that is known.
+/// Returns the sighting of a command inside MULTI, which is about this many locks. `None`: an adopted
+/// lock is watched, and the transaction is not the known one.
 fn in_multi(sighting: Sighting, locks: Option<usize>) -> Sighting {
     let frees = matches!(sighting.op, Op::Release | Op::ReleaseBlind);
     let is_carried_out = locks.is_some_and(|locks| locks == 1 || frees);

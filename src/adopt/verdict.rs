@@ -24,7 +24,7 @@ labels! {
         NoScript = "noscript",
         /// The data node would answer, as the rule says so (`unknown: forward`).
         Forwarded = "forwarded",
-        /// Redis refuses it now, and it would be refused.
+        /// Redis refuses the command, and the proxy would too.
         Error = "error",
         /// The command was not looked at.
         Unknown = "unknown",
@@ -42,7 +42,7 @@ labels! {
         SortedSet = "sorted_set",
         /// A script in which the lock is a part of a queued job.
         Job = "job",
-        /// A script that is none of those that are known.
+        /// A script that is not known.
         UnknownScript = "unknown_script",
         /// SET over a lock, whoever holds it.
         Overwrite = "overwrite",
@@ -60,7 +60,7 @@ labels! {
         Transaction = "transaction",
         /// The command is larger than what is looked at.
         TooLarge = "too_large",
-        /// What is not built yet.
+        /// A command that the proxy cannot carry out yet.
         Unbuilt = "unbuilt",
     }
 }
@@ -71,7 +71,7 @@ const NO_IDIOM: &str = "it is no lock idiom";
 const VARIANT: &str = "it is a form of a lock idiom that is not carried out on the lock nodes";
 const HASH: &str = "it is about a hash, as Redisson's locks and BullMQ's jobs are";
 const SORTED_SET: &str = "it is about a sorted set, as the locks of Symfony 5.2 and later are";
-/// A script that is none that is known.
+/// A script that is not known.
 const UNKNOWN_SCRIPT: &str = "the script is none that is known";
 const HASH_SCRIPT: &str =
     "the script is none that is known; it has a hash, as Redisson's locks and BullMQ's jobs";
@@ -100,7 +100,7 @@ pub(super) const DATABASE: &str = "only where the database that it names is the 
 /// A command within a transaction.
 pub(crate) const IN_MULTI: &str = "it is inside MULTI";
 
-/// What bounds a lock.
+/// The limits of a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Limits {
     /// `locks.max_token`, in bytes.
@@ -109,7 +109,7 @@ pub(crate) struct Limits {
     pub(crate) max_ttl: Duration,
 }
 
-/// What would become of an idiom, and why, as far as these words alone say.
+/// Returns what would become of an idiom, and why, by what it does alone.
 pub(super) fn of(op: Op) -> (AdoptVerdict, &'static str) {
     use AdoptVerdict::{Error, NoScript, Quorum, Refused, Unknown};
     match op {
@@ -131,12 +131,12 @@ pub(super) fn of(op: Op) -> (AdoptVerdict, &'static str) {
     }
 }
 
-/// Whether the data node is to have a command.
+/// Whether a command goes to the data node because its rule says so.
 pub(super) fn is_forwarded(idiom: &Idiom<'_>, options: &AdoptOptions) -> bool {
     options.unknown == UnknownPolicy::Forward && idiom.is_foreign()
 }
 
-/// What would become of an idiom by its rule, its token and its TTL too.
+/// Returns what would become of an idiom, and why, by its rule, its token and its TTL too.
 pub(super) fn within(
     idiom: &Idiom<'_>,
     limits: &Limits,
@@ -150,7 +150,7 @@ pub(super) fn within(
             BlindPolicy::Refuse => (AdoptVerdict::Refused, BLIND),
         },
         Op::AcquireForEver | Op::Persist => without_ttl(options),
-        // Only a script that takes locks without a TTL too.
+        // Only a script that can also take a lock without a TTL.
         Op::AcquireAgain if idiom.ttl.is_none() => without_ttl(options),
         op => of(op),
     };
@@ -206,7 +206,7 @@ pub(super) fn capped<'a>(idiom: Idiom<'a>, limits: &Limits, options: &AdoptOptio
     }
 }
 
-/// Why a command is refused that was judged so, as it is counted.
+/// Returns the reason under which the refusal of a command that was judged so is counted.
 pub(super) fn reason(op: Op, because: &str) -> RefusalReason {
     match (because, op) {
         (IN_MULTI, _) | (_, Op::Watch) => RefusalReason::Transaction,
@@ -226,7 +226,7 @@ pub(super) fn reason(op: Op, because: &str) -> RefusalReason {
     }
 }
 
-/// What is unsafe about an idiom on any Redis; empty: nothing that is seen from here.
+/// Returns what is unsafe about an idiom on any Redis; empty: nothing that can be seen from here.
 pub(crate) fn danger(op: Op) -> &'static str {
     match op {
         Op::ReleaseBlind => "frees the lock whoever holds it",

@@ -17,23 +17,23 @@ use crate::{
     lock::{Claim, Grant, Holding, NoQuorum, NotGranted, Renewed, SameToken},
 };
 
-/// How often a LOCK that waits asks again: nobody tells when a key of the data node is freed.
+/// How often a LOCK that waits asks again: nothing tells when a key of the data node is freed.
 const AGAIN: Duration = Duration::from_millis(50);
-/// How often a renewal asks for keys that another has: somebody whom the quorum will refuse may have
-/// them for a moment.
+/// How often a renewal asks for keys that another client has: a client that the quorum will refuse has them only for a
+/// moment.
 const TRIES: u32 = 10;
 /// Pause between these questions.
 const BETWEEN: Duration = Duration::from_millis(20);
 
-/// Who asks for an operation.
+/// The asker of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Asker {
-    /// A command of ours: only the lock nodes say who holds the lock.
+    /// A command of ours: the lock nodes alone say which token holds the lock.
     Ours,
     /// An adopted command: a key of the data node that has its token is its lock, as it was before
     /// the rule was bridged.
     Adopted,
-    /// A command of ours about a grant that the lock nodes have told.
+    /// A command of ours about a grant that the lock nodes have named.
     Told,
     /// An adopted command that the data node carries out itself: only the lock nodes are asked.
     BesideDataNode,
@@ -89,7 +89,7 @@ impl Crossing {
         }
     }
 
-    /// `adopted`: the new claim, for an adopted command.
+    /// Tries once to take the lock. `adopted`: the new claim, for an adopted command.
     async fn attempt(
         &self,
         ttl: Duration,
@@ -177,13 +177,13 @@ impl Crossing {
             let validity = renewed.until - Instant::now();
             return Ok(Some(Renewed { validity, ..renewed }));
         }
-        // The data node has lost the key, and somebody past the proxy has taken it since.
+        // The data node has lost the key, and a client past the proxy has taken it since.
         let _ = engine.release(key.clone(), token.clone(), claim).await;
         Ok(None)
     }
 
-    /// Takes over a lock of an adopted command with a new claim: one without a TTL gets one, or the
-    /// other way round.
+    /// Takes over a lock of an adopted command with a new claim: one without a TTL gets one, or one with a TTL loses
+    /// it.
     pub(crate) async fn convert(self, ttl: Duration, claim: Claim) -> Result<Grant, NotGranted> {
         let Crossing { bridge, key, token, .. } = &self;
         let nobodys =
@@ -200,13 +200,13 @@ impl Crossing {
             let validity = grant.until - Instant::now();
             return Ok(Grant { validity, ..grant });
         }
-        // The data node has lost the key, and somebody past the proxy has taken it since.
+        // The data node has lost the key, and a client past the proxy has taken it since.
         let _ = bridge.engine.release(key.clone(), token.clone(), Some(claim)).await;
         Err(nobodys)
     }
 
-    /// Takes a lock whose key the token has from before the rule was bridged: the lock nodes are
-    /// asked for the lock, by this claim.
+    /// Takes a lock whose key the token has from before the rule was bridged: asks the lock nodes for the lock, by
+    /// this claim.
     async fn adopt_keys(&self, ttl: Duration, claim: Claim) -> Result<Option<Grant>, NoQuorum> {
         let Crossing { bridge, places, key, token, .. } = self;
         bridge.engine.trail_room(None).await?;
@@ -222,9 +222,8 @@ impl Crossing {
         }
     }
 
-    /// Frees keys of which the lock nodes know nothing, for a command that names no token. Whoever
-    /// took them may be asking the lock nodes for the lock just now, so this asks for it first: one
-    /// of both is refused.
+    /// Frees keys of which the lock nodes know nothing, for a command that names no token. A client that took them
+    /// may be asking the lock nodes for the lock just now, so this asks for it first: one of the two is refused.
     async fn release_past(&self) -> Result<bool, NoQuorum> {
         let Crossing { bridge, places, key, token, .. } = self;
         let (engine, claim) = (&bridge.engine, Claim::adopted());
@@ -251,7 +250,7 @@ impl Crossing {
             }
             _ => bridge.engine.release(key.clone(), token.clone(), claim).await,
         };
-        // A release that too few lock nodes answered may be carried out by them later.
+        // Lock nodes may still carry out a release that too few of them answered.
         if !self.is_by_token(claim) && released == Ok(false) {
             return released;
         }
@@ -263,7 +262,7 @@ impl Crossing {
         }
     }
 
-    /// Tells who holds the lock, or has its key.
+    /// Finds which token holds the lock, or has its key.
     pub(crate) async fn look(self) -> Result<Option<Holding>, NoQuorum> {
         let Crossing { bridge, places, key, .. } = &self;
         if let Some(holding) = bridge.engine.look(key.clone()).await? {
@@ -276,13 +275,13 @@ impl Crossing {
         }))
     }
 
-    /// Whether a key that has the token is the asker's, also where the lock nodes know nothing of it.
+    /// Whether a key that has the token is the asker's, even where the lock nodes know nothing of it.
     fn is_by_token(&self, claim: Option<Claim>) -> bool {
         self.asker == Asker::Adopted && claim.is_none_or(|claim| claim == Claim::PAST_THE_NODES)
     }
 }
 
-/// The error if the data node did not answer about a key.
+/// Returns the error for a data node that did not answer about a key.
 fn silent(error: &RedisError) -> NoQuorum {
     NoQuorum { data_node: Some(error.to_string()), ..NoQuorum::default() }
 }

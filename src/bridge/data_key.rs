@@ -1,8 +1,8 @@
 //! A lock's keys on the data node: taken, kept and freed by scripts, over a connection of the
 //! proxy's own. There is one key, or two: [`Adoption::places`](crate::adopt::Adoption::places).
 //!
-//! All questions go over one connection, so that a key is freed behind the question that took it. A
-//! key has the value that the client gave, also an empty one, for which the lock nodes store another.
+//! All questions go over one connection, so that one which frees a key comes after the one that took it. A key has the
+//! value that the client gave, even an empty one, for which the lock nodes store another.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,13 +21,13 @@ use crate::{
     net::redis_client::Connection,
 };
 
-/// How long the data node may take for one answer. A key lasts for as much longer than its lock.
+/// How long the data node may take for one answer. A key lasts that much longer than its lock.
 pub(super) const LIMIT: Duration = Duration::from_secs(1);
-/// How long an answer is waited for that comes too late to count: what it took is given back. Until
-/// then the question is kept, so a client that asks again each [`LIMIT`] has some five of them.
+/// How long the proxy waits for an answer that comes too late to count, to give back what it took. The question is
+/// kept as long, so a client that asks again each [`LIMIT`] has some five of them.
 const LATE: Duration = Duration::from_secs(5);
 
-/// A script behind what all of them share.
+/// A script, behind the part that all scripts share.
 macro_rules! script_text {
     ($file:literal) => {
         concat!(include_str!("is_there.lua"), include_str!($file))
@@ -48,12 +48,12 @@ pub(super) struct DataKeys {
     connection: Mutex<Option<(Arc<Tenure>, Connection)>>,
 }
 
-/// What becomes of keys if none of them is there when they are to be kept.
+/// What to do about keys if none of them is there when they are to be kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum IfGone {
-    /// They are made anew.
+    /// Make them anew.
     Make,
-    /// They are left.
+    /// Leave them missing.
     Leave,
 }
 
@@ -62,7 +62,7 @@ pub(super) enum IfGone {
 pub(super) enum Lasts {
     /// For this time from now.
     For(Duration),
-    /// For this time from now, or for as long as they have already: another proxy may have given
+    /// For this time from now, or for as long as they last already if that is longer: another proxy may have given
     /// the lock a longer TTL.
     AtLeast(Duration),
     /// Without a TTL: they are left to the data node.
@@ -76,7 +76,7 @@ pub(super) enum KeysKept {
     Kept,
     /// None was there, and they were made anew.
     Made,
-    /// One is another's; or none was there, and they were left.
+    /// One has another token; or none was there, and none was made.
     Refused,
 }
 
@@ -104,13 +104,13 @@ impl Drop for TakenKeys {
 }
 
 impl DataKeys {
-    /// Asks nothing yet.
+    /// Makes the way to the keys, without asking anything yet.
     pub(super) fn new(data: Arc<DataNode>, runtime: Handle) -> Arc<DataKeys> {
         Arc::new(DataKeys { data, runtime, connection: Mutex::new(None) })
     }
 
-    /// Takes the keys unless one is there. Fails with its remaining TTL in ms, below 0 without a
-    /// TTL. What is taken although nobody waits for the answer any more is given back.
+    /// Takes the keys unless one is there. Fails with its remaining TTL in ms, below 0 without a TTL. Keys that are
+    /// taken after the caller has stopped waiting are given back.
     pub(super) async fn take(
         self: &Arc<Self>,
         places: &[KeyPlace],
@@ -124,7 +124,7 @@ impl DataKeys {
             script.arg(token.value()).arg(millis(ttl));
             let left: Result<i64, RedisError> =
                 keys.ask(with_databases(script, &places), LATE).await;
-            // Dropped with its answer, the keys are freed.
+            // If the answer is dropped, the keys are freed with it.
             let _ = answer.send(left.map(|left| match left {
                 TAKEN => Ok(TakenKeys { keys, places, token, is_kept: false }),
                 left => Err(left),
@@ -175,7 +175,7 @@ impl DataKeys {
         self.runtime.spawn(async move { keys.free(&places, &token).await });
     }
 
-    /// The token that a key has, and its remaining TTL in ms, below 0 without a TTL.
+    /// Returns the token that a key has, and its remaining TTL in ms, below 0 without a TTL.
     pub(super) async fn look(
         &self,
         places: &[KeyPlace],
@@ -198,7 +198,8 @@ impl DataKeys {
         timeout(limit, asking).await.unwrap_or_else(|_| Err(silent()))
     }
 
-    /// The connection, made anew if it has ended or leads to what is not the data node any more.
+    /// Returns the connection, a new one if the last has ended or leads to a Redis that is not the data node any
+    /// more.
     async fn connected(&self) -> Result<MultiplexedConnection, RedisError> {
         let mut kept = self.connection.lock().await;
         if let Some((tenure, connection)) = kept.as_ref()
@@ -208,11 +209,11 @@ impl DataKeys {
             return Ok(connection.redis.clone());
         }
         let data = self.data.clone();
-        // On the runtime that stays, as the connection outlives whoever asks first.
+        // On the runtime that stays, as the connection outlives the task that asks first.
         let connecting = self.runtime.spawn(async move { data.ask().await });
         let ended = || RedisError::from((redis::ErrorKind::Io, "the proxy is ending"));
         let (tenure, mut connection) = connecting.await.map_err(|_| ended())??;
-        // Each question has its own.
+        // Each question has a limit of its own.
         connection.redis.set_response_timeout(LATE);
         Ok(kept.insert((tenure, connection)).1.redis.clone())
     }

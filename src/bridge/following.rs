@@ -1,7 +1,6 @@
-//! Giving back and extending a lock whose adopt rule another proxy has bridged, and this one has not.
-//! Acquiring goes by a proxy's own mode, and so does who decides: here the lock nodes. The lock may
-//! have been taken through the other proxy, so its keys on the data node follow, where they have the
-//! token.
+//! Giving back and extending a lock whose adopt rule another proxy has bridged, and this one has not. A proxy
+//! acquires by its own mode, which also says who decides: here the lock nodes. The lock may have been taken through
+//! the other proxy, so its keys on the data node are extended or freed too, where they have the token.
 
 use std::{sync::Arc, time::Duration};
 
@@ -68,7 +67,7 @@ impl FollowingKeys {
             }
             _ => bridge.engine.release(key, token.clone(), claim).await,
         };
-        // Of an adopted command the token is all that is known: a key that has it is its own.
+        // Of an adopted command only the token is known: a key that has it is its own.
         let is_by_token = asker == Asker::Adopted && claim.is_none();
         if released != Ok(false) || is_by_token {
             // Where that fails the key runs out.

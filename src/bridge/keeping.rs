@@ -1,8 +1,9 @@
 //! Keeps the keys of session locks whose rule is bridged, for as long as the lock engine keeps the
 //! locks: those taken under bridge, and those from before.
 //!
-//! A lock whose keys are another's, or of which that is not known, ends with LOCKLOST, before
-//! anybody past the proxy can count on the key.
+//! A lock is lost once another client has its keys. If they cannot be prolonged, as nodes do not answer, it is lost
+//! before they run out, so before a client past the proxy can take them. An adopted lock is lost without LOCKLOST,
+//! which its library does not know ([`LossKind::Unknown`](crate::lock::LossKind::Unknown)).
 
 use std::{
     collections::HashMap,
@@ -21,22 +22,22 @@ use crate::{adopt::place::KeyPlace, clock::Instant, key::Key, lock::KeptLock};
 
 /// How often session locks are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// The share of a lock's TTL after which its keys get a new one.
+/// The share of a lock's TTL after which its keys get a new TTL: one third.
 const KEEP_SHARE: u32 = 3;
 
 /// A session lock whose keys are kept.
 struct Kept {
     places: Vec<KeyPlace>,
-    /// When the keys were last asked for with success; first when the lock was seen first.
+    /// When the keys were last asked for with success; at first, when the lock was first seen.
     since: Instant,
     /// When they are to be asked for again.
     due: Instant,
-    /// How often in a row another had them.
+    /// How often in a row another client had them.
     taken: u32,
 }
 
-/// How often another may have the keys in a row: somebody whom the quorum will refuse has them for a
-/// moment.
+/// How often in a row another client must have the keys for the lock to be lost: a client that the quorum will refuse
+/// has them only for a moment.
 const TRIES: u32 = 3;
 
 /// Keeps keys until the bridge is gone.
@@ -47,7 +48,7 @@ pub(super) async fn run(bridge: Weak<Bridge>) {
         let Some(bridge) = bridge.upgrade() else { return };
         let is_needed = bridge.adoption.bridges() || !kept.is_empty();
         let mut watched = if is_needed { bridge.engine.watched() } else { Vec::new() };
-        // By age, so that a simulation tells the same story each time.
+        // By age, so that a simulation repeats exactly.
         watched.sort_unstable_by_key(|lock| lock.id);
         keep(&bridge, &watched, &mut kept).await;
     }
@@ -82,11 +83,11 @@ async fn keep(bridge: &Arc<Bridge>, watched: &[KeptLock], kept: &mut HashMap<(Ke
                     entry = Kept { since: now, due, taken: 0, ..entry };
                 }
                 KeysAsked::Released => continue,
-                // The others are asked for in the next round; their time runs all the same.
+                // The keys of the other locks are asked for in the next round; their time runs all the same.
                 KeysAsked::Nothing => is_silent = true,
             }
             if !bridge.engine.is_held(lock) {
-                // Released meanwhile: the keys may have been made anew behind that.
+                // Released meanwhile: the keys may have been made anew after that.
                 if said == KeysAsked::Answered(KeysKept::Made) {
                     bridge.keys.free_soon(places, lock.token.clone());
                 }
@@ -101,10 +102,10 @@ async fn keep(bridge: &Arc<Bridge>, watched: &[KeptLock], kept: &mut HashMap<(Ke
     }
 }
 
-/// Leaves the key of an adopted lock without a TTL to the data node, as its rule is only audited by
-/// now: there it lasts until its client deletes it.
+/// Leaves the key of an adopted lock without a TTL to the data node, as its rule is only audited now: there it lasts
+/// until its client deletes it.
 ///
-/// Where the lock's name may mean two keys, which of them the client took is not known: they run out.
+/// Where the lock's name may mean two keys, it is not known which one the client took: both run out.
 ///
 /// # Errors
 /// If the data node did not answer.
@@ -127,8 +128,8 @@ async fn leave(bridge: &Bridge, lock: &KeptLock, places: &[KeyPlace]) -> Result<
 enum KeysAsked {
     /// The data node answered.
     Answered(KeysKept),
-    /// Another grant or nobody has the lock: it was released through another proxy, or given a TTL,
-    /// of which the watchdog will hear.
+    /// The grant does not have the lock any more: it was released through another proxy, or given a TTL. The watchdog
+    /// will hear of that.
     Released,
     /// The data node did not answer, or the lock nodes did not.
     Nothing,
@@ -136,15 +137,15 @@ enum KeysAsked {
 
 /// Keeps the keys of one lock.
 async fn ask(bridge: &Bridge, lock: &KeptLock, places: &[KeyPlace]) -> KeysAsked {
-    // The lock may have been released through another proxy just now, or given a TTL: keys made anew
-    // behind that would keep others out, and so would a longer TTL.
+    // The lock may have been released through another proxy just now, or given a TTL. Keys made anew after that would
+    // keep others out, and so would a longer TTL.
     match bridge.engine.look(lock.key.clone()).await {
         Ok(Some(holding)) if holding.claim == Some(lock.claim) => {}
         Ok(_) => return KeysAsked::Released,
         Err(_) => return KeysAsked::Nothing,
     }
     let lasts = bridge.lasts(lock.ttl);
-    // A shorter TTL would let in who goes past the proxy, if the lock was given one meanwhile.
+    // If the lock was given a longer TTL meanwhile, shortening that of the key would let in clients past the proxy.
     let lasts = if lock.claim.is_endless() { Lasts::AtLeast(lasts) } else { Lasts::For(lasts) };
     let kept = bridge.keys.keep(places, &lock.token, lasts, IfGone::Make).await;
     kept.map_or(KeysAsked::Nothing, KeysAsked::Answered)

@@ -1,18 +1,17 @@
 //! Locks of bridged adopt rules: taken on the data node, as an old client would, and on the lock
 //! nodes.
 //!
-//! While a fleet is moved, three kinds of clients must exclude one another: instances that go to
-//! the data node past the proxy and see its key alone, adopted clients, and LOCK clients. So every
-//! grant of such a lock takes the key, and then the quorum; a key whose quorum is refused is given
-//! back; a release frees the quorum, and then the key. The key outlasts the lock, so that nobody
-//! past the proxy takes it while its holder counts on it.
+//! During a migration three kinds of clients must exclude one another: instances that go to the data node past the
+//! proxy and see only its key, adopted clients, and LOCK clients. So every grant of such a lock takes the key, and
+//! then the quorum; a key whose quorum is refused is given back; a release frees the quorum, and then the key. The
+//! key outlasts the lock, so that no client past the proxy takes it while its holder counts on it.
 //!
-//! A key is freed only by who knows that it took it, or by a client's own release. Tokens of old
+//! A key is freed only by an operation that knows that it took it, or by a client's own release. Tokens of old
 //! clients may not be unique, so a key that may or may not have been taken runs out by itself.
 //!
 //! - `data_key`: the key, over a connection of the proxy's own.
 //! - `crossing`: one grant, renewal, release or look on both sides.
-//! - `following`: giving back and extending where another proxy has bridged the rule, and this one not.
+//! - `following`: giving back and extending where another proxy has bridged the rule, and this one has not.
 //! - `keeping`: the keys of session locks.
 //! - `trial`: whether the proxy's user may send what all this needs.
 
@@ -50,8 +49,8 @@ pub(crate) struct Bridge {
 }
 
 impl Bridge {
-    /// Asks nothing yet. The connection to the data node will live on `runtime`, and what keeps the
-    /// keys of session locks.
+    /// Makes the bridge, which asks nothing yet. Its connection to the data node will live on `runtime`, and so will
+    /// the task that keeps the keys of session locks.
     pub(crate) fn new(
         config: &Config,
         adoption: &Arc<Adoption>,
@@ -70,23 +69,23 @@ impl Bridge {
         bridge
     }
 
-    /// Where the lock has its keys on the data node. They are none if no bridged rule has the lock.
+    /// Returns where the lock has its keys on the data node; empty if no bridged rule has the lock.
     pub(crate) fn places(&self, key: &Key) -> Vec<KeyPlace> {
         key.get(self.prefix..).map_or_else(Vec::new, |name| self.adoption.places(name))
     }
 
-    /// Where another proxy has the lock's keys on the data node, as it has bridged a rule that is not
-    /// bridged here.
+    /// Returns where another proxy has the lock's keys on the data node, as it has bridged a rule that is not bridged
+    /// here.
     fn followed_places(&self, key: &Key) -> Vec<KeyPlace> {
         key.get(self.prefix..).map_or_else(Vec::new, |name| self.adoption.followed_places(name))
     }
 
-    /// Whether the data node alone decides on the lock by now, for adopted commands: its rule is audited.
+    /// Whether the data node alone decides on the lock for adopted commands, as its rule is only audited now.
     pub(crate) fn leaves(&self, key: &Key) -> bool {
         key.get(self.prefix..).is_some_and(|name| self.adoption.leaves(name))
     }
 
-    /// The TTL of the keys of a lock with this TTL: the data node may be slow once.
+    /// Returns the TTL of the keys of a lock with this TTL: longer, as the data node may be slow once.
     fn lasts(&self, ttl: Duration) -> Duration {
         ttl_for(ttl, data_key::LIMIT, self.drift_factor)
     }

@@ -17,20 +17,20 @@ pub(crate) struct CommandFailure {
 }
 
 impl CommandFailure {
-    /// Whether the user may not.
+    /// Whether the user lacks the permission.
     pub(crate) fn is_refusal(&self) -> bool {
-        // Some versions of Redis say it without the code in scripts, and the client library changes that.
+        // In scripts some versions of Redis say it without the code, and the client library changes that.
         ["NOPERM", "no permissions", "can't run this command", "can't access"]
             .iter()
             .any(|words| self.error.contains(words))
     }
 }
 
-/// Tries on this key what the scripts of bridged locks send. Changes nothing, whoever has the key:
-/// SET is sent with a syntax error, DEL only where there is no key.
+/// Tries on this key what the scripts of bridged locks send. Changes nothing, whichever client has the key: SET is
+/// sent with a syntax error, DEL only where there is no key.
 ///
 /// # Errors
-/// The connection's.
+/// If the connection fails.
 pub(crate) async fn try_commands(
     redis: &mut MultiplexedConnection,
     key: &[u8],

@@ -1,4 +1,4 @@
-//! Asking the nodes of a cluster who they are.
+//! Asks the nodes of a cluster which nodes it has.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -21,29 +21,29 @@ use crate::{
 /// How long connecting and an answer may take.
 const LIMIT: Duration = Duration::from_secs(1);
 
-/// What came of asking at one address.
+/// The outcome of asking at one address.
 pub(crate) struct ClusterAnswer {
     pub(crate) url: RedisUrl,
     pub(crate) told: Result<Vec<ClusterNode>, ClusterTrouble>,
 }
 
 impl ClusterAnswer {
-    /// The id of the node that has answered.
+    /// Returns the id of the node that answered.
     pub(crate) fn id(&self) -> Option<&str> {
         let nodes = self.told.as_ref().ok()?;
         nodes.iter().find(|node| node.is_myself).map(|node| &*node.id)
     }
 }
 
-/// The nodes upon which the answers agree.
+/// Returns the nodes upon which the answers agree.
 pub(crate) fn agreed(answers: &[ClusterAnswer]) -> Vec<ClusterNode> {
     let views: Vec<Vec<ClusterNode>> =
         answers.iter().filter_map(|answer| answer.told.clone().ok()).collect();
     agree(&views)
 }
 
-/// Makes troubles of the answers of nodes that know no node of this cluster: those that are known, or
-/// those of the first that has answered.
+/// Turns each answer of another cluster into a trouble, and returns the troubles. An answer is of another cluster if it
+/// names none of the `known` nodes or, if none is known, no node that the first answer names.
 pub(crate) fn drop_foreign(
     answers: &mut [ClusterAnswer],
     known: &[ClusterNode],
@@ -63,8 +63,8 @@ pub(crate) fn drop_foreign(
     troubles
 }
 
-/// Asks at all addresses at once, and keeps the connections by address for the next time. Returns the
-/// answers in the order of the addresses, whoever was faster.
+/// Asks at all addresses at once, and keeps the connections by address for the next time. Returns the answers in the
+/// order of the addresses, whichever came first.
 pub(crate) async fn ask_all(
     urls: &[RedisUrl],
     connector: &Connector,
@@ -88,7 +88,7 @@ pub(crate) async fn ask_all(
     answers
 }
 
-/// Asks at one address, over the connection of the time before if that is still open.
+/// Asks at one address, over the previous connection if that is still open.
 async fn ask(
     url: RedisUrl,
     connector: &Connector,

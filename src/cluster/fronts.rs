@@ -8,8 +8,8 @@ use std::time::Duration;
 use super::node::ClusterNode;
 use crate::clock::Instant;
 
-/// How long the front of a node that has gone stays its front. Clients that still know the front find
-/// nothing there, instead of another node; a node that was forgotten by mistake comes back to it.
+/// How long a front stays with a node that has gone. Clients that still know the front find nothing there, instead of
+/// another node; a node that was forgotten by mistake gets it back.
 pub(crate) const FREED_AFTER: Duration = Duration::from_secs(60);
 
 /// The fronts, each with its node.
@@ -22,12 +22,12 @@ struct FrontSeat {
     node: Option<String>,
     /// Since when the cluster has no such node.
     gone: Option<Instant>,
-    /// The id of the only node that may have it.
+    /// The id of the only node that may have the front.
     kept_for: Option<String>,
 }
 
 impl FrontSeat {
-    /// Whether any node may have it.
+    /// Whether any node may have the front.
     fn is_free(&self) -> bool {
         self.node.is_none() && self.kept_for.is_none()
     }
@@ -45,8 +45,8 @@ impl Fronts {
         }
     }
 
-    /// Takes over from another process that a front leads to the node with this id, unless the front
-    /// or the node is kept for another. `gone`: since when the cluster has no such node.
+    /// Takes over from another process that a front leads to the node with this id. Does nothing if the front is kept
+    /// for a node, or if the node has a front or one is kept for it. `gone`: since when the cluster has no such node.
     pub(crate) fn take_over(&mut self, front: usize, id: &str, gone: Option<Instant>) {
         let is_kept = self.0.iter().any(|seat| seat.kept_for.as_deref() == Some(id));
         let is_led = self.of(id).is_some();
@@ -59,20 +59,20 @@ impl Fronts {
         }
     }
 
-    /// Forgets what was taken over, unless the cluster has one of the nodes.
+    /// Forgets all that was taken over if the cluster has none of the nodes.
     pub(crate) fn doubt(&mut self, nodes: &[ClusterNode]) {
         if !nodes.iter().any(|node| self.of(&node.id).is_some()) {
             self.0.iter_mut().for_each(|seat| (seat.node, seat.gone) = (None, None));
         }
     }
 
-    /// The number of fronts.
+    /// Returns the number of fronts.
     pub(crate) fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// Gives each node a front: the one that it has, the one that is kept for it, the one that it
-    /// `wants`, or the first that is free, in the order of `nodes`. Returns the ids of nodes for which there is none.
+    /// Gives each node a front: the one that it has, the one that is kept for it, the one that it `wants`, or the
+    /// first free one, in the order of `nodes`. Returns the ids of the nodes that get none.
     pub(crate) fn give(
         &mut self,
         nodes: &[ClusterNode],
@@ -114,18 +114,18 @@ impl Fronts {
         left.into_iter().map(|node| node.id.clone()).collect()
     }
 
-    /// The front of a node.
+    /// Returns the front of a node.
     pub(crate) fn of(&self, id: &str) -> Option<usize> {
         self.0.iter().position(|seat| seat.node.as_deref() == Some(id))
     }
 
-    /// The node whose front it is, and since when the cluster has it no more.
+    /// Returns the node to which the front belongs, and since when the cluster does not have the node any more.
     pub(crate) fn last_node(&self, front: usize) -> Option<(&str, Option<Instant>)> {
         let seat = self.0.get(front)?;
         Some((seat.node.as_deref()?, seat.gone))
     }
 
-    /// The node of a front, while the cluster has it.
+    /// Returns the node of a front, while the cluster has it.
     pub(crate) fn node(&self, front: usize) -> Option<&str> {
         let seat = self.0.get(front).filter(|seat| seat.gone.is_none())?;
         seat.node.as_deref()
@@ -153,7 +153,7 @@ mod tests {
         assert_eq!((fronts.of("a"), fronts.of("c"), fronts.node(1)), (Some(0), Some(2), None));
         let gone = fronts.last_node(1);
         assert_eq!(gone, Some(("b", Some(start))), "a successor keeps it for the node too");
-        // Both give it to another at the same time.
+        // Both processes give it to another node at the same time.
         let mut successor = Fronts::new(3);
         for (front, id, gone) in [(0, "a", None), (1, "b", Some(start)), (2, "c", None)] {
             successor.take_over(front, id, gone);
@@ -205,7 +205,7 @@ mod tests {
             ids.iter().map(|id| fronts.of(id)).collect::<Vec<_>>()
         };
         assert_eq!(given(taken(None), &["a", "b", "c"]), [Some(1), Some(0), Some(2)]);
-        // Those that the file names go before, and a node that has gone keeps its front for a while.
+        // The fronts that the file names come first, and a node that has gone keeps its front for a while.
         assert_eq!(given(taken(Some((1, "b"))), &["a", "b"]), [Some(0), Some(1)]);
         assert_eq!(given(taken(None), &["a", "d"]), [Some(1), Some(2)]);
         // They are of another cluster.

@@ -1,11 +1,10 @@
-//! A Redis Cluster: what it says about itself, and how its nodes are shown to clients that come
-//! through fronts. Sans I/O but for [`ask`]: `data` decides when, `session` passes the replies.
+//! A Redis Cluster: what it says about itself, and how its nodes are shown to clients that come through fronts. Only
+//! [`ask`] does I/O: `data` and `lock` decide when, and `session` passes the replies.
 //!
 //! - [`ask`]: the questions to its nodes.
-//! - [`node`]: a line of CLUSTER NODES. [`view`]: one list out of what several nodes say.
+//! - [`node`]: a line of CLUSTER NODES. [`view`]: one list from the answers of several nodes.
 //! - [`fronts`]: which front leads to which node. [`table`]: which front stands for an id or an
 //!   address in a reply.
-//! - [`slot`]: slots of keys.
 //! - [`rewrite`]: replies that name nodes, with the fronts in place of the nodes.
 //! - [`slot`]: the slot of a key, and tags that lead to slots.
 //! - [`trouble`]: what can be wrong with a cluster, and what to do about it.

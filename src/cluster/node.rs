@@ -1,23 +1,23 @@
-//! A node of a cluster as a line of CLUSTER NODES tells it.
+//! A node of a cluster, as described by a line of CLUSTER NODES.
 
 /// Number of slots of a cluster.
 pub(crate) const SLOTS: u16 = 16384;
 
-/// One node, as another or itself tells it.
+/// One node, as described by another one or by itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ClusterNode {
     pub(crate) id: String,
-    /// The address that the node announces; empty: nobody knows it yet.
+    /// The address that the node announces; empty while no node knows it.
     pub(crate) host: String,
     pub(crate) port: u16,
     /// `cluster-announce-hostname`.
     pub(crate) hostname: Option<String>,
-    /// The line is about the node that tells it.
+    /// Whether the line is about the node that sends it.
     pub(crate) is_myself: bool,
     pub(crate) is_master: bool,
-    /// The id of the master, of a replica.
+    /// Of a replica, the id of its master.
     pub(crate) master: Option<String>,
-    /// A majority of the masters has found that the node is down.
+    /// Whether a majority of the masters has found that the node is down.
     pub(crate) has_failed: bool,
     /// The configuration epoch: of two that claim a slot, the larger one counts.
     pub(crate) epoch: u64,
@@ -29,7 +29,7 @@ pub(crate) struct ClusterNode {
 pub(super) struct NodePlace<'a> {
     pub(super) host: &'a str,
     pub(super) port: &'a str,
-    /// From `@` on, without what is behind the comma.
+    /// From `@` to the comma.
     pub(super) bus: &'a str,
     /// `None`: there is no comma. Empty: the node has no name.
     pub(super) hostname: Option<&'a str>,
@@ -38,7 +38,7 @@ pub(super) struct NodePlace<'a> {
 }
 
 impl<'a> NodePlace<'a> {
-    /// Reads the word. Returns `None` if it is none.
+    /// Reads the word. Returns `None` if it is malformed.
     pub(super) fn read(word: &'a str) -> Option<NodePlace<'a>> {
         let comma = word.find(',').unwrap_or(word.len());
         let (place, rest) = word.split_at(comma);
@@ -59,9 +59,8 @@ impl<'a> NodePlace<'a> {
 }
 
 impl ClusterNode {
-    /// Whether this node may have got slots since it was `other`: it has some that it had not, or its
-    /// epoch is another, as it is for who imports a slot or is elected. A slot may have gone and come
-    /// back in between.
+    /// Whether this node may have gained slots since it was `other`: it has slots that it had not, or its epoch
+    /// differs, as it does after an import or an election: a slot may have gone and come back in between.
     pub(crate) fn may_have_gained(&self, other: &ClusterNode) -> bool {
         self.epoch != other.epoch || self.has_slots_beyond(other)
     }
@@ -73,7 +72,7 @@ impl ClusterNode {
         self.slots.iter().any(|(first, last)| !(*first..=*last).all(has))
     }
 
-    /// Reads a line. Returns `None` if it is none.
+    /// Reads a line. Returns `None` if it is malformed.
     fn read(line: &str) -> Option<ClusterNode> {
         let mut words = line.split(' ');
         let (id, address, flags) = (words.next()?, words.next()?, words.next()?);
@@ -82,7 +81,7 @@ impl ClusterNode {
             (words.next()?, words.next()?, words.next()?, words.next()?);
         let _link = words.next()?;
         let is = |flag: &str| flags.split(',').any(|other| other == flag);
-        // Slots on their way from or to another node are in brackets, and counted where they are.
+        // Slots on their way from or to another node are in brackets, and count where they are now.
         let slots = words.filter(|word| !word.starts_with('[') && !word.is_empty());
         let range = |word: &str| {
             let (first, last) = word.split_once('-').unwrap_or((word, word));
@@ -105,8 +104,8 @@ impl ClusterNode {
     }
 }
 
-/// Reads the reply to CLUSTER NODES. Nodes that are only being met, or have no address any more, are
-/// left out. Returns `None` if it is no such reply.
+/// Reads the reply to CLUSTER NODES. Leaves out nodes that are only being met, or have no address any more. Returns
+/// `None` if the text is no such reply.
 pub(crate) fn read(text: &str) -> Option<Vec<ClusterNode>> {
     let lines = text.lines().filter(|line| !line.is_empty());
     let known = |line: &&str| {

@@ -14,20 +14,19 @@ use crate::resp::{
     reply::{NextReply, ReplyScanner},
 };
 
-/// Error in place of a redirection to a node without a front. Client libraries come again after a
-/// pause.
+/// The error in place of a redirection to a node without a front. Client libraries try again after a pause.
 const NO_FRONT: &str = "TRYAGAIN the proxy has no front for the node at";
-/// Error in place of a reply that is not read.
+/// The error in place of a reply that cannot be read.
 const UNREAD: &str = "CLUSTERDOWN the proxy cannot read what the node tells of its cluster";
-/// Deepest nesting of a reply about a cluster; CLUSTER SHARDS has four.
+/// The deepest nesting of a reply about a cluster; CLUSTER SHARDS has four levels.
 const DEEPEST: usize = 8;
 
-/// How one client is shown the nodes.
+/// How the nodes are shown to one client.
 pub(crate) struct Face<'a> {
     pub(crate) table: &'a FrontTable,
     /// The host of all fronts.
     pub(crate) host: &'a str,
-    /// The client's listener speaks TLS.
+    /// Whether the client's listener speaks TLS.
     pub(crate) tls: bool,
     /// The host of the node that answers.
     pub(crate) asked: &'a str,
@@ -131,7 +130,7 @@ impl Face<'_> {
         Some(out)
     }
 
-    /// CLUSTER SLOTS: each range is its ends and its nodes, the master first.
+    /// Rewrites CLUSTER SLOTS: each range is its ends and its nodes, the master first.
     fn slots<'a>(&self, reply: ReplyPart<'a>) -> Option<ReplyPart<'a>> {
         let ReplyPart::List { kind, parts } = reply else { return None };
         let mut ranges = Vec::with_capacity(parts.len());
@@ -142,7 +141,7 @@ impl Face<'_> {
             for (index, node) in parts.enumerate() {
                 match self.slots_node(node)? {
                     Some(node) => shown.push(node),
-                    // Whoever comes next is no master.
+                    // The next node is no master, but would be taken for one.
                     None if index == 0 => break,
                     None => {}
                 }
@@ -154,8 +153,8 @@ impl Face<'_> {
         Some(ReplyPart::List { kind, parts: ranges })
     }
 
-    /// A node in CLUSTER SLOTS: host, port, and from later versions on its id and more about the host.
-    /// Returns `Some(None)` if the node has no front.
+    /// Rewrites a node in CLUSTER SLOTS: host, port, and in later versions its id and more about the host. Returns
+    /// `Some(None)` if the node has no front.
     fn slots_node<'a>(&self, node: ReplyPart<'a>) -> Option<Option<ReplyPart<'a>>> {
         let ReplyPart::List { kind, mut parts } = node else { return None };
         let port = u16::try_from(parts.get(1)?.number()?).ok()?;
@@ -177,7 +176,7 @@ impl Face<'_> {
         Some(Some(ReplyPart::List { kind, parts }))
     }
 
-    /// CLUSTER SHARDS: a map for each shard, with its nodes.
+    /// Rewrites CLUSTER SHARDS: a map for each shard, with its nodes.
     fn shards<'a>(&self, reply: ReplyPart<'a>) -> Option<ReplyPart<'a>> {
         let ReplyPart::List { kind, mut parts } = reply else { return None };
         for shard in &mut parts {
@@ -192,7 +191,7 @@ impl Face<'_> {
         Some(ReplyPart::List { kind, parts })
     }
 
-    /// A node in CLUSTER SHARDS. Returns `Some(None)` if the node has no front.
+    /// Rewrites a node in CLUSTER SHARDS. Returns `Some(None)` if the node has no front.
     fn shard_node<'a>(&self, node: ReplyPart<'a>) -> Option<Option<ReplyPart<'a>>> {
         let ReplyPart::List { kind, parts } = node else { return None };
         let id = parts.chunks_exact(2).find(|pair| pair[0].text() == Some("id"))?;
@@ -223,7 +222,7 @@ impl Face<'_> {
         Some(Some(ReplyPart::List { kind, parts: fields }))
     }
 
-    /// A text of lines as CLUSTER NODES has them.
+    /// Rewrites a text with lines as in CLUSTER NODES.
     fn text<'a>(&self, text: ReplyPart<'a>) -> Option<ReplyPart<'a>> {
         let ReplyPart::Text { kind, text } = text else { return None };
         // A verbatim string begins with its format.
@@ -242,7 +241,7 @@ impl Face<'_> {
         Some(ReplyPart::Text { kind, text: out.into() })
     }
 
-    /// A line of CLUSTER NODES. Returns `Some(None)` if the node has no front.
+    /// Rewrites a line of CLUSTER NODES. Returns `Some(None)` if the node has no front.
     fn line<'a>(&self, line: &'a str) -> Option<Option<Cow<'a, str>>> {
         let (id, rest) = line.split_once(' ')?;
         let (address, rest) = rest.split_once(' ')?;
@@ -291,7 +290,7 @@ fn part<'a>(reply: &'a [u8], pos: &mut usize, depth: usize) -> Option<ReplyPart<
                 return Some(ReplyPart::Line(line.into()));
             };
             let length = if kind == b'%' { length.checked_mul(2)? } else { length };
-            // No more than there are bytes: a length may say anything.
+            // Reserves no more than there are bytes: a length may say anything.
             let mut parts = Vec::with_capacity(length.min(reply.len() - *pos));
             for _ in 0..length {
                 parts.push(part(reply, pos, depth + 1)?);

@@ -7,19 +7,19 @@ use super::node::SLOTS;
 /// Length of [`tag`].
 pub(crate) const TAG: usize = 4;
 
-/// The slot of a key: that of its hash tag, if it has one.
+/// Returns the slot of a key: that of its hash tag, if it has one.
 pub(crate) fn slot(key: &[u8]) -> u16 {
     redis_protocol::redis_keyslot(key)
 }
 
-/// Letters that have this slot: a hash tag for keys that must lie in it. It is the same for ever, as
-/// keys are named by it.
+/// Returns letters that have this slot: a hash tag for keys that must lie in it. It must never change, as it is part
+/// of the names of stored keys.
 pub(crate) fn tag(slot: u16) -> [u8; TAG] {
     static TAGS: LazyLock<Vec<[u8; TAG]>> = LazyLock::new(tags);
     TAGS[usize::from(slot % SLOTS)]
 }
 
-/// The first of `aaaa` to `zzzz` in each slot.
+/// Returns the first of `aaaa` to `zzzz` in each slot.
 fn tags() -> Vec<[u8; TAG]> {
     let mut tags = vec![[0; TAG]; usize::from(SLOTS)];
     let mut left = tags.len();

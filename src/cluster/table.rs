@@ -9,7 +9,7 @@ pub(crate) enum ShownAs {
     Front(u16),
     /// The address itself: it is that of the front already.
     AsItIs,
-    /// Nothing: the node has no front, or nobody knows it.
+    /// Nothing: the node has no front, or is not known.
     Nothing,
 }
 
@@ -18,12 +18,12 @@ pub(crate) enum ShownAs {
 pub(crate) struct FrontTable {
     by_id: HashMap<String, ShownAs>,
     by_address: HashMap<(String, u16), ShownAs>,
-    /// Of nodes that share their port with no other.
+    /// [`ShownAs::Nothing`] for a port that several nodes have.
     by_port: HashMap<u16, ShownAs>,
 }
 
 impl FrontTable {
-    /// Adds a node by its id and the hosts that it is told with.
+    /// Adds a node by its id and the hosts by which replies name it.
     pub(crate) fn add(&mut self, id: &str, hosts: &[&str], port: u16, shown: ShownAs) {
         self.by_id.insert(id.to_owned(), shown);
         for host in hosts.iter().filter(|host| !host.is_empty()) {
@@ -37,14 +37,14 @@ impl FrontTable {
         self.by_id.values().any(|shown| *shown == ShownAs::AsItIs)
     }
 
-    /// How the node with this id is shown.
+    /// Returns how the node with this id is shown.
     pub(crate) fn node(&self, id: &str) -> ShownAs {
         self.by_id.get(id).copied().unwrap_or(ShownAs::Nothing)
     }
 
-    /// How the node at this address is shown. A node that does not tell its host
-    /// (`cluster-preferred-endpoint-type unknown-endpoint`) is at `asked`, where the client has asked,
-    /// or else the only one with that port.
+    /// Returns how the node at this address is shown. A node that does not tell its host
+    /// (`cluster-preferred-endpoint-type unknown-endpoint`) is at `asked`, the host of the node that answers, or else
+    /// is the only one with that port.
     pub(crate) fn address(&self, host: &str, port: u16, asked: &str) -> ShownAs {
         let is_untold = host.is_empty() || host == "?";
         let host = if is_untold { asked } else { host };

@@ -8,42 +8,43 @@ labels! {
     /// What is wrong with a cluster; the label `fault` of `lockgate_cluster_fault`, and of
     /// `lockgate_lock_cluster_fault`.
     pub(crate) enum ClusterFault {
-        /// No node that is named in the configuration can be reached, or it does not answer in time.
+        /// A node that is named in the configuration cannot be reached, or does not answer in time.
         Unreachable = "unreachable",
         /// A node refuses the user and password, or the user may not ask.
         Auth = "auth",
-        /// What listens there is no cluster's node.
+        /// What listens there is no node of a cluster.
         Off = "off",
         /// The cluster has only one node.
         Alone = "alone",
-        /// No master has some slots.
+        /// Some slots have no master.
         Uncovered = "uncovered",
         /// A node has no front.
         NoFront = "no_front",
         /// A node announces an address that cannot be reached.
         Address = "address",
-        /// Clients are told an address of a node that is no front's.
+        /// A node announces no front, so clients are sent an address that leads past the proxy.
         Past = "past",
         /// The other nodes say that a node is down.
         Down = "down",
         /// A node named in the configuration belongs to another cluster.
         Foreign = "foreign",
-        /// Too few masters answer: nobody knows whether another has been elected.
+        /// Too few masters answer to know whether another one has been elected.
         Minority = "minority",
         /// The cluster has more shards than it may have as a lock node.
         TooMany = "too_many",
-        /// Slots of a lock node have left a shard that waits, or nobody knows where they have been.
+        /// Slots of a lock node are in doubt: they have left a shard that waits, or it is not known where they have
+        /// been.
         InDoubt = "in_doubt",
     }
 }
 
 impl ClusterFault {
-    /// Whether clients are not served as they should be; otherwise it is only to look at.
+    /// Whether clients are not served as they should be; otherwise it is only a hint.
     pub(crate) fn is_grave(self) -> bool {
         !matches!(self, ClusterFault::Alone | ClusterFault::Down)
     }
 
-    /// What to do about it.
+    /// Returns what to do about it.
     pub(crate) fn advice(self) -> &'static str {
         match self {
             ClusterFault::Unreachable => {

@@ -1,12 +1,12 @@
-//! One list of nodes out of what several of them say.
+//! One list of nodes from the answers of several of them.
 
 use std::collections::BTreeMap;
 
 use super::node::{ClusterNode, SLOTS};
 
-/// The list of nodes upon which the nodes agree that answered. A node is in it if more than half of
-/// the answers name it. What a node says of itself counts, but for its address, which others may
-/// know better; where the node did not answer, the line with the largest epoch counts.
+/// Returns the list of nodes upon which the nodes that answered agree. A node is in it if more than half of the
+/// answers name it. What a node says of itself counts, except for its address, which others may know better; for a
+/// node that did not answer, the line with the largest epoch counts.
 pub(crate) fn agree(views: &[Vec<ClusterNode>]) -> Vec<ClusterNode> {
     let mut lines: BTreeMap<&str, Vec<&ClusterNode>> = BTreeMap::new();
     for node in views.iter().flatten() {
@@ -22,7 +22,7 @@ fn best(told: &[&ClusterNode]) -> Option<ClusterNode> {
     let mut node = (*told.iter().max_by_key(|node| (node.is_myself, node.epoch))?).clone();
     let failed = told.iter().filter(|node| node.has_failed).count();
     node.has_failed = failed * 2 > told.len();
-    // A node that nobody has met yet does not know its own address.
+    // A node that no other one has met yet does not know its own address.
     let knows = told.iter().filter(|node| !node.host.is_empty()).max_by_key(|node| !node.is_myself);
     if let Some(other) = knows.filter(|_| node.host.is_empty()) {
         (node.host, node.port) = (other.host.clone(), other.port);
@@ -30,8 +30,8 @@ fn best(told: &[&ClusterNode]) -> Option<ClusterNode> {
     Some(node)
 }
 
-/// Leaves each slot to the master that claims it with the largest configuration epoch: a dead master is
-/// still told with its slots by nodes that have not heard yet who was elected in its place.
+/// Leaves each slot to the master that claims it with the largest configuration epoch: nodes that have not yet heard
+/// of an election still list the dead master with its slots.
 pub(crate) fn settle_claims(nodes: &mut [ClusterNode]) {
     let mut owners: Vec<Option<usize>> = vec![None; usize::from(SLOTS)];
     for (at, node) in nodes.iter().enumerate().filter(|(_, node)| node.is_master) {
@@ -50,7 +50,7 @@ pub(crate) fn settle_claims(nodes: &mut [ClusterNode]) {
     }
 }
 
-/// How many slots no master has.
+/// Counts the slots that no master has.
 pub(crate) fn uncovered(nodes: &[ClusterNode]) -> usize {
     let mut slots = vec![false; usize::from(SLOTS)];
     for (first, last) in nodes.iter().filter(|node| node.is_master).flat_map(|node| &node.slots) {

@@ -1,35 +1,36 @@
-//! Reads what an operator has the proxy do: LOCKGATE UNLOCK, NODE, PAUSE and UNPAUSE.
+//! Reads the subcommands by which an operator changes something: LOCKGATE UNLOCK, NODE, PAUSE and
+//! UNPAUSE.
 
 use std::time::Duration;
 
 use super::{BadRequest, shown};
 use crate::resp::number;
 
-/// What an operator has the proxy do.
+/// A change that an operator asks the proxy for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OperatorAct {
     /// Take a lock back from its holder.
     Unlock {
         /// The key as clients write it, without the prefix.
         key: Vec<u8>,
-        /// The fence of the grant that is meant; none: whoever holds the lock.
+        /// The fence of the grant that is meant; `None`: whichever grant has the lock.
         fence: Option<u64>,
     },
-    /// Have a lock node asked for no new locks.
+    /// Stop asking a lock node for new locks.
     PauseNode {
-        /// Its address as LOCKGATE NODES tells it.
+        /// The node's address as LOCKGATE NODES shows it.
         address: Vec<u8>,
-        /// Even if too few others vote.
+        /// Pause the node even if too few others vote.
         force: bool,
     },
-    /// Have a lock node asked for new locks again.
+    /// Ask a lock node for new locks again.
     ResumeNode {
-        /// Its address as LOCKGATE NODES tells it.
+        /// The node's address as LOCKGATE NODES shows it.
         address: Vec<u8>,
     },
-    /// Have new LOCKs wait.
+    /// Make new LOCKs wait.
     Pause {
-        /// For how long; zero: no longer.
+        /// For how long. Zero ends the pause.
         time: Duration,
     },
 }
@@ -37,7 +38,7 @@ pub enum OperatorAct {
 /// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Reads the words behind LOCKGATE. Returns `None` if they ask for nothing to be done.
+/// Reads the words behind LOCKGATE. Returns `None` if they ask for no change.
 pub fn read<Word: AsRef<[u8]>>(words: &[Word]) -> Option<Result<OperatorAct, BadRequest>> {
     let (subcommand, arguments) = words.split_first()?;
     let arguments: Vec<&[u8]> = arguments.iter().map(AsRef::as_ref).collect();

@@ -1,5 +1,4 @@
-//! Answers of COMMAND INFO and COMMAND DOCS for our own commands, in the shape that Redis 7
-//! uses.
+//! The answers to COMMAND INFO and COMMAND DOCS about our own commands, in Redis 7's format.
 
 use crate::resp::{encode, name::Own};
 
@@ -46,7 +45,7 @@ const EXPIRATION: Argument = Argument {
 };
 /// Which grant LOCKGATE UNLOCK means.
 const GRANT: &[Argument] = &[number("fence", "FENCE", false), word("any", "ANY")];
-/// What becomes of a lock node by LOCKGATE NODE.
+/// The state that LOCKGATE NODE sets for a lock node.
 const STATE: &[Argument] = &[word("pause", "PAUSE"), word("resume", "RESUME")];
 const COUNT: Argument = number("count", "COUNT", true);
 const BY: Argument = Argument {
@@ -56,7 +55,7 @@ const BY: Argument = Argument {
     optional: true,
     choices: &[word("waiters", "WAITERS"), word("age", "AGE"), word("wait", "WAIT")],
 };
-/// A lock's name in LOCKGATE, by which a cluster client must not route: the answer is this proxy's.
+/// A lock's name in LOCKGATE. A cluster client must not route by it: the answer is this proxy's.
 const LOCK_NAME: Argument = Argument { name: "key", optional: false, ..TOKEN };
 const WAIT: Argument = number("milliseconds", "WAIT", true);
 
@@ -64,7 +63,7 @@ const fn number(name: &'static str, token: &'static str, optional: bool) -> Argu
     Argument { name, kind: "integer", token: Some(token), optional, choices: &[] }
 }
 
-/// A word that stands for itself.
+/// Returns an argument that is a fixed word.
 const fn word(name: &'static str, token: &'static str) -> Argument {
     Argument { name, kind: "pure-token", token: Some(token), optional: false, choices: &[] }
 }
@@ -198,7 +197,7 @@ fn described(own: Own) -> &'static Described {
     }
 }
 
-/// All names for `COMMAND LIST`, which includes subcommands.
+/// Returns all names for `COMMAND LIST`, which includes subcommands.
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     let all = OURS.iter().map(|own| described(*own));
     all.flat_map(|it| std::iter::once(it.name).chain(it.subcommands.iter().map(|each| each.name)))
@@ -233,7 +232,7 @@ fn info_of(out: &mut Vec<u8>, it: &Described, resp3: bool) {
     }
 }
 
-/// Appends where the keys are: the first argument only.
+/// Appends the key specification: the first argument is the only key.
 fn key_specification(out: &mut Vec<u8>, resp3: bool) {
     encode::map(out, 3, resp3);
     encode::bulk(out, b"flags");

@@ -1,10 +1,10 @@
 //! Our own commands: from words to a typed [`Request`], in Redis's grammar and wording.
 //!
-//! Knows nothing of connections or of how a lock is taken.
+//! This module knows nothing of connections, nor of how a lock is taken.
 //!
-//! - [`operator`]: LOCKGATE, and what libraries ask of our commands. [`act`]: what an operator has the
-//!   proxy do.
-//! - [`docs`]: the answers to them.
+//! - [`operator`]: the questions of LOCKGATE, and COMMAND INFO and DOCS about our commands.
+//! - [`act`]: the subcommands of LOCKGATE that change something.
+//! - [`docs`]: the answers to COMMAND INFO and DOCS.
 
 pub mod act;
 pub(crate) mod docs;
@@ -21,13 +21,13 @@ use crate::{
     resp::{name::Own, number},
 };
 
-/// Most words that a well-formed command of ours can have: COMMAND INFO with the names of all
+/// The most words that a well-formed command of ours can have: COMMAND INFO with the names of all
 /// six. `LOCK key token PX ms WAIT ms` has seven.
 pub const MAX_WORDS: usize = 8;
 /// Prefix of keys that belong to Lockgate itself.
 const RESERVED: &[u8] = b"lockgate:";
-/// Words that are refused as tokens in any case: a client that sends one there has mistaken the
-/// place.
+/// Words that are refused as tokens, in upper or lower case: a client that sends one as a token
+/// has misplaced an option.
 const NO_TOKENS: [&[u8]; 15] = [
     b"PX", b"EX", b"PXAT", b"EXAT", b"WAIT", b"NX", b"XX", b"KEEPTTL", b"GET", b"SHARED",
     b"PERMITS", b"COUNT", b"DELAY", b"NOTE", b"FENCE",
@@ -38,26 +38,26 @@ const NO_TOKENS: [&[u8]; 15] = [
 pub enum Request {
     /// Take a lock.
     Lock {
-        /// The client's own token; none: the proxy makes one.
+        /// The client's own token; `None`: the proxy makes one.
         token: Option<Token>,
-        /// A lease's TTL; none: a session lock, which lives as long as its connection.
+        /// The TTL of a lease; `None`: a session lock, which lives as long as its connection.
         ttl: Option<Duration>,
-        /// How long to wait for the lock; none: not at all.
+        /// How long to wait for the lock; `None`: not at all.
         wait: Option<Duration>,
     },
     /// Give a lock back.
     Unlock {
-        /// None: the token that this connection was granted.
+        /// `None`: the token that this connection was granted.
         token: Option<Token>,
     },
     /// Give a lock a fresh TTL.
     Renew {
-        /// None: the token that this connection was granted.
+        /// `None`: the token that this connection was granted.
         token: Option<Token>,
-        /// None: the TTL that the lock was taken with, or `locks.default_ttl`.
+        /// `None`: the TTL that the lock was taken with, or `locks.default_ttl`.
         ttl: Option<Duration>,
     },
-    /// Act under a lock that was taken elsewhere.
+    /// Act under a lock that was taken on another connection.
     Attach {
         /// The token that the lock was taken with.
         token: Token,
@@ -66,7 +66,7 @@ pub enum Request {
     Detach,
 }
 
-/// Reason why words are no command; displays as the error that the client reads.
+/// The reason why a command is refused; its `Display` is the error that the client is sent.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum BadRequest {
     /// Too few words, or too many for a command without options.
@@ -87,13 +87,13 @@ pub enum BadRequest {
     /// An option without its value.
     #[error("ERR syntax error, '{0}' lacks its value")]
     NoValue(String),
-    /// A word that was not meant for a token, and the advice what to write.
+    /// A word that was not meant as a token, and advice on what to write.
     #[error("ERR '{0}' is no token; {1}")]
     NotAToken(String, String),
     /// An empty key.
     #[error("ERR the key is empty")]
     EmptyKey,
-    /// No integer of 64 bits: the value, and its option.
+    /// A value that is no 64-bit integer, and its option.
     #[error("ERR value is not an integer or out of range, '{0}' for {1}")]
     NotAnInteger(String, &'static str),
     /// A TTL too short to leave a validity.
@@ -120,48 +120,48 @@ pub enum BadRequest {
     /// A pattern too long to be compared with every lock.
     #[error("ERR pattern is longer than {0} bytes")]
     PatternTooLong(usize),
-    /// A session lock beyond those that a connection can keep.
+    /// One session lock more than a connection can keep.
     #[error("ERR too many session locks on this connection, it can keep {0} locks")]
     TooManySessionLocks(usize),
 
-    /// An attached lock beyond those that a connection can remember.
+    /// One lock more than a connection can remember, attached or needed by a guard.
     #[error("ERR too many locks on this connection, it can keep {0}")]
     TooManyLocks(usize),
     /// A key of Lockgate's own.
     #[error("ERR keys that begin with 'lockgate:' are reserved")]
     Reserved,
-    /// WAIT with no integer of 64 bits, in the words of XREAD's BLOCK.
+    /// A WAIT that is no 64-bit integer, in the words of XREAD's BLOCK.
     #[error("ERR timeout is not an integer or out of range, '{0}' for WAIT")]
     Timeout(String),
-    /// WAIT with a negative number.
+    /// A negative WAIT.
     #[error("ERR timeout is negative")]
     NegativeTimeout,
     /// A WAIT over `locks.max_wait`.
     #[error("ERR invalid wait time in 'lock' command, the longest is {} ms (locks.max_wait)", .0.as_millis())]
     TimeoutOverLimit(Duration),
-    /// UNLOCK or RENEW without a token, of a lock that the connection never had.
+    /// An UNLOCK or RENEW without a token, of a lock that the connection never had.
     #[error("NOTOKEN this connection took no lock '{0}'; name its token")]
     NoToken(String),
-    /// UNLOCK or RENEW without a token, of a lock for which several have asked over the connection.
+    /// An UNLOCK or RENEW without a token, of a lock that several LOCKs on the connection asked for.
     #[error("NOTOKEN several LOCKs of '{0}' came over this connection; name the token")]
     MustName(String),
-    /// UNLOCK or RENEW by a token that may be another client's too.
+    /// An UNLOCK or RENEW by a token that may be another client's too.
     #[error(
         "UNSURE this connection was refused a LOCK of '{0}' with this token, and whether another client \
          has the lock by it is not known; use the connection that was granted it"
     )]
     Unsure(String),
-    /// A WAIT that the waiting connection itself would have to end.
+    /// A WAIT that only the waiting connection itself could end.
     #[error("DEADLOCK this connection holds the lock and would wait for itself")]
     Deadlock,
 }
 
-/// A word of a client, as an error repeats it: [`crate::told::shown`].
+/// Returns a client's word as an error repeats it: [`crate::told::shown`].
 pub(crate) fn shown(word: &[u8]) -> String {
     crate::told::shown(word).into_owned()
 }
 
-/// The command's name as Redis writes it in errors.
+/// Returns the command's name as Redis writes it in errors.
 pub fn name(own: Own) -> &'static str {
     match own {
         Own::Lock => "lock",
@@ -174,8 +174,8 @@ pub fn name(own: Own) -> &'static str {
     }
 }
 
-/// Checks the number of words, `words`, the name included. Redis does so before it asks who the
-/// client is.
+/// Checks the number of words, the name included. Redis does so before it checks whether the
+/// client is authenticated.
 ///
 /// # Errors
 /// [`BadRequest::Arity`], or [`BadRequest::Syntax`] if there are too many options.
@@ -189,13 +189,13 @@ pub fn check_arity(own: Own, words: usize) -> Result<(), BadRequest> {
     if words < 2 || too_many { Err(BadRequest::Arity(own)) } else { Ok(()) }
 }
 
-/// The key on the nodes: the prefix and the client's key.
+/// Returns the key on the lock nodes: the prefix and the client's key.
 pub fn full_key(key: &[u8], config: &LocksConfig) -> Key {
     Key::new(config.prefix.as_bytes(), key)
 }
 
-/// Reads the words behind LOCK, UNLOCK, RENEW, LOCK.ATTACH or LOCK.DETACH. [`check_arity`] has
-/// approved their number. `full_key` is [`full_key`] of the first.
+/// Reads the words behind LOCK, UNLOCK, RENEW, LOCK.ATTACH or LOCK.DETACH, whose number
+/// [`check_arity`] has approved. `full_key` is [`full_key`] of the first.
 ///
 /// # Errors
 /// The first problem found.
@@ -246,7 +246,7 @@ pub fn parse<Word: AsRef<[u8]>>(
     })
 }
 
-/// Checks a key that a client names, without the prefix. `full_key` is [`full_key`] of it.
+/// Checks a key as a client writes it, without the prefix. `full_key` is [`full_key`] of it.
 ///
 /// # Errors
 /// If no lock can have that key.
@@ -274,7 +274,7 @@ fn check_reserved(full_key: &Key) -> Result<(), BadRequest> {
     }
 }
 
-/// The unit of a TTL: the option's name, and the unit's milliseconds.
+/// The unit of a TTL: the option's name, and the milliseconds in one unit.
 type Unit = (&'static str, u64);
 
 /// An option of LOCK or RENEW.
@@ -297,8 +297,8 @@ fn is_number(word: &[u8]) -> bool {
     !word.is_empty() && word.iter().all(u8::is_ascii_digit)
 }
 
-/// Whether the word may be meant for a time: a number with a sign, a point or a unit. An
-/// exponent is not accepted, as random hexadecimal tokens may have one.
+/// Whether the word may be meant as a time: a number, perhaps with a sign, a point or a unit. A
+/// number with an exponent is none, as a random hexadecimal token may look like one.
 fn is_time(word: &[u8]) -> bool {
     const UNITS: [&[u8]; 5] = [b"", b"ms", b"s", b"m", b"h"];
     let word = word.strip_prefix(b"+").or_else(|| word.strip_prefix(b"-")).unwrap_or(word);
@@ -327,7 +327,7 @@ fn misplaced<Word: AsRef<[u8]>>(own: Own, rest: &[Word]) -> BadRequest {
     }
 }
 
-/// The token that the words behind a LOCK which makes no sense seem to name.
+/// Returns the token that the words behind a malformed command seem to name.
 pub(crate) fn named_token<Word: AsRef<[u8]>>(words: &[Word]) -> Option<Token> {
     let word = words.get(1)?.as_ref();
     let is_option = is_no_token(word) || is_number(word) || is_time(word);
@@ -338,7 +338,7 @@ fn is_no_token(word: &[u8]) -> bool {
     word == Token::OF_EMPTY_VALUE || NO_TOKENS.iter().any(|name| word.eq_ignore_ascii_case(name))
 }
 
-/// Refuses a word that was certainly not meant for a token: two clients that make the same
+/// Refuses a word that was certainly not meant as a token: two clients that make the same
 /// mistake would both be granted the lock.
 fn check_token<Word: AsRef<[u8]>>(
     own: Own,
@@ -393,8 +393,8 @@ fn read_ttl(
     Ok(ttl)
 }
 
-/// Reads a WAIT; 0 waits as long as is allowed. A longer one is refused rather than cut: a
-/// client would take the early null for the end of its own time-out.
+/// Reads a WAIT; 0 stands for the longest that is allowed. A longer one is refused rather than
+/// cut: a client would take the early null for the end of its own time-out.
 fn read_wait(value: &[u8], max: Duration) -> Result<Duration, BadRequest> {
     let millis = number::integer(value).ok_or_else(|| BadRequest::Timeout(shown(value)))?;
     let millis = u64::try_from(millis).map_err(|_| BadRequest::NegativeTimeout)?;

@@ -1,5 +1,5 @@
-//! Reads LOCKGATE, the operator's command, and COMMAND INFO and DOCS about commands of ours:
-//! from words to a typed [`Inquiry`].
+//! Reads the questions of LOCKGATE, the operator's command, and COMMAND INFO and DOCS about our
+//! commands: from words to a typed [`Inquiry`].
 
 use super::{BadRequest, shown};
 use crate::{
@@ -19,7 +19,7 @@ pub enum Inquiry {
     Info,
     /// The state of the lock nodes.
     Nodes,
-    /// Locks granted here.
+    /// Locks granted through this proxy.
     Locks(LocksWanted),
     /// A single lock.
     Lock {
@@ -35,7 +35,7 @@ pub enum Inquiry {
     Clients,
     /// The locks that are waited for longest.
     Hot {
-        /// At most so many.
+        /// The most locks to list.
         most: usize,
     },
     /// Lock idioms seen on adopted keys.
@@ -48,10 +48,10 @@ pub enum Inquiry {
     CommandDocs(Vec<Own>),
 }
 
-/// Number of locks of LOCKGATE HOT unless told.
+/// The number of locks that LOCKGATE HOT lists by default.
 const HOT: usize = 10;
 
-/// The longest pattern of LOCKGATE LOCKS, in bytes. Each lock's key is compared with it.
+/// The longest pattern of LOCKGATE LOCKS, in bytes: each lock's key is compared with it.
 const MAX_PATTERN: usize = 256;
 
 /// Reads the words behind LOCKGATE.
@@ -106,14 +106,14 @@ fn locks_wanted<Word: AsRef<[u8]>>(words: &[Word]) -> Result<LocksWanted, BadReq
     Ok(wanted)
 }
 
-/// Reads how many are wanted at most.
+/// Reads a limit on the number of entries.
 fn count(word: &[u8], option: &'static str) -> Result<usize, BadRequest> {
     let number = number::integer(word).and_then(|count| usize::try_from(count).ok());
     let number = number.filter(|count| *count > 0);
     number.ok_or_else(|| BadRequest::NotAnInteger(shown(word), option))
 }
 
-/// Reads by what locks are sorted.
+/// Reads the order in which locks are listed.
 fn order(word: &[u8]) -> Result<LockOrder, BadRequest> {
     match word.to_ascii_lowercase().as_slice() {
         b"waiters" => Ok(LockOrder::Waiters),
@@ -123,8 +123,8 @@ fn order(word: &[u8]) -> Result<LockOrder, BadRequest> {
     }
 }
 
-/// Reads the words behind COMMAND. Returns `None` if they ask about commands of Redis too: the
-/// data node answers those.
+/// Reads the words behind COMMAND. Returns `None` unless they are INFO or DOCS about our commands
+/// alone: the data node answers the rest.
 pub fn command<Word: AsRef<[u8]>>(words: &[Word]) -> Option<Inquiry> {
     let (subcommand, names) = words.split_first()?;
     let ours = names.iter().map(|name| own_by_name(name.as_ref())).collect::<Option<Vec<Own>>>()?;

@@ -49,7 +49,7 @@ fn options_are_pairs_and_an_odd_word_is_the_token() {
         read(Own::Lock, "k t WAIT 60000 PX 9"),
         waiting("lock:k", Some("t"), Some(9), Some(60_000))
     );
-    // A number is a token if it cannot have been meant for a TTL.
+    // A number is a token if it cannot have been meant as a TTL.
     assert_eq!(read(Own::Lock, "k 7 PX 100"), lock("lock:k", Some("7"), 100));
     assert_eq!(read(Own::Lock, "k 7a"), waiting("lock:k", Some("7a"), None, None));
     assert_eq!(read(Own::Lock, "k WAIT 0"), waiting("lock:k", None, None, Some(60_000)));

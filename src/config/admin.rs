@@ -1,5 +1,5 @@
-//! The `admin:` section: where the pages for operators are, who may do something there, and where those of
-//! the other proxies are.
+//! The `admin:` section: where the operators' pages are, which token allows changes there, and where the
+//! other proxies' pages are.
 
 use std::{
     fmt,
@@ -14,36 +14,36 @@ use super::{
     reader::{FromYaml, Reader, Wrong},
 };
 
-/// The keys, if the section is more than an address.
+/// The keys of a section that is a mapping.
 const KEYS: &[&str] = &["listen", "token", "peers", "hosts"];
-/// Most peers. Each is asked by each other one, every two seconds while somebody looks.
+/// Most peers. While an operator looks at its status page, a proxy asks each peer every two seconds.
 const MOST_PEERS: usize = 32;
-/// Most names of hosts. Each request is compared with them.
+/// Most host names. Each request's Host is compared with all of them.
 const MOST_HOSTS: usize = 32;
-/// The shortest token: as long as 128 bits in base64 or hexadecimal, or nearly.
+/// The shortest token: nearly 128 bits, in base64 or hexadecimal.
 const SHORTEST_TOKEN: usize = 20;
-/// The longest; it is one line of a request's head.
+/// The longest token. It must fit into one header line of a request.
 const LONGEST_TOKEN: usize = 512;
 
 /// The `admin:` section.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AdminConfig {
-    /// `listen`, or the whole section: where the pages are served; none with `off`.
+    /// `listen`, or the whole section: the address that serves the pages; none with `off`.
     pub listen: Option<SocketAddr>,
-    /// `token`: who sends it may free locks and pause lock nodes there; none: nobody may.
+    /// `token`: a request that carries it may free locks and pause lock nodes. None: no request may.
     pub token: Option<AdminToken>,
-    /// `peers`: admin addresses of the other proxies, which the status page shows too.
+    /// `peers`: the admin addresses of the other proxies that the status page shows.
     pub peers: Vec<PeerUrl>,
     /// `hosts`: names by which requests may name this server.
     pub hosts: Vec<AdminHost>,
 }
 
-/// Names by which requests may name the server: one, all below one (`*.example.com`), or any (`*`).
+/// Names that a request's Host may have: one name, all below one (`*.example.com`), or any (`*`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AdminHost(String);
 
 impl AdminHost {
-    /// Whether this is one of the names.
+    /// Whether `name` is one of them.
     pub(crate) fn has(&self, name: &str) -> bool {
         match self.0.strip_prefix('*') {
             Some(end) => {
@@ -85,7 +85,7 @@ impl Default for AdminConfig {
 }
 
 impl AdminToken {
-    /// Whether this is the token. How long that takes tells nothing of the token but its length.
+    /// Whether `given` is the token. The time that this takes reveals only the token's length.
     pub(crate) fn is(&self, given: &[u8]) -> bool {
         bool::from(subtle::ConstantTimeEq::ct_eq(self.0.as_bytes(), given))
     }

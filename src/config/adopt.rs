@@ -1,4 +1,4 @@
-//! The `adopt:` section: on which keys lock idioms of existing libraries are looked at.
+//! The `adopt:` section: the keys on which lock idioms of existing libraries are recognised.
 
 use std::time::Duration;
 
@@ -24,8 +24,7 @@ pub(super) const RULE_KEYS: &[&str] = &[
     "flush",
     "scripts",
 ];
-/// Keys and channels with which libraries wake those that wait for a lock: their pattern, one of them, and
-/// the library.
+/// Keys and channels by which libraries wake waiters: the pattern, an example, and the library.
 const SIGNALS: [(&str, &str, &str); 3] = [
     ("lock-signal:*", "lock-signal:Any name.9", "python-redis-lock"),
     ("lock.event:*", "lock.event:Any name.9", "walrus"),
@@ -36,31 +35,30 @@ const SIGNALS: [(&str, &str, &str); 3] = [
     ),
 ];
 
-/// Lock idioms on these keys are looked at.
+/// A rule: which keys are locks, and what happens to idioms on them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AdoptRule {
     /// `keys`: which keys on the data node.
     pub keys: Pattern,
-    /// `lock`: the lock that a key stands for, as a client names it to LOCK; none: the key.
+    /// `lock`: the lock that a key stands for, as a client names it to LOCK. None: the key itself.
     pub lock: Option<Template>,
-    /// `mode`: what becomes of an idiom.
+    /// `mode`: how idioms are treated.
     pub mode: AdoptMode,
-    /// What becomes of one that a quorum cannot carry out as it is.
+    /// Treatment of idioms that a quorum cannot carry out as they are.
     pub options: AdoptOptions,
-    /// `scripts`: those that are a deployment's own.
+    /// `scripts`: the deployment's own scripts.
     pub scripts: Vec<AdoptScript>,
 }
 
-/// What becomes of an idiom on an adopted key. The modes are steps: a rule goes from one to the
-/// next, or back.
+/// Treatment of an idiom on an adopted key. The modes are steps: a rule moves only to a neighbouring one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum AdoptMode {
-    /// The idiom is forwarded, and told of.
+    /// The idiom is forwarded and reported to operators.
     Audit,
-    /// A lock is taken on the data node, as the client would, and on the lock nodes.
+    /// A lock is taken on the data node, as the client would take it, and on the lock nodes.
     Bridge,
-    /// The lock nodes decide, and nothing of it is stored on the data node.
+    /// The lock nodes decide, and the data node stores nothing of the lock.
     Enforce,
 }
 
@@ -84,7 +82,7 @@ impl AdoptMode {
         (self as u8).abs_diff(other as u8) <= 1
     }
 
-    /// The mode that this number stands for, as [`AdoptMode`] does for its number.
+    /// Returns the mode with this discriminant.
     pub(crate) fn of_number(number: u8) -> AdoptMode {
         match number {
             0 => AdoptMode::Audit,
@@ -95,8 +93,8 @@ impl AdoptMode {
 }
 
 impl AdoptRule {
-    /// The key of which the rule makes this lock. Returns `None` if there is none, or if a lock
-    /// does not tell its key: [`AdoptRule::is_reversible`].
+    /// Returns the key from which the rule makes this lock. `None` if there is none, or if the rule's locks
+    /// do not reveal their keys ([`AdoptRule::is_reversible`]).
     pub(crate) fn key_of(&self, lock: &[u8]) -> Option<Vec<u8>> {
         let Some(template) = &self.lock else {
             return self.keys.matches(lock).then(|| lock.to_vec());
@@ -107,14 +105,14 @@ impl AdoptRule {
         Some([&key_before, taken, &key_behind].concat())
     }
 
-    /// Whether each lock that the rule makes tells of which key.
+    /// Whether each lock that the rule makes reveals its key.
     fn is_reversible(&self) -> bool {
         self.lock.as_ref().is_none_or(|template| {
             template.around_one().is_some() && self.keys.around_star().is_some()
         })
     }
 
-    /// Whether a key of this rule and another key, of the other rule, can be one lock.
+    /// Whether a key of this rule and a different key of the other rule can make the same lock.
     fn collides_with(&self, other: &AdoptRule) -> bool {
         let locks = |rule: &AdoptRule| match &rule.lock {
             Some(template) => template.as_pattern(),
@@ -124,14 +122,14 @@ impl AdoptRule {
     }
 }
 
-/// The rules, the first that matches a key being the one that counts.
+/// The adopt rules. The first that matches a key applies.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AdoptConfig {
     /// `adopt`, a list of rules.
     pub rules: Vec<AdoptRule>,
 }
 
-/// A rule and the way to it.
+/// A rule and its path in the file.
 #[derive(Debug)]
 struct PlacedAdoption {
     rule: AdoptRule,
@@ -146,12 +144,12 @@ impl PlacedAdoption {
     }
 }
 
-/// FromYaml by [`read`], once the guards are known.
+/// Does nothing: [`read`] reads the section, once the guards are known.
 impl Fill for AdoptConfig {
     fn fill(&mut self, _: &mut Reader<'_>, _: &Section<'_>, _: &str) {}
 }
 
-/// Reads the section and checks it beside the guards and `locks.max_ttl`.
+/// Reads the section and checks it against the guards and `locks.max_ttl`.
 pub(super) fn read(
     reader: &mut Reader<'_>,
     top: &Section<'_>,
@@ -237,8 +235,10 @@ fn check(
 }
 
 impl AdoptConfig {
-    /// The rules with the modes of `read`. Returns `None` if they differ in more, or if a mode is
-    /// more than one step away.
+    /// Checks that `read` differs only in modes, each by at most one step.
+    ///
+    /// # Errors
+    /// Why the running proxy cannot take `read` over.
     pub(crate) fn stepped_to(&self, read: &AdoptConfig) -> Result<(), &'static str> {
         let is_same = |(one, other): (&AdoptRule, &AdoptRule)| {
             *one == AdoptRule { mode: one.mode, ..other.clone() }
@@ -253,7 +253,7 @@ impl AdoptConfig {
         }
     }
 
-    /// What is allowed, and easily not what was meant: a line for each.
+    /// Returns a line for each setting that is allowed but easily not what was meant.
     pub(super) fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         for (index, AdoptRule { keys, options, .. }) in self.rules.iter().enumerate() {
@@ -265,7 +265,7 @@ impl AdoptConfig {
                 ));
             }
             let pattern = keys.as_str();
-            // A key like any other.
+            // An arbitrary key: only a pattern for every key matches it.
             if keys.matches(b"\x01Any key.9") {
                 notes.push(format!(
                     "adopt[{index}].keys, '{pattern}', matches every key: caches and counters \
@@ -274,7 +274,7 @@ impl AdoptConfig {
                 continue;
             }
             for (signals, one, library) in SIGNALS {
-                // A pattern that begins with a star matches some key of every other one.
+                // A pattern that begins with a star overlaps nearly any other, so the example is tried instead.
                 let is_met = match pattern.starts_with('*') {
                     true => keys.matches(one.as_bytes()),
                     false => keys.overlaps(&Pattern::new(signals)),

@@ -1,4 +1,4 @@
-//! What an adopt rule says of idioms that a quorum cannot carry out as they are.
+//! The options of an adopt rule for idioms that a quorum cannot carry out as they are.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use super::{
     units,
 };
 
-/// The shortest `no_ttl`. Nodes would have less than a millisecond to answer for a shorter one.
+/// The shortest `no_ttl`. A shorter one would leave the nodes less than a millisecond to answer.
 const LEAST_TTL: Duration = Duration::from_millis(10);
 
-/// What becomes of idioms that a quorum cannot carry out as they are, or should not.
+/// Treatment of idioms that a quorum cannot, or should not, carry out as they are.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AdoptOptions {
     /// `blind`: DEL, EXPIRE and their like, which name no token.
@@ -33,10 +33,10 @@ pub struct AdoptOptions {
 /// Treatment of a command that frees or prolongs a lock and names no token.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum BlindPolicy {
-    /// The command is carried out on the lock of whichever adopted client has it.
+    /// The command is carried out, whichever adopted client holds the lock.
     #[default]
     AsRedis,
-    /// The command is carried out on a lock that its own connection was granted.
+    /// The command is carried out only on a lock that was granted to the same connection.
     OwnOnly,
     /// The command is refused.
     Refuse,
@@ -60,7 +60,7 @@ pub enum NoTtlPolicy {
     Refuse,
     /// The lock is taken for this time.
     For(Duration),
-    /// The lock is a session lock: kept for as long as the client's connection lives.
+    /// The lock is a session lock, kept for as long as the client's connection lives.
     Session,
 }
 
@@ -70,7 +70,7 @@ pub enum LongTtlPolicy {
     /// The command is refused.
     #[default]
     Refuse,
-    /// The lock has `locks.max_ttl`.
+    /// The lock is taken with `locks.max_ttl`.
     Cap,
 }
 
@@ -89,15 +89,15 @@ pub enum NoQuorumPolicy {
 /// What FLUSHDB and FLUSHALL do to adopted locks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum FlushPolicy {
-    /// Nothing.
+    /// The locks stay.
     #[default]
     Keep,
-    /// Those that were granted through the same proxy are freed, as the data node drops their keys.
+    /// The adopted locks granted through this proxy are freed, as the data node drops their keys.
     Free,
 }
 
 impl AdoptOptions {
-    /// Reads the options that stand in a rule.
+    /// Reads the options of a rule.
     pub(super) fn read(reader: &mut Reader<'_>, rule: &Section<'_>) -> AdoptOptions {
         let mut options = AdoptOptions::default();
         reader.read(rule, "blind", &mut options.blind);
@@ -109,7 +109,7 @@ impl AdoptOptions {
         options
     }
 
-    /// Returns what is wrong with `no_ttl` beside `locks.max_ttl`.
+    /// Returns what is wrong with `no_ttl`, by itself and against `locks.max_ttl`.
     pub(super) fn wrong_no_ttl(&self, max_ttl: Duration) -> Option<String> {
         let NoTtlPolicy::For(ttl) = self.no_ttl else { return None };
         if ttl < LEAST_TTL {
@@ -118,8 +118,7 @@ impl AdoptOptions {
         (ttl > max_ttl).then(|| format!("{ttl:?} is longer than locks.max_ttl ({max_ttl:?})"))
     }
 
-    /// Returns what two rules say together of a command about keys of both: of each option the
-    /// stricter one.
+    /// Combines the options of two rules for a command that has keys of both: the stricter value of each.
     pub(crate) fn and(self, other: AdoptOptions) -> AdoptOptions {
         let blind = match (self.blind, other.blind) {
             (BlindPolicy::Refuse, _) | (_, BlindPolicy::Refuse) => BlindPolicy::Refuse,

@@ -1,5 +1,4 @@
-//! Scripts of a deployment's own that an adopt rule describes, as the built-in ones of libraries
-//! are.
+//! A deployment's own scripts, which an adopt rule describes as Lockgate describes those of libraries.
 
 use serde_yaml::Value;
 
@@ -10,7 +9,7 @@ use super::{
 
 /// The keys of a script.
 pub(super) const SCRIPT_KEYS: &[&str] = &["digest", "op", "token", "ttl", "unit", "replies"];
-/// Replies that a script may have. Lua's true is 1, its false and nil are nil.
+/// The replies that a script may give. In RESP, Lua's true is 1; its false and nil are null.
 const REPLIES: [&str; 14] =
     ["nil", "+OK", "0", "1", "2", "3", "-1", "-2", "-3", "4", "-4", "5", "true", "false"];
 
@@ -19,15 +18,15 @@ const REPLIES: [&str; 14] =
 pub struct AdoptScript {
     /// `digest`: its SHA-1.
     pub digest: [u8; 20],
-    /// `op`: what it does to the lock that is its first key.
+    /// `op`: what it does to the lock, which is its first key.
     pub op: ScriptOp,
-    /// `token`: where the token stands in ARGV, from 1.
+    /// `token`: the token's index in ARGV, from 1.
     pub token: usize,
-    /// `ttl`: where the TTL stands in ARGV, from 1; none for a release.
+    /// `ttl`: the TTL's index in ARGV, from 1; none for a release.
     pub ttl: Option<usize>,
-    /// `unit`: what the TTL is counted in.
+    /// `unit`: the TTL's unit.
     pub unit: ScriptUnit,
-    /// `replies`: where the key is absent, has this token, has it without a TTL, has another.
+    /// `replies`: its replies where the key is absent, has this token, has it without a TTL, has another token.
     pub replies: [&'static str; 4],
 }
 
@@ -36,17 +35,17 @@ pub struct AdoptScript {
 pub enum ScriptOp {
     /// Takes the lock if nobody has it.
     Acquire,
-    /// Takes the lock, or gives it a new TTL where its token has it.
+    /// Takes the lock if nobody has it, or gives it a new TTL if the script's token has it.
     AcquireReentrant,
-    /// Frees the lock if its token has it.
+    /// Frees the lock if the script's token has it.
     Release,
-    /// Gives the lock a new TTL if its token has it.
+    /// Gives the lock a new TTL if the script's token has it.
     Extend,
-    /// Adds to the lock's TTL if its token has it.
+    /// Adds to the lock's TTL if the script's token has it.
     ExtendBy,
 }
 
-/// What a TTL is counted in.
+/// The unit of a TTL.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ScriptUnit {
     /// `ms`.
@@ -62,7 +61,7 @@ struct ScriptDigest([u8; 20]);
 /// A script's replies.
 struct ScriptReplies([&'static str; 4]);
 
-/// Notes scripts that stand in a rule twice.
+/// Reports scripts that a rule lists twice.
 pub(super) fn check(reader: &mut Reader<'_>, rule: &[PathStep], scripts: &[AdoptScript]) {
     for (at, script) in scripts.iter().enumerate() {
         if scripts[..at].iter().any(|before| before.digest == script.digest) {
@@ -73,7 +72,7 @@ pub(super) fn check(reader: &mut Reader<'_>, rule: &[PathStep], scripts: &[Adopt
     }
 }
 
-/// Reads a place in ARGV. Returns `None` if there is none, or a wrong one.
+/// Reads an index in ARGV. Returns `None` if it is missing or wrong.
 fn place(reader: &mut Reader<'_>, section: &Section<'_>, key: &str) -> Option<usize> {
     section.get(key)?;
     let mut place = usize::MAX;

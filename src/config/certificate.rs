@@ -1,4 +1,4 @@
-//! When the certificates in the files of the configuration count, and what is to be said of it.
+//! The validity periods of the certificates that the configuration names, and warnings about them.
 
 use std::{
     path::Path,
@@ -12,41 +12,41 @@ use der::{
 
 use super::{AuthClients, ClientTls, Config, ServerTls, tls::certificates};
 
-/// How long before its end a certificate is told of, in seconds: two weeks. config/alerts.yml has it too.
+/// How long before its end a certificate is reported, in seconds: two weeks. config/alerts.yml has it too.
 const TOLD_BEFORE: i64 = 14 * DAY;
 const DAY: i64 = 24 * 60 * 60;
 
-/// Between when and when the certificates of one file count, in seconds since 1970.
+/// The validity period of the certificates of one file, in seconds since 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CertificateTimes {
     /// The key that names the file: `cert_file` or `ca_cert_file`.
     pub key: &'static str,
-    /// When all of a chain have begun, or the first of several CAs has.
+    /// When the last of a chain begins, or the first of several CAs.
     pub begins: i64,
-    /// When the first of a chain ends, or the last of several CAs: an old one may stay beside its heir.
+    /// When the first of a chain ends, or the last of several CAs: an old CA may stay beside its successor.
     pub ends: i64,
 }
 
-/// A certificate that does not count, or will not for long.
+/// A certificate that is not valid now, or will soon end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificateTrouble {
-    /// Whether it does not count now.
+    /// Whether it is not valid now.
     pub is_now: bool,
-    /// Whose it is and what is wrong, in half a sentence.
+    /// Which certificate it is and what is wrong, in half a sentence.
     pub what: String,
 }
 
-/// How the times of several certificates in one file come together.
+/// How the periods of several certificates in one file combine.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Together {
-    /// All must count.
+    /// All must be valid.
     Chain,
-    /// One is enough.
+    /// One valid certificate is enough.
     Authorities,
 }
 
 impl CertificateTimes {
-    /// What is to be said at this time, in seconds since 1970, of certificates in `place`.
+    /// Returns what is wrong with the certificates in `place` at `now`, in seconds since 1970.
     pub fn trouble(&self, place: &str, now: i64) -> Option<CertificateTrouble> {
         let CertificateTimes { key, begins, ends } = *self;
         let (whose, they) = match key {
@@ -74,7 +74,7 @@ pub(crate) fn now_in_seconds() -> i64 {
     i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
 }
 
-/// A time as it is told, in UTC.
+/// Formats a time, in UTC.
 fn date(seconds: i64) -> String {
     let since = u64::try_from(seconds).map(Duration::from_secs);
     match since.map(DateTime::from_unix_duration) {
@@ -86,15 +86,15 @@ fn date(seconds: i64) -> String {
     }
 }
 
-/// When a certificate begins and ends, in seconds since 1970 (RFC 5280, 4.1: Certificate,
-/// TBSCertificate, Validity). What is not needed for that is not looked at.
+/// Reads when a certificate begins and ends, in seconds since 1970 (RFC 5280, 4.1: Certificate,
+/// TBSCertificate, Validity). Looks at nothing else.
 fn validity(certificate: &[u8]) -> der::Result<(i64, i64)> {
     let mut whole = SliceReader::new(certificate)?;
     let certificate = AnyRef::decode(&mut whole)?;
     let mut certificate = SliceReader::new(certificate.value())?;
     let signed = AnyRef::decode(&mut certificate)?;
     let mut signed = SliceReader::new(signed.value())?;
-    // The version is left out where it is 1; behind it are the serial number, the algorithm and the issuer.
+    // A version of 1 is left out. The serial number, the algorithm and the issuer follow.
     let mut field = AnyRef::decode(&mut signed)?;
     let to_go = if field.tag().is_context_specific() { 4 } else { 3 };
     for _ in 0..to_go {
@@ -104,7 +104,7 @@ fn validity(certificate: &[u8]) -> der::Result<(i64, i64)> {
     Ok((time(&mut validity)?, time(&mut validity)?))
 }
 
-/// Reads a Time (RFC 5280, 4.1.2.5), as seconds since 1970.
+/// Reads a Time (RFC 5280, 4.1.2.5) as seconds since 1970.
 fn time(reader: &mut SliceReader<'_>) -> der::Result<i64> {
     let since = match Tag::peek(reader)? {
         Tag::UtcTime => UtcTime::decode(reader)?.to_unix_duration(),
@@ -113,7 +113,7 @@ fn time(reader: &mut SliceReader<'_>) -> der::Result<i64> {
     Ok(i64::try_from(since.as_secs()).unwrap_or(i64::MAX))
 }
 
-/// Reads the times of a file. Returns `None` if it cannot be read.
+/// Reads the validity period of a file. Returns `None` if it cannot be read.
 fn times(key: &'static str, file: &Path, together: Together) -> Option<CertificateTimes> {
     let all = certificates(&std::fs::read(file).ok()?).ok()?;
     let all: Vec<(i64, i64)> = all.iter().filter_map(|one| validity(one).ok()).collect();
@@ -126,7 +126,7 @@ fn times(key: &'static str, file: &Path, together: Together) -> Option<Certifica
 }
 
 impl ServerTls {
-    /// The times of the files that count, those that can be read.
+    /// Returns the validity periods of the files in use, as far as they can be read.
     pub fn certificate_times(&self) -> Vec<CertificateTimes> {
         let cas = self.ca_cert_file.as_ref().filter(|_| self.auth_clients != AuthClients::No);
         let cas = cas.and_then(|file| times("ca_cert_file", file, Together::Authorities));
@@ -135,7 +135,7 @@ impl ServerTls {
 }
 
 impl ClientTls {
-    /// The times of the files that count, those that can be read.
+    /// Returns the validity periods of the files in use, as far as they can be read.
     pub fn certificate_times(&self) -> Vec<CertificateTimes> {
         let chain = self.cert_file.as_ref();
         let chain = chain.and_then(|file| times("cert_file", file, Together::Chain));
@@ -146,7 +146,7 @@ impl ClientTls {
 }
 
 impl Config {
-    /// What is to be said now of the certificates in the files that this configuration names and uses.
+    /// Returns what is wrong now with the certificates in the files that this configuration uses.
     pub fn certificate_troubles(&self) -> Vec<CertificateTrouble> {
         let now = now_in_seconds();
         let mut troubles = Vec::new();

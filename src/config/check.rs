@@ -1,4 +1,4 @@
-//! Checks each value by itself, and finds values that contradict each other.
+//! Checks each value by itself, and all values against each other.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -11,22 +11,22 @@ use super::{
     reader::{Reader, Section},
 };
 
-/// The longest TTL must be at least so many `node_timeout`s (see the engine).
+/// `max_ttl` must be at least this many `node_timeout`s (see the engine).
 const TIMEOUT_SHARE: u32 = 10;
 /// Most patterns of `metrics.keys`, and most bytes of one.
 const MAX_METRICS_PATTERNS: usize = 32;
 const MAX_METRICS_PATTERN: usize = 256;
-/// Setting more of the TTL than this aside for drift leaves no lock worth having.
+/// `drift_factor` must be below this. A larger share would leave no lock worth having.
 const MAX_DRIFT: f64 = 0.5;
-/// The longest keepalive that Linux takes (MAX_TCP_KEEPIDLE). Asked for more it refuses the
-/// option, and with it every connection.
+/// The longest keepalive that Linux takes (MAX_TCP_KEEPIDLE). Linux refuses a longer one, so that every
+/// connection would fail.
 const LONGEST_KEEPALIVE: Duration = Duration::from_secs(32_767);
 /// Redis's own limit for io-threads.
 const MAX_THREADS: usize = 128;
 /// The longest string that Redis accepts (proto-max-bulk-len), in bytes.
 pub(super) const LONGEST_STRING: usize = 512 * 1024 * 1024;
-/// A socket's address has room for 108 bytes with the NUL at its end, and `.new` is put behind
-/// this path while the socket is made.
+/// The longest path of a socket, in bytes. A socket's address has room for 108 with its final NUL, and
+/// `.new` is appended to the path while the socket is made.
 const LONGEST_PATH: usize = 100;
 
 // Checks of a value by itself. Each returns `None` if nothing is wrong.
@@ -77,8 +77,8 @@ pub(super) fn not_reserved(prefix: &str) -> Option<String> {
     prefix.starts_with("lockgate:").then(|| "keys that begin with 'lockgate:' are reserved".into())
 }
 
-/// Each pattern has two histograms of some twenty numbers, and is compared with the key of each lock
-/// that is given back.
+/// Bounds the patterns: each has two histograms of some twenty numbers, and is compared with the key of
+/// each released lock.
 pub(super) fn few_patterns(patterns: &[String]) -> Option<String> {
     let is_wrong = |pattern: &&String| pattern.is_empty() || pattern.len() > MAX_METRICS_PATTERN;
     if patterns.len() > MAX_METRICS_PATTERNS {
@@ -110,7 +110,7 @@ pub(super) fn known_format(format: &str) -> Option<String> {
     (!is_right).then(|| format!("no format; use one of {}", formats.join(", ")))
 }
 
-/// Whether `url` certainly leads to a listener on `addr`. No name but localhost is looked up.
+/// Whether `url` certainly leads to a listener on `addr`. No name but `localhost` is resolved.
 fn leads_to(url: &RedisUrl, addr: &SocketAddr) -> bool {
     let Endpoint::Tcp { host, port } = &url.endpoint else { return false };
     let (loopback, every) = match addr.ip() {
@@ -123,9 +123,8 @@ fn leads_to(url: &RedisUrl, addr: &SocketAddr) -> bool {
         && ip.is_ok_and(|ip| ip == addr.ip() || every && ip == loopback)
 }
 
-/// Whether the system lets nobody listen on both: they are the same, or one stands for all addresses
-/// of this machine, the other's among them. `[::]` stands for those of IPv4 too, unless the system's
-/// net.ipv6.bindv6only is set, which it hardly ever is.
+/// Whether the system refuses to listen on both: they are the same, or one of them is the wildcard address
+/// that includes the other. `[::]` includes IPv4 too, unless net.ipv6.bindv6only is set, which is rare.
 fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
     let takes = |every: SocketAddr, one: SocketAddr| {
         every.ip().is_unspecified() && (every.is_ipv6() || one.is_ipv4())
@@ -134,7 +133,7 @@ fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
     is_same_port && (one.ip() == other.ip() || takes(one, other) || takes(other, one))
 }
 
-/// Whether a lock node is the data node too, or has a node in common with it, by what the file says.
+/// Whether a lock node is the data node too, or shares a node with it, as far as the file tells.
 fn is_shared(node: &LockNode, data: &DataConfig) -> bool {
     let has_same_address = || {
         let is_there = |url: &RedisUrl| data.written().iter().any(|it| it.endpoint == url.endpoint);
@@ -150,7 +149,7 @@ fn is_shared(node: &LockNode, data: &DataConfig) -> bool {
     }
 }
 
-/// Finds a URL that leads to this proxy: it would connect to itself until it is full.
+/// Reports a URL that leads to this proxy, which would connect to itself until it is full.
 fn itself(
     reader: &mut Reader<'_>,
     section: &Section<'_>,
@@ -165,7 +164,7 @@ fn itself(
 }
 
 impl Config {
-    /// Settings that are allowed, but easily not what was meant: a line for each.
+    /// Returns a line for each setting that is allowed but easily not what was meant.
     pub fn notes(&self) -> Vec<String> {
         let open = |listener: &&Listener| {
             listener.proxy_protocol && !listener.address.ip().to_canonical().is_loopback()
@@ -211,14 +210,14 @@ impl Config {
     }
 }
 
-/// Warns that a lock node is the only one of its list.
+/// Returns the warning that a lock node is the only one of its list.
 fn alone(node: &LockNode, list: &str) -> String {
     format!(
         "{list} is {node} alone. One lock node: when it fails or is restarted, locks stop; fine for trying"
     )
 }
 
-/// Warns that a lock node of this list is the data node too.
+/// Returns the warning that a lock node of this list is the data node too.
 pub(crate) fn shared_with_data(node: &LockNode, list: &str) -> String {
     format!(
         "{node} (locks.{list}) is the data node too: whoever may write there can take locks past the \
@@ -226,7 +225,7 @@ pub(crate) fn shared_with_data(node: &LockNode, list: &str) -> String {
     )
 }
 
-/// Notes what is wrong with each value, and with those that contradict each other.
+/// Reports what is wrong with each value, and values that contradict each other.
 pub(super) fn all(reader: &mut Reader<'_>, top: &Section<'_>, config: &Config) {
     let (log, locks) = (top.inside("log"), top.inside("locks"));
     config.check(reader, top);
@@ -278,7 +277,7 @@ fn addresses(reader: &mut Reader<'_>, top: &Section<'_>, config: &Config) {
 fn nodes(reader: &mut Reader<'_>, top: &Section<'_>, section: &Section<'_>, config: &Config) {
     let locks = &config.locks;
     for (key, nodes) in locks.lists() {
-        // There are none to come.
+        // `next_nodes` may be empty.
         let is_there = key == "nodes" || !nodes.is_empty();
         if is_there && reader.sound(section, &[key]) {
             independent(reader, section, (key, nodes), locks);
@@ -373,7 +372,7 @@ pub(super) fn tls(reader: &mut Reader<'_>, top: &Section<'_>, config: &Config) {
     }
 }
 
-/// Checks a cluster as `data` against what clients' keys are used for.
+/// Checks `data.cluster` against the fronts in `listen` and the adopt rules.
 pub(super) fn cluster(reader: &mut Reader<'_>, top: &Section<'_>, config: &Config) {
     let Some(cluster) = config.data.cluster() else { return };
     if reader.sound(top, &["listen", "data"]) && config.listen.len() < cluster.nodes.len() {
@@ -385,7 +384,7 @@ pub(super) fn cluster(reader: &mut Reader<'_>, top: &Section<'_>, config: &Confi
         );
         reader.problem(&top.path("listen"), what);
     }
-    // Clients are told of all fronts by one host.
+    // Clients are told one host for all fronts.
     let ports = || config.listen.iter().map(|front| front.address.port());
     let twice = ports().enumerate().find(|(index, port)| ports().take(*index).any(|p| p == *port));
     if cluster.announce != Announce::Nodes
@@ -413,7 +412,7 @@ pub(super) fn cluster(reader: &mut Reader<'_>, top: &Section<'_>, config: &Confi
     }
 }
 
-/// Checks the `tls` in `parent` against the URLs that it is for.
+/// Checks the `tls` in `parent` against the URLs that use it.
 fn servers(reader: &mut Reader<'_>, parent: &Section<'_>, used: bool, urls: &str, tls: &ClientTls) {
     let section = &parent.inside("tls");
     // The author of unused TLS settings believes that the traffic is encrypted.

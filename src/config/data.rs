@@ -1,5 +1,5 @@
-//! `data`: one Redis, a master that Sentinels name, a primary behind a name whose address changes, or
-//! a Redis Cluster.
+//! `data`: one Redis, a master that Sentinels name, a primary behind a DNS name whose address changes, or a
+//! Redis Cluster.
 
 use std::{fmt, net::IpAddr};
 
@@ -12,7 +12,7 @@ use super::{
     url::{Endpoint, RedisUrl, host_and_port},
 };
 
-/// The keys of `data` where it is a mapping.
+/// The keys of `data` as a mapping.
 const DATA_KEYS: &[&str] = &[
     "cluster",
     "announce",
@@ -31,13 +31,13 @@ const DATA_KEYS: &[&str] = &[
 pub(super) const SENTINEL_KEYS: &[&str] = DATA_KEYS.split_at(4).1;
 /// The keys of a Redis Cluster.
 const CLUSTER_KEYS: [&str; 6] = ["cluster", "announce", "fronts", "username", "password", "tls"];
-/// The port of a cluster's node whose address names none.
+/// The default port of a cluster's node.
 const NODE_PORT: u16 = 6379;
-/// Length of a node's id in a cluster, in hexadecimal digits.
+/// The length of a cluster node's id, in hexadecimal digits.
 const NODE_ID: usize = 40;
-/// The longest host that a front is announced with: the longest name of DNS, in bytes.
+/// The longest host in `announce`: the longest DNS name, in bytes.
 const LONGEST_HOST: usize = 253;
-/// The port of a Sentinel whose address names none.
+/// The default port of a Sentinel.
 const SENTINEL_PORT: u16 = 26379;
 /// The longest name of a master, in bytes.
 const LONGEST_NAME: usize = 128;
@@ -45,43 +45,42 @@ const LONGEST_NAME: usize = 128;
 /// The Redis to which forwarded commands go, or how it is found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DataConfig {
-    /// One Redis, as long as the proxy runs.
+    /// One Redis for as long as the proxy runs.
     Fixed(RedisUrl),
-    /// `primary`: the Redis to which this name leads, which changes.
+    /// `primary`: the Redis to which a DNS name leads at the time.
     Primary(RedisUrl),
     /// `sentinels` and `master`: the Redis that a majority of Sentinels names.
     Sentinels(SentinelMaster),
-    /// `cluster`: a Redis Cluster, each node of which has a front: an address of `listen`.
+    /// `cluster`: a Redis Cluster. Each node has a front, an address of `listen`.
     Cluster(ClusterConfig),
 }
 
 /// A Redis Cluster whose clients come through fronts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterConfig {
-    /// `cluster`: nodes that are asked which others there are, each with the cluster's user,
-    /// password and whether it speaks TLS.
+    /// `cluster`: nodes that are asked which others there are. Each has the cluster's user, password and TLS flag.
     pub nodes: Vec<RedisUrl>,
     /// `announce`: how fronts are shown to clients.
     pub announce: Announce,
-    /// `fronts`: the port of the front of each node that is named here by its id.
+    /// `fronts`: node ids, each with the port of its front.
     pub fronts: Vec<(String, u16)>,
     /// `username`, `password` and `tls` of all nodes.
     login: RedisUrl,
 }
 
-/// Which addresses clients are told where a reply names nodes of the cluster.
+/// The addresses that clients are told where a reply names nodes of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Announce {
-    /// The address to which the client has connected, with the port of each node's front.
+    /// The address to which the client connected, with the port of each node's front.
     Reached,
     /// This host, with the port of each node's front.
     Host(String),
-    /// Whatever the nodes announce: no reply is changed.
+    /// What the nodes announce: no reply is changed.
     Nodes,
 }
 
 impl ClusterConfig {
-    /// A cluster that these nodes know, whose fronts are shown as clients reach them.
+    /// Makes a cluster that these nodes know. Clients are told its fronts by [`Announce::Reached`].
     pub(crate) fn of(nodes: Vec<RedisUrl>) -> ClusterConfig {
         let (announce, login) = (Announce::Reached, RedisUrl::local(0));
         ClusterConfig { nodes, announce, fronts: Vec::new(), login }
@@ -92,7 +91,7 @@ impl ClusterConfig {
         &self.login
     }
 
-    /// The node at an address that the cluster tells.
+    /// Returns the URL of the node at an address that the cluster names.
     pub(crate) fn at(&self, host: &str, port: u16) -> RedisUrl {
         let endpoint = Endpoint::Tcp { host: host.to_owned(), port };
         RedisUrl { endpoint, ..self.login.clone() }
@@ -102,11 +101,11 @@ impl ClusterConfig {
 /// A master that Sentinels watch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SentinelMaster {
-    /// `sentinels`: all of them, each with its user, its password and whether it speaks TLS.
+    /// `sentinels`: all of them, each with its user, password and TLS flag.
     pub sentinels: Vec<RedisUrl>,
-    /// `master`: the name that the Sentinels have for it.
+    /// `master`: the name by which the Sentinels know it.
     pub master: String,
-    /// `username`, `password` and `tls` of the master, wherever it is.
+    /// `username`, `password` and `tls` of the master, whatever its address.
     login: RedisUrl,
 }
 
@@ -126,7 +125,7 @@ impl SentinelMaster {
         }
     }
 
-    /// The master at an address that the Sentinels name.
+    /// Returns the URL of the master at an address that the Sentinels name.
     pub(crate) fn at(&self, host: &str, port: u16) -> RedisUrl {
         let endpoint = Endpoint::Tcp { host: host.to_owned(), port };
         RedisUrl { endpoint, ..self.login.clone() }
@@ -137,7 +136,7 @@ impl SentinelMaster {
         &self.login
     }
 
-    /// Settings that are allowed, but easily not what was meant; `key` is where this stands.
+    /// Returns a line about a setting that is allowed but easily not what was meant. `key` is this section's.
     pub(super) fn notes(&self, key: &str) -> Option<String> {
         match self.sentinels.len() {
             1 => Some(format!(
@@ -164,7 +163,7 @@ impl DataConfig {
         }
     }
 
-    /// The Redis Cluster, if it is one.
+    /// The Redis Cluster, if `data` is one.
     pub fn cluster(&self) -> Option<&ClusterConfig> {
         match self {
             DataConfig::Cluster(cluster) => Some(cluster),
@@ -183,8 +182,7 @@ impl DataConfig {
         }
     }
 
-    /// A URL of the Redis with its credentials; of a master that Sentinels name, and of a cluster,
-    /// without its address.
+    /// A URL with the credentials. For a master that Sentinels name, or a cluster, the URL has no address.
     pub(crate) fn login(&self) -> &RedisUrl {
         match self {
             DataConfig::Fixed(url) | DataConfig::Primary(url) => url,
@@ -193,7 +191,7 @@ impl DataConfig {
         }
     }
 
-    /// The URLs in the file: of the Redis, of the Sentinels, or of nodes of the cluster.
+    /// The URLs in the file: those of the Redis, of the Sentinels, or of nodes of the cluster.
     pub(super) fn written(&self) -> &[RedisUrl] {
         match self {
             DataConfig::Fixed(url) | DataConfig::Primary(url) => std::slice::from_ref(url),
@@ -202,7 +200,7 @@ impl DataConfig {
         }
     }
 
-    /// Settings that are allowed, but easily not what was meant.
+    /// Returns a line about a setting that is allowed but easily not what was meant.
     pub(super) fn notes(&self) -> Option<String> {
         match self {
             DataConfig::Fixed(_) | DataConfig::Primary(_) => None,
@@ -244,7 +242,7 @@ impl fmt::Display for DataConfig {
     }
 }
 
-/// The database of a `data` that is an address.
+/// Reports a database in the URL of `data`.
 pub(super) fn without_database(data: &DataConfig) -> Option<String> {
     (data.login().db != 0).then(|| {
         "a database has no effect here: clients choose theirs with SELECT; leave it out".into()
@@ -311,7 +309,7 @@ impl FromYaml for NamedFronts {
         let Value::Mapping(all) = value else { return Err(wanted) };
         let mut fronts = Vec::<(String, u16)>::new();
         for (id, port) in all {
-            // An id of digits alone is a number to YAML.
+            // YAML reads an id without quotes that has only digits as a number.
             let text = id.as_str().unwrap_or_default();
             let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
             if text.len() != NODE_ID || !text.bytes().all(is_digit) {
@@ -344,7 +342,7 @@ impl FromYaml for NamedFronts {
 
 impl FromYaml for Announce {
     fn read(_: &mut Reader<'_>, value: &Value, _: &[PathStep]) -> Result<Self, Wrong> {
-        // YAML has "off" for false.
+        // YAML 1.1 reads `off` as false, so a tool may write `false` for it.
         if matches!(value, Value::Bool(false)) {
             return Ok(Announce::Nodes);
         }
@@ -503,7 +501,7 @@ pub(super) fn sentinels(reader: &mut Reader<'_>, section: &Section<'_>) -> Optio
     Some(SentinelMaster { sentinels, master, login })
 }
 
-/// Reads a user, a password and whether TLS is used, whose keys begin with `prefix`.
+/// Reads user, password and TLS flag from the keys that begin with `prefix`.
 fn login(reader: &mut Reader<'_>, section: &Section<'_>, prefix: &str) -> RedisUrl {
     let mut url = RedisUrl::local(0);
     let [username, password, tls] =

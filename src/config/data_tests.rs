@@ -180,7 +180,7 @@ fn a_cluster_has_a_front_for_each_node_that_is_named() {
     }
     let audit = "guards: {rules: [{keys: 'a:*', lock: '{1}', policy: audit}]}\n";
     assert!(at("127.0.0.1:1-2", "{cluster: a}", audit).is_ok());
-    // A lock is in the slot of the keys, or there are keys for which it is not.
+    // The lock is in the slot of every key that the rule matches, or the rule is refused.
     for (keys, lock, is_sound) in [
         ("a:*", "a:{1}", true),
         ("a:*:*", "a:{1}:{2}", true),

@@ -13,7 +13,7 @@ pub struct Problem {
     pub what: String,
 }
 
-/// All that is wrong with one file. Displays as one line for each.
+/// All problems of one file. Displays as one line for each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigErrors {
     /// The file's name.
@@ -23,12 +23,12 @@ pub struct ConfigErrors {
 }
 
 impl ConfigErrors {
-    /// The error of a file that could not be read for a reason of our own.
+    /// Makes the error of a file that could not be read for a reason other than its text.
     pub(crate) fn unread(file: &str, what: String) -> ConfigErrors {
         ConfigErrors::one(file, 1, String::new(), what)
     }
 
-    /// An error of one problem that keeps the rest of the file from being read.
+    /// Makes an error of the one problem that keeps the rest of the file from being read.
     pub(super) fn one(file: &str, line: usize, key: String, what: String) -> ConfigErrors {
         ConfigErrors { file: file.to_owned(), problems: vec![Problem { line, key, what }] }
     }
@@ -51,8 +51,8 @@ impl fmt::Display for ConfigErrors {
     }
 }
 
-/// Writes a text that may repeat some of the file: keys and values can contain line ends, or
-/// bytes that a terminal obeys.
+/// Writes a text that may repeat parts of the file, with control characters escaped: keys and values can
+/// contain line ends, or bytes that a terminal obeys.
 fn on_one_line(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
     text.chars().try_for_each(|c| match c.is_control() {
         true => write!(f, "{}", c.escape_default()),

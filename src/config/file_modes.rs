@@ -1,5 +1,5 @@
-//! Which of the configuration's files every user of the machine may read though there are secrets in them, or
-//! may write.
+//! Finds the configuration's files that every user of the machine may write, or may read although they hold
+//! secrets.
 
 use std::{
     fs::{self, Metadata},
@@ -11,14 +11,14 @@ use serde_yaml::Value;
 
 use super::Config;
 
-/// Rights of others than the owner and the group.
+/// Mode bits for users other than the owner and the group.
 const READ: u32 = 0o004;
 const WRITE: u32 = 0o002;
 const SEARCH: u32 = 0o001;
 
 impl Config {
-    /// Tells of each file that others may read though it has secrets, and of each that they may write: `file`,
-    /// which this was read from, and those that it names.
+    /// Returns a line for each file that others may write, or may read although it holds secrets: of `file`, from
+    /// which this configuration was read, and the files that the configuration names.
     pub fn exposed_files(&self, file: Option<&Path>) -> Vec<String> {
         let mut notes = Vec::new();
         if let Some(file) = file {
@@ -51,7 +51,7 @@ impl Config {
     }
 }
 
-/// Tells if others may read this file though it `holds` a secret, or may write it.
+/// Returns the warning about a file that others may write, or may read although it `holds` a secret.
 fn note(name: &str, file: &Path, holds: Option<&str>) -> Option<String> {
     let mode = rights_of_others(file)?;
     let may = match (mode & WRITE > 0, holds.filter(|_| mode & READ > 0)) {
@@ -63,8 +63,8 @@ fn note(name: &str, file: &Path, holds: Option<&str>) -> Option<String> {
     Some(format!("{name} is a file that every user of this machine may {may}"))
 }
 
-/// The rights of others at a file. `None` if it cannot be looked at, or is in a folder that others may not
-/// enter.
+/// Returns what others may do with a file. `None` if its mode cannot be read, or if others may not enter one
+/// of its folders.
 fn rights_of_others(file: &Path) -> Option<u32> {
     let file = file.canonicalize().ok()?;
     let mode = |metadata: Metadata| metadata.permissions().mode();
@@ -75,7 +75,7 @@ fn rights_of_others(file: &Path) -> Option<u32> {
     is_reached.then(|| fs::metadata(&file).map(mode).ok()).flatten()
 }
 
-/// Whether a password or a token stands in this text, and not only the name of a variable that has it.
+/// Whether this text contains a password or a token itself, not only the name of a variable with it.
 fn has_secrets(text: &str) -> bool {
     serde_yaml::from_str(text).is_ok_and(|value| has_secret(&value))
 }
@@ -98,7 +98,7 @@ fn has_secret(value: &Value) -> bool {
     }
 }
 
-/// Whether this is a secret itself.
+/// Whether this is a secret and not the name of a variable.
 fn is_secret(text: &str) -> bool {
     !text.is_empty() && !text.contains("${")
 }

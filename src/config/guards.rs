@@ -16,7 +16,7 @@ use super::{
 pub(super) const KEYS: &[&str] =
     &["rules", "max_command", "flush", "replicas", "replica_timeout", "wait_at"];
 pub(super) const RULE_KEYS: &[&str] = &["keys", "lock", "policy"];
-/// Smallest `max_command`, in bytes. Less would refuse ordinary writes.
+/// The least `max_command`, in bytes. Less would refuse ordinary writes.
 const LEAST_COMMAND: usize = 64 * 1024;
 /// Most `replicas`. Each LOCK waits for all of them.
 const MOST_REPLICAS: usize = 16;
@@ -31,16 +31,16 @@ pub struct GuardsConfig {
     /// `rules`, or the whole section. A key that several rules match needs the locks of all of
     /// them.
     pub rules: Vec<GuardRule>,
-    /// `max_command`: the largest command, in bytes, that is held to be checked.
+    /// `max_command`: the longest command, in bytes, that the proxy holds to check it.
     pub max_command: usize,
-    /// `flush`: whether commands that would empty the data node pass.
+    /// `flush`: treatment of FLUSHALL, FLUSHDB and SWAPDB.
     pub flush: Flush,
-    /// `replicas`: how many replicas of the data node must have acknowledged a fence before LOCK is
-    /// answered. None are asked if it is 0.
+    /// `replicas`: how many replicas of the data node must acknowledge a fence before LOCK is answered. With 0
+    /// none is asked.
     pub replicas: usize,
-    /// `replica_timeout`: how long they may take.
+    /// `replica_timeout`: how long the replicas may take.
     pub replica_timeout: Duration,
-    /// `wait_at`: for what they are waited for.
+    /// `wait_at`: what the replicas must acknowledge.
     pub wait_at: WaitAt,
 }
 
@@ -63,7 +63,7 @@ impl GuardsConfig {
         self.rules.iter().any(|rule| rule.policy == Policy::Enforce)
     }
 
-    /// Settings that are allowed, but easily not what was meant: a line for each.
+    /// Returns a line for each setting that is allowed but easily not what was meant.
     pub(super) fn notes(&self, data_is_followed: bool) -> Vec<String> {
         let enforces = self.enforces();
         match self.replicas {
@@ -87,7 +87,7 @@ impl GuardsConfig {
     }
 }
 
-/// Writes to these keys need this lock.
+/// A rule: writes to these keys need this lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GuardRule {
     /// `keys`: which keys on the data node.
@@ -116,10 +116,10 @@ pub enum Flush {
     Allow,
 }
 
-/// What replicas are waited for.
+/// What replicas must acknowledge before the client is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitAt {
-    /// The fence of a guard's lock, before LOCK is answered.
+    /// The fence of a guarded lock, before LOCK is answered.
     Lock,
     /// Each guarded write too, before it is answered.
     Write,
@@ -145,8 +145,8 @@ impl Fill for GuardsConfig {
     fn fill(&mut self, _: &mut Reader<'_>, _: &Section<'_>, _: &str) {}
 }
 
-/// Reads and checks the section, a list of rules or a mapping. `locks` and `prefix` are from the
-/// section `locks`. `data`: the keys are there.
+/// Reads and checks the section, a list of rules or a mapping. `locks` is the section `locks`, `prefix` its
+/// prefix. The guarded keys are on `data`.
 pub(super) fn read(
     reader: &mut Reader<'_>,
     top: &Section<'_>,
@@ -172,7 +172,7 @@ pub(super) fn read(
                 reader.problem(&section.path("max_command"), "must be from 64kb to 512mb");
             }
         }
-        // A list of one may be written as its element, as everywhere.
+        // As everywhere, a list of one may be written as its element.
         Some(_) => reader.read(top, "guards", &mut rules),
     }
     for (index, rule) in rules.iter().enumerate() {
@@ -186,7 +186,7 @@ pub(super) fn read(
     guards
 }
 
-/// Notes what is wrong with the keys about replicas.
+/// Reports what is wrong with the keys about replicas.
 fn replicas(
     reader: &mut Reader<'_>,
     section: &Section<'_>,
@@ -213,7 +213,7 @@ fn replicas(
     }
 }
 
-/// Notes what is wrong with a rule by itself, and beside the rules before it.
+/// Reports what is wrong with a rule by itself and against the rules before it.
 fn check(reader: &mut Reader<'_>, placed: &Placed, before: &[Placed]) {
     let Placed { rule: GuardRule { keys, lock, .. }, .. } = placed;
     if lock.largest() > keys.stars() {
@@ -233,12 +233,12 @@ fn check(reader: &mut Reader<'_>, placed: &Placed, before: &[Placed]) {
     }
 }
 
-/// Notes an enforced rule whose keys and lock may be in different slots of a cluster, so that no node
-/// could compare the fence with the write.
+/// Reports an enforced rule whose keys and lock may be in different slots of a cluster: no node could then
+/// check the fence together with the write.
 fn check_slots(reader: &mut Reader<'_>, placed: &Placed) {
     let GuardRule { keys, lock, policy } = &placed.rule;
     let (key_pieces, lock_pieces) = (keys.pieces(), lock.pieces());
-    // The template has no piece that is any byte.
+    // A template has no `Piece::Any`, so equal pieces are equal texts.
     let is_key = key_pieces == lock_pieces;
     let has_same_tag = tag(&key_pieces).is_some() && tag(&key_pieces) == tag(&lock_pieces);
     if *policy == Policy::Enforce && !(is_key || has_same_tag) {
@@ -249,27 +249,27 @@ fn check_slots(reader: &mut Reader<'_>, placed: &Placed) {
     }
 }
 
-/// What is in the braces that make the hash tag of all texts made of these pieces. Returns `None` if
-/// other bytes may be their hash tag.
+/// Returns the pieces of the hash tag that all texts made of `pieces` have. `None` if their hash tags may be
+/// other bytes.
 fn tag(pieces: &[Piece]) -> Option<&[Piece]> {
     let is_byte = |piece: &Piece| matches!(piece, Piece::Byte(_));
     let from = pieces.iter().position(|piece| *piece == Piece::Byte(b'{'))? + 1;
     let length = pieces[from..].iter().position(|piece| *piece == Piece::Byte(b'}'))?;
-    // A star before the braces could take others, and nothing between them is no tag.
+    // A star before the braces could contain braces of its own, and empty braces are no tag.
     let is_certain = pieces[..from].iter().all(is_byte) && length > 0;
     is_certain.then(|| &pieces[from..from + length])
 }
 
-/// Notes rules that match Lockgate's own keys: no lock's own key must need a lock, nor must the
-/// fences kept beside the data. `prefix` is `locks.prefix`, if it is sound.
+/// Reports rules that match Lockgate's own keys: neither a lock's key nor the fences on the data node may
+/// need a lock. `prefix` is `locks.prefix`, if it is sound.
 fn own_keys(reader: &mut Reader<'_>, rules: &[Placed], prefix: Option<&str>) {
     let locks: Vec<_> = rules
         .iter()
         .filter_map(|placed| Some((placed, placed.rule.lock.behind(prefix?))))
         .collect();
     for (placed, lock) in &locks {
-        // Only a literal beginning is refused: behind a capture only such keys cannot be
-        // written.
+        // Only a literal beginning is refused. If a capture makes the beginning, only the keys whose lock
+        // would begin so cannot be written.
         if lock.begins_with(RESERVED) {
             let what = "LOCK refuses keys that begin with 'lockgate:', so nobody could hold it";
             reader.problem(&placed.path("lock"), what);

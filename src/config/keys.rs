@@ -1,20 +1,20 @@
 //! Code generated from the table of keys.
 
-/// Makes a section of the file from the table of its keys. A line such as
+/// Generates a section of the file from a table of its keys. A line such as
 ///
 /// ```text
 /// /// Connections accepted at the same time.
 /// live maxclients: usize = 10_000 => at_least(1, "0 lets nobody in; give at least 1");
 /// ```
 ///
-/// says what SIGHUP does with the key, its type, its default, and behind `=>` the checks of its
-/// value alone.
+/// gives what SIGHUP does with the key, its type, its default and, behind `=>`, the checks of its value by
+/// itself.
 ///
 /// - `live`: a running proxy takes the new value over.
-/// - `fixed`: something was made from the value, so a new one takes a restart or an upgrade.
-/// - `section`: a mapping of keys with a table of its own.
+/// - `fixed`: something was made from the value, so a new one needs a restart or an upgrade.
+/// - `section`: a mapping with a table of its own.
 ///
-/// In the log each key begins with the text behind `at`. Fields under `beside` are no keys.
+/// The text behind `at` is the prefix of the section's keys in the log. Fields under `beside` are not keys.
 macro_rules! keys {
     (
         $(#[$about:meta])*
@@ -44,12 +44,12 @@ macro_rules! keys {
             /// The keys as written, in the order of the annotated file.
             pub(super) const KEYS: &[&str] = &[$(stringify!($key)),*];
 
-            /// Reads all keys that stand in `section`; the others keep what they have.
+            /// Reads the keys that `section` has; the others keep their values.
             pub(super) fn read(&mut self, reader: &mut Reader<'_>, section: &Section<'_>) {
                 $(self.$key.fill(reader, section, stringify!($key));)*
             }
 
-            /// Notes what is wrong with each value by itself.
+            /// Reports what is wrong with each value by itself.
             pub(super) fn check(&self, reader: &mut Reader<'_>, section: &Section<'_>) {
                 $($($(
                     if let Some(what) = $check(&self.$key) {
@@ -58,8 +58,8 @@ macro_rules! keys {
                 )+)?)*
             }
 
-            /// Takes over each key whose value in `read` is different, if `may` agrees. `may`
-            /// gets the key, and whether it can change in a running proxy.
+            /// Takes over each key whose value in `read` differs, if `may` agrees. `may` gets the key and
+            /// whether it can change in a running proxy.
             pub(crate) fn take(
                 &mut self,
                 read: &$name,
@@ -80,7 +80,7 @@ macro_rules! keys {
     };
 }
 
-/// Takes one key over, as `live`, `fixed` or `section` says.
+/// Takes one key over, as its `live`, `fixed` or `section` says.
 macro_rules! take {
     (live, $to:expr, $from:expr, $key:expr, $may:ident) => {
         if $to != $from && $may($key, true) {

@@ -1,7 +1,7 @@
-//! Finds on which line of a YAML text something stands, and which key stands twice.
+//! Finds the line of a key or element in a YAML text, and a key that appears twice.
 //!
-//! The YAML crate tells a position only together with an error. So the text is read once more by
-//! a walk that fails at the place it looks for.
+//! The YAML crate gives a position only with an error. So a second walk over the text fails at the place
+//! that it looks for.
 
 use std::{collections::HashSet, fmt};
 
@@ -14,8 +14,8 @@ pub(super) enum PathStep {
     Index(usize),
 }
 
-/// Writes a path as people do: `locks.nodes[1]`. A URL in the place of a key, for want of the
-/// `-` before it, may hold a password and is not repeated.
+/// Writes a path as people do: `locks.nodes[1]`. A URL may take the place of a key where the `-` before it
+/// is missing; it may hold a password and is not repeated.
 pub(super) fn name(path: &[PathStep]) -> String {
     path.iter().fold(String::new(), |mut all, step| {
         match step {
@@ -34,23 +34,23 @@ pub(super) fn line(text: &str, path: &[PathStep]) -> Option<usize> {
     PathWalk::through(text, Some(path)).map(|(line, _)| line)
 }
 
-/// The line, from 1, and the path of the first key that stands twice in its mapping. The YAML
-/// crate refuses such a file too, but names the line where the mapping begins.
+/// The line, from 1, and the path of the first key that is twice in its mapping. The YAML crate refuses
+/// such a file too, but names the line where the mapping begins.
 ///
-/// Returns `None` also if the text is no YAML: its parser says so.
+/// Returns `None` also if the text is not YAML, which its parser reports.
 pub(super) fn first_duplicate(text: &str) -> Option<(usize, Vec<PathStep>)> {
     PathWalk::through(text, None)
         .filter(|(_, walk)| walk.found_twice)
         .map(|(line, walk)| (line, walk.path))
 }
 
-/// The number of lines, counted as YAML does. An empty line behind the last line end counts too.
+/// The number of lines, as YAML counts them. An empty line behind the last line end counts too.
 pub(super) fn lines(text: &str) -> usize {
     let ends = text.matches(['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}']).count();
     1 + ends - text.matches("\r\n").count()
 }
 
-/// The line on which more than `most` brackets are open. Returns `None` if there is none.
+/// The first line on which more than `most` brackets are open. Returns `None` if there is none.
 pub(super) fn too_deep(text: &str, most: usize) -> Option<usize> {
     let mut depth = 0_usize;
     let at = text.bytes().position(|byte| {
@@ -70,29 +70,29 @@ pub(super) fn indented_by_tab(text: &str, line: usize) -> bool {
     line.chars().take_while(|c| c.is_whitespace()).any(|c| c == '\t')
 }
 
-/// Goes through a text. When the walk fails, `path` leads to the place.
+/// A walk through a text. When it fails, `path` is the place.
 struct PathWalk<'a> {
     path: Vec<PathStep>,
-    /// The path at which the walk fails, or before it where the text has something else. `None`:
-    /// at the first key that stands twice.
+    /// The walk fails at this path, or earlier on it at a value that cannot have the next step. `None`: it fails
+    /// at the first key that is twice in its mapping.
     goal: Option<&'a [PathStep]>,
     found_twice: bool,
 }
 
 impl<'a> PathWalk<'a> {
-    /// The line on which the walk fails. Returns `None` if it does not.
+    /// Walks through `text`. Returns the line on which the walk fails, or `None` if it does not.
     fn through(text: &str, goal: Option<&'a [PathStep]>) -> Option<(usize, PathWalk<'a>)> {
         let mut walk = PathWalk { path: Vec::new(), goal, found_twice: false };
         let error = (&mut walk).deserialize(serde_yaml::Deserializer::from_str(text)).err()?;
         Some((error.location()?.line(), walk))
     }
 
-    /// Whether the value at `path` lies on the way to the goal.
+    /// Whether the value at `path` is on the way to the goal.
     fn leads_on(&self) -> bool {
         self.goal.is_none_or(|goal| goal.starts_with(&self.path))
     }
 
-    /// Fails if this value is the goal, or does not have the next step of the way there.
+    /// Fails if this value is the goal, or of a kind that cannot have the next step to it.
     fn go_on<E: Error>(&self, has: fn(&PathStep) -> bool) -> Result<(), E> {
         match self.goal {
             Some(goal) if !goal.get(self.path.len()).is_some_and(has) => Err(E::custom("here")),
@@ -172,7 +172,7 @@ impl<'de> Visitor<'de> for &mut PathWalk<'_> {
     }
 }
 
-/// Reads a key onto the path. Fails while the key is read, when the line is known.
+/// Reads a key onto the path. A walk that fails at a key fails in here, where the line is known.
 struct PathKey<'w, 'a> {
     walk: &'w mut PathWalk<'a>,
     seen: &'w mut HashSet<String>,

@@ -11,7 +11,7 @@ use super::{
     url::RedisUrl,
 };
 
-/// The keys of a mapping.
+/// The keys of a mapping with `cluster`.
 const KEYS: &[&str] = &[
     "cluster",
     "shards",
@@ -24,9 +24,9 @@ const KEYS: &[&str] = &[
     "sentinel_password",
     "sentinel_tls",
 ];
-/// `shards` where it is left out.
+/// The default of `shards`.
 const SHARDS: usize = 16;
-/// The most shards of a cluster: all seats must go into a marker.
+/// The most shards of a cluster: a marker must have room for all seats.
 const MOST_SHARDS: usize = 128;
 
 /// A Redis Cluster that votes. The vote on a lock is that of the shard that has its slot.
@@ -41,11 +41,11 @@ pub struct LockCluster {
 /// A lock node, or how it is found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LockNode {
-    /// One Redis, as long as the proxy runs.
+    /// One Redis for as long as the proxy runs.
     Fixed(RedisUrl),
-    /// The Redis that a majority of Sentinels names. Whoever is promoted is another voter.
+    /// The master that a majority of Sentinels names. A promoted replica is another node on the same seat.
     Sentinels(SentinelMaster),
-    /// A Redis Cluster, whose shards vote each on the locks of its slots.
+    /// A Redis Cluster. Each of its shards votes on the locks in its slots.
     Cluster(LockCluster),
 }
 
@@ -58,8 +58,7 @@ impl LockNode {
         }
     }
 
-    /// The URL of the Redis with its credentials; of a master that Sentinels name, and of a cluster,
-    /// without its address.
+    /// A URL with the credentials. For a master that Sentinels name, or a cluster, the URL has no address.
     pub(crate) fn login(&self) -> &RedisUrl {
         match self {
             LockNode::Fixed(url) => url,
@@ -68,7 +67,7 @@ impl LockNode {
         }
     }
 
-    /// The URLs in the file: of the Redis, of the Sentinels, or of nodes of the cluster.
+    /// The URLs in the file: those of the Redis, of the Sentinels, or of nodes of the cluster.
     pub(super) fn written(&self) -> &[RedisUrl] {
         match self {
             LockNode::Fixed(url) => std::slice::from_ref(url),
@@ -77,7 +76,7 @@ impl LockNode {
         }
     }
 
-    /// How many Redis servers may vote for it at the same time, each on locks of its own.
+    /// How many Redis servers may vote for this entry at the same time, each on the locks of its own slots.
     pub(crate) fn seats(&self) -> usize {
         match self {
             LockNode::Fixed(_) | LockNode::Sentinels(_) => 1,
@@ -90,7 +89,7 @@ impl LockNode {
         self.login().tls || self.written().iter().any(|url| url.tls)
     }
 
-    /// Whether both are the same voter. `allow_shared_instance`: two databases of one Redis are two.
+    /// Whether both are the same voter. With `allow_shared_instance`, two databases of one Redis are two.
     pub(super) fn is_same(&self, other: &LockNode, allow_shared_instance: bool) -> bool {
         match (self, other) {
             (LockNode::Fixed(a), LockNode::Fixed(b)) => {

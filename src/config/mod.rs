@@ -1,19 +1,19 @@
-//! The configuration: makes one checked [`Config`] of one YAML file.
+//! The configuration: makes one checked [`Config`] from one YAML file.
 //!
-//! Knows nothing of the rest of Lockgate.
+//! It knows nothing of the rest of Lockgate.
 //!
 //! - `settings`: the table of all keys; `keys`: the code generated from it.
-//! - `reader`: values out of parsed YAML, and all problems at once.
-//! - `check`: checks of single values, and of values beside each other.
-//! - `locate`: on which line something stands, and which key stands twice.
+//! - `reader`: reads values from parsed YAML and collects all problems.
+//! - `check`: checks single values, and values against each other.
+//! - `locate`: finds lines, and keys that are there twice.
 //! - `guards`: which writes need which lock; `pattern`: their keys; `template`: the lock's key.
-//! - `adopt`: which keys are locks of existing libraries; `adopt_options`: what becomes of idioms
-//!   that a quorum cannot carry out as they are; `adopt_scripts`: a deployment's own scripts.
+//! - `adopt`: which keys are locks of existing libraries; `adopt_options`: treatment of idioms that a quorum
+//!   cannot carry out as they are; `adopt_scripts`: a deployment's own scripts.
 //! - `data`: the Redis to which commands go, or how it is found.
-//! - `admin`: where the pages for operators are; `peer`: where those of another proxy are.
+//! - `admin`: where the operators' pages are; `peer`: where those of another proxy are.
 //! - `units`, `url`: how durations, sizes and Redis URLs are written.
 //! - `tls`: certificates and keys, and whether they can be used; `certificate`: when they end.
-//! - `file_modes`: which of the files every user of the machine may read or write.
+//! - `file_modes`: files that every user of the machine may read or write.
 
 use std::{
     fs::File,
@@ -73,11 +73,11 @@ use reader::Reader;
 /// The keys of a listener that is written as a mapping.
 const LISTENER_KEYS: &[&str] = &["address", "tls", "proxy_protocol"];
 
-/// The values of `log.level`, from the most severe on. With `off` nothing is written.
+/// The values of `log.level`, the most severe first. `off` writes nothing.
 pub const LOG_LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
-/// What metrics call locks that no pattern of `metrics.keys` matches.
+/// The metric label of locks that no pattern of `metrics.keys` matches.
 pub const OTHER_KEYS: &str = "other";
-/// Tells an operator how a deployment gets other lock nodes, or another prefix.
+/// Advice to an operator: how a deployment gets other lock nodes or another prefix.
 pub const OTHER_NODES: &str = "For other lock nodes: locks.next_nodes, and lockgate nodes (docs/operations.md). \
     For another prefix, or from or to Sentinels or a cluster: stop all proxies, wait for the longest TTL, DEL lockgate:deployment lockgate:copied on all nodes, lockgate init with the \
     new file, start all proxies with it";
@@ -91,19 +91,19 @@ const DEEPEST: usize = 64;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SocketPath(pub PathBuf);
 
-/// An address on which clients are accepted, and how.
+/// An address on which clients are accepted, with its settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listener {
     /// `address`, or the whole entry.
     pub address: SocketAddr,
-    /// `tls`: none means plain TCP.
+    /// `tls`; none means plain TCP.
     pub tls: Option<ServerTls>,
-    /// `proxy_protocol`: a balancer connects here, and names the client of each connection.
+    /// `proxy_protocol`: whether a balancer connects here and names the client of each connection.
     pub proxy_protocol: bool,
 }
 
 impl Listener {
-    /// A listener without TLS, for clients that connect directly.
+    /// Makes a listener without TLS, for clients that connect directly.
     pub fn plain(address: SocketAddr) -> Listener {
         Listener { address, tls: None, proxy_protocol: false }
     }
@@ -135,10 +135,9 @@ impl Config {
         file: &str,
         environment: Environment<'_>,
     ) -> Result<Config, ConfigErrors> {
-        // Some editors begin UTF-8 with a mark, which the YAML crate does not accept before
-        // everything that may come first.
+        // Some editors begin a file with a byte order mark, which the YAML crate does not always accept.
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        // The YAML crate takes time that grows with the square of the nesting's depth.
+        // The YAML crate's time grows with the square of the nesting depth.
         let refused = if text.len() > LONGEST_FILE {
             Some((1, format!("is longer than {LONGEST_FILE} bytes")))
         } else {
@@ -154,8 +153,7 @@ impl Config {
         }
         let value = serde_yaml::from_str(text).map_err(|error| {
             let line = error.location().map_or(1, |location| location.line());
-            // If the last line has no end, the YAML crate places the end of the file on the
-            // next.
+            // If the last line has no line end, the YAML crate puts the end of the file on the next line.
             let line = line.min(locate::lines(text));
             let mut what = error.to_string();
             if locate::indented_by_tab(text, line) {
@@ -186,23 +184,23 @@ impl Config {
 /// Treatment of a connection whose session lock is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnLost {
-    /// Answers the next command with `-LOCKLOST`, and forwards neither that command nor those
-    /// already behind it. In RESP3 a push tells of the loss too.
+    /// Answers the next command with `-LOCKLOST`, and forwards neither that command nor those already behind
+    /// it. In RESP3 the client also gets a push.
     Error,
     /// Closes the connection.
     Close,
-    /// Tells by a push alone in RESP3, otherwise as [`OnLost::Error`].
+    /// In RESP3 sends only a push; in RESP2 acts as [`OnLost::Error`].
     Push,
-    /// Tells by a push in RESP3, otherwise not at all.
+    /// In RESP3 sends a push; in RESP2 does not report the loss.
     Ignore,
 }
 
-/// How proxies hear of releases through each other.
+/// How a proxy learns of releases through other proxies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LockNotify {
-    /// By a message to all that wait.
+    /// By a message to all proxies with waiters.
     PubSub,
-    /// By an entry of a stream for one of those that wait. Of one cluster alone.
+    /// By a stream entry for one proxy with waiters. Only where a Redis Cluster is the only lock node.
     Stream,
 }
 

@@ -1,17 +1,17 @@
-//! Patterns of the keys that a guard is for: Redis globs whose stars capture.
+//! Patterns for the keys of guards and adopt rules: Redis globs whose stars capture.
 
 use smallvec::SmallVec;
 
 use crate::glob::{self, Budget, Element};
 
-/// A Redis glob pattern (`*`, `?`, `[abc]`, `[^abc]`, `[a-z]`, `\x`) whose `*`s capture. Several
-/// `*`s in a row are one, as they are to Redis.
+/// A Redis glob pattern (`*`, `?`, `[abc]`, `[^abc]`, `[a-z]`, `\x`) whose `*`s capture. As in Redis, several
+/// `*`s in a row are one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern {
     text: String,
-    /// The bytes with which every matching text begins.
+    /// The literal bytes with which every matching text begins.
     prefix: Vec<u8>,
-    /// Where in `text` the rest of the pattern begins.
+    /// The offset in `text` of the rest of the pattern.
     rest: usize,
     stars: usize,
 }
@@ -53,8 +53,8 @@ impl Pattern {
         }
     }
 
-    /// The bytes that each `*` took, from the left. Returns `None` if `text` does not match. The
-    /// first takes as little as possible, then the second, and so on: every proxy agrees.
+    /// Returns the bytes that each `*` took, from the left, or `None` if `text` does not match. The first star
+    /// takes as little as possible, then the second, and so on, so that all proxies agree.
     pub fn captures<'t>(&self, text: &'t [u8]) -> Option<SmallVec<[&'t [u8]; 4]>> {
         self.captures_within(text, &mut Budget::of(usize::MAX)).flatten()
     }
@@ -81,8 +81,7 @@ impl Pattern {
         }
         let a: Vec<_> = Element::all(self.text.as_bytes()).collect();
         let b: Vec<_> = Element::all(other.text.as_bytes()).collect();
-        // `row[j]`: whether some text takes the first `i` elements of `a` and the first `j` of
-        // `b`.
+        // `row[j]`: whether some text matches the first `i` elements of `a` and the first `j` of `b`.
         let mut row = vec![false; b.len() + 1];
         for i in 0..=a.len() {
             // `row[j - 1]` as it was for `i - 1`.
@@ -106,7 +105,7 @@ impl Pattern {
         row[b.len()]
     }
 
-    /// The texts before and behind the star, if there is one and nothing else but text.
+    /// The texts before and behind the star, if the pattern is one star and literal text.
     pub(super) fn around_star(&self) -> Option<(Vec<u8>, Vec<u8>)> {
         let mut texts = (Vec::new(), Vec::new());
         let mut stars = 0;
@@ -121,7 +120,7 @@ impl Pattern {
         (stars == 1).then_some(texts)
     }
 
-    /// The pieces of every matching text.
+    /// The pieces that make every matching text.
     pub(super) fn pieces(&self) -> Vec<Piece> {
         let mut stars = 0;
         let piece = |element: Element<'_>| match element {
@@ -135,8 +134,7 @@ impl Pattern {
         Element::all(self.text.as_bytes()).map(piece).collect()
     }
 
-    /// A text that matches, with `filler` for each star. Returns `None` if there is none: a class can
-    /// be empty.
+    /// Returns a text that matches, with `filler` for each star. `None` if no text does: a class can be empty.
     pub(crate) fn example(&self, filler: &str) -> Option<Vec<u8>> {
         let mut text = Vec::new();
         for element in Element::all(self.text.as_bytes()) {
@@ -148,8 +146,7 @@ impl Pattern {
         Some(text)
     }
 
-    /// Whether every matching text begins with `text`, as far as the pattern's literal beginning
-    /// tells.
+    /// Whether the pattern's literal beginning shows that every matching text begins with `text`.
     pub(super) fn begins_with(&self, text: &str) -> bool {
         self.prefix.starts_with(text.as_bytes())
     }
@@ -159,19 +156,19 @@ impl Pattern {
     }
 }
 
-/// A piece of all texts that a pattern matches, or a template makes.
+/// A piece of the texts that a pattern matches or a template makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Piece {
     /// This byte.
     Byte(u8),
-    /// What the star of this number took, from 1.
+    /// What the star of this number takes, from 1.
     Star(usize),
-    /// Another byte.
+    /// One byte of a set: `?` or a class.
     Any,
 }
 
-/// Whether a text can pass `element` while the other pattern stays before `other`: `element` is
-/// a star that takes nothing, or `other` is one that takes its byte too.
+/// Whether a text can pass `element` while the other pattern stays at `other`: `element` is a star that takes
+/// nothing, or `other` is a star that takes the byte too.
 fn passes(element: Element<'_>, other: Option<&Element<'_>>) -> bool {
     match (element, other) {
         (Element::Star, _) => true,
@@ -180,7 +177,7 @@ fn passes(element: Element<'_>, other: Option<&Element<'_>>) -> bool {
     }
 }
 
-/// Whether both elements can take one and the same byte. A class can be empty.
+/// Whether both elements can take the same byte. A class can be empty.
 fn meet(a: Element<'_>, b: Element<'_>) -> bool {
     match (a, b) {
         (Element::Literal(byte), other) | (other, Element::Literal(byte)) => other.has(byte),

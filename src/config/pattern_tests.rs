@@ -1,4 +1,4 @@
-//! Patterns against every way to match, which is slow and plain.
+//! Compares patterns with a slow, plain search through every way to match.
 
 use std::sync::LazyLock;
 
@@ -11,10 +11,10 @@ const FRAGMENTS: &[&str] = &[
     "a", "b", "*", "*", "**", "?", "[ab]", "[^a]", "[a-c]", "[c-b]", "[]", "[^]", "[^", "[b",
     "\\*", "\\a", "[*\\]]", "-", "\\",
 ];
-/// The fragments that are never more than one element: all but the last, which changes the
-/// meaning of what follows.
+/// The fragments that are never more than one element: all but the last, which changes the meaning of what
+/// follows it.
 const ELEMENTS: &[&str] = FRAGMENTS.split_at(FRAGMENTS.len() - 1).0;
-/// All bytes that the fragments tell apart, and one that is in none of them.
+/// The bytes that the fragments tell apart, and one that is in none of them.
 const ALPHABET: &[u8] = b"abcd*]-\\[^?";
 
 fn pattern(among: &'static [&'static str], most: usize) -> impl Strategy<Value = Pattern> {
@@ -27,7 +27,7 @@ fn text(length: usize) -> impl Strategy<Value = Vec<u8>> {
     proptest::collection::vec(proptest::sample::select(&ALPHABET[..5]), 0..=length)
 }
 
-/// All captures that are possible, by trying everything; the least for the first star first.
+/// Every possible list of captures, by trying everything; the shortest for the first star first.
 fn every_way<'t>(elements: &[Element<'_>], text: &'t [u8]) -> Vec<Vec<&'t [u8]>> {
     match (elements, text) {
         ([], []) => vec![vec![]],
@@ -109,8 +109,8 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) })]
 
-    /// With three elements each, the shortest text that both match has at most four
-    /// bytes: two for each pattern beside its star.
+    /// With three elements each, the shortest text that both match has at most four bytes: two for each
+    /// pattern beside its star.
     #[test]
     fn patterns_overlap_where_a_text_matches_both(one in pattern(ELEMENTS, 3), other in pattern(ELEMENTS, 3)) {
         static TEXTS: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| texts(4));

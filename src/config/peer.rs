@@ -10,11 +10,11 @@ use super::{
     url::host_and_port,
 };
 
-/// The port of a URL that names none, as that of `admin`.
+/// The default port, as that of `admin`.
 const ADMIN_PORT: u16 = 9380;
-/// How it is written, for errors.
+/// The form of a URL, for errors.
 const WRITTEN: &str = "http://host:port";
-/// The longest name that DNS has.
+/// The longest DNS name.
 pub(super) const LONGEST_HOST: usize = 253;
 
 /// Another proxy's admin address.
@@ -26,7 +26,7 @@ pub struct PeerUrl {
 }
 
 impl PeerUrl {
-    /// Its name or address, without brackets.
+    /// The host's name or address, without brackets.
     pub(crate) fn host(&self) -> &str {
         &self.host
     }
@@ -50,7 +50,7 @@ impl fmt::Display for PeerUrl {
     }
 }
 
-/// Reads a URL. Errors never repeat it: somebody may have written a password into it.
+/// Reads a URL. Errors never repeat it: it may hold a password.
 impl FromStr for PeerUrl {
     type Err = String;
 

@@ -1,4 +1,4 @@
-//! Reads values out of parsed YAML and collects everything that is wrong.
+//! Reads values from parsed YAML and collects everything that is wrong.
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -13,10 +13,10 @@ use super::{
     url::RedisUrl,
 };
 
-/// How alike (0 to 1) a known key must be to be suggested for an unknown one.
+/// How similar (0 to 1) a known key must be to be suggested for an unknown one.
 const ALIKE: f64 = 0.75;
-/// The most problems of one file that are reported. To find the line of each, the file is read
-/// once more: with thousands (another program's file, say) it would take minutes.
+/// The most problems that are reported of one file. Finding each one's line reads the file again: thousands
+/// (say, of another program's file) would take minutes.
 const MOST_PROBLEMS: usize = 100;
 
 /// Looks a variable up in the environment.
@@ -28,11 +28,11 @@ pub(super) struct Reader<'a> {
     pub(super) file: &'a str,
     pub(super) environment: Environment<'a>,
     problems: Vec<Problem>,
-    /// Whether there are more problems than those.
+    /// Whether there are more problems than `problems` has.
     more: bool,
 }
 
-/// A mapping and the way to it.
+/// A mapping and its path in the file.
 pub(super) struct Section<'v> {
     mapping: Option<&'v Mapping>,
     path: Vec<PathStep>,
@@ -57,20 +57,20 @@ impl<'a> Reader<'a> {
         Err(ConfigErrors { file: self.file.to_owned(), problems: self.problems })
     }
 
-    /// Notes that something is wrong at `path`.
+    /// Adds a problem at `path`.
     pub(super) fn problem(&mut self, path: &[PathStep], what: impl Into<String>) {
         if self.problems.len() >= MOST_PROBLEMS {
             self.more = true;
             return;
         }
-        // A missing key has the line of the section that it is missing from.
+        // A missing key gets the line of its section.
         let line = (0..=path.len()).rev().find_map(|end| locate::line(self.text, &path[..end]));
         let key = locate::name(path);
         self.problems.push(Problem { line: line.unwrap_or(1), key, what: what.into() });
     }
 
-    /// Whether nothing is wrong so far with `keys`, nor inside them. A value that could not be
-    /// read kept its default: no other value must be measured against it.
+    /// Whether nothing is wrong so far at `keys` or inside them. A value that could not be read kept its
+    /// default, and no other value may be checked against it.
     pub(super) fn sound(&self, section: &Section<'_>, keys: &[&str]) -> bool {
         keys.iter().all(|key| {
             let name = locate::name(&section.path(key));
@@ -88,7 +88,7 @@ impl<'a> Reader<'a> {
         self.mapping(value, Vec::new(), known)
     }
 
-    /// The mapping under `key`, in which only `known` keys may be.
+    /// Returns the mapping under `key`, which may have only `known` keys.
     pub(super) fn section<'v>(
         &mut self,
         parent: &Section<'v>,
@@ -102,7 +102,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A mapping that stands at `path`, in which only `known` keys may be.
+    /// Returns the mapping at `path`, which may have only `known` keys.
     pub(super) fn mapping<'v>(
         &mut self,
         value: &'v Value,
@@ -141,7 +141,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads the `tls` of a listener and tries its files.
+    /// Reads the `tls` of a listener and loads its files.
     fn server_tls(&mut self, section: &Section<'_>) -> Option<ServerTls> {
         let before = self.problems.len();
         let (mut cert, mut key, mut ca, mut auth) = (None, None, None, None);
@@ -176,7 +176,7 @@ impl<'a> Reader<'a> {
         Some(tls)
     }
 
-    /// Notes what is wrong with the files of a `tls` section.
+    /// Adds the problems of the files of a `tls` section.
     pub(super) fn tls_problems(&mut self, section: &Section<'_>, problems: Vec<TlsProblem>) {
         for TlsProblem { key, what } in problems {
             self.problem(&section.path(key), what);
@@ -195,8 +195,7 @@ impl<'a> Reader<'a> {
                 None
             }
             Err(Wrong::Told) => None,
-            // The message shows the value as the file has it: what ${NAME} became may be a
-            // secret.
+            // The message shows the value as in the file: what ${NAME} stands for may be a secret.
             Err(Wrong::Wanted(wanted)) => {
                 self.problem(path, format!("{} where {wanted} is wanted", shown(value)));
                 None
@@ -204,10 +203,10 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Replaces each `${NAME}` by the environment's value, and `$$` by a dollar sign. Done after
-    /// parsing, so that no value can change the structure.
+    /// Replaces each `${NAME}` by the environment's value, and `$$` by a dollar sign. This comes after parsing,
+    /// so that no value can change the structure.
     fn expand(&self, value: &Value) -> Result<Value, String> {
-        // The YAML crate would read the value as if the tag were not there.
+        // The YAML crate would ignore the tag.
         if let Value::Tagged(_) = value {
             return Err("a tag (!…) has no meaning here; leave it out".into());
         }
@@ -241,7 +240,7 @@ impl<'v> Section<'v> {
         self.mapping?.get(key)
     }
 
-    /// The mapping under `key`; an empty one if there is none.
+    /// The mapping under `key`; an empty section if there is none.
     pub(super) fn inside(&self, key: &str) -> Section<'v> {
         let mapping = match self.get(key) {
             Some(Value::Mapping(mapping)) => Some(mapping),
@@ -294,12 +293,11 @@ pub(super) enum Wrong {
     Wanted(&'static str),
     /// The whole message; must not repeat the value.
     Because(String),
-    /// The problems inside the value have been noted.
+    /// The problems inside the value have been reported.
     Told,
 }
 
-/// Fills itself from the value under a key of its own. Keeps its value if the key is left out or
-/// wrong.
+/// A value that fills itself from a key of its section. It stays as it is if the key is left out or wrong.
 pub(super) trait Fill {
     fn fill(&mut self, reader: &mut Reader<'_>, parent: &Section<'_>, key: &str);
 }
@@ -324,7 +322,7 @@ impl Fill for ClientTls {
 pub(super) trait FromYaml: Sized {
     fn read(reader: &mut Reader<'_>, value: &Value, path: &[PathStep]) -> Result<Self, Wrong>;
 
-    /// Reads an element of a list, which stands for several where the type has a form for that.
+    /// Reads an element of a list. It may stand for several values, if the type has such a form.
     fn read_several(
         reader: &mut Reader<'_>,
         value: &Value,
@@ -343,7 +341,7 @@ impl<T: FromYaml> FromYaml for Several<T> {
     }
 }
 
-/// The value in the file, for an error. A URL may hold a password, so it is not shown.
+/// Shows the value in the file, for an error. A URL may hold a password, so it is not shown.
 pub(super) fn shown(value: &Value) -> String {
     match value {
         Value::String(text) if text.contains("://") => "a URL".into(),
@@ -438,7 +436,7 @@ impl FromYaml for f64 {
 
 impl FromYaml for bool {
     fn read(_: &mut Reader<'_>, value: &Value, _: &[PathStep]) -> Result<bool, Wrong> {
-        // A value from ${NAME} is text, and so are redis.conf's words.
+        // A value from ${NAME} is text, and so are redis.conf's yes and no.
         let text = || match value.as_str() {
             Some("true" | "yes") => Some(true),
             Some("false" | "no") => Some(false),
@@ -462,7 +460,7 @@ impl FromYaml for Option<PathBuf> {
     }
 }
 
-/// Where a Unix socket is, or `off`.
+/// The path of a Unix socket, or `off`.
 impl FromYaml for Option<SocketPath> {
     fn read(_: &mut Reader<'_>, value: &Value, _: &[PathStep]) -> Result<Self, Wrong> {
         match value {
@@ -482,7 +480,7 @@ impl FromYaml for Option<String> {
     }
 }
 
-/// The values of tls-auth-clients in redis.conf. YAML has other words for yes and no too.
+/// The values of tls-auth-clients in redis.conf, and YAML's `true` and `false`.
 impl FromYaml for Option<AuthClients> {
     fn read(_: &mut Reader<'_>, value: &Value, _: &[PathStep]) -> Result<Self, Wrong> {
         match value {
@@ -501,8 +499,8 @@ impl FromYaml for Option<AuthClients> {
 /// Most ports of one range in `listen`.
 const MOST_PORTS: u16 = 1000;
 
-/// Reads `host:first-last`: the address of the first port, and the last port. Returns `None` if the
-/// text has not that form.
+/// Reads `host:first-last` as the address with the first port, and the last port. Returns `None` for any
+/// other text.
 fn port_range(text: &str) -> Option<(SocketAddr, u16)> {
     let (first, last) = text.rsplit_once('-')?;
     Some((first.parse().ok()?, last.parse().ok()?))
@@ -521,7 +519,7 @@ fn addresses((first, last): (SocketAddr, u16)) -> Result<impl Iterator<Item = So
 
 /// An address, or a mapping with more settings.
 ///
-/// `127.0.0.1:7100-7105` stands for the listeners at six ports.
+/// `127.0.0.1:7100-7105` stands for six listeners.
 impl FromYaml for Listener {
     fn read_several(
         reader: &mut Reader<'_>,
@@ -602,7 +600,7 @@ impl FromYaml for RedisUrl {
     }
 }
 
-/// A list; a single element counts as a list of one.
+/// A list. A single element counts as a list of one.
 impl<T: FromYaml> FromYaml for Vec<T> {
     fn read(reader: &mut Reader<'_>, value: &Value, path: &[PathStep]) -> Result<Vec<T>, Wrong> {
         let Value::Sequence(elements) = value else {

@@ -1,8 +1,8 @@
-//! Every key, in the order of the annotated file: type, default, checks, and whether it can
-//! change in a running proxy.
+//! Every key, in the order of the annotated file: type, default, checks, and whether it can change in a
+//! running proxy.
 //!
-//! `live` keys are read when a connection begins, or are numbers that can be exchanged. From
-//! `fixed` keys something was made: sockets, connections to Redis, threads, locks.
+//! `live` keys are read when a connection begins, or are numbers that can be replaced. From `fixed` keys
+//! something was made: sockets, connections to Redis, threads, locks.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -33,26 +33,26 @@ const HOUR: u64 = 60 * 60;
 const KB: usize = 1024;
 
 keys! {
-    /// Everything that can be configured, checked and with its defaults filled in.
+    /// The whole configuration, checked and with its defaults filled in.
     #[derive(Debug, Clone, PartialEq)]
     pub struct Config at "" {
-        /// Where clients are accepted.
+        /// The addresses on which clients are accepted.
         fixed listen: Vec<Listener> =
             vec![Listener::plain(SocketAddr::from((Ipv4Addr::LOCALHOST, 6380)))];
-        /// Whether `listen` may leave loopback although the data node asks for no password.
+        /// Whether `listen` may go beyond loopback although the data node asks for no password.
         fixed allow_open: bool = false;
-        /// Where the status page, `/metrics`, `/healthz` and `/readyz` are, who may do something there,
-        /// and where those of the other proxies are.
+        /// The address of the status page, `/metrics`, `/healthz` and `/readyz`, the token that allows
+        /// changes there, and the addresses of the other proxies' pages.
         fixed admin: AdminConfig = AdminConfig::default();
         /// The Redis to which every forwarded command goes, or how it is found.
         fixed data: DataConfig = DataConfig::Fixed(RedisUrl::local(6379)) => without_database;
         /// Whether connections to the data node begin with a PROXY header.
         fixed send_proxy_protocol: bool = false;
-        /// How a data node at `rediss://` is trusted. Changes of the files are followed.
+        /// How a data node at `rediss://` is trusted. Changed files are read again.
         fixed tls: ClientTls = ClientTls::default();
         /// How long connecting to the data node may take.
         live connect_timeout: Duration = secs(5) => longer_than_zero;
-        /// Idle time before a peer is probed, on both sides.
+        /// Idle time before a connection is probed, on both sides.
         live tcp_keepalive: Duration = secs(60)
             => keepalive, at_least(secs(1), "must be at least 1s");
         /// Connections accepted at the same time.
@@ -61,34 +61,31 @@ keys! {
         live max_clients_per_address: usize = 0;
         /// Connections accepted from one address in a second; 0 for no limit.
         live max_connect_rate: usize = 0;
-        /// How long a new client may say nothing; none with `off`.
+        /// How long a new client may send nothing; none with `off`.
         live first_byte_timeout: Option<Duration> = None => if_given(longer_than_zero);
-        /// Threads that serve clients; none with `auto`: one for each core.
+        /// Threads that serve clients; none with `auto`, which is one for each core.
         fixed io_threads: Option<usize> = None => if_given(threads);
-        /// Bytes of replies held for a client that does not read while one of its commands waits for
-        /// them. All clients together may have twice as much beyond 1 MB each.
+        /// Bytes of replies held for a client that does not read while one of its commands waits for them. All
+        /// clients together may have twice as much beyond 1 MB each.
         live barrier_buffer: usize = 64 * 1024 * KB => at_least(KB, "must be at least 1kb");
-        /// How long clients are still let in after SIGTERM, while /readyz says that no new ones
-        /// should come.
+        /// How long clients are still accepted after SIGTERM, while /readyz already says that none should come.
         live shutdown_delay: Duration = Duration::ZERO;
         /// How long commands in flight may take after `shutdown_delay`.
         live shutdown_grace: Duration = secs(10);
-        /// Socket at which a process that takes over asks for the listening sockets; none with
-        /// `off`.
+        /// The socket at which a process that takes over asks for the listening sockets; none with `off`.
         fixed upgrade_socket: Option<SocketPath> = None => if_given(short_path);
-        /// How long connections may stay with a process that another has replaced; none with
-        /// `off`: as long as they like.
+        /// How long connections may stay with a replaced process; none with `off`, which is without limit.
         live upgrade_grace: Option<Duration> = Some(secs(HOUR));
         /// The log: how much is written, and in which format.
         section log: LogConfig = LogConfig::default();
-        /// What /metrics has beside what it always has.
+        /// What /metrics has in addition.
         section metrics: MetricsConfig = MetricsConfig::default();
         /// The lock nodes and the limits of locks.
         section locks: LocksConfig = LocksConfig::default();
         /// The guards: which writes need which lock. All proxies before one data node need the
         /// same ones.
         fixed guards: GuardsConfig = GuardsConfig::default();
-        /// On which keys lock idioms of existing libraries are looked at.
+        /// The keys on which lock idioms of existing libraries are recognised.
         fixed adopt: AdoptConfig = AdoptConfig::default();
     }
 }
@@ -110,7 +107,7 @@ keys! {
     /// The `metrics:` section.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct MetricsConfig at "metrics." {
-        /// Patterns of keys of locks, by which waiting and holding are told apart.
+        /// Patterns of locks' keys; each has its own metrics of waiting and holding.
         fixed keys: Vec<String> = Vec::new() => few_patterns;
     }
 }
@@ -121,25 +118,23 @@ keys! {
     pub struct LocksConfig at "locks." {
         /// The independent Redis masters that vote: 1, 3, 5, 7, …
         fixed nodes: Vec<LockNode> = vec![RedisUrl::local(6379).into()];
-        /// The lock nodes that are to take the place of `nodes`, or have; none: they stay.
+        /// The lock nodes that are to replace `nodes`, or have already. Empty: `nodes` stay.
         live next_nodes: Vec<LockNode> = Vec::new();
-        /// How nodes at `rediss://` are trusted; if left out, as the data node.
+        /// How nodes at `rediss://` are trusted; if left out, like the data node.
         fixed tls: ClientTls = ClientTls::default();
-        /// Prefix that makes a key on the lock nodes of a client's key.
+        /// The prefix that turns a client's key into a key on the lock nodes.
         fixed prefix: String = "lock:".into() => not_reserved;
-        /// TTL where a command may leave it out. Session locks have it too, and are renewed
-        /// every third of it: a shorter one would live on the promptness of every machine
-        /// involved.
+        /// The TTL where a command may leave it out. Session locks have it too, and are renewed every third of
+        /// it: with less than 100 ms they would depend on every machine being prompt.
         live default_ttl: Duration = secs(10) => at_least(millis(100), "must be at least 100ms");
-        /// The longest TTL a client may ask for. Other proxies and quarantined nodes count on
-        /// it.
+        /// The longest TTL that a client may ask for. Other proxies and quarantined nodes rely on it.
         fixed max_ttl: Duration = secs(60) => at_least(millis(10), "must be at least 10ms");
         /// How long one node may take to vote.
         fixed node_timeout: Duration = millis(50) => longer_than_zero;
-        /// A connection with requests in flight is dropped after this long without an arriving
-        /// byte. Also the connection's keepalive.
+        /// How long a connection with requests in flight may receive nothing before it is dropped. Also the
+        /// connection's keepalive.
         fixed node_silence: Duration = secs(2) => keepalive;
-        /// Operations under way on one node before an acquire is refused.
+        /// Operations in flight on one node before an acquire is refused.
         fixed node_queue: usize = 4096 => at_least(1, "0 refuses every lock; give at least 1");
         /// The share of the TTL set aside for clock drift.
         fixed drift_factor: f64 = 0.01 => below_half;
@@ -157,32 +152,30 @@ keys! {
         live max_wait: Duration = secs(60) => longer_than_zero;
         /// Clients in the queue of one lock.
         live max_waiters: usize = 100 => at_least(1, "0 lets nobody wait; give at least 1");
-        /// How often in a row a lock may pass between clients of this proxy before other proxies
-        /// have their turn.
+        /// How often in a row a lock may pass between clients of this proxy before other proxies get a turn.
         live max_handovers: usize = 16;
-        /// How proxies hear of releases through each other.
+        /// How a proxy learns of releases through other proxies.
         fixed notify: LockNotify = LockNotify::PubSub;
         /// The longest that a session lock may be held; none with `off`.
         fixed max_hold: Option<Duration> = None;
         /// Treatment of a connection whose session lock is lost.
         live on_lost: OnLost = OnLost::Error;
-        /// Treatment of session locks whose client hangs up; none: by listener,
-        /// [`OnDisconnect::Expire`] behind a balancer.
+        /// Treatment of session locks whose client hangs up. None: [`OnDisconnect::Expire`] at a listener
+        /// behind a balancer, [`OnDisconnect::Release`] at others.
         live on_disconnect: Option<OnDisconnect> = None;
-        /// Whether a restarted node votes only once all locks that it may have forgotten have
-        /// run out.
+        /// Whether a restarted node votes only once all locks that it may have forgotten have run out.
         fixed quarantine: bool = true;
         /// Whether several nodes may be one instance.
         fixed allow_shared_instance: bool = false;
     }
     beside {
-        /// Whether the file has no `nodes`.
+        /// Whether the file leaves out `nodes`.
         nodes_left_out: bool = true;
     }
 }
 
 impl LocksConfig {
-    /// How many lock nodes are listed in either place.
+    /// How many lock nodes both lists have together.
     pub(crate) fn listed(&self) -> usize {
         self.nodes.len() + self.next_nodes.len()
     }
@@ -192,7 +185,7 @@ impl LocksConfig {
         [("nodes", &self.nodes), ("next_nodes", &self.next_nodes)]
     }
 
-    /// The configuration once `next_nodes` have taken the place of `nodes`. Returns `None` if there are none.
+    /// The configuration with `next_nodes` in the place of `nodes`. Returns `None` if there are none.
     pub(crate) fn next(&self) -> Option<LocksConfig> {
         let nodes = Some(self.next_nodes.clone()).filter(|nodes| !nodes.is_empty())?;
         Some(LocksConfig { nodes, next_nodes: Vec::new(), ..self.clone() })

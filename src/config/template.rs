@@ -1,12 +1,11 @@
-//! The name of the lock that a guard asks for: a key with places for the pattern's captures.
+//! The lock's key in a guard or adopt rule: a text with places for the pattern's captures.
 
 use super::pattern::{Pattern, Piece, escape};
 
 /// A lock's key in which `{1}` stands for the bytes that the pattern's first `*` took.
 ///
-/// Other braces stand for themselves if each has its partner, so Redis's hash tags are written
-/// as ever: `{user}`, and `{{1}}` around a capture. `\x` is x, as in patterns: `\{1}` is no
-/// capture.
+/// Other braces stand for themselves if they are paired, so Redis's hash tags are written as usual: `{user}`,
+/// and `{{1}}` around a capture. As in patterns, `\x` is x: `\{1}` is no capture.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Template {
     text: String,
@@ -24,16 +23,16 @@ impl Template {
     /// Reads a template.
     ///
     /// # Errors
-    /// Says what is wrong, without repeating the text.
+    /// What is wrong, without the text.
     pub fn new(text: &str) -> Result<Template, String> {
         let mut parts = Vec::new();
         let mut literal = String::new();
-        // Open braces that need a partner, and open ones behind a '\' that may have one.
+        // Open braces that need a partner, and those behind a '\', which may have one.
         let (mut open, mut escaped) = (0_usize, 0_usize);
         let mut rest = text;
         while let Some(c) = rest.chars().next() {
             if let Some((number, behind)) = braced_number(rest) {
-                // `{01}` and `{}` are likelier slips than hash tags.
+                // `{01}` and `{}` are more likely slips than hash tags.
                 let number = number.parse().ok().filter(|n| *n > 0 && !number.starts_with('0'));
                 let number = number.ok_or(
                     "braces around a number take the pattern's stars, from {1}; write '\\{' for \
@@ -82,8 +81,7 @@ impl Template {
         &self.text
     }
 
-    /// Appends the key to `out`. `captures` are those of the pattern; a missing one is left
-    /// empty.
+    /// Appends the key to `out`. `captures` are the pattern's; a missing one is empty.
     pub fn fill(&self, captures: &[&[u8]], out: &mut Vec<u8>) {
         for part in &self.parts {
             match part {
@@ -95,7 +93,7 @@ impl Template {
         }
     }
 
-    /// The pieces of every key that the template makes.
+    /// The pieces that make every key of the template.
     pub(super) fn pieces(&self) -> Vec<Piece> {
         let mut pieces = Vec::new();
         for part in &self.parts {
@@ -107,7 +105,7 @@ impl Template {
         pieces
     }
 
-    /// The texts before and behind the first capture, if that is all that the template has.
+    /// The texts before and behind `{1}`, if the template has that capture once and no other.
     pub(super) fn around_one(&self) -> Option<(&str, &str)> {
         match &self.parts[..] {
             [Part::Capture(1)] => Some(("", "")),
@@ -134,7 +132,7 @@ impl Template {
         self.behind("")
     }
 
-    /// [`Template::as_pattern`] with a text before it.
+    /// [`Template::as_pattern`] behind a prefix.
     pub(super) fn behind(&self, prefix: &str) -> Pattern {
         let part = |part: &Part| match part {
             Part::Literal(text) => escape(text),
@@ -145,8 +143,8 @@ impl Template {
     }
 }
 
-/// Splits `{1}…` or `{}…` into the digits, if any, and the text behind the brace. Returns `None`
-/// if the text does not begin so.
+/// Splits `{1}…` or `{}…` into the digits, if any, and the text behind the brace. Returns `None` if the text
+/// does not begin like that.
 fn braced_number(text: &str) -> Option<(&str, &str)> {
     let (number, behind) = text.strip_prefix('{')?.split_once('}')?;
     number.bytes().all(|byte| byte.is_ascii_digit()).then_some((number, behind))

@@ -1,4 +1,4 @@
-//! The configuration by example: what is read, what is refused and where.
+//! Examples of the configuration: what is read, and what is refused at which line.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ fn the_annotated_file_says_every_key_and_every_default() {
         adopt_scripts::SCRIPT_KEYS,
     ];
     for key in sections.concat() {
-        // Keys without a default stand in a comment.
+        // Keys without a default are in a comment.
         let stands =
             |line: &str| line.trim_start_matches([' ', '#', '-']).starts_with(&format!("{key}:"));
         assert!(ANNOTATED.lines().any(stands), "{key} is not in config/lockgate.yaml");
@@ -199,7 +199,7 @@ fn the_rule_that_is_wrong_is_named_with_its_line_in_either_form() {
             assert!(error.starts_with(expected), "{error} does not begin with {expected}");
         }
     }
-    // No other value is measured against one that could not be read.
+    // No other value is checked against one that could not be read.
     let errors = errors("{guards: [{keys: 'lock:*', lock: '{1}'}], locks: {prefix: 5}}");
     assert_eq!(errors.len(), 1, "{errors:?}");
 }

@@ -1,7 +1,7 @@
-//! The files that TLS needs: certificates, keys and CAs, and what is wrong with them.
+//! Reads the files that TLS needs (certificates, keys and CAs) and reports what is wrong with them.
 //!
-//! Knows nothing of connections. The files are read when the configuration is checked, so that a
-//! missing or broken one is reported with its line, and again whenever they change.
+//! It knows nothing of connections. The files are read when the configuration is checked, so that a missing
+//! or broken one is reported with its line, and again whenever they change.
 
 use std::{
     fmt, io,
@@ -24,7 +24,7 @@ pub(super) const CLIENT_KEYS: &[&str] = &["ca_cert_file", "cert_file", "key_file
 /// `tls` of a listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerTls {
-    /// `cert_file`: the certificate shown to clients, and those between it and its CA.
+    /// `cert_file`: the certificate shown to clients, and the intermediate ones up to its CA.
     pub cert_file: PathBuf,
     /// `key_file`: the certificate's private key.
     pub key_file: PathBuf,
@@ -39,7 +39,7 @@ pub struct ServerTls {
 pub enum AuthClients {
     /// Refuses a client without a certificate.
     Yes,
-    /// Lets a client in without a certificate, but not with a bad one.
+    /// Accepts a client without a certificate, but not with a bad one.
     Optional,
     /// Asks for no certificate.
     No,
@@ -48,14 +48,14 @@ pub enum AuthClients {
 /// `tls`: how servers at `rediss://` are trusted, and which certificate they are shown.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ClientTls {
-    /// `ca_cert_file`: the CAs that must have signed the servers' certificates; none: those that
-    /// the system trusts.
+    /// `ca_cert_file`: the CAs that must have signed the servers' certificates. None: those that the system
+    /// trusts.
     pub ca_cert_file: Option<PathBuf>,
     /// `cert_file`: the certificate shown to servers that ask for one.
     pub cert_file: Option<PathBuf>,
     /// `key_file`: the certificate's private key.
     pub key_file: Option<PathBuf>,
-    /// `server_name`: the name that the servers' certificates must be for; none: the URL's host.
+    /// `server_name`: the name that the servers' certificates must be for. None: the URL's host.
     pub server_name: Option<String>,
 }
 
@@ -111,7 +111,7 @@ impl ServerTls {
         let mut config =
             builder.with_single_cert(chain, key).map_err(|error| key_problem(&error))?;
         if self.auth_clients != AuthClients::No {
-            // A resumed session shows no certificate again: it would outlive its certificate.
+            // A resumed session does not show the certificate again, and could outlive it.
             config.session_storage = Arc::new(NoServerSessionStorage {});
             config.send_tls13_tickets = 0;
         }
@@ -176,14 +176,14 @@ impl ClientTls {
     }
 }
 
-/// `name` as a certificate may have it. Returns `None` if no certificate can.
+/// `name` as a certificate may have it. Returns `None` if no certificate can be for it.
 pub(crate) fn server_name(name: &str) -> Option<ServerName<'static>> {
-    // A zone, as in fe80::1%eth0, is this machine's own affair.
+    // A zone, as in fe80::1%eth0, matters only on this machine.
     let name = name.split('%').next().unwrap_or(name);
     ServerName::try_from(name.to_owned()).ok()
 }
 
-/// Reads several files and keeps what is wrong with each.
+/// A reader of several files that collects what is wrong with each.
 #[derive(Default)]
 struct FileReader {
     problems: Vec<TlsProblem>,
@@ -214,7 +214,7 @@ impl FileReader {
     }
 }
 
-/// The system's words for `error`, without their number.
+/// The system's text for `error`, without its number.
 fn words(error: &io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or_default().to_owned()
@@ -224,7 +224,7 @@ fn problem(key: &'static str, error: impl fmt::Display) -> Vec<TlsProblem> {
     vec![TlsProblem { key, what: error.to_string() }]
 }
 
-/// Says which of the two files is at fault.
+/// Reports the one of the two files that is at fault.
 fn key_problem(error: &rustls::Error) -> Vec<TlsProblem> {
     match error {
         rustls::Error::InconsistentKeys(_) => problem("key_file", "is not the key of cert_file"),
@@ -242,7 +242,7 @@ fn provider() -> Arc<CryptoProvider> {
 /// Reads the certificates of a file.
 ///
 /// # Errors
-/// If there is none, or one is damaged.
+/// If there is no certificate, or a damaged one.
 pub(super) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     match all {
@@ -271,7 +271,7 @@ fn authorities(pem: &[u8]) -> Result<RootCertStore, String> {
 /// if there are none.
 fn system_authorities() -> Option<RootCertStore> {
     let mut roots = RootCertStore::empty();
-    // A certificate that cannot be parsed is left out, as everywhere else on the system.
+    // A certificate that cannot be parsed is left out, as other programs do.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     (!roots.is_empty()).then_some(roots)
 }

@@ -1,4 +1,4 @@
-//! Durations and sizes as people write them.
+//! Reads durations and sizes as people write them.
 
 use std::time::Duration;
 
@@ -22,15 +22,14 @@ const MEMORY: [(&str, u64); 7] = [
     ("gb", 1024 * 1024 * 1024),
 ];
 
-/// Reads `50ms`, `10s`, `7d`. Returns `None` if `text` is no duration, or has no unit.
+/// Reads `50ms`, `10s`, `7d`. Returns `None` if `text` is not a duration or has no unit.
 pub fn duration(text: &str) -> Option<Duration> {
     let (number, unit) = parts(text)?;
     let (_, micros) = TIME.iter().find(|(name, _)| *name == unit)?;
     Some(Duration::from_micros(number.checked_mul(*micros)?))
 }
 
-/// Reads `512`, `64kb`, `1mb`; a number without a unit is in bytes. Returns `None` if `text` is
-/// no size.
+/// Reads `512`, `64kb`, `1mb`; a number without a unit is in bytes. Returns `None` if `text` is not a size.
 pub(super) fn size(text: &str) -> Option<usize> {
     let (number, unit) = parts(text)?;
     let bytes = match unit.to_ascii_lowercase().as_str() {

@@ -11,12 +11,12 @@ use percent_encoding::percent_decode_str;
 
 use super::tls;
 
-/// The port of a URL that names none.
+/// The default port.
 const DEFAULT_PORT: u16 = 6379;
 /// The forms of a URL, for errors.
 const FORMS: &str = "redis[s]://[user:password@]host[:port][/db] or unix:///path[?db=n]";
 
-/// Where a Redis listens.
+/// The address at which a Redis listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Endpoint {
     /// Host name or address, and port.
@@ -30,7 +30,7 @@ pub enum Endpoint {
     Unix(PathBuf),
 }
 
-/// A Redis to connect to and as whom.
+/// A Redis to connect to, with the credentials.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RedisUrl {
     /// Where the Redis listens.
@@ -43,8 +43,8 @@ pub struct RedisUrl {
     pub password: Option<String>,
     /// Database for SELECT.
     pub db: u32,
-    /// The address that the host's name was found to lead to; none: it is looked up for each
-    /// connection. No part of the text.
+    /// The address to which the host's name was resolved. None: each connection resolves it. Not part of the
+    /// text.
     pub(crate) found: Option<SocketAddr>,
 }
 
@@ -56,7 +56,7 @@ impl RedisUrl {
     }
 }
 
-/// Reads a URL. Errors never repeat it, as it may hold a password.
+/// Reads a URL. Errors never repeat it: it may hold a password.
 impl FromStr for RedisUrl {
     type Err = String;
 
@@ -104,7 +104,7 @@ fn tcp(rest: &str) -> Result<RedisUrl, String> {
     Ok(RedisUrl { endpoint, tls: false, username, password, db, found: None })
 }
 
-/// Reads a host and a port, which is `default` if there is none. Errors say to write `forms`.
+/// Reads a host and a port, by default `default`. Errors name `forms` as what to write.
 pub(super) fn host_and_port(
     place: &str,
     default: u16,

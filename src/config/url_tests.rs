@@ -1,4 +1,4 @@
-//! URLs in every form, and that a refused one is not repeated.
+//! Checks that URLs of every form are read, and that no error repeats a refused one.
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use proptest::prelude::*;
@@ -60,7 +60,7 @@ proptest! {
     }
 }
 
-/// `encoded`, except that a path begins with a plain slash.
+/// [`encoded`], but with a plain slash at the beginning.
 fn path_encoded(path: &str) -> String {
     format!("/{}", encoded(&path[1..]))
 }

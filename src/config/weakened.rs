@@ -1,5 +1,5 @@
-//! Settings that weaken a promise, in one table: `check` notes them, `doctor` finds them, a proxy that
-//! starts warns of them, and /readyz has a line for each. None is silent.
+//! The table of settings that weaken a promise. None is silent: `check` notes them, `doctor` finds them, a
+//! starting proxy warns of them, and /readyz has a line for each.
 
 use std::time::Duration;
 
@@ -8,15 +8,16 @@ use super::{
     UnknownPolicy,
 };
 
-/// A shorter `fence_ttl` may end while a late holder still means to write.
+/// The shortest `fence_ttl` that is not reported. A shorter one may end while a late holder still means to
+/// write.
 const SHORT_FENCE_TTL: Duration = Duration::from_secs(24 * 60 * 60);
-/// A permission that was taken away should not count for longer.
+/// The longest `authorize_cache` that is not reported. A revoked permission should not count for longer.
 const LONG_AUTHORIZE_CACHE: Duration = Duration::from_secs(60);
 
-/// Tells where a setting weakens a promise, with what comes of it; none: it does not.
+/// Returns a line for each way in which a setting weakens a promise, with the consequence.
 type Weakness = fn(&Config) -> Vec<String>;
 
-/// All of them.
+/// All weaknesses.
 const TABLE: &[Weakness] = &[
     |config| {
         told(!config.locks.quarantine, "locks.quarantine is no", || {
@@ -112,7 +113,7 @@ const TABLE: &[Weakness] = &[
 ];
 
 impl Config {
-    /// What weakens a promise: a line for each setting, with what comes of it.
+    /// Returns a line for each setting that weakens a promise, with the consequence.
     pub fn weakened(&self) -> Vec<String> {
         TABLE.iter().flat_map(|weakness| weakness(self)).collect()
     }
@@ -122,7 +123,7 @@ fn told(is_so: bool, setting: &str, comes_of_it: impl Fn() -> String) -> Vec<Str
     if is_so { vec![format!("{setting}: {}", comes_of_it())] } else { Vec::new() }
 }
 
-/// What the options of adopt rules say whose commands the proxy answers.
+/// Returns the lines that `says` gives for the adopt rules whose commands the proxy answers.
 fn of_rules(config: &Config, says: impl Fn(&AdoptRule) -> Option<String>) -> Vec<String> {
     let answered = config.adopt.rules.iter().filter(|rule| rule.mode != AdoptMode::Audit);
     let told = answered.filter_map(|rule| {

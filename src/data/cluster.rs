@@ -1,7 +1,7 @@
 //! Follows a Redis Cluster: asks its nodes who they are, and gives each a front.
 //!
-//! All nodes are asked for CLUSTER NODES, every [`LOOK_EVERY`] and at once when a session has seen a
-//! redirection. A front leads to the same node, by its id, wherever that is.
+//! Asks all nodes for CLUSTER NODES every [`LOOK_EVERY`], and at once when a session has seen a redirection. A front
+//! leads to the same node, by its id, wherever that is.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -38,20 +38,20 @@ use crate::{
 
 /// How often each node is asked.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// Least time between two looks, whoever wants one.
+/// Least time between two looks, however often one is wanted.
 const GAP: Duration = Duration::from_millis(100);
 /// Pause while no node has answered yet.
 const RETRY: Duration = Duration::from_millis(300);
-/// Most faults that are told; more are counted.
+/// Most faults that are told; all are counted.
 const MOST_TROUBLES: usize = 20;
 
-/// A front and its node, as one process tells another.
+/// A front and its node, as a process hands them over to its successor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FrontOfNode {
     pub(crate) front: SocketAddr,
     /// The id of the node to which it leads.
     pub(crate) node: String,
-    /// For how long the cluster has had no such node; `None`: it has one.
+    /// For how long the cluster has had no such node; `None` if it has one.
     pub(crate) gone_for: Option<Duration>,
 }
 
@@ -61,9 +61,9 @@ pub(super) struct ClusterWatch {
     connector: Connector,
     /// Addresses of the fronts.
     listen: Vec<SocketAddr>,
-    /// Whether no client must be led past the proxy, whatever nodes announce: guards are enforced.
+    /// Whether clients must not be led past the proxy, whatever nodes announce: guards are enforced.
     keeps_clients: bool,
-    /// Fronts with their nodes, as another process had them, and when it told that.
+    /// Fronts with their nodes that another process handed over, and when it did.
     taken_over: (Vec<FrontOfNode>, Instant),
     /// Fronts with the ids of their nodes, and since when the cluster has no such node.
     led: Mutex<Vec<(SocketAddr, String, Option<Instant>)>>,
@@ -71,10 +71,10 @@ pub(super) struct ClusterWatch {
     any: watch::Sender<Option<Arc<Tenure>>>,
     /// The node of each front.
     fronts: Vec<watch::Sender<Option<Arc<Tenure>>>>,
-    /// How often the node of each front was seen with slots that it had not before.
+    /// How often the node of each front may have gained slots.
     gains: Vec<AtomicU64>,
     pub(super) table: Arc<ArcSwap<FrontTable>>,
-    /// Whether the nodes have been heard of.
+    /// Whether a look has found the nodes.
     pub(super) known: watch::Sender<bool>,
     troubles: Mutex<Vec<ClusterTrouble>>,
     /// A line about how many nodes and fronts there are.
@@ -84,16 +84,16 @@ pub(super) struct ClusterWatch {
     pub(super) metrics: Arc<ClusterMetrics>,
 }
 
-/// What the looks know from one to the next.
+/// What one look leaves for the next.
 struct ClusterMemory {
     fronts: Fronts,
     /// The nodes of the last look that found any.
     nodes: Vec<ClusterNode>,
-    /// Where each node, by its id, is reached.
+    /// Where each node is reached, by its id.
     reached: HashMap<String, RedisUrl>,
-    /// Ids of nodes that have answered once.
+    /// Ids of nodes that have answered at least once.
     answered: HashSet<String>,
-    /// Connections that are still open, by the address.
+    /// Connections that are still open, by address.
     connections: HashMap<String, Connection>,
 }
 
@@ -123,17 +123,17 @@ impl ClusterWatch {
         }
     }
 
-    /// Has no client be led past the proxy, whatever nodes announce.
+    /// Keeps clients from being led past the proxy, whatever nodes announce.
     pub(super) fn keeping_clients_here(self) -> ClusterWatch {
         ClusterWatch { keeps_clients: true, ..self }
     }
 
-    /// Begins with the fronts as another process had them.
+    /// Begins with the fronts that another process handed over.
     pub(super) fn taking_over(self, taken_over: Vec<FrontOfNode>) -> ClusterWatch {
         ClusterWatch { taken_over: (taken_over, Instant::now()), ..self }
     }
 
-    /// The fronts that have a node.
+    /// Returns the fronts that lead to a node, or did before the node was gone.
     pub(super) fn led(&self) -> Vec<FrontOfNode> {
         let led = self.led.lock();
         let told = |(front, node, gone): &(SocketAddr, String, Option<Instant>)| FrontOfNode {
@@ -144,7 +144,7 @@ impl ClusterWatch {
         led.iter().map(told).collect()
     }
 
-    /// The fronts before the first look: which are kept for nodes, and which lead to one already.
+    /// Returns the fronts before the first look: those kept for a node, and those that lead to one already.
     fn first_fronts(&self) -> Fronts {
         let mut fronts = Fronts::new(self.listen.len());
         for (id, port) in &self.config.fronts {
@@ -166,38 +166,38 @@ impl ClusterWatch {
         self.any.subscribe()
     }
 
-    /// Follows the node of a front; of a number that is no front's, nobody.
+    /// Follows the node of a front; there is none if the number is no front's.
     pub(super) fn front(&self, index: usize) -> watch::Receiver<Option<Arc<Tenure>>> {
         let front = self.fronts.get(index).map(watch::Sender::subscribe);
         front.unwrap_or_else(|| watch::channel(None).1)
     }
 
-    /// How often the node of a front was seen with slots that it had not before.
+    /// Returns how often the node of a front may have gained slots.
     pub(super) fn gains(&self, index: usize) -> u64 {
         self.gains.get(index).map_or(0, |gains| gains.load(Ordering::Acquire))
     }
 
-    /// All nodes that have a front.
+    /// Returns all nodes that have a front.
     pub(super) fn all(&self) -> Vec<Arc<Tenure>> {
         self.fronts.iter().filter_map(|front| front.borrow().clone()).collect()
     }
 
-    /// How replies that name nodes are changed; `None`: they are not.
+    /// Returns the host under which replies name the fronts, or `None` if replies are not changed.
     pub(super) fn host(&self, reached: IpAddr) -> Option<String> {
         match &self.config.announce {
-            // Only what nodes announce that is no front's is left out.
+            // Nodes announce fronts themselves: replies only lose addresses that are no front's.
             Announce::Nodes => self.keeps_clients.then(String::new),
             Announce::Host(host) => Some(host.clone()),
             Announce::Reached => Some(reached.to_canonical().to_string()),
         }
     }
 
-    /// What is wrong.
+    /// Returns what is wrong.
     pub(super) fn troubles(&self) -> Vec<ClusterTrouble> {
         self.troubles.lock().clone()
     }
 
-    /// A line about how many nodes and fronts there are.
+    /// Returns a line about how many nodes and fronts there are.
     pub(super) fn summary(&self) -> String {
         self.summary.lock().clone()
     }
@@ -231,7 +231,7 @@ impl ClusterWatch {
         }
         let mut answers = ask_all(&urls, &self.connector, &mut memory.connections).await;
         let mut troubles = drop_foreign(&mut answers, &memory.nodes);
-        // Nodes that only the others name, so that already the first look finds all.
+        // Nodes that only other nodes name are asked too, so that the first look finds all.
         let mut more: Vec<RedisUrl> =
             agreed(&answers).iter().filter_map(|node| self.announced(node)).collect();
         more.retain(|url| !urls.contains(url));
@@ -246,17 +246,17 @@ impl ClusterWatch {
         let kept: HashSet<String> = memory.reached.values().map(ToString::to_string).collect();
         memory.connections.retain(|url, _| kept.contains(url));
         self.tell(troubles, memory);
-        // Whoever waits for a node knows then what is wrong.
+        // Comes last: a task that waits for a node then finds what is wrong.
         self.choose_any(&answers);
     }
 
-    /// The address that a node announces; `None` if there is none, or it is that of a front.
+    /// Returns the address that a node announces, or `None` if it announces none or that of a front.
     fn announced(&self, node: &ClusterNode) -> Option<RedisUrl> {
         let is_usable = !node.host.is_empty() && self.own_front(node).is_none();
         is_usable.then(|| self.config.at(&node.host, node.port))
     }
 
-    /// The front whose address a node announces, if it certainly is a front's.
+    /// Returns the front whose address a node announces, if the address is certainly a front's.
     fn own_front(&self, node: &ClusterNode) -> Option<usize> {
         let index = self.listen.iter().position(|front| front.port() == node.port)?;
         let front = self.listen[index].ip().to_canonical();
@@ -274,7 +274,7 @@ impl ClusterWatch {
         (is_front || is_announced).then_some(index)
     }
 
-    /// The front that a node announces, as far as can be told.
+    /// Returns the front that a node announces, as far as can be told.
     fn wanted_front(&self, node: &ClusterNode) -> Option<usize> {
         self.own_front(node).or_else(|| {
             let by_port = || self.listen.iter().position(|front| front.port() == node.port);
@@ -342,7 +342,8 @@ impl ClusterWatch {
                 let what = format!("{} is down, say the others", name(node));
                 troubles.push(ClusterTrouble::new(ClusterFault::Down, what));
             }
-            // A port may be mapped to another, but then the node would announce that one.
+            // By its port alone: the host may be any name that leads to the fronts. A front that is announced with a
+            // mapped port is not recognised.
             if self.config.announce == Announce::Nodes
                 && front.is_some_and(|front| self.listen[front].port() != node.port)
             {
@@ -363,7 +364,7 @@ impl ClusterWatch {
             let hosts = [&*node.host, node.hostname.as_deref().unwrap_or_default()];
             table.add(&node.id, &hosts, node.port, shown);
         }
-        // A client that is told of a front finds its node there.
+        // Comes before the table: a client that is told of a front finds its node there.
         for (index, front) in self.fronts.iter().enumerate() {
             let url = memory.fronts.node(index).and_then(|id| memory.reached.get(id));
             self.lead(index, front, url);
@@ -413,7 +414,7 @@ impl ClusterWatch {
         if answered.contains(&node.id)
             && let Some(Err(error)) = reached.get(&node.id).and_then(told)
         {
-            // Where the others know that it is down, that is told.
+            // A node that the others know to be down is reported as that.
             return if node.has_failed { Ok(()) } else { Err(error.clone()) };
         }
         let Some(announced) = announced else {
@@ -429,12 +430,12 @@ impl ClusterWatch {
             Some(Ok(_)) => format!("{announced} is another node"),
             None => format!("{announced} was not asked"),
         };
-        // A node of another id there is no node of this cluster: nobody is led to it.
+        // If another node answers at that address, the front leads nowhere rather than to it.
         if !matches!(error, Some(Ok(_))) {
             reached.entry(node.id.clone()).or_insert(announced);
         }
         match node.has_failed {
-            // The other nodes know, and their clients do not come here.
+            // The other nodes know it, and send no clients here.
             true => Ok(()),
             false => {
                 let what = format!("{} cannot be reached where it announces: {what}", name(node));
@@ -443,7 +444,7 @@ impl ClusterWatch {
         }
     }
 
-    /// Leads a front to the node at `url`. Sessions on another one end.
+    /// Leads a front to the node at `url`. Sessions on another node end.
     fn lead(
         &self,
         index: usize,
@@ -478,7 +479,7 @@ impl ClusterWatch {
         Arc::new(Tenure::new(url.clone(), self.wanted.clone(), self.metrics.doubts.clone()))
     }
 
-    /// Keeps or chooses the node that the proxy's own questions go to.
+    /// Keeps or chooses the node for the proxy's own questions.
     fn choose_any(&self, answers: &[ClusterAnswer]) {
         let now = self.any.borrow().clone();
         let alive =
@@ -495,7 +496,7 @@ impl ClusterWatch {
         }
     }
 
-    /// Notes what is wrong, with a line in the log for what is new.
+    /// Notes what is wrong, and logs what is new.
     fn tell(&self, mut troubles: Vec<ClusterTrouble>, memory: &ClusterMemory) {
         troubles.dedup();
         self.metrics.count(&troubles, memory.nodes.len());
@@ -518,13 +519,13 @@ impl ClusterWatch {
     }
 }
 
-/// A node as it is told: by its address, and the beginning of its id.
+/// Returns what operators are told of a node: its address, and the beginning of its id.
 fn name(node: &ClusterNode) -> String {
     let id: String = node.id.chars().take(8).collect();
     format!("the node {}:{} ({id})", node.host, node.port)
 }
 
-/// Whether an address is one of this machine's: only then can a socket have it.
+/// Whether an address is one of this machine's: a socket can bind to no other.
 fn is_of_this_machine(host: IpAddr) -> bool {
     host.is_loopback() || UdpSocket::bind((host, 0)).is_ok()
 }

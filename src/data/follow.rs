@@ -1,5 +1,5 @@
-//! Follows the data node from one Redis to the next: asks the Sentinels or looks the name up, asks
-//! each Redis for its ROLE, and ends the tenure of one that is not the data node any more.
+//! Follows the data node from one Redis to the next: asks the Sentinels or looks the name up, asks each Redis for its
+//! ROLE, and ends the tenure of a Redis that is no longer the data node.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -26,14 +26,14 @@ use crate::{
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Pause between two looks while there is no data node.
 pub(super) const RETRY: Duration = Duration::from_millis(200);
-/// Least time between two looks, whoever wants one.
+/// Least time between two looks, however often one is wanted.
 const GAP: Duration = Duration::from_millis(50);
 /// How long looking a name up may take: the system asks a second server after five seconds.
 const LOOKUP_LIMIT: Duration = Duration::from_secs(8);
 /// Most addresses of one name that are tried.
 const MOST_ADDRESSES: usize = 16;
 
-/// Who says which Redis is the data node.
+/// What decides which Redis is the data node.
 pub(super) enum Authority {
     /// A majority of these Sentinels.
     Sentinels(Sentinels, SentinelMaster),
@@ -41,15 +41,15 @@ pub(super) enum Authority {
     Name(RedisUrl),
 }
 
-/// What is known of a data node that is followed.
+/// What is known of a followed data node.
 pub(super) struct Following {
-    /// As the configuration calls it.
+    /// Its name in the configuration.
     pub(super) name: String,
     pub(super) authority: Authority,
     pub(super) connector: Connector,
     /// The Redis that is the data node now.
     pub(super) tenure: watch::Sender<Option<Arc<Tenure>>>,
-    /// Reason why there is no data node, or why it does not answer; `None` if it answers.
+    /// Why there is no data node, or why it does not answer; `None` if it answers.
     pub(super) problem: Mutex<Option<String>>,
     /// Notified when a look is wanted now.
     pub(super) wanted: Arc<Notify>,
@@ -67,7 +67,7 @@ impl Following {
         loop {
             tokio::select! {
                 () = self.look(&mut asker) => {}
-                // A Redis that is not the data node any more need not answer first.
+                // No need to wait for the answer of a Redis that is no longer the data node.
                 () = changed(&mut changes) => continue,
             }
             sleep(GAP).await;
@@ -87,7 +87,7 @@ impl Following {
             if let Some(other) = self.named().filter(|url| *url != tenure.url) {
                 self.end(tenure, SwitchReason::Sentinels, &sentinels_name(&other));
             } else {
-                // Before the name is looked up, which may take long.
+                // Asked before the name is looked up, which may take long.
                 match ask(asker, &tenure.url, &self.connector).await {
                     Ok(Role::Master) => *self.problem.lock() = None,
                     Ok(Role::Replica | Role::Other) => {
@@ -109,7 +109,7 @@ impl Following {
         }
     }
 
-    /// Makes the first Redis the data node that is led to and says that it is a master.
+    /// Makes a data node of the first Redis in `found` that calls itself a master.
     async fn find(&self, found: Result<Vec<RedisUrl>, String>, asker: &mut Option<RoleAsker>) {
         let mut problem = String::new();
         match found {
@@ -138,14 +138,14 @@ impl Following {
         self.ask_again();
     }
 
-    /// Has the Sentinels asked again, as what they say does not lead to a master.
+    /// Has the Sentinels asked again, as their answer leads to no master.
     fn ask_again(&self) {
         if let Authority::Sentinels(sentinels, _) = &self.authority {
             sentinels.ask_now();
         }
     }
 
-    /// The Redis that may be the data node, best first; at least one.
+    /// Returns each Redis that may be the data node, best first; at least one.
     async fn candidates(&self) -> Result<Vec<RedisUrl>, String> {
         match &self.authority {
             Authority::Sentinels(sentinels, _) => match self.named() {
@@ -158,7 +158,7 @@ impl Following {
         }
     }
 
-    /// The Redis that a majority of the Sentinels has named last, if there are Sentinels.
+    /// Returns the Redis that a majority of the Sentinels last named, if there are Sentinels.
     fn named(&self) -> Option<RedisUrl> {
         let Authority::Sentinels(sentinels, master) = &self.authority else { return None };
         let address = sentinels.named()?.address;
@@ -190,7 +190,7 @@ impl Following {
         );
         self.metrics.switched(reason);
         *self.problem.lock() = Some(format!("{} is not the data node any more: {why}", tenure.url));
-        // First nobody may find it any more, and then who found it ends.
+        // In this order: once the sessions on it end, no new one may find it.
         self.tenure.send_replace(None);
         tenure.finish();
     }
@@ -206,7 +206,7 @@ async fn changed<T>(changes: &mut Option<watch::Receiver<T>>) {
     }
 }
 
-/// Asks the Redis at `url`, over the connection of the time before if it is the same one.
+/// Asks the Redis at `url`, over the previous connection if that leads to the same one.
 async fn ask(
     asker: &mut Option<RoleAsker>,
     url: &RedisUrl,
@@ -218,7 +218,7 @@ async fn ask(
     asker.get_or_insert_with(|| RoleAsker::new(url.clone(), connector)).ask().await
 }
 
-/// The URL once for each address to which its name leads.
+/// Returns the URL once for each address of its name.
 pub(super) async fn addresses(url: &RedisUrl) -> io::Result<Vec<RedisUrl>> {
     let Endpoint::Tcp { host, port } = &url.endpoint else { return Ok(vec![url.clone()]) };
     let looking = lookup_host((host.as_str(), *port));

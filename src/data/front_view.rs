@@ -14,12 +14,12 @@ use crate::{
     resp::name::Topology,
 };
 
-/// Puts fronts into the replies to one client.
+/// The view of the cluster for one client: puts fronts into its replies.
 pub(crate) struct FrontView {
     pub(super) table: Arc<ArcSwap<FrontTable>>,
     /// The host of all fronts, as this client knows them.
     pub(super) host: String,
-    /// The client's listener speaks TLS.
+    /// Whether the client's listener speaks TLS.
     pub(super) tls: bool,
     /// The host of the node behind the client's front.
     pub(super) asked: String,
@@ -29,7 +29,7 @@ pub(crate) struct FrontView {
 }
 
 impl FrontView {
-    /// Shows these nodes, with fronts at `host`.
+    /// Makes a view of these nodes, with fronts at `host`.
     #[cfg(test)]
     pub(crate) fn of(table: FrontTable, host: &str) -> FrontView {
         FrontView {
@@ -42,13 +42,13 @@ impl FrontView {
         }
     }
 
-    /// Whether a client that speaks as replicas do may be one: nodes announce fronts, so that their
-    /// replicas are led to them.
+    /// Whether a client that behaves like a replica may be one: where nodes announce fronts, their replicas are led
+    /// to them.
     pub(crate) fn may_lead_replicas(&self) -> bool {
         self.table.load().has_fronts_announced()
     }
 
-    /// The line to tell in place of an error that may be a redirection; `None`: the error itself.
+    /// Returns the line to send in place of an error that may be a redirection, or `None` to send the error itself.
     pub(crate) fn redirect(&self, line: &[u8]) -> Option<Vec<u8>> {
         match self.face(&self.table.load()).redirect(line) {
             Redirected::AsItIs => None,
@@ -65,13 +65,13 @@ impl FrontView {
         }
     }
 
-    /// The reply to tell in place of one about the cluster; `None`: the reply itself.
+    /// Returns the reply to send in place of one about the cluster, or `None` to send the reply itself.
     pub(crate) fn topology(&self, reply: &[u8], kind: Topology) -> Option<Vec<u8>> {
         self.face(&self.table.load()).topology(reply, kind)
     }
 
-    /// The reply to tell in place of EXEC's, in which the elements with these indexes are about the
-    /// cluster; `None`: the reply itself.
+    /// Returns the reply to send in place of EXEC's, whose elements with these indexes are about the cluster, or
+    /// `None` to send the reply itself.
     pub(crate) fn exec(&self, reply: &[u8], asked: &[(usize, Topology)]) -> Option<Vec<u8>> {
         self.face(&self.table.load()).exec(reply, asked)
     }

@@ -8,14 +8,13 @@ use crate::{
 };
 
 labels! {
-    /// Why a Redis is not the data node any more; the label `reason` of
-    /// `lockgate_data_switches_total`.
+    /// Why a Redis is no longer the data node; the label `reason` of `lockgate_data_switches_total`.
     pub(super) enum SwitchReason {
-        /// A majority of the Sentinels names another.
+        /// A majority of the Sentinels names another one.
         Sentinels = "sentinels",
-        /// The Redis says that it is no master.
+        /// The Redis says that it is not a master.
         Replica = "replica",
-        /// The name leads to another, which says that it is a master.
+        /// The name leads to another Redis, which says that it is a master.
         Name = "name",
     }
 }
@@ -42,7 +41,7 @@ pub(super) fn describe() {
     );
 }
 
-/// Handles of a data node that is followed.
+/// Handles of a followed data node.
 pub(super) struct FollowMetrics {
     /// By [`SwitchReason`].
     switches: Vec<Counter>,

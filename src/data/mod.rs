@@ -1,15 +1,14 @@
 //! The data node: which Redis it is now, and the way to it.
 //!
-//! A data node at one address is that Redis for as long as the proxy runs, and nothing here asks it
-//! anything. One that Sentinels name, or that is behind a name whose address changes, is followed:
-//! while a Redis is the data node it has a [`Tenure`], and with that all sessions on it end. Of a Redis
-//! Cluster each node has a front, which is a data node of its own: [`DataNode::front`].
+//! A data node at one address is that Redis for as long as the proxy runs, and nothing here asks it anything. One
+//! that Sentinels name, or that is behind a name whose address changes, is followed: a Redis has a [`Tenure`] while
+//! it is the data node, and all sessions on it end with the tenure. Each node of a Redis Cluster has a front, which
+//! is a data node of its own: [`DataNode::front`].
 //!
 //! - `tenure`: one Redis for as long as it is the data node.
 //! - `follow`: from one to the next. `role`: whether a Redis is a master, in its own words.
-//! - `cluster`: which node is behind which front. `front_view`: how a client there is shown the
-//!   others.
-//! - `metrics`: counters of all. [`write_refusals`]: whether it takes writes.
+//! - `cluster`: which node is behind which front. `front_view`: how a client there is shown the others.
+//! - `metrics`: counters of all. [`write_refusals`]: whether it accepts writes.
 
 mod cluster;
 mod follow;
@@ -56,7 +55,7 @@ pub(crate) fn describe() {
 
 /// The Redis to which clients' commands go, whichever it is now.
 pub(crate) struct DataNode {
-    /// As the configuration calls it.
+    /// Its name in the configuration.
     name: String,
     connector: Connector,
     /// The Redis that it is now.
@@ -64,47 +63,46 @@ pub(crate) struct DataNode {
     way: DataWay,
 }
 
-/// How it is known which Redis the data node is.
+/// How the proxy knows which Redis the data node is.
 enum DataWay {
     /// It is always the same; the sender only keeps the channel open.
     Fixed(Arc<Tenure>, #[allow(dead_code, reason = "kept")] watch::Sender<Option<Arc<Tenure>>>),
     /// It is followed.
     Followed(Arc<Following>, #[allow(dead_code, reason = "aborted with it")] AbortOnDropHandle<()>),
-    /// It is a cluster: any node that answers, for the proxy's own questions.
+    /// It is a cluster. The proxy's own questions go to any node that answers.
     Cluster(
         Arc<ClusterWatch>,
         #[allow(dead_code, reason = "aborted with it")] AbortOnDropHandle<()>,
     ),
-    /// It is the node of a cluster that is behind a front.
+    /// It is the cluster node behind a front.
     Front(Arc<ClusterWatch>, usize),
 }
 
 /// A client's connection to the data node.
 pub(crate) struct DataStream {
     pub(crate) stream: Stream,
-    /// The tenure with which the session must end. `None`: it never ends.
+    /// The tenure with which the session must end. `None` if it never ends.
     pub(crate) tenure: Option<Arc<Tenure>>,
 }
 
-/// The connector for the data node of a configuration.
+/// Makes the connector for the data node of a configuration.
 pub(crate) fn connector(config: &Config) -> Connector {
     let url = RedisUrl { tls: config.data.uses_tls(), ..config.data.login().clone() };
     Connector::start("data", &config.tls, &[url]).sending_header(config.send_proxy_protocol)
 }
 
-/// The connector for Sentinels.
+/// Makes the connector for Sentinels.
 pub(crate) fn sentinel_connector(tls: &ClientTls, sentinels: &[RedisUrl]) -> Connector {
     Connector::start("sentinel", tls, sentinels)
 }
 
 impl DataNode {
-    /// Begins to follow the data node, if it can change, in the current runtime.
+    /// Starts the data node in the current runtime, and follows it if it can change.
     pub(crate) fn start(config: &Config) -> Arc<DataNode> {
         DataNode::take_over(config, Vec::new())
     }
 
-    /// Begins to follow the data node, if it can change, in the current runtime. `fronts`: the fronts of
-    /// a cluster as another process had them.
+    /// Like [`DataNode::start`], with a cluster's fronts as the previous process had them.
     pub(crate) fn take_over(config: &Config, fronts: Vec<FrontOfNode>) -> Arc<DataNode> {
         let (name, connector) = (config.data.to_string(), connector(config));
         let authority = match &config.data {
@@ -144,7 +142,7 @@ impl DataNode {
         Arc::new(DataNode { name, connector, tenure, way: DataWay::Followed(following, task) })
     }
 
-    /// The way to make connections of the proxy's own.
+    /// Returns the connector for the proxy's own connections.
     pub(crate) fn connector(&self) -> &Connector {
         &self.connector
     }
@@ -154,8 +152,7 @@ impl DataNode {
         !matches!(self.way, DataWay::Fixed(..))
     }
 
-    /// The data node of clients that come to the listener with this number: of a cluster, the node
-    /// behind that front.
+    /// Returns the data node for clients of the listener with this number: of a cluster, the node behind that front.
     pub(crate) fn front(self: &Arc<DataNode>, index: usize) -> Arc<DataNode> {
         let DataWay::Cluster(watch, _) = &self.way else { return self.clone() };
         Arc::new(DataNode {
@@ -166,18 +163,18 @@ impl DataNode {
         })
     }
 
-    /// The number of the front; 0 if this is none.
+    /// Returns the number of the front, or 0 if this is none.
     pub(crate) fn number(&self) -> usize {
         if let DataWay::Front(_, index) = &self.way { *index } else { 0 }
     }
 
-    /// How often the node behind a front was seen with slots that it had not before.
+    /// Returns how often the node behind the front may have gained slots.
     pub(crate) fn gains(&self) -> u64 {
         if let DataWay::Front(watch, index) = &self.way { watch.gains(*index) } else { 0 }
     }
 
-    /// How a client is shown the cluster that came to `reached` and is connected to `node`. Returns
-    /// `None` if no reply is changed.
+    /// Returns how a client that connected to `reached`, and is connected to `node`, is shown the cluster. Returns
+    /// `None` if its replies are not changed.
     pub(crate) fn view(&self, reached: IpAddr, tls: bool, node: &Tenure) -> Option<Arc<FrontView>> {
         let DataWay::Front(watch, _) = &self.way else { return None };
         let host = watch.host(reached)?;
@@ -195,7 +192,7 @@ impl DataNode {
         }))
     }
 
-    /// Each Redis to which clients are led now.
+    /// Returns each Redis to which clients are led now.
     pub(crate) fn all(&self) -> Vec<Arc<Tenure>> {
         match &self.way {
             DataWay::Cluster(watch, _) => watch.all(),
@@ -203,8 +200,7 @@ impl DataNode {
         }
     }
 
-    /// What is wrong with the cluster, and a line about how large it is. Returns `None` if it is no
-    /// cluster.
+    /// Returns a line about the cluster's size, and what is wrong with it. Returns `None` if it is no cluster.
     pub(crate) fn cluster(&self) -> Option<(String, Vec<ClusterTrouble>)> {
         match &self.way {
             DataWay::Cluster(watch, _) => Some((watch.summary(), watch.troubles())),
@@ -212,19 +208,18 @@ impl DataNode {
         }
     }
 
-    /// The fronts of a cluster that have a node.
+    /// Returns the fronts of a cluster that lead to a node, or did before the node was gone.
     pub(crate) fn fronts(&self) -> Vec<FrontOfNode> {
         if let DataWay::Cluster(watch, _) = &self.way { watch.led() } else { Vec::new() }
     }
 
-    /// A node of a cluster that leads clients past the fronts, with what to do about it, if there is
-    /// one.
+    /// Returns the fault of a node that leads clients past the fronts, with what to do about it, if there is one.
     pub(crate) fn way_past(&self) -> Option<ClusterTrouble> {
         let (_, troubles) = self.cluster()?;
         troubles.into_iter().find(|trouble| trouble.fault == ClusterFault::Past)
     }
 
-    /// The Redis that is the data node now. Returns `None` while there is none.
+    /// Returns the Redis that is the data node now, or `None` while there is none.
     pub(crate) fn tenure(&self) -> Option<Arc<Tenure>> {
         self.tenure.borrow().clone()
     }
@@ -243,7 +238,7 @@ impl DataNode {
         found.ok()?.ok()?.clone()
     }
 
-    /// Why there is no data node now, or why it does not answer. Returns `None` if it does, or is not
+    /// Returns why there is no data node now, or why it does not answer. Returns `None` if it answers, or is not
     /// followed.
     pub(crate) fn problem(&self) -> Option<String> {
         match &self.way {
@@ -257,7 +252,7 @@ impl DataNode {
         }
     }
 
-    /// What is wrong with the Sentinels, a line for each.
+    /// Returns what is wrong with the Sentinels, a line for each.
     pub(crate) fn sentinel_problems(&self) -> Vec<String> {
         let DataWay::Followed(following, _) = &self.way else { return Vec::new() };
         let Authority::Sentinels(sentinels, _) = &following.authority else { return Vec::new() };
@@ -273,7 +268,7 @@ impl DataNode {
     /// Connects the client library to the data node, for the proxy's own questions.
     ///
     /// # Errors
-    /// The network's and the node's, and that there is no data node now.
+    /// Those of the network and the node, and that there is no data node now.
     pub(crate) async fn ask(&self) -> Result<(Arc<Tenure>, Connection), RedisError> {
         self.ask_for(redis_client::ORDINARY).await
     }
@@ -294,8 +289,8 @@ impl DataNode {
         Ok((tenure, connection))
     }
 
-    /// Connects on behalf of a client within `limit`. If the data node is followed, waits for one
-    /// while there is none, and tries again while it cannot be reached.
+    /// Connects on behalf of a client within `limit`. If the data node is followed, waits for one while there is
+    /// none, and tries again while it cannot be reached.
     ///
     /// # Errors
     /// The last reason why there was no connection.
@@ -388,7 +383,7 @@ impl DataNode {
         }
     }
 
-    /// The error for a client that has waited for a data node.
+    /// Makes the error for a client that waited for a data node in vain.
     fn nobody(&self, limit: Duration) -> io::Error {
         let why = self.problem().unwrap_or_default();
         io::Error::other(format!("no master within {limit:?}: {why}"))
@@ -396,7 +391,7 @@ impl DataNode {
 }
 
 impl fmt::Display for DataNode {
-    /// Writes what the configuration calls it, never a user or a password.
+    /// Writes its name in the configuration, never a user or a password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name)
     }

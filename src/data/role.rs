@@ -21,7 +21,7 @@ const LIMIT: Duration = Duration::from_secs(1);
 pub(super) enum Role {
     Master,
     Replica,
-    /// A Sentinel, or what this version does not know.
+    /// That of a Sentinel, or one that this version does not know.
     Other,
 }
 
@@ -33,18 +33,17 @@ pub(super) struct RoleAsker {
 }
 
 impl RoleAsker {
-    /// Asks nothing yet.
+    /// Makes an asker that has not connected yet.
     pub(super) fn new(url: RedisUrl, connector: &Connector) -> RoleAsker {
         RoleAsker { url, connector: connector.clone(), connection: None }
     }
 
-    /// The Redis that is asked.
+    /// Returns the Redis that is asked.
     pub(super) fn url(&self) -> &RedisUrl {
         &self.url
     }
 
-    /// Asks the Redis, over the connection of the time before if that is still open. Fails with the
-    /// reason in words.
+    /// Asks the Redis, over the previous connection if it is still open. Fails with the reason in words.
     pub(super) async fn ask(&mut self) -> Result<Role, String> {
         match timeout(LIMIT, self.role()).await {
             Ok(Ok(role)) => Ok(role),
@@ -80,7 +79,7 @@ fn read(answer: &Value) -> Role {
     }
 }
 
-/// Words for an error, with what to do where the Redis wants credentials.
+/// Puts an error into words, with what to do where the Redis wants credentials.
 fn words(error: &RedisError) -> String {
     let code = error.code().unwrap_or_default();
     let text = error.to_string();

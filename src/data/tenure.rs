@@ -24,7 +24,7 @@ pub(crate) struct Tenure {
 }
 
 impl Tenure {
-    /// Begins a tenure; doubts are told to `doubted` and counted.
+    /// Begins a tenure. Doubts notify `doubted` and are counted.
     pub(super) fn new(url: RedisUrl, doubted: Arc<Notify>, doubts: Counter) -> Tenure {
         let (has_ended, end) = (AtomicBool::new(false), CancellationToken::new());
         Tenure { url, has_ended, end, doubted, doubts }
@@ -41,7 +41,7 @@ impl Tenure {
         self.end.cancelled().await;
     }
 
-    /// Has the Redis asked whether it is a master, as it has refused a write.
+    /// Asks for a new look at this Redis, as it has refused a write.
     pub(crate) fn doubt(&self) {
         self.doubts.increment(1);
         self.doubted.notify_one();

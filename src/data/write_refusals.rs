@@ -1,8 +1,8 @@
-//! Whether the data node takes writes, and in which words it refuses them.
+//! Whether the data node accepts writes, and in which words it refuses them.
 //!
-//! A data node that has used up its memory, or lacks the replicas that it wants, answers PING as if
-//! all were well. So the proxy asks it for a write that changes nothing, and counts what clients'
-//! locks and guarded writes are refused with: a proxy without credentials learns of it by these alone.
+//! A data node that has used up its memory, or lacks the replicas that it wants, still answers PING. So the proxy
+//! asks it for a write that changes nothing, and counts the errors that refuse clients' locks and guarded writes: a
+//! proxy without credentials has only these to go by.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use tracing::{info, warn};
 
 use crate::{metrics::labels, sync::Mutex};
 
-/// How long a refusal counts that a client was told, if the proxy cannot ask itself.
+/// How long a refusal told to a client counts, if the proxy cannot ask itself.
 const RECENT: Duration = Duration::from_secs(10);
 
 labels! {
-    /// The first word of an error by which Redis refuses a write whoever asks; the label `error` of
+    /// The first word of an error with which Redis refuses a write from any client; the label `error` of
     /// `lockgate_data_refusals_total` and `lockgate_data_refuses_writes`.
     pub(crate) enum WriteRefusal {
         /// `maxmemory` is used up.
@@ -27,9 +27,9 @@ labels! {
         Replicas = "NOREPLICAS",
         /// It is a replica.
         ReadOnly = "READONLY",
-        /// It reads its data.
+        /// It is loading its data.
         Loading = "LOADING",
-        /// A script runs.
+        /// A script is running.
         Busy = "BUSY",
         /// It is a replica that has lost its master.
         MasterDown = "MASTERDOWN",
@@ -48,13 +48,13 @@ labels! {
 }
 
 impl WriteRefusal {
-    /// Reads an error, without `-` in front of it. Returns `None` if it says nothing of other writes.
+    /// Reads an error, without `-` in front of it. Returns `None` if the error says nothing of other writes.
     pub(crate) fn of(error: &[u8]) -> Option<WriteRefusal> {
         let word = error.split(|byte| *byte == b' ').next()?;
         WriteRefusal::ALL.into_iter().find(|refusal| refusal.as_str().as_bytes() == word)
     }
 
-    /// What to do about it, in half a sentence.
+    /// Returns what to do about it, in half a sentence.
     pub(crate) fn advice(self) -> &'static str {
         match self {
             WriteRefusal::Memory => "raise its maxmemory, or delete keys that no guard covers",
@@ -92,11 +92,11 @@ pub(crate) struct DataRefusals {
 
 #[derive(Default)]
 struct KnownRefusals {
-    /// The last answer to the proxy's own question: the error's words, if it was one of these.
+    /// The last answer to the proxy's own question, if it was one of these errors, with its words.
     asked: Option<(WriteRefusal, String)>,
-    /// The last refusal that a client of the proxy was told.
+    /// The last refusal told to a client.
     told: Option<(WriteRefusal, Instant)>,
-    /// The refusal that the log has.
+    /// The refusal that was last logged.
     logged: Option<WriteRefusal>,
 }
 
@@ -119,8 +119,7 @@ impl DataRefusals {
         }
     }
 
-    /// Counts a lock or a write that the data node has refused with this error, if that is one by which
-    /// it refuses any write.
+    /// Counts a lock or a write that the data node has refused with this error, if the error refuses any write.
     pub(crate) fn count(&self, of: RefusedByData, error: &[u8]) {
         if let Some(refusal) = WriteRefusal::of(error) {
             self.counters[of as usize][refusal as usize].increment(1);
@@ -128,18 +127,18 @@ impl DataRefusals {
         }
     }
 
-    /// Takes in an error that the data node has answered to a client's probe, which writes nothing.
+    /// Notes an error with which the data node has answered a client's probe, which writes nothing.
     pub(crate) fn told(&self, error: &[u8]) {
         if let Some(refusal) = WriteRefusal::of(error) {
             self.known.lock().told = Some((refusal, Instant::now()));
         }
     }
 
-    /// Takes in what the data node has answered to the proxy's own question. `None`: it did not tell.
+    /// Notes the data node's answer to the proxy's own question. `None` if it did not tell.
     pub(crate) fn asked(&self, answer: Option<Result<(), (WriteRefusal, String)>>) {
         let mut known = self.known.lock();
         known.asked = match answer {
-            // What clients were told before is over.
+            // Refusals that clients were told before are over.
             Some(Ok(())) => {
                 known.told = None;
                 None
@@ -149,7 +148,7 @@ impl DataRefusals {
         };
     }
 
-    /// With which error the data node refuses writes now, and in which words.
+    /// Returns the error with which the data node refuses writes now, and its words.
     pub(crate) fn now(&self) -> Option<(WriteRefusal, String)> {
         let known = self.known.lock();
         let told = || {
@@ -160,7 +159,7 @@ impl DataRefusals {
         known.asked.clone().or_else(told)
     }
 
-    /// Sets the gauges, with a line in the log if the data node begins to refuse writes, or stops.
+    /// Sets the gauges, and logs when the data node begins to refuse writes, or stops.
     pub(crate) fn tell(&self, data: &str) {
         let now = self.now();
         let refusal = now.as_ref().map(|(refusal, _)| *refusal);

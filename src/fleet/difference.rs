@@ -1,14 +1,14 @@
-//! What two proxies do not agree upon.
+//! What two proxies have differently.
 
 use super::record::{ALL_ADOPTED, ALL_GUARDS, GuardRecord, MAX_TTL, NEXT_NODES, NONE, ProxyRecord};
 use crate::config::AdoptMode;
 
-/// What kind of thing two proxies have differently.
+/// The kind of a difference between two proxies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum DifferenceKind {
-    /// A guard, or what goes for all guards.
+    /// A guard, or a setting of all guards.
     Guards,
-    /// An adopt rule otherwise than by its mode.
+    /// An adopt rule, except its mode.
     Adopt,
     /// `locks.max_ttl`.
     MaxTtl,
@@ -16,12 +16,12 @@ pub(crate) enum DifferenceKind {
     Locks,
     /// Whether there is a `locks.next_nodes`.
     NextNodes,
-    /// The version, or what it knows.
+    /// The version, or the features that it lists.
     Version,
 }
 
 impl DifferenceKind {
-    /// All of them, in the order in which they are told.
+    /// All kinds, in the order in which operators are told of them.
     pub(crate) const ALL: [DifferenceKind; 6] = [
         DifferenceKind::Guards,
         DifferenceKind::Adopt,
@@ -31,7 +31,7 @@ impl DifferenceKind {
         DifferenceKind::Version,
     ];
 
-    /// The kind as a metric's label has it.
+    /// Returns the kind as a metric label.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             DifferenceKind::Guards => "guards",
@@ -43,7 +43,7 @@ impl DifferenceKind {
         }
     }
 
-    /// What comes of it, for operators.
+    /// Returns what the difference leads to, for operators.
     pub(crate) fn meaning(self) -> &'static str {
         match self {
             DifferenceKind::Guards => {
@@ -78,16 +78,16 @@ impl DifferenceKind {
     }
 }
 
-/// Something that another proxy has otherwise.
+/// Something that two proxies have differently.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FleetDifference {
     /// Its kind.
     pub(crate) kind: DifferenceKind,
-    /// What it is: a setting, a guard, an adopt rule.
+    /// What differs: a setting, a guard, an adopt rule.
     pub(crate) what: String,
-    /// How the first proxy has it.
+    /// The first proxy's value.
     pub(crate) here: String,
-    /// How the other one has it.
+    /// The other proxy's value.
     pub(crate) there: String,
     /// The other proxy's id.
     pub(crate) id: String,
@@ -95,14 +95,14 @@ pub(crate) struct FleetDifference {
     pub(crate) name: String,
 }
 
-/// A rule whose modes in two proxies are two steps apart.
+/// An adopt rule whose modes in two proxies are two steps apart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ModeConflict {
     /// The rule's `keys`.
     pub(crate) keys: String,
-    /// The mode in the first proxy.
+    /// Its mode in the first proxy.
     pub(crate) here: AdoptMode,
-    /// The mode in the other one.
+    /// Its mode in the other one.
     pub(crate) there: AdoptMode,
     /// The other proxy's id.
     pub(crate) id: String,
@@ -111,13 +111,13 @@ pub(crate) struct ModeConflict {
 }
 
 impl ProxyRecord {
-    /// Whether these are two proxies, and both serve clients.
+    /// Whether these are two different proxies that both serve clients.
     fn serves_beside(&self, other: &ProxyRecord) -> bool {
         self.id != other.id && !self.has_ended && !other.has_ended
     }
 
-    /// All that another proxy has otherwise, but for modes of adopt rules. Guards and adopt rules are
-    /// compared where both proxies have the same data node.
+    /// Returns everything that the two proxies have differently, except modes of adopt rules. Guards and adopt rules
+    /// are compared only where both proxies have the same data node.
     pub(crate) fn differences(&self, other: &ProxyRecord) -> Vec<FleetDifference> {
         if !self.serves_beside(other) {
             return Vec::new();
@@ -125,13 +125,13 @@ impl ProxyRecord {
         let has_same_data = self.has_data_of(other);
         let are_whole = self.is_whole && other.is_whole;
         let is_compared = |name: &str| match name {
-            // Each rule is compared where all are here.
+            // Whole records are compared rule by rule instead.
             ALL_GUARDS | ALL_ADOPTED => has_same_data && !are_whole,
             _ => has_same_data || !name.starts_with("guards."),
         };
         let mut found = Vec::new();
         for (name, here) in self.settings.iter().filter(|(name, _)| is_compared(name)) {
-            // A setting that the other one's version does not have cannot be compared.
+            // The other proxy's version may not know the setting: then it cannot be compared.
             if let Some(there) = other.setting(name)
                 && here != there
                 && (name != NEXT_NODES || [&**here, there].contains(&NONE))
@@ -171,7 +171,7 @@ impl ProxyRecord {
             }
             told.push(keys);
             let (here, there) = (self.guard_on(keys), other.guard_on(keys));
-            // What is missing in a record that is not whole may be there.
+            // A record that is not whole may lack the guard.
             if here == NONE && !self.is_whole || there == NONE && !other.is_whole {
                 continue;
             }
@@ -184,7 +184,7 @@ impl ProxyRecord {
         }
     }
 
-    /// The policies of the guards on these keys, in words.
+    /// Returns the policies of the guards on these keys, in words.
     fn guard_on(&self, keys: &str) -> String {
         let guards = self.guards.iter().filter(|guard| guard.keys == keys);
         let policy = |guard: &GuardRecord| if guard.is_enforced { "enforce" } else { "audit" };
@@ -199,7 +199,7 @@ impl ProxyRecord {
             let what = format!("the adopt rule on '{}'", rule.keys);
             let kind = DifferenceKind::Adopt;
             match (self.adopt_rule(&rule.keys), other.adopt_rule(&rule.keys)) {
-                // What stands for the options depends on which there are.
+                // The digest depends on which options a version has.
                 (Some(ours), Some(theirs)) if ours.digest != theirs.digest && is_same_version => {
                     let (here, there) = ("so", "with another lock or other options");
                     found.push(self.difference(other, kind, what, here, there));
@@ -215,7 +215,7 @@ impl ProxyRecord {
         }
     }
 
-    /// The rules that are two steps away in another proxy. Rules are told apart by their `keys`.
+    /// Returns the rules whose modes in the two proxies are two steps apart. A rule is identified by its `keys`.
     pub(crate) fn conflicts(&self, other: &ProxyRecord) -> Vec<ModeConflict> {
         if !self.serves_beside(other) || !self.has_data_of(other) {
             return Vec::new();
@@ -230,9 +230,10 @@ impl ProxyRecord {
         .collect()
     }
 
-    /// Whether another proxy must know of this one before this one grants anything: its grants last longer
-    /// than the other one's, which would wait too short a time; or one of both takes an adopted lock on a
-    /// side on which the other does not look.
+    /// Whether the other proxy must know of this one before this one grants anything. It must if this one's grants
+    /// last longer than its own: it would wait too short a time. It must also if both have the same data node, and
+    /// one bridges an adopt rule that the other is not known to bridge: one of them would take the lock on a side on
+    /// which the other does not look.
     pub(crate) fn must_be_known_to(&self, other: &ProxyRecord) -> bool {
         if !self.serves_beside(other) {
             return false;
@@ -245,15 +246,14 @@ impl ProxyRecord {
         other.longest < self.longest || self.has_data_of(other) && keys.into_iter().any(are_apart)
     }
 
-    /// Whether another proxy takes the locks of the adopt rule on these keys on the data node and on the
-    /// lock nodes.
+    /// Whether the other proxy has the same data node and bridges the adopt rule on these keys.
     pub(crate) fn bridges(&self, keys: &str, other: &ProxyRecord) -> bool {
         self.has_data_of(other) && other.mode_on(keys) == Some(AdoptMode::Bridge)
     }
 }
 
 impl FleetDifference {
-    /// The difference in a sentence. `here`: what the first proxy is called.
+    /// Returns the difference as a sentence. `here` is what the first proxy is called.
     pub(crate) fn sentence(&self, here: &str) -> String {
         let FleetDifference { kind, what, here: one, there, name, .. } = self;
         format!("{what} is {one} in {here} and {there} in {name}: {}", kind.meaning())
@@ -336,9 +336,9 @@ mod tests {
             assert_eq!(found(ours, theirs), expected, "{ours} {theirs}");
         }
         assert_eq!(found(guard, guard), []);
-        // A mode one step away is a step that is being taken.
+        // Modes one step apart are a change under way.
         assert_eq!(found(adopt, "adopt: [{keys: 'l:*', mode: enforce}]"), []);
-        // Nothing depends on the order of guards.
+        // The order of guards does not matter.
         let two = |one: &str, other: &str| {
             format!("guards: [{{keys: {one}, lock: x}}, {{keys: {other}, lock: x}}]")
         };
@@ -430,11 +430,11 @@ mod tests {
         ] {
             assert_eq!(found(&[("lock:*", ours)], &[("a:*", Audit), ("lock:*", theirs)]), expected);
         }
-        // Who has no such rule forwards all of it.
+        // A proxy without such a rule forwards everything.
         assert_eq!(found(&[("lock:*", Enforce)], &[]), conflict(Enforce, Audit));
         assert_eq!(found(&[], &[("lock:*", Enforce)]), conflict(Audit, Enforce));
         assert_eq!(found(&[], &[("lock:*", Bridge)]), []);
-        // Rules that differ otherwise are not compared.
+        // Rules whose `keys` differ are not compared.
         assert_eq!(found(&[("lock:*", Enforce)], &[("lock:b*", Audit)]), []);
     }
 

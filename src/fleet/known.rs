@@ -1,4 +1,4 @@
-//! What this proxy knows of the others.
+//! What this proxy knows of the other proxies.
 
 use std::{
     collections::HashMap,
@@ -18,21 +18,21 @@ use crate::sync::Mutex;
 
 /// Most other proxies that are remembered.
 const MOST_OTHERS: usize = 512;
-/// Most differences that are kept, and told to operators. All are counted.
+/// Most differences that are kept and told to operators. All are counted.
 const MOST_KEPT: usize = 64;
-/// Most lines in the log at once, of what begins and of what ends.
+/// Most log lines at once about new differences, and as many about those that are over.
 const MOST_LINES: usize = 16;
-/// How long another proxy is remembered that is not seen any more: two writings, and more.
+/// How long another proxy is remembered after it was last seen: a little more than two writings.
 const REMEMBERED: Duration = Duration::from_secs(25);
 
-/// What this proxy knows of the others.
+/// What this proxy knows of the other proxies.
 pub(crate) struct Fleet {
     /// The id of this process.
     pub(crate) id: String,
     state: Mutex<FleetState>,
-    /// Notified when what this proxy says of itself has changed.
+    /// Notified when this proxy's own record has changed.
     pub(crate) stepped: Notify,
-    /// Set once this proxy serves nobody any more.
+    /// Set once this proxy serves no client any more.
     pub(crate) has_ended: AtomicBool,
     gauges: FleetGauges,
 }
@@ -40,28 +40,28 @@ pub(crate) struct Fleet {
 struct FleetGauges {
     conflicts: Gauge,
     proxies: Gauge,
-    /// By the kinds.
+    /// One for each kind.
     differences: [Gauge; DifferenceKind::ALL.len()],
 }
 
 #[derive(Default)]
 struct FleetState {
     ours: Option<ProxyRecord>,
-    /// By their ids, each with when it was seen last.
+    /// By id, each with the time when it was last seen.
     others: HashMap<String, (ProxyRecord, Instant)>,
     conflicts: Vec<ModeConflict>,
     differences: Vec<FleetDifference>,
 }
 
 impl FleetState {
-    /// The other proxies that serve clients.
+    /// Iterates over the other proxies that serve clients.
     fn serving(&self) -> impl Iterator<Item = &ProxyRecord> {
         self.others.values().map(|(other, _)| other).filter(|other| !other.has_ended)
     }
 }
 
 impl Fleet {
-    /// Knows nobody yet. Install the recorder of metrics first.
+    /// Knows no other proxy yet. Install the recorder of metrics first.
     pub(crate) fn new() -> Fleet {
         describe_gauge!(
             "lockgate_adopt_mode_conflicts",
@@ -90,42 +90,42 @@ impl Fleet {
         }
     }
 
-    /// All rules whose modes are two steps apart here and in another proxy.
+    /// Returns all rules whose modes here and in another proxy are two steps apart.
     pub(crate) fn conflicts(&self) -> Vec<ModeConflict> {
         self.state.lock().conflicts.clone()
     }
 
-    /// What other proxies have otherwise, at most [`MOST_KEPT`] of it.
+    /// Returns what other proxies have differently, at most [`MOST_KEPT`] differences.
     pub(crate) fn differences(&self) -> Vec<FleetDifference> {
         self.state.lock().differences.clone()
     }
 
-    /// The longest that a grant of another proxy lasts on the lock nodes. Zero: no other is known.
+    /// Returns the longest time that a grant of another proxy lasts on the lock nodes. Zero if no other is known.
     pub(crate) fn longest(&self) -> Duration {
         let state = self.state.lock();
         state.others.values().map(|(other, _)| other.longest).max().unwrap_or_default()
     }
 
-    /// Whether another proxy has bridged the adopt rule on these keys.
+    /// Whether another proxy bridges the adopt rule on these keys.
     pub(crate) fn bridges(&self, keys: &str) -> bool {
         let state = self.state.lock();
         let Some(ours) = &state.ours else { return false };
         state.others.values().any(|(other, _)| ours.bridges(keys, other))
     }
 
-    /// Whether another proxy has been seen a moment ago.
+    /// Whether another proxy that serves clients was seen lately.
     pub(crate) fn has_others(&self) -> bool {
         self.state.lock().serving().next().is_some()
     }
 
-    /// Whether another proxy must know of this one before it grants anything.
+    /// Whether another proxy must know of this one before this one grants anything.
     pub(crate) fn must_know(&self) -> bool {
         let state = self.state.lock();
         let Some(ours) = &state.ours else { return false };
         state.others.values().any(|(other, _)| ours.must_be_known_to(other))
     }
 
-    /// Notes what this proxy says of itself.
+    /// Notes this proxy's own record.
     pub(crate) fn runs(&self, ours: ProxyRecord, now: Instant) {
         let mut state = self.state.lock();
         state.ours = Some(ours);
@@ -143,7 +143,7 @@ impl Fleet {
             let (known, seen) =
                 state.others.entry(record.id.clone()).or_insert_with(|| (record.clone(), now));
             *seen = now;
-            // A lock node that was away has an older one.
+            // A lock node that was away may have an older record.
             if record.sequence > known.sequence {
                 *known = record;
             }
@@ -151,7 +151,7 @@ impl Fleet {
         self.compare(&mut state, now);
     }
 
-    /// Finds what differs, with a line in the log for all that is new, and for all that is over.
+    /// Compares the records, and logs differences that are new and those that are over.
     fn compare(&self, state: &mut FleetState, now: Instant) {
         state.others.retain(|_, (_, seen)| now.saturating_duration_since(*seen) < REMEMBERED);
         self.gauges.proxies.set(as_gauge(state.serving().count() + 1));

@@ -24,21 +24,21 @@ pub(crate) const MOST_BYTES: usize = 256 * 1024;
 pub(super) const MAX_RECORD: usize = 4096;
 /// Room for what is not known when a record is made: its number, a replication id, that its proxy has ended.
 const ROOM: usize = 80;
-/// What this version knows that proxies before it may not: `longest`, that waits are as long as any
-/// proxy's `locks.max_ttl`; `both-sides`, that an adopted lock is given back as the widest mode has it.
+/// Features of this version that older proxies may lack. `longest`: waits are as long as any proxy's `locks.max_ttl`.
+/// `both-sides`: an adopted lock is given back on both sides if any proxy bridges its rule.
 const KNOWS: &[&str] = &["longest", "both-sides"];
-/// The setting of which the waits of all proxies depend.
+/// The setting on which the waits of all proxies depend.
 pub(super) const MAX_TTL: &str = "locks.max_ttl";
-/// The setting that tells of a change of the lock nodes. Each file may spell them otherwise, so only
-/// whether there are some is compared.
+/// The setting that shows a change of the lock nodes. Files may spell the nodes differently, so only whether there
+/// are any is compared.
 pub(super) const NEXT_NODES: &str = "locks.next_nodes";
-/// What a setting is that has no value.
+/// The value of a setting that is not set.
 pub(super) const NONE: &str = "none";
-/// The setting that stands for all guards where not all of them are in the record.
+/// The setting with a digest of all guards. It is compared where a record lacks some of them.
 pub(super) const ALL_GUARDS: &str = "guards";
-/// The setting that stands for all adopt rules where not all of them are in the record.
+/// The setting with a digest of all adopt rules. It is compared where a record lacks some of them.
 pub(super) const ALL_ADOPTED: &str = "adopt";
-/// Characters that stand in a record as they are.
+/// Characters that a record has unencoded.
 const PLAIN: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b':').remove(b'-').remove(b'_').remove(b'.').remove(b'*');
 
@@ -51,22 +51,22 @@ pub(crate) struct ProxyRecord {
     pub(crate) sequence: u64,
     /// Where the proxy is, for operators.
     pub(crate) name: String,
-    /// The replication id of its data node; empty: that is not known.
+    /// The replication id of its data node; empty if not known.
     pub(crate) replication_id: String,
     /// The address of its data node.
     pub(crate) data: String,
-    /// The longest that one of its grants lasts on the lock nodes.
+    /// The longest time that one of its grants lasts on the lock nodes.
     pub(crate) longest: Duration,
-    /// Settings that all proxies must have alike, by their names, as they are told to operators.
+    /// Settings that all proxies must have alike, by name, with values as operators are told them.
     pub(crate) settings: Vec<(String, String)>,
     /// The guards.
     pub(crate) guards: Vec<GuardRecord>,
     /// The adopt rules.
     pub(crate) adopted: Vec<AdoptRecord>,
-    /// Whether all guards and adopt rules are here.
+    /// Whether the record has all guards and adopt rules.
     pub(crate) is_whole: bool,
-    /// Whether the process serves nobody any more. What it granted may last, so its longest grant and the modes
-    /// of its rules count until the record runs out; that it has them otherwise is nobody's concern.
+    /// Whether the process serves no client any more. What it granted may last, so its longest grant and the modes of
+    /// its rules count until the record runs out. Its differences do not.
     pub(crate) has_ended: bool,
 }
 
@@ -75,9 +75,9 @@ pub(crate) struct ProxyRecord {
 pub(crate) struct GuardRecord {
     /// Its `keys`.
     pub(crate) keys: String,
-    /// Its `policy`.
+    /// Whether its `policy` is `enforce`.
     pub(crate) is_enforced: bool,
-    /// Stands for its `lock`.
+    /// A digest of its `lock`.
     pub(crate) digest: String,
 }
 
@@ -86,14 +86,14 @@ pub(crate) struct GuardRecord {
 pub(crate) struct AdoptRecord {
     /// Its `keys`.
     pub(crate) keys: String,
-    /// Its `mode` as it is now.
+    /// Its present `mode`.
     pub(crate) mode: AdoptMode,
-    /// Stands for its `lock` and all of its options, as this version knows them.
+    /// A digest of its `lock`, options and scripts, as this version knows them.
     pub(crate) digest: String,
 }
 
 impl ProxyRecord {
-    /// The record of a proxy with this configuration, of which one grant lasts for `longest` on the lock
+    /// Makes the record of a proxy with this configuration, whose longest grant lasts for `longest` on the lock
     /// nodes.
     pub(crate) fn new(id: &str, name: &str, config: &Config, longest: Duration) -> ProxyRecord {
         let mut record = ProxyRecord {
@@ -113,7 +113,7 @@ impl ProxyRecord {
         record
     }
 
-    /// Leaves out rules for which there is no room: the last first, of whichever kind has more.
+    /// Leaves out rules that do not fit: the last first, of whichever kind has more.
     fn fit(&mut self) {
         while self.line().len() > MAX_RECORD - ROOM {
             let left_out = match self.guards.len() > self.adopted.len() {
@@ -127,7 +127,7 @@ impl ProxyRecord {
         }
     }
 
-    /// The record as it is written, without its id.
+    /// Returns the record as it is written, without its id.
     pub(crate) fn line(&self) -> String {
         let word = |text: &str| utf8_percent_encode(text, PLAIN).to_string();
         let mut line = format!(
@@ -156,13 +156,13 @@ impl ProxyRecord {
         line
     }
 
-    /// Whether the proxy serves clients, and its file lists no lock nodes to come. False: it does, or its version
-    /// does not tell.
+    /// Whether the proxy serves clients and its file has no `locks.next_nodes`. False also if its version does not
+    /// tell.
     pub(crate) fn lists_no_next_nodes(&self) -> bool {
         !self.has_ended && self.setting(NEXT_NODES) == Some(NONE)
     }
 
-    /// The newest record of each proxy, of what several lock nodes have, by the proxies' names.
+    /// Returns the newest record of each proxy among those of several lock nodes, ordered by the proxies' names.
     pub(crate) fn newest<'a>(
         all: impl IntoIterator<Item = &'a ProxyRecord>,
     ) -> Vec<&'a ProxyRecord> {
@@ -178,8 +178,8 @@ impl ProxyRecord {
         newest
     }
 
-    /// Reads the records of a lock node: in each line a time, an id and a record. What is none is
-    /// left out.
+    /// Reads the records of a lock node: each line has a time, an id and a record. Lines without a record are left
+    /// out.
     pub(crate) fn read_all(text: &str) -> Vec<ProxyRecord> {
         text.lines().take(MOST_RECORDS).filter_map(ProxyRecord::read).collect()
     }
@@ -213,7 +213,7 @@ impl ProxyRecord {
         Some(record)
     }
 
-    /// Takes in a word of the record; `None`: it is none of a record.
+    /// Takes in a word of the record. Returns `None` if it is no such word.
     fn take_in(&mut self, word: &str) -> Option<()> {
         let parts: Vec<&str> = word.split('=').collect();
         match parts[..] {
@@ -230,14 +230,14 @@ impl ProxyRecord {
                 self.adopted.push(AdoptRecord { keys, mode, digest });
             }
             ["e", "ended"] => self.has_ended = true,
-            // A newer version's.
+            // A word of a newer version.
             [_, _, ..] => {}
             _ => return None,
         }
         Some(())
     }
 
-    /// The value of a setting.
+    /// Returns the value of a setting.
     pub(super) fn setting(&self, name: &str) -> Option<&str> {
         self.settings.iter().find(|(known, _)| known == name).map(|(_, value)| &**value)
     }
@@ -246,8 +246,9 @@ impl ProxyRecord {
         self.adopted.iter().find(|known| known.keys == keys)
     }
 
-    /// What becomes of these keys. A proxy without a rule about them forwards what its clients send, as
-    /// audit does. Returns `None` where that is not known: other rules may be about some of them.
+    /// Returns the mode for these keys. A proxy without a rule for them forwards what its clients send, as audit
+    /// does. Returns `None` where the mode is not known: rules with other patterns, or missing in the record, may
+    /// cover some of the keys.
     pub(super) fn mode_on(&self, keys: &str) -> Option<AdoptMode> {
         self.adopt_rule(keys).map(|rule| rule.mode).or_else(|| {
             let pattern = Pattern::new(keys);
@@ -256,7 +257,7 @@ impl ProxyRecord {
         })
     }
 
-    /// Whether both have the same data node, as far as is known.
+    /// Whether both proxies have the same data node, as far as is known.
     pub(super) fn has_data_of(&self, other: &ProxyRecord) -> bool {
         match (&*self.replication_id, &*other.replication_id) {
             ("", _) | (_, "") => self.data == other.data,
@@ -284,7 +285,7 @@ impl AdoptRecord {
     }
 }
 
-/// The settings that all proxies must have alike.
+/// Returns the settings that all proxies must have alike.
 fn settings(config: &Config) -> Vec<(String, String)> {
     let Config { locks, guards, adopt, .. } = config;
     let yes_or_no = |is: bool| if is { "yes" } else { "no" }.to_owned();
@@ -316,12 +317,12 @@ fn settings(config: &Config) -> Vec<(String, String)> {
     all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// How many lock nodes a list has.
+/// Describes a list of lock nodes by its length.
 fn listed(nodes: &[LockNode]) -> String {
     if nodes.is_empty() { NONE.to_owned() } else { format!("a list of {}", nodes.len()) }
 }
 
-/// All guards, in an order that does not depend on the file's: a key needs the locks of all that match.
+/// Returns all guards in an order that does not depend on the file's: a key needs the locks of all that match.
 fn sorted(guards: &GuardsConfig) -> Vec<(&str, &str, bool)> {
     let rules = guards.rules.iter();
     let mut all: Vec<_> = rules
@@ -331,14 +332,14 @@ fn sorted(guards: &GuardsConfig) -> Vec<(&str, &str, bool)> {
     all
 }
 
-/// Some digits that stand for a text.
+/// Returns a short digest of a text.
 fn digest(text: &str) -> String {
     let mut digits = Sha1::from(text).digest().to_string();
     digits.truncate(12);
     digits
 }
 
-/// A word as it was before it was encoded. Nobody is shown control characters.
+/// Decodes a word. Returns `None` if it has control characters, which operators are not shown.
 fn decoded(word: &str) -> Option<String> {
     let text = percent_decode_str(word).decode_utf8().ok()?;
     (!text.contains(char::is_control)).then(|| text.into_owned())
@@ -367,7 +368,7 @@ adopt: [{keys: 'lock:*', lock: 'l:{1}', mode: bridge}, {keys: 'm:*', mode: enfor
         let line = format!("1234 a1 {}\n", record.line());
         assert_eq!(ProxyRecord::read_all(&line), std::slice::from_ref(&record));
         assert_eq!(record.guards.len(), 2);
-        // What a newer version adds is skipped, and what is no record is left out.
+        // Words that a newer version adds are skipped, and lines that are no record are left out.
         let newer = line.replace('\n', " z=1 s=locks.new=7\n");
         let read = ProxyRecord::read_all(&newer);
         assert_eq!(read[0].setting("locks.new"), Some("7"));
@@ -401,7 +402,7 @@ adopt: [{keys: 'lock:*', lock: 'l:{1}', mode: bridge}, {keys: 'm:*', mode: enfor
         assert!(last.line().len() <= record.line().len() + ROOM, "it may be at the limit before");
         assert!(record.guards.len() > 10 && record.adopted.len() > 10, "{}", record.line());
         assert_eq!(record.mode_on("another:*"), None, "it may be among those that are missing");
-        // What is left out is in a digest still.
+        // The digest still covers what is left out.
         let other = text.replacen("lock: a}]", "lock: b}]", 1);
         assert_ne!(record.setting(ALL_GUARDS), self::record(&other).setting(ALL_GUARDS));
     }

@@ -1,19 +1,19 @@
-//! A command about which the data node must be asked, as only it knows which keys the command writes.
+//! A command of which only the data node can tell which keys it writes.
 //!
-//! The question costs the proxy and the data node more than the command itself, whoever sends it: a
-//! client with hardly any rights too. So only commands of ordinary size are asked about.
+//! The question costs the proxy and the data node more than the command itself, and a client with
+//! hardly any rights can cause it. So only commands of ordinary size are asked about.
 
 use crate::resp::{
     encode,
     words::{Spans, Walk},
 };
 
-/// Most words, the name included.
+/// The most words of such a command, the name included.
 pub(super) const MOST_WORDS: usize = 1000;
-/// Most bytes.
+/// The most bytes of its words.
 pub(super) const MOST_BYTES: usize = 64 * 1024;
 
-/// A command that is an array of words, in the bytes by which it is sent.
+/// Such a command, encoded as an array of words.
 #[derive(Debug)]
 pub(crate) struct AskedCommand(Box<[u8]>);
 
@@ -30,7 +30,7 @@ impl AskedCommand {
         Some(AskedCommand(command.into()))
     }
 
-    /// The words, the name included.
+    /// Returns the words, the name included.
     pub(super) fn words(&self) -> Spans<'_> {
         let mut words = Spans::new();
         Walk::default().find(&self.0, &mut words, MOST_WORDS);

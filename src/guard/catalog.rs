@@ -1,7 +1,7 @@
 //! The data node's commands: which of them write, and where their keys are.
 //!
-//! Reads the data node's own COMMAND, so that modules are known as well, and reads it again
-//! whenever the connection for it had to be made anew.
+//! They are read from the data node's own COMMAND, so that modules are known too, and again whenever
+//! the connection for it was made anew.
 
 use std::collections::HashMap;
 
@@ -33,18 +33,18 @@ pub(crate) enum Writes {
 pub(crate) struct Table {
     /// Every command, by its name in capitals.
     names: HashMap<Vec<u8>, Writes>,
-    /// Names of up to eight bytes, as numbers, in open addressing. 0: free.
+    /// A hash table of names of up to eight bytes, as numbers, with open addressing. 0: free.
     numbers: Box<[u64; PLACES]>,
-    /// Glance at the name in the same place.
+    /// The glance at the name in the same place.
     glances: Box<[Glance; PLACES]>,
     first_bytes: FirstBytes,
 }
 
-/// Size of the table of names. Redis has some 240 commands, so most stand where they are looked for
-/// first. With many more, as modules may bring, some are not known at a glance.
+/// Size of the hash table of names. Redis has some 240 commands, so most stand where they are looked
+/// for first. Of many more, as modules may bring, some are not known at a glance.
 const PLACES: usize = 1024;
 
-/// Whether a key that guards are about can begin with each byte.
+/// For each byte, whether a guarded or reserved key can begin with it.
 pub(crate) type FirstBytes = [bool; 256];
 
 /// Result of one look at the beginning of a command.
@@ -57,14 +57,14 @@ pub(crate) enum Glance {
         /// Number of bytes before the name's line end.
         name_end: usize,
     },
-    /// More has to be looked at.
+    /// Undecided: more of the command must be read.
     More,
 }
 
-/// Mask that takes the case out of letters. The other bits that it clears make no name that Redis
-/// has into another.
+/// Mask that removes the case of letters. It clears the same bit of other bytes too, which turns no
+/// name of a Redis command into another's.
 const FOLD: u64 = u64::from_le_bytes([!0x20; 8]);
-/// `*?\r?$?\r?`: the beginning of commands of less than ten words whose names have less than ten
+/// `*?\r?$?\r?`: the beginning of a command of fewer than ten words, whose name has fewer than ten
 /// letters.
 const HEAD: u64 = u64::from_le_bytes([b'*', 0, b'\r', 0, b'$', 0, b'\r', 0]);
 const HEAD_MASK: u64 = u64::from_le_bytes([0xff, 0, 0xff, 0, 0xff, 0, 0xff, 0]);
@@ -99,7 +99,7 @@ impl Table {
                 while table.numbers[at] != 0 && table.numbers[at] != number {
                     at = (at + 1) % PLACES;
                 }
-                // Two names that are alike when folded are told apart by a second look.
+                // Two names that are alike without case are told apart by a closer look.
                 let glance = match &writes {
                     _ if table.numbers[at] == number => Glance::More,
                     Writes::Nothing => Glance::Nothing,
@@ -120,9 +120,9 @@ impl Table {
         self.names.get(&name[..])
     }
 
-    /// Looks at a command that is an array of less than ten words with a name of up to eight bytes,
-    /// as nearly all are. The result is true of all commands that have the same bytes up to the end
-    /// of the name.
+    /// Glances at a command that is an array of fewer than ten words with a name of up to eight bytes,
+    /// as nearly all are. The result holds for all commands with the same bytes up to the end of the
+    /// name.
     #[inline]
     pub(crate) fn glance(&self, bytes: &[u8]) -> Glance {
         let Some((head, rest)) = bytes.split_first_chunk::<8>() else { return Glance::More };
@@ -133,7 +133,7 @@ impl Table {
             return Glance::More;
         };
         let number = u64::from_le_bytes(*eight) & FOLD & (u64::MAX >> (64 - 8 * length));
-        // A name that ends in NUL would not be told from the name without it.
+        // A name that ends in NUL would look like the name without it.
         if number >> (8 * (length - 1)) == 0 {
             return Glance::More;
         }
@@ -150,14 +150,14 @@ impl Table {
         }
     }
 
-    /// Whether the glance shows that no guard is about the command at the beginning of `bytes`.
+    /// Whether, by the glance, no guard is about the command at the beginning of `bytes`.
     #[inline]
     pub(crate) fn is_free(&self, glance: Glance, bytes: &[u8]) -> bool {
         match glance {
             Glance::Nothing => true,
             Glance::First { name_end } => {
                 match bytes.get(name_end..).and_then(<[u8]>::first_chunk::<8>) {
-                    // The length of a key of one digit, or of two.
+                    // The key's length has one digit, or two.
                     Some(
                         [_, _, b'$', _, b'\r', _, first, _] | [_, _, b'$', _, _, b'\r', _, first],
                     ) => !self.first_bytes[usize::from(*first)],
@@ -168,7 +168,7 @@ impl Table {
         }
     }
 
-    /// Returns the key of a command that writes the word behind its name, as the glance tells.
+    /// Returns the key of a command that, by the glance, writes the word behind its name.
     pub(crate) fn first_key<'b>(&self, glance: Glance, bytes: &'b [u8]) -> Option<&'b [u8]> {
         let Glance::First { name_end } = glance else { return None };
         match *bytes.get(name_end..)? {
@@ -182,10 +182,10 @@ impl Table {
         }
     }
 
-    /// Does as [`Table::get`], for the command of this name at the beginning of `bytes`.
+    /// As [`Table::get`], but faster if a glance is enough. The command of this name is at the beginning of `bytes`.
     pub(crate) fn writes(&self, name: &[u8], bytes: &[u8]) -> Option<&Writes> {
         match self.glance(bytes) {
-            // A glance may take other bytes than letters for one another.
+            // A glance may confuse bytes that are not letters.
             Glance::First { .. } if name.iter().all(u8::is_ascii_alphabetic) => {
                 Some(&Writes::First)
             }
@@ -198,8 +198,8 @@ impl Table {
         self.names.len()
     }
 
-    /// Reads the reply to COMMAND INFO with these names. Entries that make no sense and names
-    /// without a command are left out.
+    /// Reads the reply to COMMAND INFO with these names. Malformed entries and names without a
+    /// command are left out.
     pub(crate) fn read(names: &[Vec<u8>], reply: &Value, first_bytes: FirstBytes) -> Table {
         let named = names.iter().zip(items(reply));
         let entries = named.filter_map(|(name, value)| Some((name.clone(), entry(value)?.1)));
@@ -208,7 +208,7 @@ impl Table {
 }
 
 /// Reads the names in COMMAND's reply. Redis lists the names that it was built with, which
-/// `rename-command` may have taken away or given to others.
+/// `rename-command` may have removed or given to other commands.
 pub(crate) fn names(reply: &Value) -> Vec<Vec<u8>> {
     let name = |entry: &Value| items(entry).first().and_then(text).map(<[u8]>::to_vec);
     items(reply).iter().filter_map(name).collect()
@@ -273,7 +273,7 @@ fn entry(value: &Value) -> Option<(Vec<u8>, Writes)> {
     Some((name.to_vec(), writes))
 }
 
-/// Returns the keys of commands that replace data although Redis does not count them as writes.
+/// Returns the keys of commands that replace data although Redis does not flag them as writes.
 fn not_said_to_write(name: &[u8]) -> Option<Writes> {
     const DEBUG: [&str; 7] =
         ["CRASH-AND-RECOVER", "FLUSHALL", "LOADAOF", "POPULATE", "RELOAD", "REPLICATE", "RESTART"];
@@ -287,11 +287,12 @@ fn not_said_to_write(name: &[u8]) -> Option<Writes> {
     }
 }
 
-/// Reads a command's flags and key specifications. No group means that it writes, but names no key.
+/// Reads a command's flags and key specifications. An empty list of groups means that it writes, but
+/// names no key.
 fn writes(fields: &[Value]) -> Writes {
     let flags = fields.get(2).map(items).unwrap_or_default();
-    // Redis does not flag EVAL and its like as writes, as it depends on the script. They are known
-    // by other flags, since `rename-command` may have given them a name.
+    // Redis does not flag EVAL and its like as writes, as that depends on the script. Other flags
+    // identify them, as `rename-command` may have renamed them.
     let runs_scripts = has(flags, "movablekeys") && has(flags, "noscript");
     if has(flags, "readonly") || !(has(flags, "write") || runs_scripts) {
         return Writes::Nothing;
@@ -302,14 +303,14 @@ fn writes(fields: &[Value]) -> Writes {
     }
 }
 
-/// Returns the keys of a command that writes, but names no key: whole databases, unless it is about
+/// Returns what a command writes that names no key: whole databases, unless the command is about
 /// libraries of functions.
 fn without_keys(name: &[u8]) -> Writes {
     let about_functions = name.get(..9).is_some_and(|n| n.eq_ignore_ascii_case(b"function|"));
     if about_functions { Writes::Nothing } else { Writes::Databases }
 }
 
-/// Reads the keys as before Redis 7: first key, last key and step.
+/// Reads the keys as Redis tells them before version 7: first key, last key and step.
 fn by_positions(flags: &[Value], fields: &[Value]) -> Writes {
     if has(flags, "movablekeys") {
         return Writes::Ask;
@@ -335,7 +336,7 @@ fn by_specs(specs: &[Value]) -> Writes {
         let Some(read) = spec_of(spec).filter(|_| !has(flags, "incomplete")) else {
             return Writes::Ask;
         };
-        // The word is no key, but a cluster routes the command by it as by one.
+        // The word is no key, though a cluster routes the command by it.
         if has(flags, "not_key") {
             continue;
         }
@@ -344,7 +345,7 @@ fn by_specs(specs: &[Value]) -> Writes {
         }
         all.push(read);
     }
-    // XREADGROUP is said to only read its streams, but writes to their groups.
+    // Redis flags the streams of XREADGROUP as only read, but the command writes to their groups.
     simplest(if written.is_empty() { all } else { written })
 }
 
@@ -385,7 +386,7 @@ fn spec_of(spec: &Value) -> Option<KeySpec> {
 /// Reads the reply to COMMAND GETKEYSANDFLAGS about a command of this name: the keys that are
 /// written. Returns `None` if it is no such reply.
 pub(super) fn written_keys(name: &[u8], reply: &Value) -> Option<Vec<Vec<u8>>> {
-    // As in `by_specs`; Redis 8.0 does not tell these keys by positions alone.
+    // As in `by_specs`. Redis 8.0 tells the keys of XREADGROUP only when asked, so they get here.
     let writes_what_it_reads = name.eq_ignore_ascii_case(b"xreadgroup");
     let (Value::Array(pairs) | Value::Set(pairs)) = reply else { return None };
     let mut keys = Vec::new();

@@ -1,10 +1,10 @@
 //! The question to the data node before a guarded write: has it seen a larger fence?
 //!
 //! The question is one packet: EVAL announces a fence that is new, WAIT has replicas acknowledge it if
-//! they must, WATCH makes EXEC fail should it
-//! be written again, GET reads it, and MULTI opens the transaction that the write belongs to.
-//! Fences live in database 0: if the client has selected another one, SELECT goes there before
-//! WATCH and comes back behind GET. Knows nothing of connections: makes bytes and reads replies.
+//! they must, WATCH makes EXEC fail if it is written again, GET reads it, and MULTI opens the
+//! transaction that the write belongs to. Fences live in database 0: if the client has selected
+//! another one, SELECT goes there before WATCH and comes back behind GET. This module knows nothing of
+//! connections: it makes bytes and reads replies.
 
 use std::{
     collections::VecDeque,
@@ -21,13 +21,13 @@ use crate::{
     resp::{encode, expected::Expected, number},
 };
 
-/// Script that makes the data node remember a fence, and answers the largest fence that it knows.
+/// The script that makes the data node remember a fence, and answers the largest fence that it knows.
 const ANNOUNCE: &[u8] = include_bytes!("announce.lua");
 
-/// Error if SELECT is answered with neither OK nor an error.
+/// The error if the reply to SELECT is neither OK nor an error.
 const NOT_SELECTED: &[u8] = b"ERR the data node did not select the database";
 
-/// Error while the slot of a fence is being moved from node to node.
+/// The error while the slot of a fence is being moved from node to node.
 pub(crate) const MOVING: &[u8] =
     b"TRYAGAIN the slot may be on its way to another node, and with it the fence of the lock";
 
@@ -45,37 +45,37 @@ pub(crate) struct FencedLock {
     pub key: Key,
     /// The fence of the grant.
     pub fence: u64,
-    /// The data node has seen this fence.
+    /// Whether the data node is known to have seen this fence.
     pub announced: bool,
     /// The guarded key that needs the lock.
     pub wanted_for: Vec<u8>,
 }
 
-/// Standing of a claim's fence on the data node.
+/// How a claim's fence stands on the data node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FenceStanding {
     /// The fence is the largest.
     Largest,
     /// The data node has seen this larger fence.
     Fenced(u64),
-    /// The data node does not know the fence, or not any more.
+    /// The data node does not know the fence, or no longer does.
     Unknown,
-    /// The node has not the slot of the fence ([`FenceQuestion::elsewhere`]).
+    /// The node does not have the slot of the fence ([`FenceQuestion::elsewhere`]).
     Elsewhere,
 }
 
-/// A reply that is missing.
+/// A reply that is still to come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum MissingReply {
-    /// The reply to a command before the question; nothing in it matters.
+    /// The reply to a command before the question, or to ASKING; nothing in it matters.
     Any,
-    /// The reply to EVAL or GET: the fence that is known of this claim.
+    /// The reply to EVAL or GET: the largest fence of this claim's lock.
     Fence(usize),
     /// The reply to WAIT.
     Replicas(Replicas),
     /// The reply to SELECT 0.
     There,
-    /// The reply to WATCH; of one claim if each has a WATCH of its own.
+    /// The reply to WATCH; for one claim if each has a WATCH of its own.
     Watched(Option<usize>),
     /// The reply to the SELECT of the client's own database.
     Back,
@@ -83,7 +83,7 @@ enum MissingReply {
     Multi,
 }
 
-/// Rest of the packet.
+/// The end of the packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum With {
     /// MULTI, behind all else.
@@ -98,20 +98,20 @@ pub(crate) enum With {
 #[derive(Debug)]
 pub(crate) struct FenceQuestion {
     missing: VecDeque<MissingReply>,
-    /// The fence that the data node has told, by claim.
+    /// The fence that the data node has answered, by claim.
     seen: Vec<Option<u64>>,
-    /// For each claim, the error of a node that has not the slot of its fence. Only the client's own
-    /// MULTI goes on without such a claim.
+    /// For each claim, the error of a node that does not have the slot of its fence. Only the client's
+    /// own MULTI goes on without such a claim.
     elsewhere: Vec<Option<Vec<u8>>>,
-    /// Whether there can be such errors.
+    /// Whether such errors are kept by claim; if not, they count as any other error.
     goes_on: bool,
     /// The first other error line, without `-` and line end.
     error: Option<Vec<u8>>,
-    /// Too few replicas have acknowledged the fences announced.
+    /// Whether too few replicas have acknowledged the fences announced.
     lacks_replicas: bool,
-    /// Database 0 was selected, and the client's own not again.
+    /// Whether database 0 was selected, and the client's own has not been selected again.
     astray: bool,
-    /// MULTI was answered with OK.
+    /// Whether MULTI was answered with OK.
     in_multi: bool,
 }
 
@@ -121,8 +121,8 @@ pub(crate) enum FencePlace {
     /// On the one data node.
     #[default]
     Alone,
-    /// On the node of a cluster that has the slot of the lock's name, which is the rest of the lock's
-    /// key behind so many bytes of prefix.
+    /// On the cluster node that has the slot of the lock's name: the lock's key without this many bytes
+    /// of prefix.
     Slot { prefix: usize },
 }
 
@@ -135,7 +135,7 @@ impl FencePlace {
         }
     }
 
-    /// The key of a lock's largest fence.
+    /// Returns the key of a lock's largest fence.
     pub(crate) fn fence_key(self, key: &Key) -> Vec<u8> {
         match self.slot(key) {
             None => [FENCE_PREFIX, key].concat(),
@@ -143,7 +143,7 @@ impl FencePlace {
         }
     }
 
-    /// The slot of a lock's fence; none outside of a cluster.
+    /// Returns the slot of a lock's fence; `None` outside of a cluster.
     pub(crate) fn slot(self, key: &Key) -> Option<u16> {
         match self {
             FencePlace::Alone => None,
@@ -152,11 +152,11 @@ impl FencePlace {
     }
 }
 
-/// Length of what stands before a lock's key in the key of its fence, in a cluster.
+/// Length of the prefix that [`tagged`] returns.
 const TAGGED: usize = FENCE_PREFIX.len() + TAG + 3;
 
-/// What stands before a lock's key in the key of its fence: a hash tag of the slot, as the lock's name
-/// may have none, or braces that make no tag.
+/// Returns what stands before a lock's key in the key of its fence, in a cluster. It has a hash tag of
+/// the slot, as the lock's name may have none, or braces that make no tag.
 fn tagged(slot: u16) -> [u8; TAGGED] {
     let mut bytes = [0; TAGGED];
     let (prefix, rest) = bytes.split_at_mut(FENCE_PREFIX.len());
@@ -167,8 +167,7 @@ fn tagged(slot: u16) -> [u8; TAGGED] {
     bytes
 }
 
-/// Appends the call that announces a fence, whichever database is selected, as far as that is
-/// known.
+/// Appends the call that announces a fence. `selected`: the connection's database, if it is known.
 pub(crate) fn announce(
     out: &mut Vec<u8>,
     place: FencePlace,
@@ -188,7 +187,8 @@ pub(crate) fn announce(
     encode::bulk(out, if selected == Some(0) { b"" } else { b"0" });
 }
 
-/// The arguments behind EVAL of the same call, for a connection on which database 0 is selected.
+/// Returns the arguments behind EVAL of the same call, for a connection on which database 0 is
+/// selected.
 pub(crate) fn announcement(
     place: FencePlace,
     key: &Key,
@@ -222,25 +222,25 @@ pub(crate) fn is_from_the_future(fence: u64) -> bool {
 }
 
 /// Returns the text of an error reply. An `-ASK` becomes `-TRYAGAIN`: while a slot moves, a fence may
-/// be on the one node and the key that it protects on the other, and nobody may be led past the fence.
+/// be on one node and the key that it protects on the other, and no client may be led past the fence.
 pub(crate) fn read_error(reply: &[u8]) -> Option<Vec<u8>> {
     let text = reply.strip_prefix(b"-")?.trim_ascii_end();
     Some(if text.starts_with(b"ASK ") { MOVING.to_vec() } else { text.to_vec() })
 }
 
-/// Returns the error of a node that has not the slot of a key that it was asked about. An `-ASK` becomes
-/// `-TRYAGAIN`.
+/// Returns the error of a node that does not have the slot of a key that it was asked about. An `-ASK`
+/// becomes `-TRYAGAIN`.
 pub(crate) fn read_elsewhere(reply: &[u8]) -> Option<String> {
     let error = read_error(reply).filter(|error| is_about_slots(error))?;
     Some(String::from_utf8_lossy(&error).into_owned())
 }
 
-/// Whether an error says that another node has the slot, or none, or that it is being moved.
+/// Whether an error says that another node has the slot, that no node has it, or that it is moving.
 fn is_about_slots(error: &[u8]) -> bool {
     [&b"MOVED "[..], b"TRYAGAIN ", b"CLUSTERDOWN "].iter().any(|code| error.starts_with(code))
 }
 
-/// The command by which fences are watched, and its reply.
+/// Returns the command by which fences are watched, and what its reply looks like.
 fn watch() -> (&'static str, Expected) {
     #[cfg(feature = "planted")]
     if std::env::var("LOCKGATE_PLANT").is_ok_and(|fault| fault == "watch") {
@@ -250,9 +250,9 @@ fn watch() -> (&'static str, Expected) {
 }
 
 impl FenceQuestion {
-    /// Appends the question about `claims` to a connection that has `selected` this database. The
-    /// first `before` replies belong to commands sent before the question. A fence announced with it
-    /// must be acknowledged by `replicas`.
+    /// Appends the question about `claims`, for a connection whose database is `selected`. The first
+    /// `before` replies belong to commands sent before the question. `replicas` must acknowledge a fence
+    /// that is announced with it.
     pub(crate) fn ask(
         out: &mut Vec<u8>,
         place: FencePlace,
@@ -276,7 +276,7 @@ impl FenceQuestion {
             missing.push_back(MissingReply::There);
         }
         let (watch, _) = watch();
-        // One command of a cluster's client has keys of one slot.
+        // In a cluster all keys of one command must be in one slot.
         let at_once = if place == FencePlace::Alone { claims.len().max(1) } else { 1 };
         for (index, claims) in claims.chunks(at_once).enumerate() {
             encode::array(out, 1 + claims.len());
@@ -320,12 +320,12 @@ impl FenceQuestion {
         }
     }
 
-    /// How many replies are missing.
+    /// Returns how many replies are still to come.
     pub(crate) fn missing(&self) -> usize {
         self.missing.len()
     }
 
-    /// How the replies that are missing look, in their order.
+    /// Returns what the replies still to come look like, in their order.
     pub(crate) fn expected(&self) -> impl Iterator<Item = Expected> {
         self.missing.iter().map(|missing| match missing {
             MissingReply::Fence(_) => Expected::Text,
@@ -364,7 +364,7 @@ impl FenceQuestion {
             return;
         }
         match missing {
-            // The last fence told counts: GET comes after WATCH.
+            // The last answer counts: GET comes after WATCH.
             MissingReply::Fence(index) => self.seen[index] = read_fence(reply),
             MissingReply::Multi => self.in_multi = reply.starts_with(b"+OK"),
             MissingReply::There | MissingReply::Back if !reply.starts_with(b"+OK") => {
@@ -396,12 +396,13 @@ impl FenceQuestion {
         self.error.as_deref()
     }
 
-    /// Returns why nothing was learned of this claim: another node has the slot of its fence, or none.
+    /// Returns why nothing was learned of this claim: another node has the slot of its fence, or no node
+    /// has it.
     pub(crate) fn elsewhere(&self, claim: usize) -> Option<&[u8]> {
         self.elsewhere.get(claim)?.as_deref()
     }
 
-    /// Returns how each of the claims stands, once all replies are in.
+    /// Returns how each claim's fence stands, once all replies are in.
     pub(crate) fn standings<'a>(
         &'a self,
         claims: &'a [FencedLock],

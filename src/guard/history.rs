@@ -1,11 +1,11 @@
-//! Whether the data node may have forgotten fences that it was told: it is another process, or its
-//! data has another history.
+//! The data node's history: if it changes, the data node may have forgotten fences, as it is another
+//! process, or its data has another past.
 //!
-//! A process that was a replica in between has kept its clients' connections and may have gone back
-//! to an earlier fence, which nobody can tell from the largest. Redis takes another replication id
-//! when it is promoted, and follows its master's while it is a replica. So from another id on, every
-//! fence told counts as forgotten. Each node of a cluster has a history of its own, which changes too
-//! when the node gets slots: their fences come from another node, which may have lost some.
+//! A process that was a replica for a while keeps its clients' connections, but may have gone back to
+//! an earlier fence, which looks just like the largest. Redis takes a new replication id when it is
+//! promoted, and its master's while it is a replica. So once the id changes, every fence seen before
+//! counts as forgotten. Each node of a cluster has a history of its own, which changes too when the
+//! node gets slots: their fences come from another node, which may have lost some.
 
 use std::{
     sync::{
@@ -32,29 +32,30 @@ const LIMIT: Duration = Duration::from_secs(1);
 /// The data node's history, for sessions.
 #[derive(Debug, Default)]
 pub(crate) struct DataHistory {
-    /// How often it was another than before.
+    /// How often the history has changed.
     changes: AtomicU64,
 }
 
-/// What was seen last of the data node's history.
+/// The data node's history as last seen.
 #[derive(Debug, Default)]
 pub(super) struct SeenHistory {
-    /// How often the node of a cluster had got slots.
+    /// How often the cluster node had got slots.
     gains: Option<u64>,
     /// The `run_id` and `master_replid`. `None`: nothing yet.
     ids: Option<[String; 2]>,
-    /// The log says that nothing can be seen.
+    /// Whether the log has said that the history cannot be read.
     told: bool,
 }
 
 impl DataHistory {
-    /// Returns how often the data node's history was another than before.
+    /// Returns how often the data node's history has changed.
     #[inline]
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// Asks the data node. What does not answer has not changed: its connection's end tells.
+    /// Asks the data node for its ids. No answer counts as no change: a later look, on this connection or
+    /// a new one, shows the change.
     pub(super) async fn look(&self, seen: &mut SeenHistory, redis: &mut MultiplexedConnection) {
         match timeout(LIMIT, ids(redis)).await {
             Ok(Ok(ids)) => self.take_in(seen, ids),
@@ -76,8 +77,8 @@ impl DataHistory {
     }
 }
 
-/// Asks the node behind a front of a cluster, for as long as somebody wants to know. While it does not
-/// answer nobody sees what becomes of it, so that counts as a change each time.
+/// Asks the node behind a front of a cluster, for as long as `history` is in use. Each time that the
+/// node does not answer counts as a change, as its history could not be seen.
 pub(super) async fn watch(data: Arc<DataNode>, history: Weak<DataHistory>) {
     let (mut seen, mut connected) = (SeenHistory::default(), None);
     while let Some(history) = history.upgrade() {
@@ -91,7 +92,7 @@ pub(super) async fn watch(data: Arc<DataNode>, history: Weak<DataHistory>) {
 }
 
 impl DataHistory {
-    /// Asks the node behind a front. Returns whether its history was seen, or cannot be.
+    /// Asks the node behind a front. Returns `true` if the node has told its history, or refuses to.
     async fn look_at_front(
         &self,
         data: &DataNode,
@@ -101,7 +102,7 @@ impl DataHistory {
         let is_open = |(tenure, connection): &(Arc<Tenure>, Connection)| {
             !tenure.has_ended() && !connection.is_closed()
         };
-        // A fence that has been elsewhere may have come back as an earlier one.
+        // A fence that was on another node meanwhile may have come back as an earlier one.
         let gains = data.gains();
         if seen.gains.replace(gains).is_some_and(|before| before != gains) {
             self.changes.fetch_add(1, Ordering::Release);

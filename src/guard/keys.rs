@@ -1,7 +1,7 @@
-//! Finds the words of a command that are keys which it writes: Redis's key specifications.
+//! Finds which words of a command are keys that it writes, by Redis's key specifications.
 //!
 //! A specification has two steps, as COMMAND tells them: where a group of keys begins, and how far
-//! it goes. Knows nothing of connections or of rules.
+//! it goes. This module knows nothing of connections or rules.
 
 use smallvec::SmallVec;
 
@@ -12,11 +12,11 @@ use crate::resp::number;
 pub(crate) enum Begin {
     /// At this word; the name is word 0.
     Index(usize),
-    /// Behind this word, wherever it stands from the word `from` on. If `from` is negative, up to
-    /// that many words before the end. Redis reads its options in any order and often lets the last
-    /// one count, so each place counts here.
+    /// Behind this word, at each place from word `from` on; if `from` is negative, at each place up to
+    /// that many words before the end. Redis reads options in any order and often uses the last one,
+    /// so every place counts here.
     Keyword {
-        /// In upper or lower case.
+        /// The keyword; case does not matter.
         word: Vec<u8>,
         /// Where the search begins.
         from: i64,
@@ -26,7 +26,7 @@ pub(crate) enum Begin {
 /// How far a group of keys goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Find {
-    /// To a word counted from the first key, or from the end if negative.
+    /// Up to the word `last`, counted from the first key, or from the end if negative.
     Range {
         last: i64,
         /// Distance from key to key, in words.
@@ -36,7 +36,7 @@ pub(crate) enum Find {
     },
     /// As many keys as one of the words says.
     Count {
-        /// Where the number is, counted from the beginning of the group.
+        /// Where the number stands, counted from the beginning of the group.
         number: usize,
         /// Where the first key is, counted likewise.
         first: usize,
@@ -55,13 +55,13 @@ pub(crate) struct KeySpec {
 /// Positions of words.
 pub(crate) type Positions = SmallVec<[usize; 4]>;
 
-/// Most positions found in one command. A group begins at each place where its keyword stands and
-/// may go to the end, so a client could have as many found as there are pairs of words. One
-/// position more says that there are too many.
+/// The most positions found in one command. A group begins wherever its keyword stands and may go to
+/// the end, so a client could cause as many as there are pairs of words. One position more shows that
+/// there are too many.
 pub(crate) const MAX_POSITIONS: usize = 1 << 18;
 
 impl KeySpec {
-    /// Returns the group of commands that have one key, right behind their name.
+    /// Returns the specification of commands whose one key is right behind their name.
     pub(crate) fn first_word() -> KeySpec {
         KeySpec { begin: Begin::Index(1), find: Find::Range { last: 0, step: 1, limit: 0 } }
     }
@@ -123,15 +123,15 @@ fn is_keyword(word: &[u8], keyword: &[u8]) -> bool {
     word[..end].eq_ignore_ascii_case(keyword)
 }
 
-/// Adds the words that may be written, whatever Redis says of a command that must be asked about:
-/// its answer about SORT's options is not always what SORT does.
+/// Adds the words that a command may write by its options, whatever Redis answers about it: its answer
+/// about SORT's options is not always what SORT does.
 pub(crate) fn behind_options<Word: AsRef<[u8]>>(words: &[Word], found: &mut Positions) {
     for at in 2..words.len() {
         if is_keyword(words[at - 1].as_ref(), b"STORE") {
             found.push(at);
         }
     }
-    // MIGRATE with several keys has none in place of the first.
+    // MIGRATE with several keys has an empty word in place of the first.
     if words.get(3).is_some_and(|word| word.as_ref().is_empty()) {
         let keys = (6..words.len()).find(|at| is_keyword(words[*at].as_ref(), b"KEYS"));
         found.extend(keys.unwrap_or(words.len()) + 1..words.len());

@@ -1,8 +1,8 @@
-//! Asks the data node what its commands are, and whether its history is another, over a connection
-//! of the proxy's own.
+//! Asks the data node for its commands, and whether its history has changed, over a connection of
+//! the proxy's own.
 //!
-//! The connection is kept, as its end tells that the data node may have become another: from then
-//! on nothing counts as known until the commands were read again.
+//! The connection stays open, as its end shows that the data node may be another Redis now: from
+//! then on nothing counts as known until the commands have been read again.
 
 use std::{sync::Arc, time::Duration};
 
@@ -28,15 +28,16 @@ use crate::{data::DataNode, net::redis_client};
 const LIMIT: Duration = Duration::from_secs(1);
 /// Pause after a failure.
 const PAUSE: Duration = Duration::from_millis(200);
-/// Least time from one reading of all commands to the next: clients choose the names that cause
-/// one, and COMMAND is expensive.
+/// The shortest time from one reading of all commands to the next: clients choose the names that
+/// cause one, and COMMAND is expensive.
 const EVERY: Duration = Duration::from_millis(200);
-/// Most questions under way; each belongs to a client that waits.
+/// The most questions under way; a client waits for each.
 const MAX_QUESTIONS: usize = 1024;
-/// Most of them that are about the keys of one command, which is copied for that; others wait.
+/// The most questions under way about a command's keys, for which the command is copied; others
+/// wait.
 const MAX_ASKED: usize = 16;
-/// How long a client waits for all commands to be read again. One reading may be under way, and the
-/// pause behind it, before the reading that counts begins.
+/// How long a client waits for all commands to be read again. An earlier reading, and the pause
+/// after it, may have to end before the reading that counts begins.
 const AGAIN_LIMIT: Duration = Duration::from_secs(5);
 /// Longest name that is asked about, in bytes: clients choose it.
 pub(super) const LONGEST_NAME: usize = 256;
@@ -62,11 +63,11 @@ type Keys = Vec<Vec<u8>>;
 enum CatalogQuestion {
     /// Asks which keys this command writes.
     Keys(AskedCommand, oneshot::Sender<Result<Keys, AskError>>),
-    /// Has all commands read again, and the one of this name if there is any.
+    /// Requests a new reading of all commands, and of the one with this name if there is any.
     Again(Vec<u8>, oneshot::Sender<()>),
 }
 
-/// Reason why the data node could not be asked.
+/// The reason why the data node could not be asked.
 #[derive(Debug, Error)]
 pub(crate) enum AskError {
     /// The data node refused.
@@ -75,7 +76,7 @@ pub(crate) enum AskError {
     /// There is no connection, or no answer in time.
     #[error("the data node does not answer")]
     Silent,
-    /// The answer is none that Redis gives to such a question.
+    /// The answer is not one that Redis gives to such a question.
     #[error("the data node's answer cannot be read")]
     Unreadable,
 }
@@ -113,7 +114,7 @@ impl Catalog {
             ("PTTL", Nothing),
             ("SCRIPT", Nothing),
             ("CLUSTER", Nothing),
-            // The tests' scripts write no key that a guard has.
+            // The tests' scripts write no guarded key.
             ("EVAL", Nothing),
             ("EVALSHA", Nothing),
         ];
@@ -129,8 +130,8 @@ impl Catalog {
         self.table.load()
     }
 
-    /// Returns the keys that the data node says this command writes, and those that its options may
-    /// make it write.
+    /// Returns the keys that this command writes according to the data node, and those that its
+    /// options may make it write.
     ///
     /// # Errors
     /// If the data node cannot be asked.
@@ -147,9 +148,9 @@ impl Catalog {
         timeout(LIMIT, asking).await.unwrap_or(Err(AskError::Silent))
     }
 
-    /// Has the commands read again, from their beginning, and among them the one of this name, if
-    /// there is any. Returns `false` if they could not be read in time: then it is not known
-    /// whether there is such a command.
+    /// Waits for a new reading of all commands, begun after this call, with the one of this name if
+    /// there is any. Returns `false` if they could not be read in time: whether there is such a
+    /// command is then unknown.
     pub(crate) async fn again(&self, name: Vec<u8>) -> bool {
         if name.len() > LONGEST_NAME {
             return false;
@@ -177,7 +178,7 @@ async fn keep(
     let (mut told, mut changes) = (false, data.changes());
     let mut seen = SeenHistory::default();
     while !questions.is_closed() {
-        // At the start, and between two of them, nobody is the data node for a moment.
+        // At the start, and between two tenures, there is no data node for a moment.
         data.found(LIMIT).await;
         match follow(data, first_bytes, table, (history, &mut seen), &mut questions).await {
             Ok(()) => told = false,
@@ -217,7 +218,7 @@ async fn follow(
     loop {
         let again = sleep_until(read + EVERY);
         tokio::select! {
-            // First what ends this: a question of a client of the next data node is not for this one.
+            // What ends this comes first: a question for the next data node must not go to this one.
             biased;
             () = connection.closed() => return Ok(()),
             () = tenure.ended() => return Ok(()),
@@ -259,7 +260,7 @@ async fn follow(
     }
 }
 
-/// Asks for the names, and then for the facts about each.
+/// Asks for the names of all commands, and then for the facts about each.
 async fn read_commands(
     redis: &mut MultiplexedConnection,
     others: &[Vec<u8>],
@@ -275,7 +276,7 @@ async fn read_commands(
     Ok(Table::read(&names, &reply.map_err(|_| AskError::Silent)??, first_bytes))
 }
 
-/// Asks for the keys that a command writes. Redis 7 says of each key whether it is written; before
+/// Asks for the keys that a command writes. Redis 7 tells of each key whether it is written; before
 /// that, all keys count as written.
 async fn written(
     redis: &mut MultiplexedConnection,
@@ -300,8 +301,8 @@ async fn written(
     }
 }
 
-/// Whether COMMAND GETKEYS says by this error that the command has no keys, or words that Redis refuses.
-/// Any other error leaves open which keys the command writes.
+/// Whether this error of COMMAND GETKEYS means that the command has no keys, or that Redis refuses its
+/// words. Any other error leaves open which keys the command writes.
 fn tells_of_no_keys(error: &RedisError) -> bool {
     error.code() == Some("ERR") && error.detail().is_some_and(|text| NO_KEYS.contains(&text))
 }

@@ -1,17 +1,17 @@
 //! Guards: rules by which keys are written only under a lock.
 //!
-//! A session shows [`Guards`] a command and is told what the command needs. Only [`learn`] has a
-//! connection of its own.
+//! A session shows [`Guards`] a command and learns what the command needs. [`learn`] and [`history`]
+//! have connections of their own to the data node; nothing else here has one.
 //!
-//! - [`asked`]: a command about which the data node must be asked.
+//! - [`asked`]: a command whose keys only the data node can tell.
 //! - [`catalog`]: which commands write, and where their keys are.
 //! - [`keys`]: Redis's key specifications.
-//! - [`learn`]: asks the data node for both, and whether its history is another.
+//! - [`learn`]: asks the data node for both, and whether its history has changed.
 //! - [`history`]: whether the data node may have forgotten fences.
-//! - [`room`]: how many bytes of large commands are kept until they can be looked at.
-//! - [`mod@write`]: the short way for most writes, in one script.
+//! - [`room`]: the memory for large commands that are kept until they can be judged.
+//! - [`mod@write`]: the short way, which most writes go: one script.
 //! - [`fences`]: the question to the data node before a write that goes the long way.
-//! - [`replicas`]: replicas that must have acknowledged fences, or writes.
+//! - [`replicas`]: the replicas that must acknowledge fences, or writes.
 
 pub(crate) mod asked;
 pub(crate) mod catalog;
@@ -56,59 +56,58 @@ use crate::{
     told::shown,
 };
 
-/// Prefix of a lock's key on the data node, where the largest fence stands that the data node has
-/// seen of the lock.
+/// Prefix of the key on the data node that holds the largest fence it has seen of a lock. The lock's
+/// key follows.
 pub(crate) const FENCE_PREFIX: &[u8] = b"lockgate:guard:";
-/// Most locks under which one command can write, and whose fences one transaction can watch.
+/// The most locks that one command can need, and whose fences one transaction can watch.
 pub(crate) const MAX_LOCKS: usize = 128;
-/// Most words of one command that are looked at: what is done for each, and the steps below, take
+/// The most words of one command that are looked at. The work for each, and the steps below, take
 /// less than ten milliseconds, in which the thread does nothing else.
 const MAX_WORDS: usize = MAX_POSITIONS;
-/// Most steps of comparing the keys of one command with the rules.
+/// The most steps that comparing the keys of one command with the rules may take.
 const MAX_STEPS: usize = 4_000_000;
-/// Number of commands of the largest size that may be kept at the same time, for all clients. One
-/// client has at most one of them.
+/// How many commands of the largest size may be kept at the same time, for all clients. One client
+/// has at most one of them.
 const MAX_HELD: usize = 8;
-/// Most bytes of large commands that are kept at the same time, unless a single one may have more.
+/// The most bytes of large commands that are kept at the same time, unless `guards.max_command` is
+/// larger.
 const MOST_HELD: usize = 128 * 1024 * 1024;
-/// Most bytes of a key that an error or the log has to show.
+/// The most bytes of a key that are kept for an error or the log.
 const SHOWN: usize = 256;
-/// The shortest time between two lines in the log about replicas, and the time for which a missing
-/// acknowledgement counts if none was asked for since, in seconds.
+/// The shortest time between two log lines about replicas, and the time for which the last missing
+/// acknowledgement counts unless one arrives, in seconds.
 const TELL_EVERY: u64 = 10;
 
 /// The rules, and the knowledge to apply them.
 pub(crate) struct Guards {
     rules: Vec<GuardRule>,
-    /// Patterns of the locks that enforced rules ask for.
+    /// Patterns of the locks that enforced rules need.
     locks: Vec<Pattern>,
     flush: Flush,
-    /// The largest command that is kept to be looked at, in bytes.
+    /// The largest command that is kept to be judged, in bytes.
     pub max_command: usize,
     pub catalog: Catalog,
-    /// Whether the data node may have forgotten fences.
+    /// The data node's history: whether it may have forgotten fences.
     history: Arc<DataHistory>,
-    /// Whether each node of a cluster may have, by its front.
+    /// The same for each node of a cluster, by its front.
     fronts: Vec<Arc<DataHistory>>,
-    /// Replicas that must acknowledge fences, if there are any.
+    /// The replicas that must acknowledge fences, if any.
     pub replicas: Option<Replicas>,
     /// Where the data node keeps fences.
     pub place: FencePlace,
-    /// At least one rule is enforced.
     enforces: bool,
-    /// Room for large commands.
     rooms: Arc<Rooms>,
     /// Last time that [`Guards::tell_of_audited`] logged, in seconds since `started`.
     told_at: AtomicU64,
     /// Last time that [`Guards::tell_of_fence_ahead`] logged, in seconds since `started`.
     told_ahead_at: AtomicU64,
-    /// Fences in a row that too few replicas have acknowledged, and the last time of one, in seconds
-    /// since `started`.
+    /// How many fences in a row too few replicas have acknowledged, and when that last happened, in
+    /// seconds since `started`.
     unacknowledged: AtomicU64,
     unacknowledged_at: AtomicU64,
     /// Last time that [`Guards::lacked_replicas`] logged, in seconds since `started`.
     told_unacknowledged_at: AtomicU64,
-    /// The data node has carried out the script of a guarded write.
+    /// Whether the data node knew the script of a guarded write when the script was last called.
     has_script: AtomicBool,
     started: Instant,
 }
@@ -118,54 +117,55 @@ pub(crate) struct Guards {
 pub(crate) struct Need {
     /// The lock's name as clients know it, without `locks.prefix`.
     pub lock: Vec<u8>,
-    /// The first key of the command that needs it, as much of it as is shown.
+    /// The command's first key that needs the lock, cut to what errors and the log show.
     pub key: Vec<u8>,
 }
 
-/// Fate of a command.
+/// What becomes of a command.
 #[derive(Debug)]
 pub(crate) enum Look {
-    /// Passes: no guard is about the command.
+    /// Passes: no rule is about the command.
     Free,
-    /// Passes, but it is counted whether these locks are held.
+    /// Passes, but the metrics count whether these locks are held.
     Audited(Vec<Need>),
-    /// Not decided yet: at least this many bytes are needed. The walk goes on where it stands.
+    /// Undecided: at least this many bytes are needed. The walk goes on where it stands.
     More(usize, Walk),
     /// Refused: larger than `guards.max_command`.
     TooLarge,
-    /// Stopped: the whole command, with its length in bytes, and the facts for the script if the
-    /// write can go that way.
+    /// Stopped: the command's length in bytes, the reason, and the facts for the script if the write
+    /// can go the short way.
     Stop(usize, Stop, Option<Write>),
 }
 
-/// Whether a command passes. If so, it is counted whether these locks are held.
+/// The judgement on a command: it passes, and the metrics count whether these locks are held; or it
+/// is stopped.
 pub(crate) type Ruling = Result<Vec<Need>, Stop>;
 
-/// Reason to stop a command.
+/// The reason why a command is stopped.
 #[derive(Debug)]
 pub(crate) enum Stop {
     /// The command writes guarded keys.
     Needs(Vec<Need>),
-    /// The words do not tell which keys the command writes; the data node does.
+    /// Only the data node can tell which keys the command writes.
     Ask(AskedCommand),
     /// No command of this name is known.
     Unknown(Vec<u8>),
-    /// The name (or subcommand) contains NUL. Redis compares names that share a place in its table
-    /// only up to it, so it is unknown what would run.
+    /// The name (or subcommand) contains NUL. Redis compares names that share a place in its table only
+    /// up to the NUL, so it is unknown which command would run.
     ZeroInName,
     /// The command would empty or swap databases that have guarded keys.
     Databases(Vec<u8>),
-    /// The command would write a key of Lockgate's own.
+    /// The command would write one of Lockgate's own keys.
     Reserved,
     /// A key and a lock that it needs are in different slots of the cluster.
     Slots(Need),
     /// The command needs more than [`MAX_LOCKS`] locks.
     TooMany,
-    /// Finding out which locks the command needs would take too long.
+    /// Working out which locks the command needs would take too long.
     TooMuch,
     /// The command is larger than `guards.max_command`, and its bytes were dropped.
     TooLarge,
-    /// The large commands of other clients take all the room, and this one's bytes were dropped.
+    /// Large commands of other clients take all the room, and this one's bytes were dropped.
     NoRoom,
 }
 
@@ -226,19 +226,19 @@ impl Guards {
         })
     }
 
-    /// Makes guards before a data node that has a few commands only.
+    /// Makes the guards of a data node that has a few commands only.
     #[cfg(test)]
     pub(crate) fn of_few_commands(config: &Config) -> Arc<Guards> {
         let catalog = Catalog::of_few_commands(first_bytes(&config.guards.rules));
         Guards::with(&config.guards, place(config), catalog, Default::default())
     }
 
-    /// Whether the data node, or the node behind this front of a cluster, may have forgotten fences.
+    /// Returns the history of the data node, or of the cluster node behind this front.
     pub(crate) fn history(&self, front: usize) -> &Arc<DataHistory> {
         self.fronts.get(front).unwrap_or(&self.history)
     }
 
-    /// The rules, as they are configured.
+    /// Returns the rules as configured.
     pub(crate) fn rules(&self) -> &[GuardRule] {
         &self.rules
     }
@@ -248,14 +248,14 @@ impl Guards {
         self.enforces
     }
 
-    /// Whether nothing was logged yet in this second.
+    /// Whether nothing has been logged yet in this second. Counts the caller's line as logged.
     fn may_tell(&self, told_at: &AtomicU64) -> bool {
         let now = self.started.elapsed().as_secs();
         told_at.swap(now, Ordering::Relaxed) != now
     }
 
-    /// Logs, at most once a second, that the data node has a fence of this lock that no clock can
-    /// have made.
+    /// Logs, at most once a second, that the data node's fence of this lock is larger than any proxy's
+    /// clock can have made it.
     pub(crate) fn tell_of_fence_ahead(&self, lock: &[u8], fence: u64) {
         if self.may_tell(&self.told_ahead_at) {
             let lock = shown(lock);
@@ -283,7 +283,7 @@ impl Guards {
         }
     }
 
-    /// Whether the data node knew the script of a guarded write when it was last called.
+    /// Whether the data node knew the script of a guarded write when the script was last called.
     pub(crate) fn has_script(&self) -> bool {
         self.has_script.load(Ordering::Relaxed)
     }
@@ -302,8 +302,8 @@ impl Guards {
         }
     }
 
-    /// How many fences in a row too few replicas have acknowledged. Returns `None` if the last one was
-    /// acknowledged, or is long ago.
+    /// Returns how many fences in a row too few replicas have acknowledged; `None` if the last fence
+    /// was acknowledged, or the last failure is [`TELL_EVERY`] seconds ago or more.
     pub(crate) fn unacknowledged(&self) -> Option<u64> {
         let at = self.unacknowledged_at.load(Ordering::Relaxed);
         let is_recent = self.started.elapsed().as_secs().saturating_sub(at) < TELL_EVERY;
@@ -324,14 +324,14 @@ impl Guards {
         self.locks.iter().any(|pattern| pattern.matches(lock))
     }
 
-    /// Whether the command at the beginning of `bytes` has one key, behind its name, as the glance
-    /// tells, and no guard is about that key. Without this, a SET of a key that begins with the
-    /// same byte as a guarded one takes 41 % more instructions at depth 16.
+    /// Whether, by the glance, the command at the beginning of `bytes` writes only the key behind its
+    /// name, and no rule is about that key. Without this, a SET of a key that begins with the same byte
+    /// as a guarded one takes 41 % more instructions at depth 16.
     pub(crate) fn is_free(&self, table: &Table, glance: Glance, bytes: &[u8]) -> bool {
         table.first_key(glance, bytes).is_some_and(|key| !self.concerns(key))
     }
 
-    /// Whether any rule is about this key, or whether finding out would take too long.
+    /// Whether a rule is about this key, comparing would take too long, or the key is reserved.
     #[inline]
     fn concerns(&self, key: &[u8]) -> bool {
         let mut budget = Budget::of(MAX_STEPS);
@@ -339,7 +339,7 @@ impl Guards {
         self.rules.iter().any(|rule| matches(rule).unwrap_or(true)) || key.starts_with(FENCE_PREFIX)
     }
 
-    /// Looks at the command at the beginning of `bytes`, which is an array, and of which more may come.
+    /// Judges the command at the beginning of `bytes`, which is an array and need not be whole.
     pub(crate) fn look(&self, table: Option<&Table>, bytes: &[u8]) -> Look {
         let (mut walk, mut words) = (Walk::default(), Spans::new());
         let mut end = walk.find(bytes, &mut words, 1);
@@ -347,8 +347,8 @@ impl Guards {
         let mut ruling = None;
         match writes {
             Some(Writes::Nothing) => return Look::Free,
-            // The commonest writes have one key, behind the name. Their values need not have
-            // arrived unless the key is guarded.
+            // The commonest writes have one key, behind the name. Their values may still be on the way,
+            // unless the key is guarded.
             Some(Writes::First) => {
                 end = walk.find(bytes, &mut words, 2);
                 if let Some(key) = words.get(1) {
@@ -360,7 +360,7 @@ impl Guards {
             }
             _ => {}
         }
-        // One word more than allowed tells that there are too many.
+        // One word more than allowed shows that there are too many.
         let end = end
             .or_else(|| walk.find(bytes, &mut words, MAX_WORDS + 1))
             .unwrap_or_else(|| walk.finish(bytes));
@@ -368,7 +368,7 @@ impl Guards {
             WordStep::End(length) if length > self.max_command => return Look::TooLarge,
             WordStep::End(length) if !words.is_empty() => length,
             WordStep::More(least) => return self.more(least, walk),
-            // Redis would not carry this out.
+            // Redis does not carry this out.
             WordStep::End(_) | WordStep::Word(_) | WordStep::Bad => return Look::Free,
         };
         if words.len() > MAX_WORDS {
@@ -382,12 +382,12 @@ impl Guards {
         if least > self.max_command { Look::TooLarge } else { Look::More(least, walk) }
     }
 
-    /// Judges a command whose words are all here.
+    /// Judges a command whose words have all arrived.
     fn judge(&self, mut writes: Option<&Writes>, words: &[&[u8]]) -> Ruling {
         if let (Some(Writes::Subcommand(known)), Some(word)) = (writes, words.get(1)) {
             writes = known.get(&cut(word, LONGEST_NAME + 1).to_ascii_uppercase());
             if writes.is_none() {
-                // Redis knows no such subcommand either, and says so.
+                // Redis refuses an unknown subcommand itself.
                 let is_unclear = self.enforces && word.contains(&0);
                 return if is_unclear { Err(Stop::ZeroInName) } else { Ok(Vec::new()) };
             }
@@ -417,7 +417,7 @@ impl Guards {
         self.needs(positions.iter().filter_map(|at| words.get(*at)).copied())
     }
 
-    /// Returns the locks that writing these keys needs.
+    /// Returns which locks writing these keys needs.
     pub(crate) fn needs<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) -> Ruling {
         let (mut enforced, mut audited) = (Vec::<Need>::new(), Vec::<Need>::new());
         let mut budget = Budget::of(MAX_STEPS);
@@ -432,7 +432,7 @@ impl Guards {
                     Some(None) => continue,
                     None => return Err(Stop::TooMuch),
                 };
-                // What is long is copied, or read for its slot.
+                // Long captures are copied, and a long key is hashed for its slot.
                 let mut long: usize = captures.iter().map(|took| took.len()).sum();
                 if self.place != FencePlace::Alone {
                     long = key.len();
@@ -464,25 +464,25 @@ impl Guards {
         if enforced.is_empty() { Ok(audited) } else { Err(Stop::Needs(enforced)) }
     }
 
-    /// Returns room for a command of which `bytes` have arrived, or `None` if other clients take
-    /// too much. `waker`: more bytes are to come, and if none come, others may have the room.
+    /// Returns room for a command of which `bytes` have arrived, or `None` if other clients take too
+    /// much. `waker`: more bytes are to come; if none come, other commands may take the room.
     pub(crate) fn room(&self, bytes: usize, waker: Option<&Waker>) -> Option<Room> {
         self.rooms.room(bytes, waker)
     }
 }
 
-/// The most bytes of large commands that may be kept at the same time, with commands of at most
+/// Returns the most bytes of large commands that may be kept at the same time, if one may have
 /// `max_command`.
 fn all_held(max_command: usize) -> usize {
     MAX_HELD.saturating_mul(max_command).min(MOST_HELD.max(max_command))
 }
 
-/// The first bytes of a text that a client chooses.
+/// Cuts a text that a client chooses to at most this many bytes.
 fn cut(text: &[u8], most: usize) -> &[u8] {
     &text[..text.len().min(most)]
 }
 
-/// Where fences are kept by this configuration.
+/// Returns where fences are kept under this configuration.
 fn place(config: &Config) -> FencePlace {
     match config.data.cluster() {
         Some(_) => FencePlace::Slot { prefix: config.locks.prefix.len() },
@@ -490,7 +490,7 @@ fn place(config: &Config) -> FencePlace {
     }
 }
 
-/// Returns the first bytes that a guarded or reserved key can have.
+/// Returns which first bytes a guarded or reserved key can have.
 fn first_bytes(rules: &[GuardRule]) -> FirstBytes {
     let mut first = [false; 256];
     for text in rules.iter().map(|rule| rule.keys.as_str().as_bytes()).chain([FENCE_PREFIX]) {

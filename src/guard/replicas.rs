@@ -1,9 +1,9 @@
-//! Replicas of the data node that must have acknowledged what it was told: the fence of a guard's
-//! lock, and, by choice, each guarded write.
+//! The replicas of the data node that must acknowledge what it is sent: the fence of a guard's lock
+//! and, by choice, each guarded write.
 //!
-//! A replica that is promoted without the last fence would take the write of the holder before. WAIT
-//! goes in one packet behind what is to be acknowledged, on the client's own connection: Redis counts
-//! the replicas that have all that this connection has written.
+//! A replica that is promoted without the last fence would accept a write of the earlier holder. WAIT
+//! follows what is to be acknowledged on the same connection: Redis counts the replicas that have all
+//! that this connection has written.
 
 use std::time::Duration;
 
@@ -16,31 +16,30 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Replicas {
     count: usize,
-    /// How long they may take.
     pub(crate) timeout: Duration,
-    /// Guarded writes are waited for too.
+    /// Whether guarded writes must be acknowledged too.
     pub(crate) at_writes: bool,
 }
 
-/// An acknowledgement that is missing.
+/// The reason why an acknowledgement is missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Unacknowledged {
-    /// So many replicas have acknowledged, which are too few.
+    /// Too few replicas have acknowledged: this many.
     TooFew(u64),
     /// The data node refuses WAIT, with this error.
     Refused(Vec<u8>),
 }
 
 impl Replicas {
-    /// Returns `None` if none are to be waited for.
+    /// Returns the replicas that this configuration names, or `None` if none must acknowledge.
     pub(super) fn of(config: &GuardsConfig) -> Option<Replicas> {
         let GuardsConfig { replicas: count, replica_timeout: timeout, wait_at, .. } = *config;
         let at_writes = wait_at == WaitAt::Write;
         (count > 0).then_some(Replicas { count, timeout, at_writes })
     }
 
-    /// Appends WAIT, which is answered after `left` at the latest: longer than a lock is held nobody
-    /// need wait. A client library counts on that too, as Redis answers nothing else meanwhile.
+    /// Appends WAIT, which Redis answers at the latest once the lock's time `left` is over. The client's
+    /// library needs a limit too, as Redis answers nothing else on the connection meanwhile.
     pub(crate) fn ask(&self, out: &mut Vec<u8>, left: Option<Duration>) {
         let (count, most_ms) = self.wait(left);
         encode::array(out, 3);
@@ -49,14 +48,14 @@ impl Replicas {
         encode::bulk_number(out, most_ms);
     }
 
-    /// The arguments of WAIT: the number of replicas, and the longest wait in ms.
+    /// Returns the arguments of WAIT: the number of replicas, and the longest wait in ms.
     pub(crate) fn wait(&self, left: Option<Duration>) -> (u64, u64) {
         let timeout = u64::try_from(self.patience(left).as_millis()).unwrap_or(u64::MAX);
         // WAIT 0 would wait for ever.
         (self.count as u64, timeout.max(1))
     }
 
-    /// How long replicas may take, for a lock that is held for `left`.
+    /// Returns how long replicas may take, for a lock that is held for `left`.
     fn patience(&self, left: Option<Duration>) -> Duration {
         left.map_or(self.timeout, |left| left.min(self.timeout))
     }
@@ -85,8 +84,9 @@ impl Replicas {
         }
     }
 
-    /// Words why a fence does not count as announced, with how long replicas had for it. Redis refuses
-    /// a write in these words where `min-replicas-to-write` is not met.
+    /// Returns the error for a fence that does not count as announced, with the time that replicas had
+    /// for it. Too few replicas have the code of Redis where `min-replicas-to-write` is not met; a refused
+    /// WAIT has the data node's code, or READONLY.
     pub(crate) fn refuse_fence(&self, why: &Unacknowledged, left: Option<Duration>) -> Vec<u8> {
         match why {
             Unacknowledged::TooFew(count) => {
@@ -103,8 +103,8 @@ impl Replicas {
         }
     }
 
-    /// Words that a write was made, and may be lost in a failover. The code is none of Redis's: by
-    /// its NOREPLICAS nothing is written.
+    /// Returns the error for a write that was made, but may be lost in a failover. Its code is none of
+    /// Redis's: with NOREPLICAS of Redis nothing is written.
     pub(crate) fn warn_of_write(&self, why: &Unacknowledged) -> Vec<u8> {
         let Replicas { count: wanted, timeout, .. } = self;
         let why = match why {
@@ -118,9 +118,9 @@ impl Replicas {
     }
 }
 
-/// Words that the data node refuses WAIT, in its own words.
+/// Returns the error for a WAIT that the data node refuses, in its own words.
 fn refused(error: &[u8]) -> Vec<u8> {
-    // So Redis ends a WAIT when it becomes a replica.
+    // Redis ends a WAIT with this code when it becomes a replica.
     if error.starts_with(b"UNBLOCKED") {
         return b"READONLY the data node became a replica before replicas had acknowledged it \
                  (guards.replicas), try again"

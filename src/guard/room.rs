@@ -1,8 +1,8 @@
-//! Room for large commands that are kept until they can be looked at, for all clients.
+//! The room for large commands that are kept until they can be judged, for all clients.
 //!
-//! What is held counts, not what a command's head announces: a command is held until it is answered,
-//! and a second time in the outbox to the data node. A client that has room and sends nothing for a
-//! while gives it to others that want some.
+//! The bytes kept count, not those that a command's head announces: a command is kept until it is
+//! answered, and a second time in the outbox to the data node. A client that has room and sends
+//! nothing for a while loses it to others that want some.
 
 use std::{
     collections::HashMap,
@@ -11,18 +11,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Bytes of a command that are kept without being counted.
+/// The most bytes of a command that is not counted.
 pub(crate) const UNCOUNTED: usize = 64 * 1024;
-/// How often the bytes of a command are held at the same time: as they came, and on their way to the
-/// data node; a reply that is held, on its way to the client.
+/// How many copies of a command's bytes are kept at the same time: as they came, and on their way to
+/// the data node. The second copy of a held reply is on its way to the client.
 const COPIES: usize = 2;
 /// How long a client may take for the next [`UNCOUNTED`] bytes while others want room.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// All the room there is.
+/// The room for all clients.
 #[derive(Debug)]
 pub(super) struct Rooms {
-    /// Most bytes of memory.
+    /// The most bytes of memory.
     limit: usize,
     state: Mutex<RoomState>,
 }
@@ -38,9 +38,9 @@ struct RoomState {
 struct Tenant {
     /// Bytes of memory.
     bytes: usize,
-    /// Number of bytes when the command last counted as moving, and when that was.
+    /// How many bytes had come when the command last made progress, and when that was.
     marked: (usize, Instant),
-    /// Waker of a command that is still coming, for when its room is given to others.
+    /// The waker of a command that is still coming, called when its room is given to others.
     waker: Option<Waker>,
 }
 
@@ -53,27 +53,27 @@ pub(crate) struct Room {
 }
 
 impl Rooms {
-    /// Makes room for commands of this many bytes together.
+    /// Makes room for commands of this many bytes in all.
     pub(super) fn new(commands: usize) -> Arc<Rooms> {
         Arc::new(Rooms { limit: commands.saturating_mul(COPIES), state: Mutex::default() })
     }
 
-    /// Returns room for a command of which there are `bytes`, or `None` if others take too much.
-    /// `waker`: more bytes are to come, and meanwhile others may take the room.
+    /// Returns room for `bytes` of a command, or `None` if others take too much. `waker`: more bytes
+    /// are to come, and if none come, others may take the room.
     pub(super) fn room(self: &Arc<Self>, bytes: usize, waker: Option<&Waker>) -> Option<Room> {
         let mut room = Room { rooms: self.clone(), id: None };
         room.grow(bytes, waker).then_some(room)
     }
 
-    /// Ignores poison: nothing panics while it has the mutex.
+    /// Locks the state. Ignores poison: nothing panics while it has the mutex.
     fn lock(&self) -> MutexGuard<'_, RoomState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl RoomState {
-    /// Takes `more` bytes, if need be from those who do not move. Returns `false` if there is no
-    /// room.
+    /// Takes `more` bytes, if need be from commands that make no progress. Returns `false` if there is
+    /// no room.
     fn take(&mut self, more: usize, limit: usize, now: Instant) -> bool {
         if self.taken.saturating_add(more) > limit {
             let has_stopped = |tenant: &Tenant| {
@@ -97,9 +97,9 @@ impl RoomState {
 }
 
 impl Room {
-    /// Enlarges the room to what a command of `bytes` takes; without a waker it is whole, and nobody
-    /// is given its room. Returns `false` if others take too much, or were given this room because
-    /// nothing came for too long.
+    /// Enlarges the room to what a command of `bytes` takes. Without a waker the command is whole, and
+    /// keeps its room. Returns `false` if others take too much, or were given this room because nothing
+    /// came for too long.
     pub(crate) fn grow(&mut self, bytes: usize, waker: Option<&Waker>) -> bool {
         if bytes <= UNCOUNTED && self.id.is_none() {
             return true;

@@ -1,7 +1,7 @@
 //! The short way for guarded writes: one script that compares the fences and writes.
 //!
 //! A script's reply goes through Lua, which knows one kind of null and no integers beyond 2^53, and
-//! an error in it is worded for scripts. So only commands go this way whose successful replies are
+//! an error in it is worded for scripts. So this way is for commands whose successful replies are
 //! known to survive Lua unchanged, and any error sends the write the long way. Several writes may
 //! share one call; see [`Write::may_follow`].
 
@@ -12,15 +12,15 @@ use smallvec::SmallVec;
 use super::fences::FencePlace;
 use crate::{key::Key, resp::encode};
 
-/// Prefix of the status that tells an integer too large for Lua.
+/// Prefix of the status reply that tells an integer too large for Lua.
 pub(crate) const INTEGER: &[u8] = b"+INTEGER ";
-/// Most bytes of one write, or of all in one call: larger ones are not copied through Lua.
+/// The most bytes of one write, or of all in one call: larger ones are not copied through Lua.
 pub(crate) const MAX_BYTES: usize = 16 * 1024;
-/// Most writes in one call. These save nearly all of a round trip; meanwhile the data node serves
-/// nobody else.
+/// The most writes in one call. With so many, each saves nearly all of a round trip; the data node
+/// serves no other client meanwhile.
 pub(crate) const MAX_WRITES: usize = 64;
 const BODY: &str = include_str!("write.lua");
-/// Most words of one write: Lua's stack takes no more than some thousands.
+/// The most words of one write: Lua's stack takes no more than some thousands.
 const MAX_WORDS: usize = 128;
 
 static DIGEST: LazyLock<String> =
@@ -36,17 +36,18 @@ fn body() -> &'static str {
     BODY
 }
 
-/// Company that a write may have in its call.
+/// The other writes that may share a call with a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Company {
     /// Any other write.
     Any,
-    /// Any behind it, but only its own kind before it. Such a write takes memory, as its words say,
-    /// and Redis refuses it beyond `maxmemory`; but of a script Redis refuses only the first write.
+    /// Any other write, if the call begins with one of this kind. Such a write takes as much memory as
+    /// its words say, and Redis refuses it beyond `maxmemory`; but of a script Redis refuses only the
+    /// first write.
     Grows,
     /// No other write. Such a write may take any amount of memory, or look at any number of
     /// elements (clients are refused with BUSY while a script runs for long), or wake clients that
-    /// are blocked on a key without a guard, which a script does only at its end.
+    /// are blocked on a key without a guard, which happens only when the script ends.
     None,
 }
 
@@ -109,19 +110,19 @@ fn company(name: &[u8]) -> Option<Company> {
     Some(KNOWN[at.ok()?].1)
 }
 
-/// A write that may go this way.
+/// A write that may go the short way.
 #[derive(Debug, Clone, Copy)]
 pub struct Write {
     company: Company,
     count: usize,
     /// Number of bytes before the words.
     head: usize,
-    /// Number of bytes.
+    /// Number of bytes in all.
     pub length: usize,
 }
 
 impl Write {
-    /// Makes a write of these words in these bytes. Returns `None` if it must go the long way.
+    /// Makes a write of a command's words and bytes. Returns `None` if it must go the long way.
     pub fn of(words: &[&[u8]], command: &[u8]) -> Option<Write> {
         if command.len() > MAX_BYTES || command.first() != Some(&b'*') || words.len() > MAX_WORDS {
             return None;
@@ -132,7 +133,7 @@ impl Write {
         Some(Write { company, count: words.len(), head, length: command.len() })
     }
 
-    /// Whether this write may stand behind `first` in a call that begins with `first`.
+    /// Whether this write may join a call that begins with `first`.
     pub fn may_follow(&self, first: &Write) -> bool {
         match (first.company, self.company) {
             (Company::None, _) | (_, Company::None) => false,
@@ -142,8 +143,8 @@ impl Write {
     }
 }
 
-/// Returns the call that carries out the writes at the beginning of `held` in this database, if the
-/// data node has seen no other fences than these, given as key and fence, and kept in this place.
+/// Returns the call that carries out the writes at the beginning of `held` in this database, but only
+/// if the data node's largest fences in `place` are these, each given with its lock's key.
 pub(crate) fn call(
     held: &[u8],
     writes: &[Write],
@@ -182,7 +183,7 @@ pub(crate) fn call(
     out
 }
 
-/// Appends the command that makes the data node know the script.
+/// Appends the command that loads the script.
 pub(crate) fn load(out: &mut Vec<u8>) {
     encode::command(out, &[b"SCRIPT", b"LOAD", body().as_bytes()]);
 }

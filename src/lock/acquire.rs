@@ -31,21 +31,20 @@ pub struct Acquire {
     ttl: Duration,
     /// The grant's name on the nodes.
     claim: Claim,
-    /// Whether only nodes count on which the same claim holds the lock already.
+    /// Whether a node grants only a lock that is held there: by the same claim or, for a take-over, by the token.
     again: bool,
-    /// Whether nothing is undone, whatever the outcome.
+    /// Whether nothing is undone, whatever the outcome: set for a take-over.
     keeps: bool,
     /// The client that asks, if that is known.
     card: Option<Arc<ClientCard>>,
     tally: Tally,
-    /// The fence, and the second round that makes a quorum remember it.
+    /// The fence, and the second round of votes, which makes a quorum remember it.
     raising: Option<(u64, Tally)>,
     done: bool,
 }
 
 impl Acquire {
-    /// Asks all nodes for `key` on behalf of an adopted command, which is granted nothing that
-    /// anybody holds, whatever the token.
+    /// Asks all nodes for `key` on behalf of an adopted command. A held lock is refused, whatever its token.
     pub(super) fn ask_adopted(
         grants: &Arc<Grants>,
         key: Key,
@@ -57,9 +56,9 @@ impl Acquire {
         Acquire::ask_as(grants, key, token, ttl, (claim, false))
     }
 
-    /// Asks all nodes for `key` on behalf of `token`. `again` is the claim of a grant to the same
-    /// token that the asker has. If so few nodes have that grant that it has ended, the lock is
-    /// asked for by a new claim.
+    /// Asks all nodes for `key` on behalf of `token`. `again` is the claim of a grant to this token that the asker
+    /// has. If so many nodes deny that grant that no quorum has it, it has ended, and the lock is asked for by a new
+    /// claim.
     pub(super) fn ask(
         grants: &Arc<Grants>,
         key: Key,
@@ -87,8 +86,8 @@ impl Acquire {
         Acquire::submit((grants, &nodes), operation, rule, (claim, again), since)
     }
 
-    /// Has all nodes give the lock that `token` holds this new claim, and so another keeper or
-    /// none. Nothing is undone if that fails: the keeper before may still count on the lock.
+    /// Gives the lock that `token` holds this new claim on all nodes, and so another keeper or none. Nothing is
+    /// undone if that fails: the previous keeper may still count on the lock.
     pub(super) fn take_over(
         grants: &Arc<Grants>,
         key: Key,
@@ -106,8 +105,8 @@ impl Acquire {
         taking
     }
 
-    /// Has all nodes pass `key` on from one grant to a new one. Counted by [`Rule::Release`], the
-    /// operation's votes say whether the giver held the lock.
+    /// Passes `key` on from one grant to a new one on all nodes. Counted by [`Rule::Release`], the operation's votes
+    /// say whether the giver held the lock.
     pub(super) fn hand_over(
         (grants, nodes): (&Arc<Grants>, &Arc<Nodes>),
         (from, giver): (Token, Claim),
@@ -147,7 +146,7 @@ impl Acquire {
         self
     }
 
-    /// The operation's timer, to be used again.
+    /// Returns the operation's timer, for reuse.
     pub(crate) fn alarm(&mut self) -> &mut Alarm {
         &mut self.tally.alarm
     }
@@ -182,9 +181,9 @@ impl Acquire {
         }
     }
 
-    /// Asks for the lock by a new claim, as the grant from before has ended: a node that has it
-    /// still gives it back first. By the old claim nothing is taken anew, as a release through
-    /// another proxy that is still on its way to a node would end it there.
+    /// Asks for the lock by a new claim, as the previous grant has ended. Nodes that still have that grant give it
+    /// back first. The old claim takes nothing anew: another proxy's release of it may still be on its way to a node,
+    /// and would end the new grant there.
     fn start_over(&mut self) {
         let (grants, asked) = (self.grants.clone(), self.tally.operation.clone());
         let (key, token) = (asked.key.clone(), asked.token.clone());
@@ -197,8 +196,8 @@ impl Acquire {
         self.card = card;
     }
 
-    /// Puts a lock that was just granted on the nodes that may not grant, but keep what is put
-    /// back: once such a node votes, another one may be restarted.
+    /// Puts a lock that was just granted on the nodes that may not grant now, but keep what is put on them. Once such
+    /// a node votes it must have the lock, as another node may then lose it by a restart.
     fn put_on_waiting(&self) {
         let operation = &self.tally.operation;
         let votes = operation.votes();
@@ -215,7 +214,7 @@ impl Acquire {
         }
     }
 
-    /// The answer if another grant holds the lock.
+    /// Gives the attempt up. Returns the answer that another grant holds the lock.
     fn held(&mut self) -> NotGranted {
         self.give_up();
         let votes = self.tally.operation.votes();
@@ -242,7 +241,7 @@ impl Acquire {
         NotGranted::Held { remaining, contested, same_token }
     }
 
-    /// The answer if the votes do not decide, or came too late.
+    /// Gives the attempt up. Returns the answer to votes that do not decide, or came too late.
     fn no_quorum(&mut self, votes: &[Vote]) -> NotGranted {
         self.give_up();
         NotGranted::NoQuorum(self.tally.nodes.no_quorum(&self.tally.operation.key, votes))
@@ -265,21 +264,20 @@ impl Acquire {
         let undo = Arc::new(operation.undo(self.claim));
         for (node, vote) in operation.votes().into_iter().enumerate() {
             match vote {
-                // Nothing to undo: the node was never asked, or has the undo on its list for its
-                // return.
+                // Nothing to undo: the node was never asked, or the undo is on the list for its next connection.
                 Vote::Missing(Absence::Down | Absence::Busy | Absence::Disconnected) => {}
                 _ => self.tally.nodes.submit_to(node, &undo),
             }
         }
     }
 
-    /// The number of nodes that granted the lock.
+    /// Returns the number of nodes that granted the lock.
     fn granting(&self) -> usize {
         let granted = |vote: &Vote| matches!(vote, Vote::Yes(_) | Vote::Taken(_));
         self.tally.operation.votes().into_iter().filter(granted).count()
     }
 
-    /// The largest fence that a granting node gave, and the number of nodes that store it.
+    /// Returns the largest fence that a granting node gave, and the number of nodes that store it.
     fn fence(&self) -> (u64, usize) {
         let (mut fence, mut stored) = (0, 0);
         for vote in self.tally.operation.votes() {
@@ -346,7 +344,7 @@ impl Future for Acquire {
     }
 }
 
-/// The number of nodes that told that they store `fence` or a larger one.
+/// Returns the number of nodes whose answer says that they store `fence` or a larger one.
 fn storing(votes: &[Vote], fence: u64) -> usize {
     let stores = |stored: &i64| u64::try_from(*stored).is_ok_and(|stored| stored >= fence);
     votes.iter().filter(|vote| matches!(vote, Vote::Yes(stored) if stores(stored))).count()

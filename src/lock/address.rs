@@ -1,30 +1,29 @@
-//! Where a lock node is: at one address, or wherever its Sentinels or its cluster say. What is so of
-//! a shard's master [`super::shards`] tells.
+//! Where a lock node is: at a fixed address, or where its Sentinels or its cluster say. For a shard's master see
+//! [`super::shards`].
 //!
-//! A master that Sentinels name is another Redis after a failover, and the one before may live on
-//! and be reached. Two masters must never vote on one seat at the same time. Whoever is promoted is
-//! another identity there, so it waits ([`super::fitness::deployment`]); and a proxy that has not
-//! heard of it stops in time:
+//! After a failover the Sentinels name another Redis, while the previous master may live on and be reachable. Two
+//! masters must never vote on one seat at the same time. The promoted one is another identity, so it waits
+//! ([`super::fitness::deployment`]). A proxy that has not heard of it stops in time:
 //!
-//! - A proxy takes votes of a master only within [`CONFIRM`] of having sent the questions to which a
-//!   majority of the Sentinels named it.
+//! - A majority of the Sentinels names a master in answer to a proxy's questions. The proxy takes that master's votes
+//!   only within [`CONFIRM`] of having sent these questions.
 //! - A node that was found through Sentinels waits for [`CONFIRM`] longer than others.
-//! - Whoever is elected is another identity, by the number of the election, even if it is a master from
-//!   before: it may not have heard of the one in between, and remembers nothing of it.
+//! - A master's identity includes the number of its election. So a Redis that is elected again is another identity: it
+//!   may not have heard of the master in between, and remembers nothing of it.
 //!
-//! Why that suffices: any two majorities have a Sentinel in common. It named the master before in its
-//! answer to one proxy, and the promoted one in its later answer to another: a Sentinel does not go
-//! back to an election before, as long as it keeps its file. So the first proxy had sent its question before the second one learned of the promoted master, and
-//! takes no votes of the master before for longer than [`CONFIRM`] after that. What these granted runs
-//! out within the longest PX. Hence a wait that is as long as both ends after all of them.
+//! Why that suffices: any two majorities have a Sentinel in common. It named the previous master in its answer to one
+//! proxy, and the promoted one in its later answer to another: a Sentinel does not return to an earlier election, as
+//! long as it keeps its file. So the first proxy sent its question before the second one learned of the promoted
+//! master, and takes votes of the previous master for at most [`CONFIRM`] after that. What these votes granted runs
+//! out within the longest PX. Hence a wait as long as both together ends after all of these grants.
 //!
-//! - If there is no other node, what is renewed on the promoted one counts from [`CONFIRM`] after its wait
-//!   began, and only what the proxy knows to be valid.
+//! - If there is no other node, a renewal on the promoted one counts only from [`CONFIRM`] after its wait began, and
+//!   only for a grant that the proxy knows to be valid.
 //!
-//! Why that suffices: until then, the master before may grant a lock anew to a proxy that has not heard
-//! of the promoted one, when its copy has run out. Later it grants nothing, and the promoted one does
-//! not yet. So no grant becomes valid any more. Two were never valid at once, whatever either has in its
-//! memory, so each proxy may renew what it knows to be valid.
+//! Why that suffices: until then the previous master may still grant a lock anew, once its own copy has run out, to a
+//! proxy that has not heard of the promoted one. After that it grants nothing, and the promoted one does not grant
+//! yet, so no further grant becomes valid. Two grants of a lock were never valid at once, whatever either master has
+//! in its memory, so each proxy may renew what it knows to be valid.
 
 use std::{collections::HashMap, fmt, io, sync::Arc, time::Duration};
 
@@ -43,9 +42,8 @@ use crate::{
     sentinel::{self, NamedMaster, Sentinels},
 };
 
-/// How long a master's votes count after a majority of the Sentinels was asked who it is. Each
-/// Sentinel is asked more than twice in that time. All proxies of a deployment must have the same
-/// value, so it cannot be configured.
+/// How long a master's votes count after a majority of the Sentinels was asked for the master. Each Sentinel is asked
+/// more than twice in that time. All proxies of a deployment must have the same value, so it cannot be configured.
 pub(in crate::lock) const CONFIRM: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
@@ -65,8 +63,8 @@ pub(in crate::lock) enum NodeAddress {
 }
 
 impl NodeAddress {
-    /// The addresses of the lock nodes on all seats. Begins to ask Sentinels, where there are some, in the current
-    /// runtime.
+    /// Returns the address of the lock node on each seat. Starts to ask Sentinels and clusters, where there are any,
+    /// in the current runtime.
     pub(in crate::lock) fn all(config: &LocksConfig) -> Vec<Arc<NodeAddress>> {
         let voters = Voters::new(config);
         let mut all = Vec::with_capacity(voters.seats());
@@ -97,10 +95,10 @@ impl NodeAddress {
         }
     }
 
-    /// Where the node is now.
+    /// Returns where the node is now.
     ///
     /// # Errors
-    /// If no majority of the Sentinels has named a master yet.
+    /// If that is not known: no majority of the Sentinels has named a master yet, or no shard is known there.
     pub(in crate::lock) fn now(&self) -> io::Result<Whereabouts> {
         match self {
             NodeAddress::Fixed(url) => Ok(always(url.clone())),
@@ -133,7 +131,7 @@ impl NodeAddress {
             .is_some_and(|named| now < named.asked + CONFIRM && at(master, &named) == *there)
     }
 
-    /// Why votes do not count, in the words of the Sentinels, or of the cluster.
+    /// Returns why votes do not count, in the words of the Sentinels or of the cluster.
     pub(in crate::lock) fn problem(&self) -> Option<String> {
         match self {
             NodeAddress::Fixed(_) => None,
@@ -142,7 +140,7 @@ impl NodeAddress {
         }
     }
 
-    /// How much longer than others this node must wait before it votes.
+    /// Returns how much longer than others this node must wait before it votes.
     pub(in crate::lock) fn confirm(&self) -> Duration {
         match self {
             NodeAddress::Fixed(_) => Duration::ZERO,
@@ -151,7 +149,7 @@ impl NodeAddress {
         }
     }
 
-    /// Returns once the node is not this Redis any more, or that was elected anew.
+    /// Returns once the node is not this Redis any more, or this Redis was elected anew.
     pub(in crate::lock) async fn left(&self, there: &Whereabouts) {
         let (master, sentinels) = match self {
             NodeAddress::Fixed(_) => return std::future::pending().await,
@@ -168,7 +166,7 @@ impl NodeAddress {
 
     /// Waits until it is known where the node is, at most for `limit`.
     pub(in crate::lock) async fn found(&self, limit: Duration) {
-        // Whoever asks for the URL then is told what is wrong.
+        // If that stays unknown, `now` says what is wrong.
         match self {
             NodeAddress::Fixed(_) => {}
             NodeAddress::Named(_, sentinels) => {
@@ -181,19 +179,19 @@ impl NodeAddress {
         }
     }
 
-    /// Waits until somebody is there, of a place that may be nobody's.
+    /// Waits until a shard is on this place of its cluster. Other nodes are always there.
     pub(in crate::lock) async fn occupied(&self) {
         if let NodeAddress::Shard(shards, place) = self {
             let _ = shards.master(*place).wait_for(Option::is_some).await;
         }
     }
 
-    /// Whether it is known that nobody is there.
+    /// Whether it is known that no shard is there.
     pub(in crate::lock) fn is_absent(&self) -> bool {
         matches!(self, NodeAddress::Shard(shards, place) if shards.is_absent(*place))
     }
 
-    /// How long it has been known that nobody is there. Zero: somebody is, or that is not known.
+    /// Returns for how long it has been known that no shard is there. Zero: there is one, or it is not known.
     pub(in crate::lock) fn gone_for(&self) -> Duration {
         match self {
             NodeAddress::Shard(shards, place) => shards.gone_for(*place),
@@ -201,14 +199,14 @@ impl NodeAddress {
         }
     }
 
-    /// Has the shard there sit on this place of its cluster from now on, as the lock nodes have agreed.
+    /// Moves the shard there to this place of its cluster, as the lock nodes have agreed.
     pub(in crate::lock) fn move_to(&self, home: usize) {
         if let NodeAddress::Shard(shards, place) = self {
             shards.move_to(*place, home);
         }
     }
 
-    /// The cluster of which it is a shard.
+    /// Returns the cluster whose shard the node is.
     pub(in crate::lock) fn cluster(&self) -> Option<&Arc<Shards>> {
         match self {
             NodeAddress::Shard(shards, _) => Some(shards),
@@ -230,13 +228,13 @@ impl fmt::Display for NodeAddress {
     }
 }
 
-/// The connector for all lock nodes of a configuration.
+/// Returns the connector for all lock nodes of a configuration.
 pub(crate) fn connector_to_nodes(config: &LocksConfig) -> Connector {
     let logins: Vec<RedisUrl> = config.nodes.iter().map(|node| node.login().clone()).collect();
     Connector::start("node", &config.tls, &logins)
 }
 
-/// Finds out once where a lock node is; of a cluster, the master of the shard that has `key`.
+/// Finds out once where a lock node is; for a cluster, where the master of the shard that has `key` is.
 ///
 /// # Errors
 /// Why no majority of its Sentinels names a master, or no node of the cluster does.
@@ -263,7 +261,7 @@ pub(crate) async fn locate(
     }
 }
 
-/// The shards of a cluster, as it tells them when it is asked once.
+/// The shards of a cluster, as its nodes name them when asked once.
 pub(crate) struct ShardsOnce {
     /// The masters that have slots, and where they are.
     pub(crate) masters: Vec<(ClusterNode, RedisUrl)>,
@@ -287,7 +285,7 @@ pub(crate) async fn shards_once(of: &LockCluster, tls: &ClientTls) -> Result<Sha
     settle_claims(&mut nodes);
     nodes.retain(|node| node.is_master && !node.slots.is_empty());
     let located = |node: ClusterNode| {
-        // A node that nobody has met does not know its own address.
+        // A node that no other node has met does not know its own address.
         let there = answers.iter().find(|answer| answer.id() == Some(&node.id));
         let url = there.map(|answer| answer.url.clone());
         let url = url.unwrap_or_else(|| of.cluster.at(&node.host, node.port));
@@ -298,7 +296,7 @@ pub(crate) async fn shards_once(of: &LockCluster, tls: &ClientTls) -> Result<Sha
     Ok(ShardsOnce { masters, troubles: troubles.collect() })
 }
 
-/// A Redis that no Sentinels have elected.
+/// Returns a Redis that no Sentinels have elected.
 fn always(url: RedisUrl) -> Whereabouts {
     Whereabouts { url, election: None, claimed: None }
 }

@@ -8,14 +8,14 @@ use std::{
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// A timer that goes on when the operation it was set for has ended. The next operation has a later
-/// deadline, so it finds the timer set early enough, which costs less than a new one. The alarm
-/// belongs to one task, whose waker it keeps.
+/// A timer that keeps running when the operation it was set for has ended. The next operation has a later deadline,
+/// so the timer is set early enough for it, and keeping it costs less than a new one. The alarm belongs to one task,
+/// whose waker it keeps.
 #[derive(Debug, Default)]
 pub(crate) struct Alarm(Option<Pin<Box<Sleep>>>);
 
 impl Alarm {
-    /// Ready at `deadline`.
+    /// Becomes ready at `deadline`.
     pub(super) fn poll(&mut self, deadline: Instant, cx: &mut Context<'_>) -> Poll<()> {
         let timer = match &mut self.0 {
             Some(timer) if timer.deadline() <= deadline => {

@@ -4,21 +4,18 @@
 //! **How long.** A quorum of nodes must keep the lock, so what counts is the quorum-th largest of
 //! their remaining TTLs, less the time since before they were asked and the drift.
 //!
-//! **The fence.** No single node is sure to store the grant's own fence. While a token has the lock
-//! on a node, only its own attempts write the fence there. But a node whose vote was not waited for
-//! may have given it a larger one, if others' failed attempts have left one there. And a node that
-//! the second round (`raise.lua`) has not reached may store a smaller one. With too large a fence
-//! the data node would refuse the lock's holder, so the largest will not do. The nodes that voted
-//! for the grant, a quorum, store at most its fence, and a quorum stores at least that. So the
-//! fence lies between two numbers ([`fence_bounds`]). They are equal if all nodes answer, and
-//! nearly always before. If they differ, the other nodes are waited for. If those are away, the
-//! smaller number counts: at worst the data node refuses it in favour of a larger one, and no other
-//! client is harmed.
+//! **The fence.** No single node is sure to store the grant's own fence. While a token has the lock on a node, only
+//! its own attempts write the fence there. But a node whose vote was not waited for may have given it a larger one,
+//! if others' failed attempts have left one there. And a node that the second round (`raise.lua`) has not reached may
+//! store a smaller one. With too large a fence the data node would refuse the lock's holder, so the largest will not
+//! do. The nodes that voted for the grant, a quorum, store at most its fence, and a quorum stores at least that. So
+//! the fence lies between two numbers ([`fence_bounds`]). They are equal once all nodes have answered, and nearly
+//! always before. If they differ, the proxy waits for the other nodes. If those are away, the smaller number counts:
+//! at worst the data node refuses it in favour of a larger one, and no other client is harmed.
 //!
-//! A LOCK of the same token that most nodes have granted but that was answered NOQUORUM cannot be
-//! told from a granted one: its fence counts. A token that somebody wrote on the nodes past
-//! Lockgate gets no fence of its own: it gets that of the grant before, or is refused if there is
-//! none.
+//! A LOCK of the same token that most nodes have granted but that was answered NOQUORUM cannot be told from a granted
+//! one: its fence counts. A token that was written on the nodes past Lockgate has no fence of its own: it gets that
+//! of the previous grant, or is refused if there is none.
 
 use std::{
     future::Future,
@@ -84,8 +81,7 @@ impl Attach {
         }
     }
 
-    /// The answer if a quorum keeps the lock. Returns `None` if these votes do not settle the
-    /// fence.
+    /// Returns the answer when a quorum keeps the lock, or `None` if these votes do not settle the fence.
     fn held(&self, all_told: bool) -> Option<Result<Option<Grant>, NotAttached>> {
         let votes = self.tally.operation.votes();
         let mut left = Vec::new();
@@ -110,7 +106,7 @@ impl Attach {
     }
 }
 
-/// The fences that nodes store for the token.
+/// Returns the fences that nodes store for the token.
 fn fences(votes: &[Vote]) -> Vec<u64> {
     let fence = |vote: &Vote| match vote {
         Vote::Held { fence, .. } => u64::try_from(*fence).ok().filter(|fence| *fence > 0),

@@ -11,33 +11,33 @@ const ADOPTED: u64 = 9_000_000_000_000_000;
 const ENDLESS: u64 = 9_007_000_000_000_000;
 const END: u64 = 1 << 53;
 
-/// The name of one grant of a lock on the nodes, from its first vote to its release. The claim is
-/// kept when the lock is taken again, raised and put back. Release, undo, renewal and hand-over
-/// name it, so that none of them meets another grant of the same token.
+/// The name of one grant of a lock on the nodes, from its first vote to its release. The claim is kept when the lock
+/// is taken again, raised and put back. Release, undo, renewal and hand-over name it, so that none of them affects
+/// another grant of the same token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Claim(u64);
 
 impl Claim {
-    /// The claim of no grant: somebody has the key of a bridged lock on the data node, and blind
+    /// The claim of no grant: it stands for a holder that has only the key of a bridged lock on the data node. Blind
     /// commands may end that.
     pub(crate) const PAST_THE_NODES: Claim = Claim(ADOPTED);
 
     /// Stands for the claim of a grant whose node stores none: it was made past Lockgate.
     pub(crate) const NOT_STORED: Claim = Claim(1);
 
-    /// A claim that no other grant has.
+    /// Makes a claim that no other grant has.
     pub(crate) fn new() -> Claim {
         Claim(FIRST + rand::random::<u64>() % (ADOPTED - FIRST))
     }
 
-    /// A claim that no other grant has, of a grant to an adopted command: blind commands (DEL) may
-    /// end such a grant, and no other.
+    /// Makes a claim that no other grant has, for an adopted command. Blind commands (DEL) may end only grants with
+    /// such a claim.
     pub(crate) fn adopted() -> Claim {
         Claim(ADOPTED + 1 + rand::random::<u64>() % (ENDLESS - ADOPTED - 1))
     }
 
-    /// As [`Claim::adopted`], of a session lock that the command took without a TTL. Any proxy
-    /// reads from the claim that the lock has none, whatever the nodes hold it for.
+    /// Makes a claim as [`Claim::adopted`] does, for a session lock that the command took without a TTL. Any proxy can
+    /// tell from the claim that the command named none, whatever TTL the lock has on the nodes.
     pub(crate) fn endless() -> Claim {
         Claim(ENDLESS + rand::random::<u64>() % (END - ENDLESS))
     }
@@ -52,22 +52,22 @@ impl Claim {
         self.0 >= ENDLESS
     }
 
-    /// Reads a claim as a node tells it. Returns `None` if the node stores none.
+    /// Reads a claim from a node's answer. Returns `None` if the node stores none.
     pub(super) fn read(number: i64) -> Option<Claim> {
         u64::try_from(number).ok().filter(|number| (FIRST..END).contains(number)).map(Claim)
     }
 
-    /// The claim of a grant as a node tells it; [`Claim::NOT_STORED`] if it stores none.
+    /// Returns the claim of a grant in a node's answer, or [`Claim::NOT_STORED`].
     pub(super) fn told(number: i64) -> Claim {
         Claim::read(number).unwrap_or(Claim::NOT_STORED)
     }
 
-    /// A claim by which a node releases the grant: where none is stored, any claim does.
+    /// Returns a claim by which nodes release the grant: where none is stored, any claim will do.
     pub(super) fn to_release(self) -> Claim {
         if self == Claim::NOT_STORED { Claim::new() } else { self }
     }
 
-    /// The claim as the scripts write it.
+    /// Returns the claim as the scripts write it.
     pub(super) fn number(self) -> u64 {
         self.0
     }

@@ -1,23 +1,22 @@
-//! Custody of slots: where what was held in a slot has gone with it.
+//! Custody of slots: whether a slot's locks have moved with it.
 //!
-//! A slot may leave a shard that lacks locks, as it has just been promoted, for one that need not wait. So
-//! each slot is either in *custody*, its shard lacks nothing of it but what the shard itself waits for, or
-//! in doubt: then nothing is granted in it for as long as any grant may last.
+//! A slot may leave a shard that lacks locks, as it was just promoted, for one that need not wait. So each slot is
+//! either in *custody*: its shard is known to have every lock in it, except locks for whose end the shard itself waits;
+//! or *in doubt*: nothing is granted in it for as long as any grant may last.
 //!
-//! - A slot stays in custody while a proxy sees it, in looks no more than [`CONFIRM`] apart, on one shard,
-//!   or leave one that votes. Nobody moves a slot away and back, with a failover in between, from one look
-//!   to the next.
-//! - What the proxies know they note on the shard, so that one that is started knows it too: the node's id,
-//!   its configuration epoch, and the slots. Whoever imports a slot from a shard with a larger epoch, or is
-//!   elected, has a larger one than all others from then on. So a slot that has been elsewhere meanwhile is
-//!   in no note of the node's present epoch, but for slots that somebody assigns without importing them
-//!   (CLUSTER ADDSLOTS).
-//! - A slot that is in no such note when a proxy meets it first is in doubt.
+//! - A slot stays in custody while a proxy, in looks no more than [`CONFIRM`](super::shards::CONFIRM) apart, sees it
+//!   on one shard, or sees it leave one that votes. No slot is expected to be moved away and back, with a failover in
+//!   between, from one look to the next.
+//! - Proxies note what they know on the shard, for those that start later: the node's id, its configuration epoch,
+//!   and the slots. A node that imports a slot from a shard with a larger epoch, or is elected, has the largest epoch
+//!   of all from then on. So a slot that has been elsewhere meanwhile is in no note of the node's present epoch,
+//!   except slots that were assigned without being imported (CLUSTER ADDSLOTS).
+//! - A slot that is in no such note when a proxy first sees it is in doubt.
 //!
-//! What was held in a slot in doubt, and its shard lacks, is lost: its holder is told, and nobody else gets
-//! it before it would have run out.
+//! A lock in a slot in doubt that the shard lacks is lost: its holder is told, and no other client gets it before it
+//! would have run out.
 //!
-//! `tests/model/shards.rs` has that, with the faults that break it.
+//! `tests/model/shards.rs` models this, with the faults that break it.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -31,9 +30,9 @@ use crate::{
     cluster::node::{ClusterNode, SLOTS},
 };
 
-/// The name of the key that has a node's note; it lies in the highest of the node's slots.
+/// The name of the key of a node's note, which lies in the highest of the node's slots.
 const NOTE: &[u8] = b"lockgate:custody";
-/// Bytes of the longest text that is taken for a note: that of every second slot is shorter.
+/// The longest text, in bytes, that is read as a note. A note of every second slot is shorter.
 const MAX_TEXT: usize = 128 * 1024;
 
 /// What one proxy knows of the slots of a cluster.
@@ -42,7 +41,7 @@ pub(super) struct Custody {
     /// The masters at the last look, and when it began.
     masters: Vec<ClusterNode>,
     looked: Option<Instant>,
-    /// The slots in doubt, since when.
+    /// The slots in doubt, and since when.
     doubts: HashMap<u16, Instant>,
 }
 
@@ -50,11 +49,11 @@ pub(super) struct Custody {
 pub(super) struct SlotLook<'a> {
     /// When its questions were sent.
     pub(super) sent: Instant,
-    /// How long after the look before it nothing can have escaped.
+    /// The time since the previous look within which this one has missed nothing.
     pub(super) within: Duration,
-    /// The master of each replica at the look before, by their ids.
+    /// The master of each replica at the previous look, by their ids.
     pub(super) masters: &'a HashMap<String, String>,
-    /// The masters of before that vote, by their ids.
+    /// The ids of the previous look's masters that vote.
     pub(super) voting: &'a HashSet<String>,
 }
 
@@ -64,7 +63,7 @@ impl Custody {
         let is_watched = self.looked.is_some_and(|before| seen.sent < before + seen.within);
         let masters: Vec<ClusterNode> = nodes.iter().filter(|it| it.is_master).cloned().collect();
         let (before, after) = (owners(&self.masters), owners(&masters));
-        // A master that has lost its last slot becomes a replica of who has got that.
+        // A master that has lost its last slot becomes a replica of the node that got it.
         let is_emptied = |was: &ClusterNode| {
             let now = nodes.iter().find(|it| it.id == was.id).and_then(|it| it.master.as_ref());
             let had_slots =
@@ -81,9 +80,9 @@ impl Custody {
                 false => is_watched && is_same(was) && seen.voting.contains(&was.id),
             }
         };
-        // Most slots are where they were: one answer for each pair of nodes.
+        // Most slots are where they were: the answer is kept for each pair of nodes.
         let mut kept: HashMap<(Option<usize>, usize), bool> = HashMap::new();
-        // What was lost may have been granted until now, not only until the questions were sent.
+        // A lock that is lost may have been granted until now, not only until the questions were sent.
         let now = Instant::now();
         for (slot, (was, is)) in (0u16..).zip(before.iter().zip(&after)) {
             let Some(is) = *is else { continue };
@@ -102,18 +101,18 @@ impl Custody {
         self.doubts.contains_key(&slot)
     }
 
-    /// The number of slots in doubt.
+    /// Returns the number of slots in doubt.
     pub(super) fn all_doubts(&self) -> usize {
         self.doubts.len()
     }
 
-    /// Forgets doubts that are `enough` old: what was held then has run out.
+    /// Ends doubts that are `enough` old: what was held when they began has run out.
     pub(super) fn expire(&mut self, enough: Duration) {
         let now = Instant::now();
         self.doubts.retain(|_, since| now < *since + enough);
     }
 
-    /// Takes in what other proxies have noted on a node.
+    /// Ends doubts about slots that other proxies have noted on a node.
     pub(super) fn believe(&mut self, node: &ClusterNode, note: &CustodyNote) {
         if note.is_of(node) {
             let has = |slot: &u16| is_in(&node.slots, *slot) && is_in(&note.slots, *slot);
@@ -121,7 +120,7 @@ impl Custody {
         }
     }
 
-    /// What is to be noted on a node on which `noted` stands. Returns `None` if that says it.
+    /// Returns the note to write on a node that has the note `noted`. Returns `None` if that one is up to date.
     pub(super) fn note(
         &self,
         node: &ClusterNode,
@@ -131,7 +130,7 @@ impl Custody {
         let is_noted = |slot: u16| noted.is_some_and(|noted| is_in(&noted.slots, slot));
         let own = node.slots.iter().flat_map(|(first, last)| *first..=*last);
         let is_known = |slot: u16| !self.doubts.contains_key(&slot);
-        // Slots that have left are noted no more: somebody may assign them to the node again.
+        // Slots that have left are dropped from the note: they may be assigned to the node again.
         let slots: Vec<u16> = own.filter(|slot| is_noted(*slot) || is_known(*slot)).collect();
         let ranges = slots.chunk_by(|slot, next| slot + 1 == *next);
         let slots: Vec<_> =
@@ -144,7 +143,7 @@ impl Custody {
     }
 }
 
-/// The node of each slot, by its place in the list.
+/// Returns the node of each slot, by its place in the list.
 fn owners(nodes: &[ClusterNode]) -> Vec<Option<usize>> {
     let mut owners = vec![None; usize::from(SLOTS)];
     for (at, node) in nodes.iter().enumerate() {
@@ -159,17 +158,17 @@ fn is_in(ranges: &[(u16, u16)], slot: u16) -> bool {
     ranges.iter().any(|(first, last)| (*first..=*last).contains(&slot))
 }
 
-/// The note on a node: of which slots its shard is known to lack nothing but what it waits for.
+/// The note on a node: the slots that its shard is known to have in custody.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct CustodyNote {
-    /// The id of the node, and its configuration epoch: the note counts for no other.
+    /// The id of the node, and its configuration epoch. The note counts for no other.
     node: String,
     epoch: u64,
     slots: Vec<(u16, u16)>,
 }
 
 impl CustodyNote {
-    /// The key of a node's note. Returns `None` if the node has no slots.
+    /// Returns the key of a node's note, and `None` if the node has no slots.
     pub(super) fn key(node: &ClusterNode) -> Option<Vec<u8>> {
         let highest = node.slots.iter().map(|(_, last)| *last).max()?;
         Some(Station::Slot(highest).key(NOTE))
@@ -179,7 +178,7 @@ impl CustodyNote {
         self.node == node.id && self.epoch == node.epoch
     }
 
-    /// The text of the note: `<id> <epoch> <first>-<last> …`.
+    /// Returns the text of the note: `<id> <epoch> <first>-<last> …`.
     pub(super) fn text(&self) -> String {
         let mut text = format!("{} {}", self.node, self.epoch);
         for (first, last) in &self.slots {
@@ -189,7 +188,7 @@ impl CustodyNote {
         text
     }
 
-    /// Reads a note. Returns `None` if the text is none.
+    /// Reads a note. Returns `None` if the text is no note.
     pub(super) fn read(text: &str) -> Option<CustodyNote> {
         let mut words = Some(text).filter(|text| text.len() <= MAX_TEXT)?.split(' ');
         let (node, epoch) = (words.next()?.to_owned(), words.next()?.parse().ok()?);
@@ -210,7 +209,7 @@ mod tests {
 
     const WITHIN: Duration = Duration::from_secs(5);
 
-    /// Two shards and a replica of the first, with these epochs and slots.
+    /// Two shards, with these epochs and slots.
     fn nodes(a: (u64, &str), b: (u64, &str)) -> Vec<ClusterNode> {
         let line = |id: &str, (epoch, slots): (u64, &str)| {
             format!("{id} 10.0.0.1:1@1 master - 0 0 {epoch} connected {slots}\n")
@@ -218,7 +217,7 @@ mod tests {
         read(&[line("aa", a), line("bb", b)].concat()).unwrap()
     }
 
-    /// One look after the other, so many seconds apart, in which these have voted.
+    /// A series of looks at two shards. `cc` is known as a replica of the first, `aa`.
     struct Looks {
         custody: Custody,
         sent: Instant,
@@ -232,7 +231,8 @@ mod tests {
             looks
         }
 
-        /// Returns the first and the last slot in doubt, and how many are.
+        /// Looks after so many seconds, while these nodes vote. Returns the first and the last slot in doubt, and
+        /// their number.
         fn next(
             &mut self,
             seconds: u64,
@@ -279,7 +279,7 @@ mod tests {
         let newer = nodes((1, "0-99"), (3, "100-199"));
         assert_eq!(begun().next(1, &newer, &[]), (0, 0, 0));
         assert_eq!(begun().next(6, &newer, &[]), (100, 199, 100), "they may have been elsewhere");
-        // The replica of aa is promoted, which waits by itself.
+        // The replica of aa is promoted: it waits by itself.
         let mut promoted = nodes((4, "0-99"), (2, "100-199"));
         promoted[0].id = "cc".into();
         assert_eq!(begun().next(1, &promoted, &[]), (0, 0, 0));
@@ -315,7 +315,7 @@ mod tests {
     #[test]
     fn a_doubt_lasts_from_the_answers_on() {
         let mut started = Looks { custody: Custody::default(), sent: Instant::now() };
-        // As if these questions were sent at another time.
+        // The questions count as sent 1000 s from now: a doubt that began with them would outlast the test.
         started.next(1000, &nodes((1, "0-99"), (2, "100-199")), &[]);
         started.custody.expire(Duration::from_secs(900));
         assert_eq!(started.custody.all_doubts(), 200);

@@ -1,4 +1,4 @@
-//! The lock engine: what sessions ask of locks, over the nodes, the grants and the lines.
+//! The lock engine: the interface to sessions, over the nodes, the grants and the lines.
 //!
 //! Redlock over N independent nodes
 //! (<https://redis.io/docs/latest/develop/use/patterns/distributed-locks/>),
@@ -33,10 +33,10 @@ use crate::{
     key::{Key, Token},
 };
 
-/// How often lines are looked for in which nobody waits any more.
+/// How often the engine looks for lines in which no client waits any more, and for grants that have run out.
 const SWEEP_EVERY: Duration = Duration::from_millis(500);
-/// Parts of the map of holders in which it is looked for grants that have run out, each time: all of
-/// them in eight seconds.
+/// Parts of the map of holders that are searched for grants that have run out, each time: all of them in eight
+/// seconds.
 const SHARDS_AT_ONCE: usize = 4;
 
 /// The lock engine over all lock nodes.
@@ -45,14 +45,14 @@ pub struct Engine {
     moving: Arc<Moving>,
 }
 
-/// Returns the TTL for which the lock nodes hold a lock whose holder counts on it for `ttl` from
-/// the reply on: two rounds of votes may go before.
+/// Returns the TTL for which the lock nodes hold a lock whose holder counts on it for `ttl` from the reply on: up to
+/// two rounds of votes come before the reply.
 pub(crate) fn padded(ttl: Duration, locks: &LocksConfig) -> Duration {
     ttl_for(ttl, 2 * locks.node_timeout, locks.drift_factor)
 }
 
-/// The longest that a grant of a proxy with this configuration lasts on the lock nodes. They hold an
-/// adopted lock for longer than its TTL, and a rule in mode audit may be enforced before the process
+/// Returns the longest time for which a grant of a proxy with this configuration lasts on the lock nodes. They hold
+/// an adopted lock for longer than its TTL; a rule in mode audit counts too, as it may be enforced before the process
 /// ends.
 pub(crate) fn longest_grant(config: &Config) -> Duration {
     match config.adopt.rules.is_empty() {
@@ -62,12 +62,12 @@ pub(crate) fn longest_grant(config: &Config) -> Duration {
 }
 
 impl Engine {
-    /// The claim and the fence of the grant of `key` to `token`, if it was made through this proxy.
+    /// Returns the claim and the fence of the grant of `key` to `token`, if it was made through this proxy.
     pub(crate) fn claim_of(&self, key: &Key, token: &Token) -> Option<(Claim, u64)> {
         self.locks.grants.holders.claim(key, token)
     }
 
-    /// All that the engine shares with what is under way.
+    /// Returns the state that the engine shares with operations under way.
     #[cfg(test)]
     pub(super) fn locks(&self) -> &Arc<Locks> {
         &self.locks
@@ -78,10 +78,9 @@ impl Engine {
         Engine::start_on(config, &Handle::current())
     }
 
-    /// Starts with all nodes' connections on `runtime`, whose thread has sessions too. For these no
-    /// other thread is woken, and the votes on one operation come from one thread. Spread over
-    /// threads, a lock and its unlock took a seventh more of the proxy's CPU, and one thread moves
-    /// more than nodes can vote on (bench/README.md).
+    /// Starts with all nodes' connections on `runtime`, whose thread serves sessions too. These wake no other thread,
+    /// and the votes on one operation come from one thread. With connections spread over threads, a lock and its
+    /// unlock took a seventh more of the proxy's CPU; one thread moves more than nodes can vote on (bench/README.md).
     pub(crate) fn start_on(config: &LocksConfig, runtime: &Handle) -> Arc<Engine> {
         let clock = || {
             let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -90,7 +89,7 @@ impl Engine {
         Engine::start_all(config, runtime, Arc::new(clock))
     }
 
-    /// Starts with another time of day.
+    /// Starts with another clock for the time of day.
     pub fn start_with_clock(config: &LocksConfig, wall_clock: WallClock) -> Arc<Engine> {
         Engine::start_all(config, &Handle::current(), wall_clock)
     }
@@ -146,30 +145,29 @@ impl Engine {
         Acquire::ask_adopted(&self.locks.grants, key, token, ttl, claim)
     }
 
-    /// The locks that adopted commands took through this proxy and that are held now.
+    /// Returns the locks that adopted commands took through this proxy and that are held now.
     pub(crate) fn adopted_grants(&self) -> Vec<(Key, Token, Claim)> {
         let holders = &self.locks.grants.holders;
         (0..SHARDS).flat_map(|shard| holders.adopted(shard)).collect()
     }
 
-    /// The token and the claim of the adopted command that took the lock through this proxy, if it is held
+    /// Returns the token and the claim of the adopted command that took the lock through this proxy, if it is held
     /// now.
     pub(crate) fn adopted_holder(&self, key: &Key) -> Option<(Token, Claim)> {
         self.locks.grants.holders.adopted_holder(key)
     }
 
-    /// Notes which library, or which words, took a lock that [`Engine::adopt`] was granted.
+    /// Notes which library, or else which words, took a lock that [`Engine::adopt`] was granted.
     pub(crate) fn name_adopted(&self, key: &Key, token: &Token, name: &'static str) {
         self.locks.grants.holders.name_adopted(key, token, name);
     }
 
-    /// Whether the lock nodes have said a moment ago that `key` is held, and nothing has told since
-    /// that it may be free.
+    /// Whether the lock nodes said a moment ago that `key` is held, and nothing since has shown that it may be free.
     pub(crate) fn is_known_as_held(&self, key: &Key, now: Instant) -> bool {
         self.locks.refusals.is_held(key, now)
     }
 
-    /// A number that has changed when something has told meanwhile that `key` may be free.
+    /// Returns a number that changes when something shows that `key` may be free.
     pub(crate) fn releases(&self, key: &Key) -> u32 {
         self.locks.refusals.releases(key)
     }
@@ -179,8 +177,7 @@ impl Engine {
         self.locks.grants.nodes().must_release(key)
     }
 
-    /// Notes that [`Engine::adopt`] was refused as another holds the lock, for `remaining` at
-    /// least.
+    /// Notes that [`Engine::adopt`] was refused because the lock is held, for `remaining` at least.
     pub(crate) fn note_held(&self, key: &Key, remaining: Option<Duration>, now: Instant) {
         self.locks.refusals.note(key, remaining, now);
     }
@@ -197,9 +194,9 @@ impl Engine {
         Waiter::new(&self.locks, key.into(), token.into(), ttl, wait, again)
     }
 
-    /// Releases `key` on every node where the grant with this claim holds it, or hands it over to
-    /// the next waiter here. Without a claim, the grant that `token` has is meant; if this proxy has
-    /// not made it, the nodes are asked for it first.
+    /// Releases `key` on every node where the grant with this claim holds it, or hands it over to the next waiter
+    /// here. Without a claim, releases the grant that `token` has; if this proxy has not made it, the nodes are asked
+    /// for it first.
     pub fn release(
         &self,
         key: impl Into<Key>,
@@ -209,7 +206,7 @@ impl Engine {
         Release::ask(&self.locks, key.into(), token.into(), claim)
     }
 
-    /// Releases `key` where the grant with this claim holds it, of which the nodes have told.
+    /// Releases `key` where the grant with this claim, which the nodes have named, holds it.
     pub fn release_found(
         &self,
         key: impl Into<Key>,
@@ -230,13 +227,13 @@ impl Engine {
         async move { poll_fn(|cx| look.poll_claim_of(&token, cx)).await }
     }
 
-    /// When the grant with this claim was made through this proxy. `None`: it was not, as far as the
-    /// proxy remembers.
+    /// Returns when the grant with this claim was made through this proxy. `None`: it was not, as far as the proxy
+    /// remembers.
     pub(crate) fn granted_at(&self, key: &Key, claim: Claim) -> Option<Instant> {
         self.locks.grants.holders.granted_at(key, claim)
     }
 
-    /// Asks every node which grant has `key`. Changes nothing. `None`: nobody holds it.
+    /// Asks every node which grant has `key`. Changes nothing. `None`: the lock is not held.
     pub(crate) fn find(
         &self,
         key: Key,
@@ -244,15 +241,15 @@ impl Engine {
         take_back::find(self.locks.clone(), key)
     }
 
-    /// Takes `key` back from the grant that [`Engine::find`] has found, whichever proxy has made it: it
-    /// cannot be renewed any more, nor put back on a node. Answers `false` if that grant does not hold
-    /// the lock any more. `by`: the operator, as the audit trail tells.
+    /// Takes `key` back from the grant that [`Engine::find`] has found, whichever proxy made it. That grant can be
+    /// neither renewed nor put back on a node any more. Answers `false` if it does not hold the lock any more. `by`:
+    /// the operator, as the audit trail names it.
     pub(crate) fn take_back(&self, key: Key, found: &FoundGrant, by: &str) -> Release {
         take_back::ask(&self.locks, key, found, by)
     }
 
-    /// Gives `key` a fresh TTL on every node where the grant with this claim holds it. Without a
-    /// claim, the grant that `token` has is meant.
+    /// Gives `key` a fresh TTL on every node where the grant with this claim holds it. Without a claim, renews the
+    /// grant that `token` has.
     pub fn renew(
         &self,
         key: impl Into<Key>,
@@ -277,12 +274,12 @@ impl Engine {
         Keep::new(&self.locks, (key, token, claim), ttl, valid_until, losses)
     }
 
-    /// All session locks that are kept here.
+    /// Returns all session locks that this proxy keeps.
     pub(crate) fn watched(&self) -> Vec<KeptLock> {
         self.locks.grants.holders.all_watched()
     }
 
-    /// Whether a session lock is still kept, or else its token has the lock anew.
+    /// Whether a session lock is still kept, or else its token has been granted the lock anew.
     pub(crate) fn is_held(&self, lock: &KeptLock) -> bool {
         let holders = &self.locks.grants.holders;
         let watch = holders.watched(&lock.key, &lock.token);
@@ -300,16 +297,16 @@ impl Engine {
         }
     }
 
-    /// Makes the asker the keeper of `key` if `token` holds it, with a fresh TTL, a larger fence
-    /// and this new claim. A longer TTL that the lock has stays. The keeper before, through
-    /// whichever proxy, can neither renew the lock nor give it back any more, and is told of the
-    /// loss. Fails with [`super::NotGranted::Held`] if `token` does not hold the lock.
+    /// Makes the asker the keeper of `key` if `token` holds it, with a fresh TTL, a larger fence and this new claim.
+    /// A longer TTL that the lock has stays. The previous keeper, through whichever proxy, can neither renew the lock
+    /// nor give it back any more, and is told of the loss. Fails with [`super::NotGranted::Held`] if `token` does not
+    /// hold the lock.
     pub fn take_over(&self, key: Key, token: Token, ttl: Duration, claim: Claim) -> Acquire {
         Acquire::take_over(&self.locks.grants, key, token, ttl, claim)
     }
 
-    /// Has a quorum of nodes store a fence of at least `fence` for a grant that holds the lock,
-    /// because the data node has seen so large a one.
+    /// Raises the fence of a grant that holds the lock to at least `fence` on a quorum of nodes, because the data
+    /// node has seen so large a one.
     pub(crate) fn raise(
         &self,
         key: impl Into<Key>,
@@ -331,31 +328,31 @@ impl Engine {
         Attach::ask(&self.locks, key.into(), token.into())
     }
 
-    /// Asks every node who holds `key`, and for how long a quorum keeps it. Changes nothing.
+    /// Asks every node which token holds `key`, and for how long a quorum keeps it. Changes nothing.
     ///
-    /// The answer is `None` if nobody holds it: no token can be on a quorum of nodes. Fails with
-    /// [`NoQuorum`] if the answers that came in time settle neither.
+    /// The answer is `None` if the lock is free: no token can be on a quorum of nodes. Fails with [`NoQuorum`] if the
+    /// answers that came in time settle neither.
     pub fn look(&self, key: impl Into<Key>) -> LookUp {
         LookUp::ask(&self.locks.grants.nodes(), key.into()).told(&self.locks)
     }
 
-    /// The state of every node now, in the order of the configuration.
+    /// Returns the state of every node now, in the order of the configuration.
     pub fn status(&self) -> Vec<NodeStatus> {
         self.locks.grants.nodes().status()
     }
 
-    /// The number of last operations that found no quorum, and the last error. Returns `None`
-    /// unless that says that locks cannot be had now.
+    /// Returns how many operations in a row found no quorum, and the last error. Returns `None` unless these show
+    /// that locks cannot be had now.
     pub(crate) fn outage(&self) -> Option<(u64, NoQuorum)> {
         self.locks.grants.nodes().outage.status()
     }
 
-    /// The log's last line about operations that found no quorum, while it is what there is to say.
+    /// Returns the log's last line about operations that found no quorum, while it is recent.
     pub(crate) fn no_quorum_line(&self) -> Option<String> {
         self.locks.grants.nodes().outage.last_line()
     }
 
-    /// The locks held through this proxy, or waited for, that are wanted. `prefix`: the length of
+    /// Lists the locks that are wanted, of those held through this proxy or waited for here. `prefix`: the length of
     /// `locks.prefix`. Returns `None` if comparing all keys with the pattern would take too long.
     pub(crate) fn list(&self, wanted: &LocksWanted, prefix: usize) -> Option<Vec<LockStatus>> {
         overview::list(&self.locks, wanted, prefix)
@@ -366,27 +363,26 @@ impl Engine {
         overview::lock(&self.locks, &Key::from(key), overview::Moment::now())
     }
 
-    /// The clients of this proxy that wait for a lock, first come, first.
+    /// Returns the clients of this proxy that wait for a lock, in the order of their arrival.
     pub(crate) fn waiters(&self, key: &[u8]) -> Vec<WaiterStatus> {
         self.locks.queues.line(key)
     }
 
-    /// The clients of this proxy that hold locks or wait, those first that wait longest, at most
-    /// `most`.
+    /// Returns the clients of this proxy that hold locks or wait, at most `most`, those that wait longest first.
     pub(crate) fn clients(&self, most: usize) -> Vec<ClientStatus> {
         overview::clients(&self.locks, most)
     }
 
-    /// The locks that clients of this proxy wait for longest, at most `most`.
+    /// Returns the locks that clients of this proxy wait for longest, at most `most`.
     pub(crate) fn hot(&self, most: usize) -> Vec<HotLock> {
         overview::hot(&self.locks, most)
     }
 
-    /// Has a lock node asked for no new locks from now on. It keeps those that it has: they are renewed
-    /// there, put back and released.
+    /// Pauses a lock node: it is asked for no new locks from now on. The locks that it has are still renewed there,
+    /// put back and released.
     ///
     /// # Errors
-    /// If no lock node has this address; unless `force`, if fewer others vote than are needed.
+    /// If no lock node has this address, or, without `force`, if fewer others vote than are needed.
     pub(crate) fn pause_node(&self, address: &[u8], force: bool) -> Result<(), NotPaused> {
         let nodes = self.status();
         let voter = place_of(&nodes, address)?;
@@ -399,7 +395,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Has a lock node asked for new locks again. What was granted meanwhile is put on it.
+    /// Resumes a lock node: it is asked for new locks again. What was granted meanwhile is put on it.
     ///
     /// # Errors
     /// If no lock node has this address.
@@ -409,19 +405,20 @@ impl Engine {
         Ok(())
     }
 
-    /// Has nobody granted a lock for so long, but again whoever has it; zero: no longer.
+    /// Stops granting locks for `time`, except again to the present holder. Zero ends the pause.
     pub(crate) fn pause(&self, time: Duration) {
         let until = tokio::time::Instant::now() + time;
         self.locks.queues.pause(Some(until).filter(|_| !time.is_zero()));
     }
 
-    /// How long nobody is to be granted a lock. Who waits in line does so; others must not ask.
+    /// Returns for how long no lock is granted, if grants are paused. Clients in line keep waiting; others must not
+    /// ask.
     pub(crate) fn paused_for(&self) -> Option<Duration> {
         let until = self.locks.queues.paused_until()?;
         Some(until.saturating_duration_since(tokio::time::Instant::now()))
     }
 
-    /// How many session locks were lost since the start.
+    /// Returns how many session locks were lost since the start.
     pub(crate) fn lost(&self) -> u64 {
         self.locks.grants.metrics.lost_so_far()
     }
@@ -440,8 +437,8 @@ impl Engine {
         counts
     }
 
-    /// Writes a line on stderr for each grant and its end, or no more. `proxy`: what this process is
-    /// called, as it was told first.
+    /// Turns the audit trail on or off: a line on stderr for each grant and for its end. `proxy`: the name of this
+    /// process; the first one that is set stays.
     pub(crate) fn set_trail(&self, is_whole: bool, proxy: &str) {
         self.locks.grants.trail.set(is_whole, proxy);
     }
@@ -452,11 +449,11 @@ impl Engine {
         self.locks.grants.trail.is_full()
     }
 
-    /// Waits until there is room in the audit trail for what comes of a grant: for `wait` at most, or else
-    /// for two seconds, and not at all while nothing of it is written.
+    /// Waits until the audit trail has room for the lines of a grant: for `wait` at most; if that is `None`, for two
+    /// seconds, or not at all while none of the trail gets written.
     ///
     /// # Errors
-    /// If there is none.
+    /// If there is no room.
     pub(crate) async fn trail_room(&self, wait: Option<Duration>) -> Result<(), NoQuorum> {
         match self.locks.grants.trail.room(wait).await {
             true => Ok(()),
@@ -464,13 +461,13 @@ impl Engine {
         }
     }
 
-    /// Tells waiting and holding apart, in /metrics, by the first of these patterns that matches a
-    /// lock. `prefix`: `locks.prefix`.
+    /// Splits the times of waiting and holding, in /metrics, by the first of these patterns that matches a lock.
+    /// `prefix`: `locks.prefix`.
     pub(crate) fn tell_apart(&self, patterns: &[String], prefix: &str) {
         self.locks.grants.metrics.tell_apart(patterns, prefix.len());
     }
 
-    /// Has it go to the next set of nodes when that votes, as [`Engine::start`] does.
+    /// Switches to the next set of nodes once that set votes, as [`Engine::start`] does.
     #[cfg(test)]
     pub(crate) fn follow_next_nodes(&self) {
         tokio::spawn(moving::run(Arc::downgrade(&self.locks), self.moving.clone()));
@@ -482,25 +479,25 @@ impl Engine {
         self.locks.queues.set_limits(config);
     }
 
-    /// Notes that grants of other proxies may last for so long: whatever waits for grants to run out
-    /// waits for them, too.
+    /// Notes that grants of other proxies may last for so long: whatever waits for grants to run out waits for those
+    /// too.
     pub(crate) fn heard_of(&self, longest: Duration) {
         self.locks.grants.nodes().heard_of(longest);
     }
 
-    /// The lock nodes that are asked: `locks.nodes`, or what was `locks.next_nodes` before it took
-    /// their place.
+    /// Returns the lock nodes that the proxy asks: `locks.nodes`, or what was `locks.next_nodes` before it took their
+    /// place.
     pub(crate) fn serving(&self) -> Vec<LockNode> {
         self.moving.serving()
     }
 
-    /// Sets what the file has as `locks.nodes` and `locks.next_nodes`. Those of them that are not asked are,
-    /// once they have taken the place of those that are.
+    /// Sets what the file has as `locks.nodes` and `locks.next_nodes`. The proxy switches to a listed set once that
+    /// set votes.
     pub(crate) fn set_listed_nodes(&self, nodes: &[LockNode], next_nodes: &[LockNode]) {
         self.moving.set_listed(nodes, next_nodes);
     }
 
-    /// The number of nodes that must be up for a lock to be granted.
+    /// Returns the number of nodes that must be up for a lock to be granted.
     pub(crate) fn quorum(&self) -> usize {
         self.locks.grants.nodes().quorum()
     }
@@ -509,7 +506,7 @@ impl Engine {
     /// `limit`.
     pub async fn drain(&self, limit: Duration) {
         let begun = tokio::time::Instant::now();
-        // Behind all connections that have ended already.
+        // Waits for the releases of all connections that have ended already.
         let given_back = self.locks.grants.giving_back.acquire();
         let _ = tokio::time::timeout(limit, given_back).await;
         let left = limit.saturating_sub(begun.elapsed());
@@ -517,14 +514,14 @@ impl Engine {
     }
 }
 
-/// The place of the lock node with this address.
+/// Returns the place of the lock node with this address.
 fn place_of(nodes: &[NodeStatus], address: &[u8]) -> Result<usize, NotPaused> {
     let place = nodes.iter().position(|node| node.address.as_bytes() == address);
     place.ok_or(NotPaused::Unknown)
 }
 
-/// Ends lines in which nobody waits any more, forgets grants that have run out, and tells the log of
-/// the quorum, for as long as there are locks.
+/// Ends lines in which no client waits any more, forgets grants that have run out, and logs when the quorum is lost
+/// or back, for as long as there are locks.
 async fn sweep(locks: Weak<Locks>) {
     let (mut shard, mut quorum) = (0, QuorumWatch::default());
     loop {
@@ -540,7 +537,7 @@ async fn sweep(locks: Weak<Locks>) {
     }
 }
 
-/// Tells the log when a quorum of the lock nodes cannot vote any more, and when it can again.
+/// The watch that logs when a quorum of the lock nodes cannot vote any more, and when it can again.
 #[derive(Default)]
 struct QuorumWatch {
     /// Whether a quorum could vote once; a proxy that starts has none yet.

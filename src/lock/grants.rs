@@ -34,7 +34,7 @@ thread_local! {
 
 /// All grants of one proxy.
 pub(super) struct Grants {
-    /// Another set of nodes takes their place when the lock nodes are changed.
+    /// The lock nodes. Another set takes their place when the lock nodes are changed.
     nodes: ArcSwap<Nodes>,
     /// Holders of locks.
     pub(super) holders: Holders,
@@ -43,7 +43,7 @@ pub(super) struct Grants {
     pub(super) metrics: Arc<LockMetrics>,
     /// Lines in the log.
     pub(super) trail: Trail,
-    /// The turn of a connection that has ended with many session locks, to have them released.
+    /// One permit: connections that have ended with many session locks release them one connection at a time.
     pub(super) giving_back: Arc<Semaphore>,
 }
 
@@ -59,18 +59,18 @@ impl Grants {
         }
     }
 
-    /// The lock nodes. An operation has one set of them from its beginning to its end.
+    /// Returns the lock nodes. An operation uses one set of them from its beginning to its end.
     #[inline]
     pub(super) fn nodes(&self) -> Guard<Arc<Nodes>> {
         self.nodes.load()
     }
 
-    /// Has other lock nodes asked from now on. Returns those from before.
+    /// Sets the lock nodes that are asked from now on. Returns the previous ones.
     pub(super) fn move_to(&self, nodes: Arc<Nodes>) -> Arc<Nodes> {
         self.nodes.swap(nodes)
     }
 
-    /// Notes a grant, and tells the lock's keeper before, if there was one.
+    /// Notes a grant, and tells the lock's previous keeper, if there was one.
     pub(super) fn granted(&self, key: &Key, holder: Holder) {
         let (claim, fence) = (holder.claim(), holder.fence());
         let told = self.trail.is_whole().then(|| holder.told(Instant::now()));
@@ -82,7 +82,7 @@ impl Grants {
             if let Some(watch) = before.watch() {
                 self.schedule.replace(watch);
             }
-            // LOCK by who has the lock keeps its claim, and has a fence of its own.
+            // A repeated LOCK keeps the claim, and has a fence of its own.
             if (before.claim(), before.fence()) != (claim, fence) {
                 self.replaced(key, before);
             }
@@ -92,7 +92,7 @@ impl Grants {
         }
     }
 
-    /// Tells of the end of a grant that another one has followed.
+    /// Logs the end of a grant that another one has replaced.
     #[cold]
     fn replaced(&self, key: &Key, before: &Holder) {
         let now = Instant::now();
@@ -103,7 +103,7 @@ impl Grants {
         self.trail.ended(key, &before.told(now), how);
     }
 
-    /// Forgets grants in some parts of the map of holders whose TTL has run out, and tells of them.
+    /// Forgets grants whose TTL has run out, in some parts of the map of holders, and logs their ends.
     pub(super) fn forget_run_out(&self, shards: Range<usize>) {
         let now = Instant::now();
         for shard in shards {
@@ -111,14 +111,14 @@ impl Grants {
         }
     }
 
-    /// Tells of grants that have ended and are forgotten.
+    /// Logs the ends of grants that are forgotten.
     #[cold]
     pub(super) fn ended(&self, grants: EndedGrants, how: GrantEnd) {
         grants.iter().for_each(|(key, grant)| self.trail.ended(key, grant, how));
     }
 
-    /// Puts a lock back on the nodes that have not confirmed it, once all have answered: a quorum of
-    /// others had it.
+    /// Puts a lock back on the nodes that do not have it, once all have voted or are missing: a quorum of the others
+    /// has confirmed it.
     pub(super) fn heal_once_told(
         self: &Arc<Self>,
         nodes: &Arc<Nodes>,
@@ -137,7 +137,7 @@ impl Grants {
         });
     }
 
-    /// Puts a lock back on the nodes that have not renewed it.
+    /// Puts a lock back on the nodes that answered that they do not have it.
     fn heal_lost(&self, nodes: &Arc<Nodes>, renewal: &Operation, claim: Claim, ttl: Duration) {
         let votes = renewal.votes();
         let lost = |node: &usize| matches!(votes[*node], Vote::No(_));
@@ -147,8 +147,8 @@ impl Grants {
         }
     }
 
-    /// Puts a lock back on those of the nodes that have lost it, if the grant still has it: a quorum of
-    /// the others has just confirmed it.
+    /// Puts a lock back on these nodes, which have lost it, if the grant still has it: a quorum of the others has
+    /// just confirmed it.
     pub(super) fn heal(
         &self,
         lacking: (&Arc<Nodes>, impl Iterator<Item = usize>),
@@ -158,9 +158,9 @@ impl Grants {
         self.heal_for(lacking, grant, Some(ttl));
     }
 
-    /// Puts a lock back on those of the nodes that do not have it, for what is left of its TTL: a quorum of
-    /// the others has just granted or confirmed it. Returns whether the grant still has the lock,
-    /// as far as this proxy knows.
+    /// Puts a lock back on these nodes, which do not have it, for what is left of its TTL: a quorum of the others has
+    /// just granted or confirmed it, or the only node waits and this proxy knows the grant to be valid. Returns
+    /// whether the grant still has the lock, as far as this proxy knows.
     pub(super) fn put_back(
         &self,
         lacking: (&Arc<Nodes>, impl Iterator<Item = usize>),
@@ -184,8 +184,8 @@ impl Grants {
         if std::env::var("LOCKGATE_PLANT").is_ok_and(|fault| fault == "heal") {
             return None;
         }
-        // Sent under the mutex of the holders, so that no release comes in between: the heal would
-        // overtake it, and the lock would stay without a holder.
+        // Sent under the mutex of the holders, so that no release comes in between: the heal would arrive behind it,
+        // and the lock would stay without a holder.
         self.holders.while_held(key, token, claim, |fence, left| {
             let ttl = ttl.unwrap_or(left);
             if ttl < LEAST {

@@ -14,11 +14,11 @@ use crate::{
     sync::Mutex,
 };
 
-/// Holders whose TTL has run out are removed once the map has twice as many as were left the last
-/// time, and at least so many.
+/// Holders whose TTL has run out are removed once the map has twice as many as were left the last time, and at least
+/// this number.
 const SWEEP: usize = 64;
 
-/// Parts of the map, so that a walk over all of it stops nobody for long.
+/// Parts of the map, so that a walk over all of it blocks no client for long.
 pub(super) const SHARDS: usize = 64;
 
 /// Holders of locks, by key.
@@ -43,11 +43,11 @@ pub(super) struct Holder {
     claim: Claim,
     fence: u64,
     since: Instant,
-    /// When the lock ends if nobody renews it.
+    /// When the lock ends unless it is renewed.
     until: Instant,
     /// Set for a session lock.
     watch: Option<Arc<Watch>>,
-    /// The library, or the words, that took the lock for an adopted command; empty for others.
+    /// The library, or else the words, that took the lock for an adopted command; empty for others.
     adopted: &'static str,
     /// The client that was granted the lock, if that is known.
     card: Option<Arc<ClientCard>>,
@@ -63,26 +63,26 @@ pub(super) struct Lease {
 /// Grants that have ended, each with its lock's key.
 pub(super) type EndedGrants = Vec<(Key, GrantTold)>;
 
-/// What is told of a grant that has been made, or has ended.
+/// What the log says of a grant that has been made, or has ended.
 #[derive(Default)]
 pub(super) struct GrantTold {
     pub(super) fence: u64,
     pub(super) held_for: Duration,
     pub(super) is_session_lock: bool,
     pub(super) is_adopted: bool,
-    /// The operator who took it back.
+    /// The operator that took it back.
     pub(super) by: Option<Box<str>>,
     /// The client that was granted the lock, if that is known.
     card: Option<Arc<ClientCard>>,
 }
 
 impl GrantTold {
-    /// Notes the operator who took it back.
+    /// Notes the operator that took it back.
     pub(super) fn by(self, by: Option<&str>) -> GrantTold {
         GrantTold { by: by.map(Into::into), ..self }
     }
 
-    /// The client's address, and its name.
+    /// Returns the client's address, and its name.
     pub(super) fn client(&self) -> (String, Arc<str>) {
         self.card.as_ref().map(|card| (card.address(), card.name())).unwrap_or_default()
     }
@@ -92,7 +92,7 @@ impl GrantTold {
 pub(super) struct Shown {
     pub(super) fence: u64,
     pub(super) is_session_lock: bool,
-    /// The library, or the words, that took the lock for an adopted command.
+    /// The library, or else the words, that took the lock for an adopted command.
     pub(super) adopted: Option<&'static str>,
     pub(super) held_for: Duration,
     pub(super) remaining: Duration,
@@ -101,7 +101,7 @@ pub(super) struct Shown {
 }
 
 impl Map {
-    /// Forgets the holders whose TTL has run out and whom nobody keeps.
+    /// Forgets the holders whose TTL has run out, except session locks that are still kept.
     #[cold]
     fn remove_over(&mut self, now: Instant) -> EndedGrants {
         let over = self.by_key.extract_if(|_, holder| holder.is_over(now));
@@ -110,7 +110,7 @@ impl Map {
 }
 
 impl Holder {
-    /// The holder of a grant made at `since`, whose TTL ends at `until`.
+    /// Makes the holder of a grant made at `since`, whose TTL ends at `until`.
     pub(super) fn new(
         token: &Token,
         claim: Claim,
@@ -127,22 +127,20 @@ impl Holder {
         Holder { card, ..self }
     }
 
-    /// The keeper of a session lock.
+    /// Returns the keeper of a session lock.
     pub(super) fn watch(&self) -> Option<&Arc<Watch>> {
         self.watch.as_ref()
     }
 
-    /// The grant's claim.
     pub(super) fn claim(&self) -> Claim {
         self.claim
     }
 
-    /// The grant's fence.
     pub(super) fn fence(&self) -> u64 {
         self.fence
     }
 
-    /// Whether the lock's TTL has run out, and nobody keeps it.
+    /// Whether the lock's TTL has run out, and no keeper has the lock.
     fn is_over(&self, now: Instant) -> bool {
         self.has_run_out(now) && self.watch.as_ref().is_none_or(|watch| !watch.is_kept())
     }
@@ -152,7 +150,7 @@ impl Holder {
         self.until <= now
     }
 
-    /// What is told of the grant.
+    /// Returns what the log says of the grant.
     pub(super) fn told(&self, now: Instant) -> GrantTold {
         GrantTold {
             fence: self.fence,
@@ -192,9 +190,8 @@ pub(super) enum Owner {
 }
 
 impl Holders {
-    /// Notes a grant. A grant with the same claim keeps its start. Returns the holder before: the
-    /// newer grant is another's to keep. Returns too what [`Holders::run_out`] would have, where that made
-    /// room.
+    /// Notes a grant. One with the same claim keeps its start. Returns the previous holder, whose keeper has the lock
+    /// no more, and what [`Holders::run_out`] would return, if that was needed to make room.
     pub(super) fn granted(&self, key: &Key, new: Holder) -> (Option<Holder>, EndedGrants) {
         let mut map = self.lock(key);
         if let Some(holder) = map.by_key.get_mut(key) {
@@ -237,7 +234,7 @@ impl Holders {
         }
     }
 
-    /// Notes who took a lock for an adopted command.
+    /// Notes which library, or else which words, took a lock for an adopted command.
     pub(super) fn name_adopted(&self, key: &Key, token: &Token, name: &'static str) {
         if let Some(holder) = self.lock(key).by_key.get_mut(key)
             && holder.token == *token
@@ -256,7 +253,7 @@ impl Holders {
         }
     }
 
-    /// All session locks that are kept.
+    /// Returns all session locks that are kept.
     pub(super) fn all_watched(&self) -> Vec<KeptLock> {
         let mut all = Vec::new();
         for shard in &self.0 {
@@ -273,7 +270,7 @@ impl Holders {
         all
     }
 
-    /// The leases in one of the [`SHARDS`] parts of the map that have not run out.
+    /// Returns the leases in one of the [`SHARDS`] parts of the map that have not run out.
     pub(super) fn leases(&self, shard: usize) -> Vec<Lease> {
         let now = Instant::now();
         let map = self.0[shard].lock();
@@ -288,8 +285,7 @@ impl Holders {
             .collect()
     }
 
-    /// The locks in one of the [`SHARDS`] parts of the map that adopted commands took, and that are held
-    /// now.
+    /// Returns the locks in one of the [`SHARDS`] parts of the map that adopted commands took and that are held now.
     pub(super) fn adopted(&self, shard: usize) -> Vec<(Key, Token, Claim)> {
         let now = Instant::now();
         let map = self.0[shard % SHARDS].lock();
@@ -298,13 +294,13 @@ impl Holders {
         adopted.map(|(key, holder)| (key.clone(), holder.token.clone(), holder.claim)).collect()
     }
 
-    /// The keeper of the lock of `token`, if it is a session lock.
+    /// Returns the keeper of the lock of `token`, if it is a session lock.
     pub(super) fn watched(&self, key: &Key, token: &Token) -> Option<Arc<Watch>> {
         let map = self.lock(key);
         map.by_key.get(key).filter(|holder| holder.token == *token)?.watch.clone()
     }
 
-    /// The token and the claim of the adopted command that has the lock, as far as this proxy knows.
+    /// Returns the token and the claim of the adopted command that has the lock, as far as this proxy knows.
     pub(super) fn adopted_holder(&self, key: &Key) -> Option<(Token, Claim)> {
         let map = self.lock(key);
         let holder = map.by_key.get(key)?;
@@ -312,7 +308,7 @@ impl Holders {
         has.then(|| (holder.token.clone(), holder.claim))
     }
 
-    /// The claim and fence by which `token` has the lock, as far as this proxy knows.
+    /// Returns the claim and fence by which `token` has the lock, as far as this proxy knows.
     pub(super) fn claim(&self, key: &Key, token: &Token) -> Option<(Claim, u64)> {
         let map = self.lock(key);
         let holder = map.by_key.get(key)?;
@@ -320,8 +316,8 @@ impl Holders {
         has.then_some((holder.claim, holder.fence))
     }
 
-    /// The session lock of `key` that a connection keeps here, and that connection. It cannot give the
-    /// lock back while it waits. Locks of lock libraries are given back over any connection.
+    /// Returns the session lock of `key` that a connection keeps here, and that connection, which cannot give the
+    /// lock back while it waits. Adopted locks do not count: lock libraries give them back over any connection.
     pub(super) fn kept(&self, key: &Key) -> Option<(Token, Claim, Arc<ClientCard>)> {
         let map = self.lock(key);
         let holder = map.by_key.get(key).filter(|holder| !holder.claim.is_adopted())?;
@@ -330,14 +326,14 @@ impl Holders {
         Some((holder.token.clone(), holder.claim, card))
     }
 
-    /// When the grant with this claim was made, as far as this proxy knows.
+    /// Returns when the grant with this claim was made, as far as this proxy knows.
     pub(super) fn granted_at(&self, key: &Key, claim: Claim) -> Option<Instant> {
         let map = self.lock(key);
         map.by_key.get(key).filter(|holder| holder.claim == claim).map(|holder| holder.since)
     }
 
-    /// Forgets the holder of a lock that is given back: by `claim`, or without one whichever grant
-    /// the token has. Returns the grant's claim, and what is told of it.
+    /// Forgets the grant of `token` that is given back: the one with this claim or, without a claim, whichever the
+    /// token has. Returns the lock's owner, the keeper, and what the log says of the grant.
     pub(super) fn release(
         &self,
         key: &Key,
@@ -361,8 +357,8 @@ impl Holders {
         }
     }
 
-    /// Forgets the holders in one of the [`SHARDS`] parts of the map whose TTL has run out and whom
-    /// nobody keeps.
+    /// Forgets the holders in one of the [`SHARDS`] parts of the map whose TTL has run out, except session locks that
+    /// are still kept.
     pub(super) fn run_out(&self, shard: usize, now: Instant) -> EndedGrants {
         self.0[shard % SHARDS].lock().remove_over(now)
     }
@@ -372,21 +368,20 @@ impl Holders {
         self.while_held(key, token, claim, |_, _| ()).is_some()
     }
 
-    /// The time until which this grant has the lock, as far as this proxy knows.
+    /// Returns the time until which this grant has the lock, as far as this proxy knows.
     pub(super) fn until(&self, key: &Key, token: &Token, claim: Claim) -> Option<Instant> {
         let map = self.lock(key);
         let holder = map.by_key.get(key).filter(|holder| holder.is(token, Some(claim)))?;
         (holder.until > Instant::now()).then_some(holder.until)
     }
 
-    /// Whether this grant's lock ends no sooner than `drift` from now, as far as this proxy knows.
+    /// Whether this grant's lock lasts for more than `drift` from now, as far as this proxy knows.
     pub(super) fn is_valid(&self, key: &Key, token: &Token, claim: Claim, drift: Duration) -> bool {
         self.until(key, token, claim).is_some_and(|until| until > Instant::now() + drift)
     }
 
-    /// Calls `act` with the fence and the rest of the TTL if this grant has the lock, as far as this
-    /// proxy knows. A release through this proxy comes before it or after it. `act` must not call
-    /// the holders.
+    /// Calls `act` with the fence and the rest of the TTL if this grant has the lock, as far as this proxy knows. A
+    /// release through this proxy comes either before the call or after it. `act` must not call the holders.
     pub(super) fn while_held<T>(
         &self,
         key: &Key,
@@ -400,7 +395,7 @@ impl Holders {
         (holder.until > now).then(|| act(holder.fence, holder.until - now))
     }
 
-    /// Forgets all leases, and returns them, and the keepers of all session locks.
+    /// Forgets all leases. Returns the keepers of all session locks, and the forgotten leases.
     pub(super) fn forget(&self, now: Instant) -> (Vec<Arc<Watch>>, EndedGrants) {
         let (mut watches, mut leases) = (Vec::new(), Vec::new());
         for shard in &self.0 {
@@ -412,7 +407,7 @@ impl Holders {
         (watches, leases)
     }
 
-    /// Shows every lock that is held now.
+    /// Calls `visit` with every lock that is held now.
     pub(super) fn visit(&self, visit: &mut dyn FnMut(&Key, Shown)) {
         let now = Instant::now();
         for shard in &self.0 {
@@ -423,15 +418,15 @@ impl Holders {
         }
     }
 
-    /// The locks in one of the [`SHARDS`] parts of the map that are held at `now`, and for how long they
-    /// are. Whoever sorts locks by times asks of all of them as of one moment.
+    /// Returns the locks in one of the [`SHARDS`] parts of the map that are held at `now`, and for how long they have
+    /// been. To sort locks by these times, use one `now` for all parts.
     pub(super) fn held(&self, shard: usize, now: Instant) -> Vec<(Key, Duration)> {
         let map = self.0[shard].lock();
         let held = map.by_key.iter().filter(|(_, holder)| holder.until > now);
         held.map(|(key, holder)| (key.clone(), now - holder.since)).collect()
     }
 
-    /// One lock, if it is held at `now`.
+    /// Shows one lock, if it is held at `now`.
     pub(super) fn show(&self, key: &Key, now: Instant) -> Option<Shown> {
         let map = self.lock(key);
         map.by_key.get(key).filter(|holder| holder.until > now).map(|holder| holder.shown(now))

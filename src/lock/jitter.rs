@@ -1,14 +1,13 @@
-//! Chance, in one place: a simulation makes it follow from a seed.
+//! Randomness, in one place: a simulation makes it follow from a seed.
 
 use std::time::Duration;
 
-/// A random time between half of `pause` and all of it, so that proxies that have clashed do not
-/// clash again.
+/// Returns a random time between half of `pause` and all of it, so that proxies that have clashed do not clash again.
 pub(crate) fn jittered(pause: Duration) -> Duration {
     pause.mul_f64(0.5 + 0.5 * fraction())
 }
 
-/// A random number that no other caller gets.
+/// Returns a random number that no other caller gets.
 pub(super) fn number() -> u64 {
     (fraction() * (1u64 << 53) as f64) as u64
 }
@@ -24,7 +23,7 @@ thread_local! {
         const { std::cell::RefCell::new(None) };
 }
 
-/// Makes chance on this thread follow from `seed` from now on.
+/// Makes randomness on this thread follow from `seed` from now on.
 #[cfg(test)]
 pub(crate) fn set_seed(seed: Option<u64>) {
     use rand::SeedableRng;

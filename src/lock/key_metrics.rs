@@ -11,8 +11,8 @@ use crate::{
     key::Key,
 };
 
-/// Steps that comparing one key with all patterns may take: some tenth of a millisecond. A key that
-/// takes more counts as matched by none.
+/// Steps that comparing one key with all patterns may take: about a tenth of a millisecond. A key that takes more
+/// counts as matched by none.
 const MAX_STEPS: usize = 100_000;
 
 /// Gives each metric its help text. The recorder must be installed before.
@@ -71,7 +71,7 @@ impl KeyMetrics {
         self.of(key).hold_seconds.record(time.as_secs_f64());
     }
 
-    /// The handles of the first pattern that matches.
+    /// Returns the handles of the first pattern that matches.
     fn of(&self, key: &Key) -> &WaitAndHold {
         let name = key.get(self.prefix..).unwrap_or_default();
         let mut budget = Budget::of(MAX_STEPS);

@@ -1,11 +1,10 @@
-//! One longest grant: the longest that any grant may last, whichever proxy has made it.
+//! One longest grant: the longest time that any grant may last, whichever proxy made it.
 //!
-//! Whatever waits for grants to run out waits for this number: a node that has forgotten or was
-//! promoted, a node whose clock has jumped, a slot in custody, a release that is repeated, and a grant
-//! that must not be put back. It is the largest of this proxy's own `max_ttl`, of what the lock nodes
-//! have told, and of what other proxies say of themselves. It never gets smaller while the process
-//! lives: a proxy that nobody hears of any more may be cut off from those who listen, and not from all
-//! lock nodes.
+//! Everything that waits for grants to run out waits for this time: a node that has forgotten or was promoted, a node
+//! whose clock has jumped, a slot in doubt, a release that is repeated, and the note of a grant that must not be put
+//! back. It is the largest of this proxy's own `max_ttl`, of what the lock nodes have answered, and of what other
+//! proxies say of themselves. It never gets smaller while the process lives: a proxy that is not heard of any more
+//! may be cut off from those that listen, but not from all lock nodes.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -20,28 +19,28 @@ thread_local! {
     pub(crate) static OWN_LONGEST: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// The longest that any grant may last.
+/// The longest time that any grant may last.
 #[derive(Debug)]
 pub(in crate::lock) struct LongestGrant {
     /// This proxy's `max_ttl`.
     own: Duration,
-    /// The largest that was heard of, in ms.
+    /// The longest time heard of, in ms.
     heard: AtomicU64,
 }
 
 impl LongestGrant {
-    /// Knows of this proxy's `max_ttl` alone.
+    /// Starts with this proxy's `max_ttl` alone.
     pub(in crate::lock) fn new(own: Duration) -> LongestGrant {
         LongestGrant { own, heard: AtomicU64::new(0) }
     }
 
-    /// Notes that grants may last for so long. A part of a millisecond counts as a whole one.
+    /// Notes that grants may last for so long, rounded up to whole milliseconds.
     pub(in crate::lock) fn heard_of(&self, longest: Duration) {
         let rounded = millis(longest.saturating_add(Duration::from_nanos(999_999)));
         self.heard.fetch_max(rounded, Ordering::AcqRel);
     }
 
-    /// The longest that any grant may last.
+    /// Returns the longest time that any grant may last.
     pub(in crate::lock) fn get(&self) -> Duration {
         #[cfg(test)]
         if OWN_LONGEST.get() {

@@ -1,14 +1,13 @@
 //! Which token holds a lock now, and for how long: asked for a client that names no token. Changes
 //! nothing on the nodes.
 //!
-//! **Who.** The holder is the token that a quorum of nodes has. Nobody holds the lock once no token
-//! can be on a quorum any more, even if all nodes that are silent or missing had it. If the answers
-//! leave neither, the question fails: nobody guesses. "Free" is believed of no node that waits to
-//! be admitted or whose clock has jumped forward, as a grant is not: it may have lost locks that
-//! are still held.
+//! **Who.** The holder is the token that a quorum of nodes has. The lock is free once no token can be on a quorum any
+//! more, even if all nodes that are silent or missing had it. If the answers settle neither, the question fails:
+//! nothing is guessed. "Free" does not count from a node that waits to be admitted or whose clock has jumped forward,
+//! just as its grants do not: it may have lost locks that are still held.
 //!
-//! **By which grant.** Blind commands end the grants to adopted commands and no others, so the claim
-//! counts too. Where a quorum names one token, but no one claim, all nodes are waited for.
+//! **By which grant.** Blind commands end only grants to adopted commands, so the claim counts too. Where a quorum
+//! names one token, but no one claim, all nodes are waited for.
 //!
 //! **How long.** A quorum of nodes must keep the lock, so what counts is the quorum-th largest of
 //! their remaining TTLs, less the time since before they were asked and the drift, as in
@@ -35,7 +34,7 @@ use crate::{
     key::{Key, Token},
 };
 
-/// The longest token that look.lua tells, in bytes.
+/// The longest token that look.lua returns, in bytes.
 const MOST_TOLD: usize = 32_768;
 
 /// The question under way. Dropping it changes nothing.
@@ -48,17 +47,17 @@ pub struct LookUp {
 }
 
 impl LookUp {
-    /// Asks all nodes who holds `key`.
+    /// Asks all nodes which token holds `key`.
     pub(super) fn ask(nodes: &Arc<Nodes>, key: Key) -> LookUp {
         let since = Instant::now();
         let request = scripts::look(nodes.dialect, &key);
         let nobody = Token::from(b"");
-        // A node that names a holder counts as yes if most name that one, and as no otherwise.
+        // A node that names a holder counts as a yes if most nodes name that one, and as a no otherwise.
         let tally = nodes.ask(Kind::Look, Rule::Renewal, key, nobody, nodes.max_ttl, request);
         LookUp { locks: None, since, tally }
     }
 
-    /// Has the answer told to clients: what is said to be free is not refused from memory.
+    /// Notes that clients are told of the answer: a lock that is said to be free is then not refused from memory.
     pub(super) fn told(self, locks: &Arc<Locks>) -> LookUp {
         LookUp { locks: Some(locks.clone()), ..self }
     }
@@ -73,8 +72,8 @@ impl LookUp {
     /// Polls for the claim by which a quorum names `token` as the holder. `None`: so many nodes deny
     /// that the token has the lock that the others are no quorum.
     ///
-    /// A claim that fewer nodes name is nobody's to release: it may be an attempt under way, whose
-    /// votes would still be counted where they are released.
+    /// A claim that fewer nodes name must not be released: it may be an attempt under way, which would still count
+    /// the votes of the nodes that have released it.
     pub(super) fn poll_claim_of(
         &mut self,
         token: &Token,
@@ -84,7 +83,7 @@ impl LookUp {
             ready!(self.tally.poll_decision(cx));
             let (named, votes) = (self.tally.operation.holders(), self.tally.operation.votes());
             let enough = quorum(votes.len());
-            // Nodes tell the claim of a token that is too long to be told.
+            // For a token that is too long, nodes answer with an empty one and the claim.
             let token: &[u8] = if token.len() > MOST_TOLD { b"" } else { token };
             let claims =
                 || named.iter().filter(|(holder, _)| **holder == *token).map(|(_, at)| at.claim);
@@ -108,19 +107,19 @@ impl LookUp {
         }
     }
 
-    /// The holder that a quorum names.
+    /// Returns the holder that a quorum names.
     fn held(&self) -> Option<Holding> {
         let Tally { nodes, operation, .. } = &self.tally;
         let (token, left, claim) = named_by_quorum(operation.holders(), operation.votes().len())?;
         let validity = |left| nodes.validity(left, self.since, Instant::now());
-        // Its keeper renews it for as long as its connection lives.
+        // The keeper of an endless lock renews it for as long as its connection lives.
         let left = left.filter(|_| !claim.is_some_and(Claim::is_endless));
         Some(Holding { token, left: left.map(|left| validity(left).unwrap_or_default()), claim })
     }
 }
 
 impl Future for LookUp {
-    /// `None`: nobody holds the lock.
+    /// `None`: the lock is free.
     type Output = Result<Option<Holding>, NoQuorum>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -128,8 +127,8 @@ impl Future for LookUp {
         let Tally { nodes, operation, rule, .. } = &mut self.tally;
         let failed = || Err(nodes.no_quorum(&operation.key, &operation.votes()));
         if decision == Decision::Yes {
-            // Where one node keeps an older grant of the same token still, the first answers may name two
-            // claims, though a quorum has one of them.
+            // If one node still has an older grant of the same token, the first answers may name two claims, though a
+            // quorum has one of them.
             let (named, votes) = (operation.holders(), operation.votes());
             if are_of_two_grants(&named, votes.len()) {
                 if *rule != Rule::All {
@@ -154,7 +153,7 @@ impl Future for LookUp {
     }
 }
 
-/// Whether a quorum of `nodes` nodes names one holder, and no quorum one grant to it.
+/// Whether a quorum of `nodes` nodes names one holder, but no quorum names one grant to it.
 fn are_of_two_grants(named: &[(Token, NamedLock)], nodes: usize) -> bool {
     let alike = |token: &Token, claim: Option<i64>| {
         let is_alike = |(other, lock): &&(Token, NamedLock)| {
@@ -166,8 +165,8 @@ fn are_of_two_grants(named: &[(Token, NamedLock)], nodes: usize) -> bool {
         && !named.iter().any(|(token, lock)| alike(token, Some(lock.claim)))
 }
 
-/// The holder that a quorum of `nodes` nodes names, and how long a quorum keeps its lock (`None`:
-/// without end); the grant's claim, if a quorum names one.
+/// Returns the holder that a quorum of `nodes` nodes names; how long a quorum keeps its lock (`None`: without end);
+/// and the grant's claim, if a quorum names one.
 fn named_by_quorum(
     named: Vec<(Token, NamedLock)>,
     nodes: usize,

@@ -61,17 +61,17 @@ labels! {
         NotHeld = "not_held",
         /// `locks.max_hold` had passed.
         MaxHold = "max_hold",
-        /// Another connection had taken the lock over or released it, or another had it since.
+        /// Another connection took the lock over or released it, or was granted it since.
         Replaced = "replaced",
         /// The clocks of a quorum of nodes had jumped, or this proxy had stood still.
         Clock = "clock",
         /// Its key on the data node, which a bridged lock needs too, could not be kept.
         DataKey = "data_key",
-        /// It was taken by an adopted command without a TTL, and is not held by that grant any
-        /// more: another proxy's client has released it or given it a TTL, or the nodes lost it.
+        /// An adopted command took it without a TTL, and its grant does not hold it any more: another proxy's client
+        /// has released it or given it a TTL, or the nodes lost it.
         Elsewhere = "elsewhere",
-        /// An operator took it back through this proxy. A holder through another one has lost what is
-        /// not held any more.
+        /// An operator took it back through this proxy. A lock that another proxy keeps counts there as `not_held`,
+        /// or as `elsewhere` if an adopted command took it without a TTL.
         Operator = "operator",
     }
 }
@@ -175,8 +175,7 @@ impl LockMetrics {
         }
     }
 
-    /// Tells waiting and holding apart by these patterns from now on. `prefix`: the length of
-    /// `locks.prefix`.
+    /// Splits the times of waiting and holding by these patterns from now on. `prefix`: the length of `locks.prefix`.
     pub(crate) fn tell_apart(&self, patterns: &[String], prefix: usize) {
         if !patterns.is_empty() {
             let _ = self.by_key.set(KeyMetrics::new(patterns, prefix));
@@ -212,7 +211,7 @@ impl LockMetrics {
         self.lost[reason as usize].one_more();
     }
 
-    /// How many session locks were lost so far.
+    /// Returns how many session locks were lost so far.
     pub(crate) fn lost_so_far(&self) -> u64 {
         self.lost.iter().map(Tallied::so_far).sum()
     }
@@ -224,14 +223,14 @@ impl Default for LockMetrics {
     }
 }
 
-/// Handles of one lock node. Label `node` is its number in `locks.nodes` from 1, label `address`
-/// its address without credentials.
+/// Handles of one lock node. Label `node` is the number of its seat from 1, which without clusters is that in
+/// `locks.nodes`; label `address` is its address without credentials.
 pub(crate) struct NodeMetrics {
-    /// Has its series told.
+    /// Keeps its series in /metrics.
     _owner: SeriesOwner,
-    /// 1 while connected and answering.
+    /// 1 while the node is connected and may vote.
     pub(crate) up: Gauge,
-    /// 1 for each [`Fault`] that the node has, at the fault's number.
+    /// By a [`Fault`]'s number: 1 while the node has that fault.
     pub(crate) faults: [Gauge; Fault::ALL.len()],
     /// How fast the node answers.
     pub(crate) pace: Pace,
@@ -247,7 +246,7 @@ pub(crate) struct NodeMetrics {
     /// Failed attempts to connect.
     pub(crate) errors_connect: Counter,
     pub(crate) errors_disconnect: Counter,
-    /// Connections dropped because nothing came.
+    /// Connections dropped because nothing arrived.
     pub(crate) errors_silence: Counter,
     /// Votes that did not come in time, whether the others made a quorum or not.
     pub(crate) errors_timeout: Counter,
@@ -272,18 +271,18 @@ impl NodeMetrics {
         self.last_offset.store((seconds * 1e6) as i64, Ordering::Relaxed);
     }
 
-    /// The last round trip, if there was any.
+    /// Returns the last round trip, if there was any.
     pub(crate) fn last_round_trip(&self) -> Option<Duration> {
         let micros = self.last_round_trip.load(Ordering::Relaxed);
         u64::try_from(micros).ok().map(Duration::from_micros)
     }
 
-    /// How many microseconds its time of day was ahead at last, if that was ever told.
+    /// Returns by how many microseconds its time of day was last ahead, if that was ever measured.
     pub(crate) fn last_offset(&self) -> Option<i64> {
         Some(self.last_offset.load(Ordering::Relaxed)).filter(|micros| *micros != i64::MIN)
     }
 
-    /// Makes the handles of node `number` (from 1) at `address`, whose votes count for `timeout`.
+    /// Makes the handles of node `number` (from 1) at `address`, whose votes count within `timeout`.
     pub(crate) fn new(number: usize, address: &str, timeout: Duration) -> NodeMetrics {
         let labels = [("node", number.to_string()), ("address", address.to_owned())];
         let errors = |reason: &'static str| {
@@ -326,7 +325,6 @@ impl NodeMetrics {
 pub(super) struct LockClusterMetrics(Vec<Gauge>);
 
 impl LockClusterMetrics {
-    /// Makes the handles.
     pub(super) fn new(cluster: &str) -> LockClusterMetrics {
         let fault = |fault: ClusterFault| gauge!("lockgate_lock_cluster_fault", "cluster" => cluster.to_owned(), "fault" => fault.as_str());
         LockClusterMetrics(ClusterFault::ALL.map(fault).into())

@@ -1,29 +1,32 @@
 //! Locks: votes of N independent Redis nodes, a quorum, a fence.
 //!
-//! Names no socket and no protocol, and of a client only its card. The files, those that need none of the others first:
+//! Of a client this folder knows only its card: no socket, no protocol. The files, those that need none of the others
+//! first:
 //!
-//! - `quorum`: what votes come to; validity. Pure arithmetic. `voters`: who they are, and the seats of
-//!   each.
-//! - `claim`: the name of one grant; `scripts`: the Lua that nodes run; `reply`: what they
-//!   answer; `operation`: one request to all nodes, and their votes as they come in.
-//! - `whereabouts`: the Redis that a node is now; `stations`: where markers lie; `shards`: which master each shard of a cluster has.
-//! - `address`: where a node is, which its Sentinels or its cluster may say; when its votes count then.
+//! - `quorum`: the count of votes, and validity; pure arithmetic. `voters`: the voters, and the seats of each.
+//!   `longest`: the longest time that any grant may last.
+//! - `claim`: the name of one grant; `scripts`: the Lua that nodes run; `reply`: their answers; `operation`: one
+//!   request to all nodes, and their votes as they come in.
+//! - `whereabouts`: the Redis that a node is now; `stations`: where markers lie; `custody`: whether a slot's locks
+//!   have moved with it; `shards`: which master each shard of a cluster has.
+//! - `address`: where a node is, which its Sentinels or its cluster may decide, and when its votes count.
 //! - `fitness/`: which nodes may vote, and what is wrong with them.
 //! - `node/`: the nodes themselves and the connections to them.
-//! - `keep/`: session locks, renewed for as long as a connection keeps them. What a session lock is
-//!   stands below the grants; what renews and ends it stands above the releases.
+//! - `keep/`: session locks, renewed for as long as a connection keeps them. In this order, what a session lock is
+//!   comes before the grants, and what renews and ends it comes after the releases.
 //! - `holders`: clients that were granted a lock here and have not given it back; `grants`: the
 //!   holders with the nodes and the schedule, which is what an operation needs.
 //! - `acquire`, `attach`, `look`, `raise`: one operation each, and its outcome.
-//! - `line/`: which client waits for which lock; `locks`: the grants and the lines together.
+//! - `line/`: which client waits for which lock; `refusals`: locks that the nodes just said are held; `locks`: the
+//!   grants, lines and refusals together.
 //! - `release`, `renew`: operations that may end a grant, or pass it on. `take_back`: a release that
 //!   the holder did not ask for.
-//! - `overview`: what operators are told of locks, clients and waits.
+//! - `overview`: what operators see of locks, clients and waits.
 //! - `trail`: lines in the log about locks, and the audit trail.
-//! - `moving`: which set of lock nodes is asked, and when another one is.
-//! - `engine`: what sessions ask of all this.
-//! - `metrics`: counters of locks and nodes; `key_metrics`: times by pattern of the key; `alarm`: the timer of an operation, which nearly never
-//!   fires; `jitter`: chance, in one place.
+//! - `moving`: which set of lock nodes the proxy asks, and its switch to another set.
+//! - `engine`: the interface of all this to sessions.
+//! - `metrics`: counters of locks and nodes; `key_metrics`: times by pattern of the key; `alarm`: the timer of an
+//!   operation, which nearly never fires; `jitter`: randomness, in one place.
 
 mod acquire;
 mod address;
@@ -100,7 +103,7 @@ pub use reply::{VotesRead, read_votes};
 pub(crate) use stations::diagnose_shard;
 pub(crate) use take_back::FoundGrant;
 
-/// Faults that the simulation plants in this folder, and the arithmetic that it checks answers by.
+/// Faults that the simulation plants in this folder, and the arithmetic by which it checks answers.
 #[cfg(test)]
 pub(crate) mod seams {
     pub(crate) use super::{
@@ -133,14 +136,14 @@ use crate::{
 /// A granted LOCK.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grant {
-    /// A number that grows from grant to grant of the same lock.
+    /// A number that grows with every grant of the lock.
     pub fence: u64,
-    /// The grant's name on the nodes. `None`: it was granted elsewhere, and its name is not known.
+    /// The grant's name on the nodes. `None` for an attached connection, which does not learn it.
     pub claim: Option<Claim>,
     /// The rest of the TTL that the holder may count on.
     pub validity: Duration,
-    /// The end of the validity, counted from when the nodes were asked. The holder may not count on
-    /// the lock after that, however late it was told.
+    /// The end of the validity, counted from when the nodes were asked. The holder may not count on the lock after
+    /// it, however late the reply reaches it.
     pub until: Instant,
 }
 
@@ -155,10 +158,10 @@ pub struct Renewed {
     pub grant: Option<(Claim, u64)>,
 }
 
-/// A session lock that is kept here.
+/// A session lock that this proxy keeps.
 #[derive(Debug, Clone)]
 pub(crate) struct KeptLock {
-    /// Tells one keeping from another, in this process.
+    /// The number of this keeping, unique in the process.
     pub(crate) id: u64,
     /// The lock's key on the nodes.
     pub(crate) key: Key,
@@ -170,29 +173,28 @@ pub(crate) struct KeptLock {
     pub(crate) ttl: Duration,
 }
 
-/// Who holds a lock.
+/// The holder of a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holding {
-    /// The token that a quorum of nodes has. It is empty, which no client's token is, if a quorum
-    /// has something at the lock's key that is no token: keys of another type than a string, or
-    /// values of more than 32 KiB, not all the same perhaps.
+    /// The token that a quorum of nodes has. Empty, as no client's token is, if a quorum has something at the lock's
+    /// key that is no token: keys of another type than a string, or values of more than 32 KiB, perhaps not all the
+    /// same.
     pub token: Token,
-    /// The time for which the lock surely lasts, if nobody ends it: the validity of what a quorum
-    /// still keeps. It is zero if that is less than the drift, or if the proxy may have stood still
-    /// meanwhile. `None`: the lock does not end by itself, or is kept for an adopted command that
-    /// named no TTL.
+    /// The time for which the lock surely lasts unless it is released: the validity of what a quorum still keeps.
+    /// Zero if less than the drift is left, or if the proxy may have stood still meanwhile. `None` if the lock does
+    /// not end by itself, or is kept for an adopted command that named no TTL.
     pub left: Option<Duration>,
     /// The grant's claim, if a quorum of nodes names one.
     pub claim: Option<Claim>,
 }
 
-/// Grants of the token that was refused a lock, which stood in its way: two clients may use one token.
+/// The grants of the refused token itself that stood in its way: two clients may use one token.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum SameToken {
     /// It is not known whether the token had the lock.
     #[default]
     Unknown,
-    /// These grants had it on some nodes; none of them: only other tokens had it.
+    /// These grants had the lock on some nodes. Empty: only other tokens had it.
     Grants(SmallVec<[Claim; 1]>),
 }
 
@@ -201,12 +203,11 @@ pub enum SameToken {
 pub enum NotGranted {
     /// Another token holds the lock.
     Held {
-        /// The time after which a quorum of nodes is free at the latest, if enough nodes told
-        /// theirs.
+        /// The time after which a quorum of nodes is free, unless the lock is renewed. `None`: too few nodes named one.
         remaining: Option<Duration>,
         /// Whether some nodes granted the lock: other clients asked at the same time.
         contested: bool,
-        /// Grants of the same token in its way.
+        /// Grants of the same token that stood in the way.
         same_token: SameToken,
     },
     /// Too many clients wait for the lock.
@@ -214,9 +215,9 @@ pub enum NotGranted {
         /// `locks.max_waiters`.
         limit: usize,
     },
-    /// The client would have waited for clients that wait for it.
+    /// The client would wait for clients that wait for it.
     Deadlock {
-        /// The locks of the circle, the one that was asked for first.
+        /// The locks of the circle, beginning with the one that was asked for.
         keys: Vec<Key>,
     },
     /// Too few nodes answered to decide.
@@ -239,7 +240,7 @@ pub(crate) enum NotPaused {
     Unknown,
     /// Fewer lock nodes would vote than are needed.
     TooFew {
-        /// Nodes that vote besides.
+        /// Other nodes that vote.
         voting: usize,
         /// Votes needed.
         quorum: usize,
@@ -258,18 +259,18 @@ pub struct NoQuorum {
     /// Addresses of nodes that did not answer, without credentials, with the reason: `10.0.0.1:6379
     /// (down)`.
     pub missing: Vec<String>,
-    /// Why the data node, which a bridged lock needs too, did not answer. Then the lock nodes were
-    /// not what was missing.
+    /// Why the data node, which a bridged lock needs too, did not answer. If set, it is not the lock nodes that were
+    /// missing.
     pub data_node: Option<String>,
-    /// Of a release: this proxy has made the grant, and it had not run out. The lock nodes may carry the
-    /// release out all the same.
+    /// For a release: whether this proxy made the grant and it had not run out; for a bridged lock whose keys could
+    /// not be freed, whether the lock nodes released it. The lock nodes may still carry out a release that failed.
     pub was_held: bool,
-    /// Whether the audit trail could not be written. Then nobody was asked.
+    /// Whether the audit trail could not be written. If so, no node was asked.
     pub is_unwritten: bool,
 }
 
 impl NoQuorum {
-    /// The error that a client is told.
+    /// Returns the error as the client is told it.
     pub(crate) fn told(&self) -> String {
         let code = if self.is_unwritten { "TRYAGAIN" } else { "NOQUORUM" };
         format!("{code} {self}")
@@ -304,7 +305,7 @@ impl fmt::Display for NoQuorum {
 pub struct NodeStatus {
     /// Address without credentials.
     pub address: String,
-    /// Whether the node is connected and answers; of a cluster, whether one of its shards is and does.
+    /// Whether the node is connected and may vote; for a cluster, whether any of its shards is and may.
     pub up: bool,
     /// Why the node is not up, or some shards of it are not.
     pub reason: Option<String>,
@@ -314,18 +315,17 @@ pub struct NodeStatus {
     pub found: Vec<Fault>,
     /// Whether the node is up, but its votes mostly come too late to count.
     pub too_slow: bool,
-    /// Whether an operator has it asked for no new locks.
+    /// Whether an operator has paused the node: it is asked for no new locks.
     pub paused: bool,
-    /// Time from the last question after its TIME to the answer, while it is up; of a cluster, that
-    /// of its slowest shard.
+    /// The round trip of the last TIME, while the node is connected; for a cluster, that of its slowest shard.
     pub round_trip: Option<Duration>,
-    /// How many microseconds its time of day is ahead of this machine's, while it is up; of a
-    /// cluster, that of the shard which is furthest off.
+    /// By how many microseconds its time of day is ahead of this machine's, while the node is connected; for a
+    /// cluster, that of the shard whose clock is furthest off.
     pub clock_ahead: Option<i64>,
 }
 
 impl NodeStatus {
-    /// Whether the node's votes can be counted on: it is up, takes writes, and is not too slow.
+    /// Whether the node's votes can be counted on: it is up, accepts writes, and is not too slow.
     pub fn votes(&self) -> bool {
         self.up && !self.too_slow && !self.refuses()
     }

@@ -1,13 +1,12 @@
-//! The set of lock nodes that this proxy asks, and the one that is to take its place.
+//! The set of lock nodes that this proxy asks, and its switch to another set.
 //!
-//! While `locks.next_nodes` are listed, both sets are looked at now and then
-//! ([`SetPair`]). Once the next one votes it is asked from then on: it gets
-//! connections and subscriptions of its own. Grants, lines and the watchdog stay. What is under way on
-//! the nodes before ends there, by their votes alone.
+//! While `locks.next_nodes` are listed, the proxy looks at both sets now and then ([`SetPair`]). Once the next set
+//! votes, the proxy asks that one, over connections and subscriptions of its own. Grants, lines and the watchdog
+//! stay. Operations under way on the previous nodes end there, by the votes of those nodes alone.
 //!
-//! The file may run ahead of this proxy: it lists those as `locks.nodes` that this proxy has not gone to
-//! yet, or has missed changes to. Those are looked at as next ones. Whoever has begun as a later set of the same
-//! deployment votes, however many sets were between.
+//! The file may run ahead of this proxy: it may list as `locks.nodes` a set that this proxy has not switched to yet,
+//! perhaps after changes that it has missed. The proxy then looks at that set as the next one. Nodes that have begun
+//! as a later set of the same deployment vote, however many sets were between.
 
 use std::{
     sync::{Arc, Weak},
@@ -40,28 +39,28 @@ use crate::{
     sync::Mutex,
 };
 
-/// How often both sets are looked at, while nothing tells of a change.
+/// How often the proxy looks at both sets, while nothing announces a change.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How often they are while no set votes.
+/// How often it looks while no set votes.
 const LOOK_SOON: Duration = Duration::from_millis(50);
-/// How long connecting to the next nodes may take, before they are asked all the same.
+/// How long the proxy waits for connections to the next nodes, before it asks them all the same.
 const CONNECTED_IN: Duration = Duration::from_millis(500);
-/// How long the nodes before are kept: undone attempts are on their way to them.
+/// How long the previous nodes are kept: undos of attempts are on their way to them.
 const KEPT_FOR: Duration = Duration::from_secs(10);
 /// What the log calls nodes that vote again.
 const ANEW: &str = "locks.nodes, as a later set,";
-/// How often it is told that no set votes.
+/// How often the log says that no set votes.
 const TOLD_EVERY: Duration = Duration::from_secs(10);
 
-/// How nodes are connected to, and which are to come.
+/// How nodes are connected to, and which sets are listed.
 pub(super) struct Moving {
     runtime: Handle,
     wall_clock: WallClock,
-    /// With the nodes that are asked as `nodes`.
+    /// The configuration, with the nodes that are asked as its `nodes`.
     config: watch::Sender<LocksConfig>,
     /// `locks.nodes` and `locks.next_nodes` as the file has them.
     listed: Mutex<(Vec<LockNode>, Vec<LockNode>)>,
-    /// Subscriptions to releases.
+    /// The tasks that listen for releases.
     listeners: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -89,7 +88,7 @@ impl Moving {
         }
     }
 
-    /// The nodes that are asked.
+    /// Returns the nodes that are asked.
     pub(super) fn serving(&self) -> Vec<LockNode> {
         self.config.borrow().nodes.clone()
     }
@@ -104,21 +103,22 @@ impl Moving {
         });
     }
 
-    /// Where the file runs ahead of this proxy by two sets, the second one as the next set.
+    /// Returns the configuration with the second set as the next one, if the file runs ahead of this proxy by two
+    /// sets.
     fn after_next(&self, config: &LocksConfig) -> Option<LocksConfig> {
         let (nodes, next) = &*self.listed.lock();
         let is_ahead = config.nodes != *nodes && config.next_nodes == *nodes && !next.is_empty();
         is_ahead.then(|| LocksConfig { next_nodes: next.clone(), ..config.clone() })
     }
 
-    /// Has these nodes be the ones that are asked.
+    /// Notes that these are the nodes that are asked.
     fn ask_those(&self, config: LocksConfig) {
         let listed = self.listed.lock();
         let next_nodes = next_of(&config.nodes, &listed);
         self.config.send_replace(LocksConfig { next_nodes, ..config });
     }
 
-    /// Starts to hear of releases through other proxies, and to inspect the nodes.
+    /// Starts to listen for releases through other proxies, and to inspect the nodes.
     pub(super) fn listen(&self, locks: &Arc<Locks>, at: NodesAt) {
         let config = self.config.borrow().clone();
         locks.grants.nodes().inspect(&self.runtime);
@@ -136,7 +136,7 @@ impl Moving {
         *self.listeners.lock() = listeners;
     }
 
-    /// Connects to a set of nodes, which take the place of those `before`.
+    /// Starts to connect to a set of nodes, which take the place of those of `before`.
     pub(super) fn connect(
         &self,
         config: &LocksConfig,
@@ -148,17 +148,17 @@ impl Moving {
     }
 }
 
-/// The nodes that may take the place of those that are asked, by what the file lists; none: no others are to.
+/// Returns the nodes that may take the place of those that are asked, as the file lists them; empty if no others may.
 fn next_of(asked: &[LockNode], (nodes, next): &(Vec<LockNode>, Vec<LockNode>)) -> Vec<LockNode> {
     match (asked == nodes, asked == next) {
         (true, _) => next.clone(),
         (false, true) => Vec::new(),
-        // This proxy has not heard of it.
+        // This proxy has missed the change to these nodes.
         (false, false) => nodes.clone(),
     }
 }
 
-/// Has the nodes tell the watchdog when they can be asked again.
+/// Has the nodes tell the watchdog when they can be asked again, and ask the holders until when a grant lasts.
 pub(super) fn tell(locks: &Arc<Locks>, nodes: &Nodes) {
     let (watched, held) = (Arc::downgrade(&locks.grants), Arc::downgrade(&locks.grants));
     nodes.tell(
@@ -171,7 +171,7 @@ pub(super) fn tell(locks: &Arc<Locks>, nodes: &Nodes) {
     );
 }
 
-/// Goes to the next set of nodes whenever that votes, for as long as there are locks.
+/// Switches to the next set of nodes whenever that one votes, for as long as there are locks.
 pub(super) async fn run(locks: Weak<Locks>, moving: Arc<Moving>) {
     let Some(gone) = locks.upgrade().map(|locks| locks.queues.gone.clone()) else { return };
     let _: Option<Option<()>> = gone.run_until_cancelled(follow(locks, moving)).await;
@@ -194,7 +194,7 @@ async fn follow(locks: Weak<Locks>, moving: Arc<Moving>) -> Option<()> {
             tokio::select! {
                 changed = changes.changed() => changed.ok()?,
                 () = admissions.given_up.notified() => {
-                    // They may have been given up, and have taken the place of the others again.
+                    // The nodes may have been given up, and have taken the place of the other set again.
                     drop(nodes);
                     match admissions.set() {
                         Some(known) if votes_anew(&config, &known).await => {
@@ -214,7 +214,7 @@ async fn follow(locks: Weak<Locks>, moving: Arc<Moving>) -> Option<()> {
             Some(after) => SetPair::new(&after).await.map(|pair| (after, pair)),
             None => None,
         };
-        // This proxy knows its own set, or finds out before it writes anything.
+        // Until a look shows that its own set votes, this proxy writes only if it knows that set.
         admissions.may_write(admissions.set().is_some(), false);
         while !changes.has_changed().ok()? {
             let known = admissions.set();
@@ -246,7 +246,7 @@ async fn follow(locks: Weak<Locks>, moving: Arc<Moving>) -> Option<()> {
                     LOOK_EVERY
                 }
                 SetNow::Sealed | SetNow::Decided => LOOK_SOON,
-                // Who asked these would vote beside the others.
+                // A proxy that asked these nodes would have them vote beside the set that votes.
                 SetNow::Others => LOOK_EVERY,
                 SetNow::Unknown => LOOK_EVERY / 4,
             };
@@ -269,7 +269,7 @@ async fn follow(locks: Weak<Locks>, moving: Arc<Moving>) -> Option<()> {
     }
 }
 
-/// Asks this set of nodes from now on. `named`: what the log calls it.
+/// Switches to this set of nodes. `named`: what the log calls it.
 async fn move_on(locks: &Arc<Locks>, moving: &Arc<Moving>, config: LocksConfig, named: &str) {
     let listeners = std::mem::take(&mut *moving.listeners.lock());
     let listens = !listeners.is_empty();
@@ -292,12 +292,12 @@ async fn move_on(locks: &Arc<Locks>, moving: &Arc<Moving>, config: LocksConfig, 
     locks.queues.moved(&config);
     nodes.repeat_releases(&before);
     moving.ask_those(config);
-    // Who has not listened before goes on without.
+    // An engine that has not listened before still does not.
     if listens {
         moving.listen(locks, at);
     }
     info!(nodes = nodes.status().len(), "the lock nodes are {named} from now on");
-    // Attempts that were given up are undone there.
+    // Attempts that were given up are still being undone on the previous nodes.
     tokio::spawn(async move {
         sleep(KEPT_FOR).await;
         drop(before);

@@ -18,12 +18,12 @@ use crate::{
 /// The kind of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Take a lock. If the outcome is not known, the operation must be undone.
+    /// Take a lock. If the outcome is unknown, the operation must be undone.
     Acquire {
-        /// A claim known to no other grant, so that undoing it ends no other.
+        /// A claim that no other grant has, so that the undo ends no other.
         claim: Claim,
-        /// Whether the same claim may have the lock already. If so there is nothing to undo, as its
-        /// holder may still count on it.
+        /// Whether the lock may be held already: by the same claim, or by the token if it is taken over. If so, an
+        /// unknown outcome is not undone, as the holder may still count on the lock.
         again: bool,
     },
     /// Pass a lock on: give it back and take it for another token.
@@ -43,9 +43,9 @@ pub(super) enum Kind {
     Raise,
     /// Tell whether a token holds a lock.
     Attach,
-    /// Tell who holds a lock.
+    /// Tell which token holds a lock.
     Look,
-    /// Do nothing: the answer shows that all operations before are done.
+    /// Do nothing: the answer shows that all earlier operations are done.
     Flush,
 }
 
@@ -64,7 +64,7 @@ impl Kind {
         }
     }
 
-    /// Whether the script compares the node's marker, which is sent to each node apart.
+    /// Whether the script compares the node's marker, which is sent to each node separately.
     pub(super) fn is_proven(self) -> bool {
         match self {
             Kind::Acquire { .. }
@@ -84,13 +84,13 @@ impl Kind {
         self.is_proven() && !matches!(self, Kind::Raise | Kind::Attach | Kind::Look)
     }
 
-    /// Whether a vote may say that nobody else holds the lock: a grant, or that it is free. Such a
-    /// vote counts only of a node that is known to have forgotten and ended no lock too early.
+    /// Whether a vote may say that no other client holds the lock: a grant, or that it is free. Such a vote counts
+    /// only from a node that is known to have neither forgotten a lock nor ended one too early.
     pub(super) fn may_say_free(self) -> bool {
         self.grants() || self == Kind::Look
     }
 
-    /// Whether this vote says that nobody else holds the lock.
+    /// Whether this vote says that no other client holds the lock.
     pub(super) fn says_free(self, vote: Vote) -> bool {
         match vote {
             Vote::Yes(_) | Vote::Taken(_) => self.grants(),
@@ -114,7 +114,7 @@ pub(super) enum Absence {
     Quarantined,
     /// The node's clock has jumped forward, so that it may have ended locks that are still held.
     Jumped,
-    /// An operator has the node asked for no new locks.
+    /// An operator has paused the node: it is asked for no new locks.
     Paused,
     /// The connection ended before the answer.
     Disconnected,
@@ -124,12 +124,11 @@ pub(super) enum Absence {
     Timeout,
     /// The node answered with an error.
     Error,
-    /// The node's marker is not the one that it was admitted by.
+    /// The node's marker is not the one by which it was admitted.
     Unproven,
-    /// The lock's fence has come to the end of its numbers there.
+    /// The lock's fence has come to the end of its numbers on the node.
     FenceEnd,
-    /// No majority of the node's Sentinels, or of its cluster's masters, has been heard lately to name
-    /// it.
+    /// No majority of the node's Sentinels, or of its cluster's masters, has named it lately.
     Unconfirmed,
     /// The lock's slot is on its way to another shard, or there already.
     Moved,
@@ -138,7 +137,7 @@ pub(super) enum Absence {
 }
 
 impl Absence {
-    /// The word that clients read in a NOQUORUM error.
+    /// Returns the word that clients read in a NOQUORUM error.
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Absence::Down => "down",
@@ -167,18 +166,18 @@ pub(super) enum Vote {
     Yes(i64),
     /// Renewed, with this fence and claim (0: the node stores none).
     Kept { fence: i64, claim: i64 },
-    /// Hand-over only: the lock is the taker's, but was not the giver's. The number is the fence.
+    /// Hand-over only: the lock went to the taker, but not from the giver. The number is the fence.
     Taken(i64),
     /// The token holds the lock, with this fence (0: the node stores none), for `left` ms more.
     Held { fence: i64, left: u32 },
-    /// Somebody holds the lock by the grant with this claim (0: the node stores none), for `left` ms
-    /// more (-1: without a TTL). The token is kept apart: [`Operation::holders`].
+    /// The lock is held by the grant with this claim (0: the node stores none), for `left` ms more (-1: without a
+    /// TTL). The token is kept separately: [`Operation::holders`].
     Found { left: i64, claim: i64 },
     /// No. The number is the holder's remaining TTL in ms if it was a LOCK; for several locks, a
     /// bit for each renewed one.
     No(i64),
-    /// LOCK only: no, as the asker's own token has the lock by another grant, with this claim (1: the
-    /// node stores none), for `left` ms more (-1: without a TTL).
+    /// LOCK only: no. The asker's own token has the lock by another grant, with this claim (1: the node stores none),
+    /// for `left` ms more (-1: without a TTL).
     Same { left: i64, claim: i64 },
     /// The node's vote will not come.
     Missing(Absence),
@@ -189,11 +188,11 @@ pub(super) struct Operation {
     pub(super) kind: Kind,
     pub(super) key: Key,
     pub(super) token: Token,
-    /// The giver of a handed-over lock, and its claim.
+    /// The giver's token and claim, of a lock that is handed over.
     pub(super) from: Option<(Token, Claim)>,
-    /// Release only: which grant is meant.
+    /// Release only: the grant that is meant.
     pub(super) ended: Option<Ended>,
-    /// The operation that this one takes back, unless that was granted.
+    /// The operation that this one undoes, unless that was granted and the grant lasts still.
     pub(super) undoes: Option<Arc<Operation>>,
     /// [`Admissions::learned`] when the operation was made.
     ///
@@ -203,7 +202,8 @@ pub(super) struct Operation {
     dialect: Dialect,
     /// Renewal only: whether this proxy knows the grant to be valid.
     is_vouched: bool,
-    /// The longest time that a grant nobody knows of could last.
+    /// The TTL that the operation stores; of a release, the longest time for which a node that misses it may keep the
+    /// lock.
     pub(super) ttl: Duration,
     /// The command, encoded once for all nodes.
     pub(super) request: Vec<u8>,
@@ -225,23 +225,22 @@ pub(super) struct NamedLock {
 struct VoteState {
     votes: AllVotes,
     counted: Votes,
-    /// Whether nobody waits for the votes any more: the operation is answered, or was given up.
+    /// Whether the operation is answered or was given up: its votes are waited for no more.
     closed: bool,
     /// The end of the granted lock. No vote of the operation may be taken back before that.
     granted: Option<Instant>,
     /// Tasks that wait for the votes to decide, with their rules. A hand-over has two: the giver's
     /// and the taker's.
     waiting: SmallVec<[(Rule, Waker); 1]>,
-    /// The most subscribers of the lock's channel that a node has told. Below 0: a node has refused
-    /// to tell.
+    /// The largest number of subscribers of the lock's channel in a node's answer. Below 0: a node could not count
+    /// them.
     listeners: i64,
     /// Kind::Look only: the holders that nodes have named. An empty token is a holder without one.
     named: Vec<(usize, Token)>,
 }
 
 impl VoteState {
-    /// The nodes whose votes name a holder, with its token. A node that has named one too late has
-    /// no such vote.
+    /// Returns the nodes whose votes name a holder, with its token. A node that named one too late has no such vote.
     fn holders(&self) -> impl Iterator<Item = (usize, &Token, NamedLock)> {
         self.named.iter().filter_map(|(node, token)| match self.votes.get(*node) {
             Some(Vote::Found { left, claim }) => {
@@ -251,7 +250,7 @@ impl VoteState {
         })
     }
 
-    /// The number of nodes that name the holder that `node` names, itself included.
+    /// Returns the number of nodes that name the same holder as `node`, itself included.
     fn alike(&self, node: usize) -> usize {
         let own = self.holders().find(|(named_by, ..)| *named_by == node);
         self.holders().filter(|(_, token, _)| own.is_some_and(|(_, own, _)| own == *token)).count()
@@ -259,7 +258,7 @@ impl VoteState {
 }
 
 impl Operation {
-    /// A request to `nodes` nodes.
+    /// Makes a request to `nodes` nodes.
     #[inline]
     pub(super) fn new(
         kind: Kind,
@@ -301,8 +300,8 @@ impl Operation {
         Operation { from: Some((from, claim)), ..self }
     }
 
-    /// Marks the operation as the undo of `undoes`, to be left out if that was granted meanwhile
-    /// and still runs: then the votes are its holder's.
+    /// Marks the operation as the undo of `undoes`, to be left out if that was granted meanwhile and the grant lasts
+    /// still: the votes then belong to its holder.
     pub(super) fn unless_granted(self, undoes: Arc<Operation>) -> Operation {
         Operation { undoes: Some(undoes), ..self }
     }
@@ -317,19 +316,18 @@ impl Operation {
         Operation { learned, ..self }
     }
 
-    /// Notes that the grant is known to this proxy and still valid.
+    /// Notes that this proxy knows the grant to be still valid.
     pub(super) fn vouched(self) -> Operation {
         Operation { is_vouched: true, ..self }
     }
 
-    /// Whether a node that waits for itself alone may be asked this. What it has may be old: a lock
-    /// that has run out elsewhere, or was released. So it says nothing of locks that this proxy does
-    /// not know to be held.
+    /// Whether the only lock node may be asked this while it waits. What it has may be old: a lock that has run out
+    /// elsewhere, or was released. So it confirms no lock that this proxy does not know to be held.
     pub(super) fn may_ask_alone(&self) -> bool {
         match self.kind {
             Kind::Acquire { .. } | Kind::HandOver { .. } | Kind::Attach | Kind::Raise => false,
             Kind::Renew => self.is_vouched,
-            // The watchdog renews valid locks alone.
+            // The watchdog renews only valid locks.
             Kind::RenewMany | Kind::Heal | Kind::Look | Kind::Release | Kind::Flush => true,
         }
     }
@@ -339,8 +337,8 @@ impl Operation {
         Operation { ttl, ..self }
     }
 
-    /// Makes a release of that grant, published under the name `who`. A release that nobody waits
-    /// for lasts as long as a lock can.
+    /// Makes a release of that grant, published under the name `who`. `ttl`: the longest time for which a node that
+    /// misses it may keep the lock.
     pub(super) fn release(
         dialect: Dialect,
         key: Key,
@@ -393,10 +391,9 @@ impl Operation {
     /// Whether node `node` may still be asked, though an epoch has begun since the operation was
     /// made. `seatings` tell when the seats last changed ([`Told::seatings`]).
     ///
-    /// Votes from before the epoch count together with those to come only if the nodes that gave
-    /// them have kept their seats: otherwise the node that takes such a seat has no part in the
-    /// operation's quorum. And a lock is not put back, nor taken for nobody: it may have been
-    /// released there meanwhile.
+    /// Votes from before the epoch count together with those to come only if the nodes that gave them have kept their
+    /// seats: otherwise the node that takes such a seat has no part in the operation's quorum. A heal or a closed
+    /// operation is not sent any more, as the lock may have been released meanwhile.
     ///
     /// [`Told::seatings`]: super::fitness::standing::Told::seatings
     pub(super) fn is_wanted(&self, node: usize, seatings: &[u64]) -> bool {
@@ -428,15 +425,15 @@ impl Operation {
         decision
     }
 
-    /// Notes how many subscribers of the lock's channel a node has told.
+    /// Notes how many subscribers of the lock's channel a node has counted.
     pub(super) fn heard_of_listeners(&self, listeners: i64) {
         let mut state = self.state.lock();
         state.listeners =
             if listeners < 0 || state.listeners < 0 { -1 } else { state.listeners.max(listeners) };
     }
 
-    /// The most subscribers of the lock's channel that a node has told. Returns `None` if a node
-    /// has refused to tell.
+    /// Returns the largest number of subscribers of the lock's channel that a node has counted. Returns `None` if a
+    /// node could not count them.
     pub(super) fn listeners(&self) -> Option<u64> {
         u64::try_from(self.state.lock().listeners).ok()
     }
@@ -450,8 +447,7 @@ impl Operation {
         state.named.push((node, token));
     }
 
-    /// The holders that nodes have voted for, one for each node. An empty token is a holder without
-    /// one.
+    /// Returns the holders that nodes have voted for, one for each node. An empty token is a holder without one.
     pub(super) fn holders(&self) -> Vec<(Token, NamedLock)> {
         self.state.lock().holders().map(|(_, token, lock)| (token.clone(), lock)).collect()
     }
@@ -473,7 +469,7 @@ impl Operation {
         self.state.lock().counted.are_unheard()
     }
 
-    /// Notes that nobody waits for the votes any more.
+    /// Notes that the operation is answered or was given up.
     pub(super) fn close(&self) {
         self.state.lock().closed = true;
     }
@@ -490,8 +486,8 @@ impl Operation {
         self.state.lock().granted.is_some()
     }
 
-    /// Whether the grant still runs, as far as is known. A node that carries the operation out
-    /// after that holds the lock for nobody.
+    /// Whether the grant still lasts, as far as is known. A node that carries the operation out after its end holds
+    /// the lock in vain.
     pub(super) fn is_granted_still(&self) -> bool {
         self.state.lock().granted.is_some_and(|until| until > Instant::now())
     }
@@ -501,7 +497,7 @@ impl Operation {
         self.state.lock().closed
     }
 
-    /// The votes as they are now.
+    /// Returns the votes as they are now.
     pub(super) fn votes(&self) -> AllVotes {
         self.state.lock().votes.clone()
     }
@@ -528,7 +524,7 @@ impl Operation {
             (None, None) => return None,
         };
         let nodes = self.state.lock().votes.len();
-        // The release names no proxy, so that all that hear of it look.
+        // The release names no proxy, so that every proxy that hears of it looks.
         let (key, token) = (self.key.clone(), token.clone());
         Some(Operation::release(self.dialect, key, token, ended, b"", ttl, nodes))
     }

@@ -1,5 +1,5 @@
-//! What operators are told of locks, of clients that hold or wait, and of what is waited for. No
-//! token is told: whoever knows it can release the lock.
+//! What operators see of locks, of clients that hold or wait, and of what is waited for. No token is shown: a token
+//! is all it takes to release the lock.
 
 use std::{
     cmp::Reverse,
@@ -16,14 +16,14 @@ use crate::{
     key::{Key, KeyMap},
 };
 
-/// Most locks, clients or waiters that are told at once.
+/// Most locks, clients or waiters in one answer.
 pub(crate) const MOST_TOLD: usize = 1000;
-/// Most bytes of keys that are told at once.
+/// Most bytes of keys in one answer.
 const MAX_KEY_BYTES: usize = 1024 * 1024;
-/// Most keys that are told of one client's locks.
+/// Most keys that are shown of one client's locks.
 const MOST_KEYS: usize = 16;
-/// Steps that comparing keys with the pattern of one [`LocksWanted`] may take: some ten
-/// milliseconds, in which the thread does nothing else.
+/// Steps that comparing keys with the pattern of one [`LocksWanted`] may take: about ten milliseconds, in which the
+/// thread does nothing else.
 const MAX_STEPS: usize = 10_000_000;
 
 /// One lock that was granted through this proxy, or that its clients wait for.
@@ -31,7 +31,7 @@ const MAX_STEPS: usize = 10_000_000;
 pub struct LockStatus {
     /// The lock's key on the nodes.
     pub key: Key,
-    /// The grant; none if the lock is only waited for here.
+    /// The grant. `None` if the lock is only waited for here.
     pub grant: Option<GrantStatus>,
     /// Whether the lock nodes have named a holder that was granted the lock through another proxy.
     pub is_elsewhere: bool,
@@ -48,11 +48,11 @@ pub struct GrantStatus {
     pub fence: u64,
     /// Whether it is a session lock; otherwise it is a lease.
     pub session: bool,
-    /// The library, or the words, that took the lock in place of LOCK.
+    /// The library, or else the words, that took the lock in place of LOCK.
     pub adopted: Option<&'static str>,
     /// Time since the grant.
     pub held_for: Duration,
-    /// Time until the lock ends if nobody renews it.
+    /// Time until the lock ends unless it is renewed.
     pub remaining: Duration,
     /// The client that was granted the lock, if that is known.
     pub(crate) holder: Option<Arc<ClientCard>>,
@@ -61,7 +61,7 @@ pub struct GrantStatus {
 /// A client that holds locks or waits for one.
 #[derive(Debug)]
 pub(crate) struct ClientStatus {
-    /// Who it is.
+    /// The client's address and name.
     pub(crate) card: Arc<ClientCard>,
     /// How many locks it holds.
     pub(crate) held: usize,
@@ -78,7 +78,7 @@ pub(crate) struct ClientStatus {
 pub(crate) struct HotLock {
     /// The lock's key on the nodes.
     pub(crate) key: Key,
-    /// How long clients of this proxy waited for it, all together, and wait now.
+    /// How long clients of this proxy have waited for it, all together, those that wait now included.
     pub(crate) waited: Duration,
     /// The part of `waited` that may have been for other locks.
     pub(crate) excess: Duration,
@@ -87,7 +87,7 @@ pub(crate) struct HotLock {
     pub(crate) longest: Duration,
     /// Clients that wait now.
     pub(crate) waiters: usize,
-    /// Whether the lock nodes have named a holder to those that wait.
+    /// Whether the lock nodes have named a holder to the clients that wait.
     is_held: bool,
     /// As [`LockStatus::kind`]; empty if no client of this proxy holds the lock or waits for it.
     pub(crate) kind: &'static str,
@@ -95,21 +95,21 @@ pub(crate) struct HotLock {
     pub(crate) holder: Option<Arc<ClientCard>>,
 }
 
-/// By what locks are sorted, the largest first.
+/// The order of locks, the largest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LockOrder {
     /// By the number of waiters.
     Waiters,
     /// By the time since the grant.
     Age,
-    /// By the longest wait of those that wait.
+    /// By the longest wait of the clients that wait now.
     Wait,
 }
 
-/// Which locks are listed.
+/// The locks to list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LocksWanted {
-    /// A glob that their keys match; none: all locks.
+    /// A glob that their names, without `locks.prefix`, match; none: all locks.
     pub pattern: Option<Vec<u8>>,
     /// At most so many; none: as many as an answer may have.
     pub most: Option<usize>,
@@ -120,7 +120,7 @@ pub struct LocksWanted {
 /// The keys of the locks that are held for longest, as many as are wanted.
 struct Oldest {
     most: usize,
-    /// The one that is held for the shortest time is at hand.
+    /// A heap, with the lock that is held for the shortest time on top.
     found: BinaryHeap<Reverse<(Duration, Key)>>,
 }
 
@@ -145,12 +145,12 @@ impl Oldest {
 }
 
 impl LockStatus {
-    /// What operators are told that the lock is: `session`, `lease`, `elsewhere`, or `unknown`.
+    /// Returns what operators see as the lock's kind: `session`, `lease`, `elsewhere`, or `unknown`.
     pub(crate) fn kind(&self) -> &'static str {
         kind(self.grant.as_ref().map(|grant| grant.session), self.is_elsewhere)
     }
 
-    /// The number by which the lock is sorted.
+    /// Returns the number by which the lock is sorted.
     pub(crate) fn rank(&self, order: LockOrder) -> u128 {
         match order {
             LockOrder::Waiters => self.waiters as u128,
@@ -160,8 +160,8 @@ impl LockStatus {
     }
 }
 
-/// What a lock is called whose grant here is a session lock, or a lease, or which was granted elsewhere, or
-/// of which clients here wait for nobody knows what.
+/// Names the kind of a lock: its grant here is a session lock or a lease, or it was granted elsewhere, or clients
+/// here wait for it and its holder is unknown.
 fn kind(is_session_lock: Option<bool>, is_elsewhere: bool) -> &'static str {
     match is_session_lock {
         Some(true) => "session",
@@ -171,7 +171,7 @@ fn kind(is_session_lock: Option<bool>, is_elsewhere: bool) -> &'static str {
     }
 }
 
-/// What is left of the bytes of keys that are told at once.
+/// The bytes of keys for which an answer still has room.
 struct KeyRoom(usize);
 
 impl KeyRoom {
@@ -187,7 +187,7 @@ impl KeyRoom {
     }
 }
 
-/// Now, by the clock by which locks end and by that by which clients wait.
+/// The present, by the clock of locks and by that of waiting clients.
 #[derive(Clone, Copy)]
 pub(super) struct Moment {
     lock: Instant,
@@ -200,7 +200,7 @@ impl Moment {
     }
 }
 
-/// One lock as of `at`. Returns `None` if no client of this proxy holds it, or waits for it.
+/// Describes one lock as of `at`. Returns `None` if no client of this proxy holds it, or waits for it.
 pub(super) fn lock(locks: &Locks, key: &Key, at: Moment) -> Option<LockStatus> {
     let shown = locks.grants.holders.show(key, at.lock);
     let line = locks.queues.line_of(key, at.wait);
@@ -218,14 +218,14 @@ pub(super) fn lock(locks: &Locks, key: &Key, at: Moment) -> Option<LockStatus> {
     is_known.then(|| LockStatus { key: key.clone(), grant, is_elsewhere, waiters, longest_wait })
 }
 
-/// The locks that are wanted. `prefix`: the length of what stands before a lock's name in its key.
-/// Returns `None` if comparing all keys with the pattern would take too long: some of the locks would
-/// look as if they were all.
+/// Lists the locks that are wanted. `prefix`: the length of what stands before a lock's name in its key. Returns
+/// `None` if comparing all keys with the pattern would take too long: a part of the locks would look like all of
+/// them.
 pub(super) fn list(locks: &Locks, wanted: &LocksWanted, prefix: usize) -> Option<Vec<LockStatus>> {
     let LocksWanted { pattern, most, by } = wanted;
     let most = most.unwrap_or(MOST_TOLD).min(MOST_TOLD);
     let mut budget = Budget::of(MAX_STEPS);
-    // Never asked while a mutex is held that a lock needs: this may take long.
+    // Never called while a mutex is held that a lock needs: this may take long.
     let mut matches = |key: &Key| {
         let name = key.get(prefix..).unwrap_or_default();
         match pattern {
@@ -233,11 +233,11 @@ pub(super) fn list(locks: &Locks, wanted: &LocksWanted, prefix: usize) -> Option
             Some(pattern) => glob::matches_within(pattern, name, &mut budget),
         }
     };
-    // Their order is that of their grants however long it takes to ask of each.
+    // One moment for all locks, so that they sort by their grants however long the listing takes.
     let at = Moment::now();
     let mut found = Vec::new();
     if matches!(by, Some(LockOrder::Waiters | LockOrder::Wait)) {
-        // There are no more than clients.
+        // There are no more lines than clients.
         for line in locks.queues.lines() {
             if matches(&line.key)? {
                 found.push(line.key);
@@ -273,8 +273,8 @@ pub(super) fn list(locks: &Locks, wanted: &LocksWanted, prefix: usize) -> Option
     Some(found.into_iter().take(most).take_while(|lock| room.take(&lock.key)).collect())
 }
 
-/// The clients that hold locks or wait, at most `most` and [`MOST_TOLD`]: who waits longest first, then
-/// who holds most. Locks and waiters whose client is not known are left out.
+/// Lists the clients that hold locks or wait, at most `most` and [`MOST_TOLD`]: first those that wait longest, then
+/// those that hold most. Locks and waiters whose client is not known are left out.
 pub(super) fn clients(locks: &Locks, most: usize) -> Vec<ClientStatus> {
     let mut all = HashMap::new();
     let client = |card: Arc<ClientCard>| ClientStatus {
@@ -309,8 +309,8 @@ pub(super) fn clients(locks: &Locks, most: usize) -> Vec<ClientStatus> {
     all
 }
 
-/// Leaves out keys beyond [`MAX_KEY_BYTES`]. What a client waits for is told whole, or the client is left
-/// out; of those that it holds each client is told one before any is told another one.
+/// Leaves out keys beyond [`MAX_KEY_BYTES`]. The key that a client waits for is shown, or the client is left out. Of
+/// the keys that clients hold, each client gets one before any gets another.
 fn cut_keys(clients: &mut Vec<ClientStatus>) {
     let mut room = KeyRoom::new();
     let is_told =
@@ -330,8 +330,7 @@ fn cut_keys(clients: &mut Vec<ClientStatus>) {
     }
 }
 
-/// The locks that are waited for longest, the first of them first, at most `most` and
-/// [`MOST_TOLD`].
+/// Lists the locks that are waited for longest, the longest first, at most `most` and [`MOST_TOLD`].
 pub(super) fn hot(locks: &Locks, most: usize) -> Vec<HotLock> {
     let mut all: KeyMap<HotLock> = KeyMap::default();
     for counted in locks.hot.all() {
@@ -446,7 +445,7 @@ mod tests {
         assert!(told.iter().all(|client| client.held == MOST_KEYS && client.keys.len() <= 1));
         let few = clients(locks, 10);
         assert_eq!((few.len(), bytes(&few)), (10, 10 * MOST_KEYS * 4096));
-        // What a client waits for is told whole, before what others hold.
+        // What a client waits for is shown before what others hold.
         for (ticket, card) in (0..).zip(&cards[600..]) {
             waits(locks, &Key::from(&long(&format!("waited {ticket} "))), ticket, card);
         }
@@ -489,7 +488,7 @@ mod tests {
         let (rounds, lists) = (Arc::new(AtomicU64::new(0)), locks.clone());
         let (counted, seen) = (rounds.clone(), Arc::new(AtomicBool::new(false)));
         let is_seen = seen.clone();
-        // A waiter looks whose turn it is, again and again.
+        // A waiter looks whether it is its turn, again and again.
         let waiter = thread::spawn(move || {
             while !is_seen.load(Ordering::Relaxed) {
                 locks.queues.turn(b"none", 0, Waker::noop());
@@ -506,7 +505,7 @@ mod tests {
         for _ in 0..20 {
             let before = rounds.load(Ordering::Relaxed);
             assert_eq!(list(&lists, &wanted, 0), None, "it is costly");
-            // Some come before the list begins to compare, and behind it.
+            // Some rounds come before the list begins to compare, and after it.
             if rounds.load(Ordering::Relaxed) - before > 100 {
                 seen.store(true, Ordering::Relaxed);
                 break;

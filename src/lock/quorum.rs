@@ -13,7 +13,7 @@ thread_local! {
     pub(crate) static TOO_SMALL: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// The smallest majority of `nodes`: any two quorums share a node.
+/// Returns the smallest majority of `nodes`: any two quorums share a node.
 pub(super) fn quorum(nodes: usize) -> usize {
     #[cfg(test)]
     if TOO_SMALL.get() {
@@ -29,20 +29,18 @@ pub(super) fn quorum(nodes: usize) -> usize {
 /// The least validity worth telling: clients are told whole milliseconds.
 const LEAST: Duration = Duration::from_millis(1);
 
-/// The shortest TTL that leaves [`LEAST`] if nodes answer at once, in whole milliseconds.
+/// Returns the shortest TTL that leaves [`LEAST`] if nodes answer at once, in whole milliseconds.
 pub(crate) fn shortest_ttl(drift_factor: f64) -> Duration {
     ttl_for(LEAST, Duration::ZERO, drift_factor)
 }
 
-/// The shortest TTL, in whole milliseconds, that leaves `validity` if nodes answer within
-/// `elapsed`.
+/// Returns the shortest TTL, in whole milliseconds, that leaves `validity` if nodes answer within `elapsed`.
 pub(crate) fn ttl_for(validity: Duration, elapsed: Duration, drift_factor: f64) -> Duration {
     let ttl = (validity + elapsed + DRIFT).as_secs_f64() / (1.0 - drift_factor);
     Duration::from_millis((ttl * 1000.0).ceil() as u64)
 }
 
-/// The part of `ttl` that is left for the holder after `elapsed`. Returns `None` if it is less than
-/// 1 ms.
+/// Returns the part of `ttl` that is left for the holder after `elapsed`. Returns `None` if it is less than 1 ms.
 ///
 /// `ttl × drift_factor + 2 ms` are set aside, as a node's clock may run faster than the proxy's.
 /// `elapsed` counts from before the first node was asked.
@@ -58,11 +56,11 @@ pub(crate) fn validity(ttl: Duration, elapsed: Duration, drift_factor: f64) -> O
     left
 }
 
-/// The two numbers between which the fence of a lock's grant lies. `stored` are the fences on those
-/// of the `nodes` where its holder has it. Returns `None` if they are too few to tell.
+/// Returns the two numbers between which the fence of a lock's grant lies. `stored` are the fences on those of the
+/// `nodes` where its holder has it. Returns `None` if they are too few to tell.
 ///
-/// The nodes that voted for the grant, a quorum, store at most its fence, and a quorum stores at
-/// least that. As many nodes as can be missing from a quorum may store anything else.
+/// The nodes that voted for the grant, a quorum, store at most its fence, and a quorum stores at least that. The
+/// nodes that are left beside a quorum may store anything.
 pub(super) fn fence_bounds(stored: &mut [u64], nodes: usize) -> Option<(u64, u64)> {
     debug_assert!(stored.len() <= nodes, "a lock node stores one fence of a lock");
     let others = nodes - quorum(nodes);
@@ -113,19 +111,19 @@ pub(super) enum Decision {
 }
 
 impl Votes {
-    /// Counts a node that names a holder, whom `alike` nodes name together with it. Yes are the
-    /// nodes that name whom most do; no are all others that have answered.
+    /// Counts a node that names a holder, which `alike` nodes name, this one included. Yes counts the nodes that name
+    /// the holder which most name; no counts all others that have answered.
     ///
-    /// Decided by [`Rule::Renewal`], yes then means that a quorum names one holder, and no that no
-    /// holder can be named by a quorum any more: with the nodes that are silent or missing, the one
-    /// that most name is not, so no other is.
+    /// Decided by [`Rule::Renewal`], yes then means that a quorum names one holder, and no that no holder can be
+    /// named by a quorum any more: even if all silent and missing nodes named it too, the holder that most name would
+    /// have no quorum, so no other would.
     pub(super) fn named(&mut self, alike: usize) {
         let answered = self.answered() + 1;
         self.yes = self.yes.max(alike);
         self.no = answered - self.yes - self.taken;
     }
 
-    /// The votes in words.
+    /// Returns the votes in words.
     pub(super) fn told(self) -> String {
         let Votes { nodes, yes, no, missing, .. } = self;
         format!("{yes} yes, {no} no, {missing} missing of {nodes}")
@@ -321,8 +319,8 @@ mod tests {
         assert_eq!(fence_bounds(&mut [5], 1), Some((5, 5)));
     }
 
-    /// Counts these answers to the question who holds a lock. `None`: the node is missing; 0: the
-    /// lock is free there; others: holders.
+    /// Counts these answers to the question which token holds a lock. `None`: the node is missing; 0: the lock is
+    /// free there; others: holders.
     fn looked(nodes: usize, answers: &[Option<u8>]) -> Votes {
         let mut votes = Votes { nodes, ..Votes::default() };
         for (at, answer) in answers.iter().enumerate() {

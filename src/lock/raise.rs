@@ -25,7 +25,7 @@ pub(crate) struct Raise {
 }
 
 impl Raise {
-    /// Has a quorum of nodes store a fence of at least `fence` for a grant that holds the lock.
+    /// Asks all nodes to store a fence of at least `fence` for a grant that holds the lock.
     pub(super) fn ask(
         grants: &Arc<Grants>,
         key: Key,
@@ -41,7 +41,7 @@ impl Raise {
 }
 
 impl Future for Raise {
-    /// The fence that the grant has from now on. `None`: a quorum does not have the lock.
+    /// The fence that the grant has from now on. `None`: no quorum has the grant.
     type Output = Result<Option<u64>, NoQuorum>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {

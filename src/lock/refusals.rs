@@ -1,6 +1,6 @@
-//! Locks that the lock nodes have just said to be held: clients that poll for them are refused
-//! without asking again. Whatever tells a client that such a lock is free, or is not its own any more,
-//! ends that, so that nobody is told "free" and then refused from memory.
+//! Locks that the lock nodes have just said are held: clients that poll for them are refused without asking again.
+//! Whatever tells a client that such a lock is free, or not its own any more, ends that, so that no client is told
+//! "free" and then refused from memory.
 
 use std::{
     sync::atomic::{AtomicU32, Ordering},
@@ -13,20 +13,20 @@ use crate::{
     sync::Mutex,
 };
 
-/// The longest time for which an answer of the lock nodes is repeated. Clients of lock libraries
-/// poll every 10 to 250 ms, and so much later they may learn of a release through another proxy.
+/// The longest time for which an answer of the lock nodes is repeated. Clients of lock libraries poll every 10 to 250
+/// ms, and may learn of a release through another proxy that much later.
 const FRESH: Duration = Duration::from_millis(250);
 /// Most locks that are remembered. Polls for further ones ask the lock nodes.
 const MOST: usize = 4096;
 
-/// Counters of what may have freed a lock, each for the locks that share it.
+/// Counters of what may have freed a lock; locks share them by hash.
 const COUNTERS: usize = 256;
 
 /// A lock that others hold, as far as is known.
 struct KnownHolder {
     /// Until when it counts as held.
     until: Instant,
-    /// From when on one client asks again before that. A herd whose clients all find the answer
+    /// From when on one client asks again, before `until`. Otherwise a herd whose clients all find the answer
     /// outdated at once would ask all together: 200 that polled in step asked at every second poll.
     ask_again: Option<Instant>,
 }
@@ -34,8 +34,7 @@ struct KnownHolder {
 /// The locks that count as held.
 pub(super) struct Refusals {
     all: Mutex<KeyMap<KnownHolder>>,
-    /// Counts of what may have freed a lock: an answer that was asked for before says nothing behind
-    /// it.
+    /// Counts of what may have freed a lock: an answer that was asked for before such an event says nothing after it.
     releases: [AtomicU32; COUNTERS],
 }
 
@@ -51,7 +50,7 @@ impl Refusals {
         &self.releases[key.spread() % COUNTERS]
     }
 
-    /// How often something may have freed this lock, and those that share its counter.
+    /// Returns how often something may have freed this lock, or one that shares its counter.
     pub(super) fn releases(&self, key: &Key) -> u32 {
         self.counter(key).load(Ordering::Acquire)
     }
@@ -70,8 +69,8 @@ impl Refusals {
         }
     }
 
-    /// Whether the lock was held a moment ago, and nothing may have freed it since. One asker is
-    /// told no before that is outdated, so that somebody asks the lock nodes in time.
+    /// Whether the lock was held a moment ago, and nothing may have freed it since. Before the answer is outdated one
+    /// asker gets `false`, so that it asks the lock nodes in time.
     pub(super) fn is_held(&self, key: &Key, now: Instant) -> bool {
         let mut all = self.all.lock();
         let Some(refusal) = all.get_mut(key).filter(|refusal| now < refusal.until) else {
@@ -80,12 +79,12 @@ impl Refusals {
         refusal.ask_again.take_if(|from| now >= *from).is_none()
     }
 
-    /// Notes that the lock may be free: it is being released, or the lock nodes have told that nobody
-    /// holds it, or that an asker does not.
+    /// Notes that the lock may be free: it is being released, or the lock nodes have said that it is not held, or not
+    /// by an asker.
     pub(super) fn freed(&self, key: &Key) {
         self.counter(key).fetch_add(1, Ordering::AcqRel);
         let mut all = self.all.lock();
-        // Nearly always there is none, and no key has to be hashed.
+        // The map is nearly always empty: then no key has to be hashed.
         if !all.is_empty() {
             all.remove(key);
         }

@@ -1,14 +1,13 @@
 //! One release: the lock is given back, or handed over to the next waiter here.
 //!
-//! A release names a claim, so that it ends no other grant, however late a node carries it out. A
-//! release by token through a proxy that does not know the token's grant asks the nodes first
-//! ([`LookUp::poll_claim_of`]). The proxy that has made such a grant goes on as if it had it, until
-//! so many nodes deny that it is lost. Meanwhile it must not put the lock back where it was
-//! released, so those nodes refuse that, and it counts no node that has the lock anew by that
-//! claim. So at most as many nodes as are no quorum have the grant once a quorum has released it,
-//! and all that is told of the grant from then on is that it has ended.
+//! A release names a claim, so that it ends no other grant, however late a node carries it out. A release by token
+//! through a proxy that does not know the token's grant asks the nodes first ([`LookUp::poll_claim_of`]). The proxy
+//! that made such a grant goes on as if it had it, until so many nodes deny it that it is lost. Meanwhile it must not
+//! put the lock back where it was released, so those nodes refuse that; and a repeated LOCK by that claim takes the
+//! lock on no node where it is free. So once a quorum has released the grant, fewer nodes than a quorum have it, and
+//! every answer about it from then on is that it has ended.
 //!
-//! What an operator takes back is released in that way too, whoever has granted it: its holder goes on
+//! A lock that an operator takes back is released in that way too, whichever proxy granted it: its holder goes on
 //! renewing it, through whichever proxy.
 
 use std::{
@@ -45,7 +44,7 @@ pub struct Release {
     /// Set if the asker has named no grant: the one that this proxy knows may have ended, and
     /// another proxy may have made one since.
     unsure: Option<(Key, Token)>,
-    /// This proxy has made the grant, and it had not run out.
+    /// Whether this proxy made the grant, and it had not run out.
     was_held: bool,
 }
 
@@ -54,25 +53,23 @@ pub struct Release {
 enum ReleaseCause<'a> {
     /// A client gives it back.
     Asked,
-    /// The same, by a claim that the nodes have told.
+    /// The same, by a claim that the nodes have named.
     Found,
-    /// The operator `by` takes it back, by a claim that the nodes have told: the holder knows nothing of
-    /// that.
+    /// The operator `by` takes it back, by a claim that the nodes have named: the holder knows nothing of that.
     TakenBack { by: &'a str },
     /// The session lock is lost.
     Lost,
 }
 
 enum Stage {
-    /// A task of its own asks the nodes for the grant, and releases it.
+    /// A separate task asks the nodes for the grant, and releases it.
     Looking(JoinHandle<Result<bool, NoQuorum>>),
     /// The nodes are asked to release the grant.
     Releasing(Tally),
 }
 
 impl Stage {
-    /// Asks the nodes for the grant that `token` has, and releases it, whether anybody waits for
-    /// that or not.
+    /// Asks the nodes for the grant that `token` has, and releases it, even if the caller stops waiting.
     fn look(locks: &Arc<Locks>, key: Key, token: Token) -> Stage {
         let look = LookUp::ask(&locks.grants.nodes(), key.clone()).told(locks);
         Stage::Looking(tokio::spawn(find_and_release(locks.clone(), look, key, token)))
@@ -80,21 +77,21 @@ impl Stage {
 }
 
 impl Release {
-    /// Releases `key` on every node where the grant with this claim holds it, or hands it over to
-    /// the next waiter here. Without a claim, the grant that `token` has is meant: if this proxy does
-    /// not know it, a quorum of nodes must.
+    /// Releases `key` on every node where the grant with this claim holds it, or hands it over to the next waiter
+    /// here. Without a claim, releases the grant that `token` has: if this proxy does not know it, a quorum of nodes
+    /// must.
     pub(super) fn ask(locks: &Arc<Locks>, key: Key, token: Token, claim: Option<Claim>) -> Release {
         Release::begin(locks, key, token, claim, ReleaseCause::Asked).told()
     }
 
-    /// Releases the grant with this claim, which the nodes have told.
+    /// Releases the grant with this claim, which the nodes have named.
     pub(super) fn ask_found(locks: &Arc<Locks>, key: Key, token: Token, claim: Claim) -> Release {
         let claim = claim.to_release();
         Release::begin(locks, key, token, Some(claim), ReleaseCause::Found).told()
     }
 
-    /// Releases the grant with this claim, which the nodes have told, though its holder goes on. The
-    /// caller has told its keeper here.
+    /// Releases the grant with this claim, which the nodes have named, though its holder goes on. If this proxy keeps
+    /// the lock, the caller has stopped its renewals, and tells the keeper afterwards.
     pub(super) fn ask_taken_back(
         locks: &Arc<Locks>,
         key: Key,
@@ -105,7 +102,7 @@ impl Release {
         Release::begin(locks, key, token, Some(claim), ReleaseCause::TakenBack { by }).told()
     }
 
-    /// Tells the lock's keeper.
+    /// Tells the lock's keeper of the release.
     fn told(self) -> Release {
         if let Some(watch) = &self.watch {
             self.locks.grants.schedule.release(watch);
@@ -113,8 +110,8 @@ impl Release {
         self
     }
 
-    /// Releases a lost lock, whose keeper is told already. Returns another keeper that must be
-    /// told, if there is one.
+    /// Releases a lost lock. The caller tells its keeper afterwards, and also the keeper that this returns, if there is
+    /// another one.
     pub(super) fn ask_lost(locks: &Arc<Locks>, lost: &Arc<Watch>) -> Option<Arc<Watch>> {
         let (key, token) = (lost.key.clone(), lost.token.clone());
         let release = Release::begin(locks, key, token, Some(lost.claim), ReleaseCause::Lost);
@@ -164,7 +161,7 @@ impl Release {
             (_, Some(claim)) if is_found => {
                 let operation = nodes.submit(nodes.releasing_elsewhere(key, token, claim));
                 locks.queues.released(&operation.key, &NextHolder::Nobody);
-                // A quorum must have released it: that one may have is not enough.
+                // A quorum must have released it. That a quorum may have is not enough.
                 let tally = nodes.await_votes(operation, Rule::Renewal, nodes.max_ttl);
                 return releasing(tally, None);
             }
@@ -192,8 +189,8 @@ impl Release {
                     Acquire::hand_over((grants, &nodes), giver, key, next, ttl);
                 let key = &operation.key;
                 if let Some(unwanted) = locks.queues.hand(key, ticket, acquire) {
-                    // The waiter has left meanwhile. Dropping its request undoes it. A request that
-                    // another waiter has sent since came too early.
+                    // The waiter has left meanwhile, and dropping its request undoes it. A request of another waiter
+                    // that was sent since came too early.
                     drop(unwanted);
                     locks.queues.released(key, &NextHolder::Nobody);
                 }
@@ -204,7 +201,7 @@ impl Release {
         releasing(tally, unsure)
     }
 
-    /// The operation's timer, to be used again.
+    /// Returns the operation's timer, for reuse.
     pub(crate) fn alarm(&mut self) -> Option<&mut Alarm> {
         match &mut self.stage {
             Stage::Looking(_) => None,
@@ -225,7 +222,7 @@ fn give_back_instead(Tally { nodes, operation: handing, .. }: &Tally) -> Option<
     Some(nodes.await_votes(operation, Rule::Release, nodes.max_ttl))
 }
 
-/// Releases the grant that `token` has, as the nodes tell.
+/// Finds the grant that `token` has on the nodes, and releases it.
 async fn find_and_release(
     locks: Arc<Locks>,
     mut look: LookUp,
@@ -235,7 +232,7 @@ async fn find_and_release(
     match poll_fn(|cx| look.poll_claim_of(&token, cx)).await? {
         Some(claim) => Release::ask_found(&locks, key, token, claim).await,
         None => {
-            // Whoever waits here may look.
+            // The head of the line here may look.
             locks.queues.released(&key, &NextHolder::Nobody);
             Ok(false)
         }
@@ -261,8 +258,8 @@ impl Future for Release {
             let operation = &tally.operation;
             locks.queues.heard_of_listeners(&operation.key, operation.listeners());
             let released = match decision {
-                // So few nodes have the grant that it has ended, or is only being made: a release
-                // under way to one of the others would end it there.
+                // So few nodes have the grant that it has ended, or is just being made. A release that is still under
+                // way to another node could end it there, so all are waited for.
                 Decision::No if tally.rule == Rule::Renewal => {
                     tally.rule = Rule::All;
                     continue;

@@ -36,8 +36,8 @@ pub struct Renew {
 }
 
 impl Renew {
-    /// Gives `key` a fresh TTL on every node where the grant with this claim holds it. Without a
-    /// claim, the grant that `token` has is meant.
+    /// Gives `key` a fresh TTL on every node where the grant with this claim holds it. Without a claim, renews the
+    /// grant that `token` has.
     pub(super) fn ask(
         locks: &Arc<Locks>,
         key: Key,
@@ -66,12 +66,12 @@ impl Renew {
         Renew { locks: locks.clone(), since, ttl, claim, tally, watch }
     }
 
-    /// The operation's timer, to be used again.
+    /// Returns the operation's timer, for reuse.
     pub(crate) fn alarm(&mut self) -> &mut Alarm {
         &mut self.tally.alarm
     }
 
-    /// The grant that a quorum of nodes has renewed, and its fence.
+    /// Returns the grant that a quorum of nodes has renewed, and its fence.
     fn grant(&self, votes: &[Vote]) -> Option<(Claim, u64)> {
         let told: Vec<(Claim, u64)> = votes
             .iter()
@@ -88,8 +88,8 @@ impl Renew {
         Some((claim, fence_bounds(&mut fences, votes.len())?.0))
     }
 
-    /// Whether a quorum of nodes has renewed one grant. Only then does the lock last: what nodes have
-    /// of other grants of the token may be being released.
+    /// Whether a quorum of nodes has renewed one and the same grant. Only then does the lock last: other grants of
+    /// the token on some nodes may be about to be released.
     fn is_one_grant(&self, votes: &[Vote]) -> bool {
         let told = || {
             votes.iter().filter_map(|vote| match vote {
@@ -101,8 +101,8 @@ impl Renew {
         self.claim.is_some() || told().any(|claim| by(claim) >= self.tally.nodes.quorum())
     }
 
-    /// Limits a renewal as its holder is told of it: a session lock's validity ends at
-    /// `locks.max_hold`. Returns `None` if that time has come.
+    /// Limits a renewal before its holder is told of it: a session lock's validity ends at `locks.max_hold`. Returns
+    /// `None` if that time has come.
     fn told(&self, renewed: Renewed) -> Option<Renewed> {
         debug_assert!(
             renewed.until <= self.since + self.ttl,
@@ -159,8 +159,8 @@ impl Future for Renew {
                     None => Err(self.tally.nodes.no_quorum(&self.tally.operation.key, &votes)),
                 }
             }
-            // The holder is told that it holds nothing, so its lock may stay on no node. Without a
-            // claim, the lock found there may belong to another grant.
+            // The holder is told that it holds nothing, so its lock must not stay on any node. Without a claim it
+            // stays, as a lock that is still there may belong to another grant.
             Decision::No => {
                 self.locks.refusals.freed(&operation.key);
                 if self.claim.is_some() {

@@ -20,12 +20,12 @@ const MAX_LINE: usize = 8 * 1024;
 /// The most elements in an array.
 const MAX_ELEMENTS: i64 = 16;
 
-/// The bytes are no reply that Redis gives to the proxy's commands.
+/// Bytes that are no reply that Redis gives to the proxy's commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("a reply that makes no sense")]
 pub(super) struct Garbage;
 
-/// The length of the reply that `buf` begins with. Returns `None` if it is not all there.
+/// Returns the length of the reply that `buf` begins with. Returns `None` if it is not all there.
 pub(super) fn length(buf: &[u8]) -> Result<Option<usize>, Garbage> {
     let Some((header, value)) = header(buf)? else { return Ok(None) };
     if buf[0] != b'*' {
@@ -47,7 +47,7 @@ pub(super) fn length(buf: &[u8]) -> Result<Option<usize>, Garbage> {
     Ok(Some(at))
 }
 
-/// The first line's length, and its number if its type has one.
+/// Returns the first line's length, and its number if its type has one.
 fn header(buf: &[u8]) -> Result<Option<(usize, i64)>, Garbage> {
     let Some(kind) = buf.first() else { return Ok(None) };
     if !matches!(kind, b'+' | b'-' | b':' | b'$' | b'*') {
@@ -111,7 +111,7 @@ pub(super) fn time(buf: &[u8]) -> Option<(i64, usize)> {
     Some((1_000_000 * all_digits(seconds)? + all_digits(micros)?, buf.len() - rest.len()))
 }
 
-/// The number that `text` writes. Returns `None` if a byte is no digit.
+/// Returns the number that `text` writes. Returns `None` if a byte is no digit.
 fn all_digits(text: &[u8]) -> Option<i64> {
     text.iter().try_fold(0, |value, digit| {
         Some(10 * value + i64::from(digit.checked_sub(b'0').filter(|digit| *digit < 10)?))
@@ -129,7 +129,7 @@ pub(super) fn time_of(frame: &OwnedFrame) -> Result<i64, Garbage> {
     time.ok_or(Garbage)
 }
 
-/// Digits that cannot overflow.
+/// The most digits that cannot overflow.
 const MOST: usize = 18;
 
 /// Reads a whole `:` line of at most [`MOST`] digits. Returns the number and the bytes behind the
@@ -165,7 +165,7 @@ fn digits(buf: &[u8]) -> Option<(i64, &[u8])> {
 /// sum or a TTL; listeners, a claim or a TTL.
 pub(super) type Numbers = [i64; 3];
 
-/// The vote in these numbers, and the number of subscribers of the lock's channel.
+/// Returns the vote in these numbers, and the number of subscribers of the lock's channel.
 pub(super) fn vote_of_numbers(
     kind: Kind,
     [said, value, more]: Numbers,
@@ -192,7 +192,7 @@ pub(super) fn vote_of_numbers(
     Ok((vote, listeners))
 }
 
-/// The vote in the answer to an operation of this kind: PING has a status, scripts have numbers.
+/// Returns the vote in the answer to an operation of this kind: PING has a status, scripts have numbers.
 pub(super) fn vote(kind: Kind, frame: &OwnedFrame) -> Result<(Vote, i64), Garbage> {
     match frame {
         OwnedFrame::Array(_) if kind == Kind::Look => look(frame).map(|(vote, _)| (vote, 0)),
@@ -213,9 +213,9 @@ pub(super) fn vote(kind: Kind, frame: &OwnedFrame) -> Result<(Vote, i64), Garbag
     }
 }
 
-/// Why a node of a cluster does not carry an operation out. Returns `None` if it is another error.
+/// Returns why a node of a cluster does not carry an operation out. Returns `None` if it is another error.
 pub(super) fn elsewhere(kind: Kind, error: &str) -> Option<Absence> {
-    // A script has the beginning of an error of its own.
+    // An error within a script has a beginning of its own.
     let is = |what: &str| error.starts_with(what) || error.contains(what);
     if error.contains("a non local key") && kind.is_proven() {
         // The slot of the marker has gone: scripts look there first, and change nothing.
@@ -233,7 +233,7 @@ pub(super) fn elsewhere(kind: Kind, error: &str) -> Option<Absence> {
     }
 }
 
-/// The vote in the answer to the question who holds a lock, and the token in it.
+/// Returns the vote in the answer to the question which token holds a lock, and that token.
 pub(super) fn look(frame: &OwnedFrame) -> Result<(Vote, &[u8]), Garbage> {
     let OwnedFrame::Array(all) = frame else { return Err(Garbage) };
     use OwnedFrame::{BulkString, Integer};
@@ -253,8 +253,8 @@ pub(super) fn look(frame: &OwnedFrame) -> Result<(Vote, &[u8]), Garbage> {
 #[doc(hidden)]
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct VotesRead {
-    /// For each whole reply and each kind of operation the vote, read twice: as plain numbers, if
-    /// it is that, and decoded.
+    /// For each whole reply and each kind of operation the vote, read twice: as plain numbers, if that is possible,
+    /// and decoded.
     pub votes: Vec<[String; 2]>,
     /// Bytes of whole replies.
     pub used: usize,

@@ -10,27 +10,26 @@ use crate::{
     resp::encode,
 };
 
-/// Prefix that makes a lock's key the key of its last fence; with a tag of the key's slot between them
-/// in [`Dialect::Tagged`], as `lockgate:fence:{abcd}:lock:job`. To make the key itself the tag would
-/// do for most keys, but not for those with braces.
+/// Prefix of the key of a lock's last fence; the lock's key follows. [`Dialect::Tagged`] puts a tag of the key's slot
+/// between them, as in `lockgate:fence:{abcd}:lock:job`. The lock's key itself could be the tag for most keys, but
+/// not for those with braces.
 const FENCE_PREFIX: &[u8] = b"lockgate:fence:";
-/// Prefix that makes a lock's key the channel on which its release is published. The scripts know
-/// it too.
+/// Prefix of the channel on which a lock's release is published; the lock's key follows. The scripts have it too.
 const CHANNEL_PREFIX: &[u8] = b"lockgate:free:";
-/// Prefix that makes a lock's key the stream by which those that wait hear of its release. The scripts
-/// know it too.
+/// Prefix of the stream by which those that wait hear of a lock's release; the lock's key follows. The scripts have
+/// it too.
 const STREAM_PREFIX: &[u8] = b"lockgate:wake:";
-/// The key of a node's marker: its deployment, epoch and seat. Scripts that vote are sent the
-/// marker to compare. They name its key themselves: as one of the keys of each call it would cost a
-/// node 2 % of a LOCK with its UNLOCK more.
+/// The key of a node's marker: its deployment, epoch and seat. Scripts that vote are sent the marker to compare. They
+/// name its key themselves: passed as one of the keys of each call, it would make a LOCK with its UNLOCK cost a node
+/// 2 % more.
 pub(crate) const MARKER: &[u8] = b"lockgate:deployment";
 /// The key of the longest TTL that was ever stored on a node, in ms.
 pub(crate) const LONGEST: &[u8] = b"lockgate:longest";
-/// The key of the largest `locks.max_ttl` of any proxy, in ms. If all nodes forget, the proxies
-/// that have seen it wait for so long.
+/// The key of the largest `locks.max_ttl` of any proxy, in ms. If all nodes forget, the proxies that have seen it
+/// wait for that long.
 pub(crate) const MAX_TTL: &[u8] = b"lockgate:max_ttl";
-/// Locks that one call renews at the most: their sum (see prolong.lua) must be exact in a double,
-/// as Lua's numbers are, which 53 would allow.
+/// The most locks that one call renews. Their sum (see prolong.lua) must be exact in a double, as Lua's numbers are;
+/// that would allow 53.
 pub(super) const MAX_RENEWALS: usize = 50;
 
 /// How the keys beside a lock's own are named on the nodes of a deployment.
@@ -39,15 +38,15 @@ pub(crate) enum Dialect {
     /// By the lock's key alone: no node is a cluster's.
     #[default]
     Plain,
-    /// By a tag of the slot of the lock's key too: there is a cluster among the nodes, and a script
-    /// may touch one slot alone beside that of the node's marker, whose key it is told.
+    /// By a tag of the slot of the lock's key too: there is a cluster among the nodes, and a script may touch only
+    /// one slot beside that of the node's marker, whose key it is sent.
     Tagged,
-    /// As [`Dialect::Tagged`], and releases are told by streams.
+    /// As [`Dialect::Tagged`], and releases are published by streams.
     Streams,
 }
 
 impl Dialect {
-    /// The dialect of a configuration's nodes: it is the same on all of them, as a request is.
+    /// Returns the dialect of a configuration's nodes. It is the same on all of them, as one request goes to all.
     pub(super) fn of(config: &LocksConfig) -> Dialect {
         let is_cluster = |node: &LockNode| matches!(node, LockNode::Cluster(_));
         match (config.nodes.iter().any(is_cluster), config.notify) {
@@ -63,21 +62,21 @@ impl Dialect {
     }
 }
 
-/// What [`Dialect::Tagged`] puts before a script that compares the marker: it is told the marker's key
-/// behind the marker. Where no marker is compared, what it reads is of no account.
+/// What [`Dialect::Tagged`] puts before a script that compares the marker: the script is sent the marker's key behind
+/// the marker. Where no marker is compared, it does not matter what the script reads.
 const TOLD_WHERE: &str = "local place = table.remove(ARGV)
 if place == '' then
   place = KEYS[2]
 end
 ";
 
-/// The command that tells the lock's own shard of a release. A node beside the cluster may be older
-/// than Redis 7, which brought shards' channels and this number.
+/// The command that publishes a release on the lock's own shard. A node beside the cluster may be older than Redis 7,
+/// which introduced sharded channels and this version number.
 const SHARDED_PUBLISH: &str = "redis.REDIS_VERSION_NUM and 'SPUBLISH' or 'PUBLISH'";
 /// The command that counts the subscribers of [`SHARDED_PUBLISH`].
 const SHARDED_NUMSUB: &str = "redis.REDIS_VERSION_NUM and 'SHARDNUMSUB' or 'NUMSUB'";
 
-/// What [`Dialect::Streams`] puts before a script that tells of a release, or counts who would hear of it.
+/// What [`Dialect::Streams`] puts before a script that publishes a release, or counts who would hear of it.
 const WITH_STREAMS: &str = include_str!("scripts/streams.lua");
 
 /// One script, known to a node by its digest.
@@ -115,7 +114,7 @@ impl Dialects {
     }
 }
 
-/// Has a script tell of releases by streams.
+/// Rewrites a script to publish releases by streams.
 fn with_streams(body: &str) -> String {
     let text = body.replace("redis.pcall('PUBLISH', 'lockgate:free:' .. KEYS[1], ", "wake(");
     let text = text.replace(
@@ -130,11 +129,12 @@ fn with_streams(body: &str) -> String {
 
 /// Translates a script into [`Dialect::Tagged`].
 fn tagged(body: &str) -> String {
-    // What follows the prefix of a fence's key follows that of all others.
+    // What follows the prefix in a fence's key follows all other prefixes too.
     let after = format!(".. string.sub(KEYS[2], {})", FENCE_PREFIX.len() + 1);
     let text = body.replace("'lockgate:ended:' .. KEYS[1]", &format!("'lockgate:ended:' {after}"));
     let text = text.replace("'lockgate:wake:' .. KEYS[1]", &format!("'lockgate:wake:' {after}"));
-    // While its slot is moved the key may be elsewhere already: then nothing is done without it.
+    // While the slot is moved, this key may be on another shard already. With `call` the script then fails, and does
+    // nothing without the key.
     let text = text.replace("pcall('SET', 'lockgate:ended:'", "call('SET', 'lockgate:ended:'");
     let text = text.replace("pcall('GET', 'lockgate:ended:'", "call('GET', 'lockgate:ended:'");
     // A plain message goes to every node of a cluster, and NUMSUB counts on one of them.
@@ -218,22 +218,22 @@ pub(crate) fn load(dialect: Dialect, out: &mut Vec<u8>) {
     }
 }
 
-/// The key of a lock's fence and claim, on a node that is no cluster's.
+/// Returns the key of a lock's fence and claim, on a node that is no cluster's.
 pub(super) fn fence_key(key: &[u8]) -> Vec<u8> {
     beside(Dialect::Plain, FENCE_PREFIX, key)
 }
 
-/// The channel on which a node publishes the release of the lock at `key`.
+/// Returns the channel on which a node publishes the release of the lock at `key`.
 pub(super) fn channel(dialect: Dialect, key: &[u8]) -> Vec<u8> {
     beside(dialect, CHANNEL_PREFIX, key)
 }
 
-/// The stream of those that wait for the lock at `key`.
+/// Returns the stream of those that wait for the lock at `key`.
 pub(super) fn stream(dialect: Dialect, key: &[u8]) -> Vec<u8> {
     beside(dialect, STREAM_PREFIX, key)
 }
 
-/// A name with this prefix that lies in the slot of the lock at `key`.
+/// Returns the name with this prefix that belongs to the lock at `key`. On a cluster it lies in the key's slot.
 fn beside(dialect: Dialect, prefix: &[u8], key: &[u8]) -> Vec<u8> {
     match dialect.is_tagged() {
         true => [prefix, b"{", &slot::tag(slot::slot(key)), b"}:", key].concat(),
@@ -241,7 +241,7 @@ fn beside(dialect: Dialect, prefix: &[u8], key: &[u8]) -> Vec<u8> {
     }
 }
 
-/// The key of the lock whose releases are published on `channel`.
+/// Returns the key of the lock whose releases are published on `channel`.
 pub(super) fn key_of_channel(dialect: Dialect, channel: &[u8]) -> Option<&[u8]> {
     let key = channel.strip_prefix(CHANNEL_PREFIX)?;
     match dialect.is_tagged() {
@@ -254,7 +254,7 @@ pub(super) fn key_of_channel(dialect: Dialect, channel: &[u8]) -> Option<&[u8]> 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ended {
     pub(crate) claim: Claim,
-    /// Set if another proxy has made the grant: for how long nodes refuse to have it put back.
+    /// Set if a proxy may be putting the grant back: for how long nodes refuse that.
     pub(crate) barred: Option<Duration>,
 }
 
@@ -293,7 +293,7 @@ fn append_keys(out: &mut Vec<u8>, dialect: Dialect, key: &[u8]) {
     }
 }
 
-/// [`FENCE_PREFIX`] with a tag of the key's slot behind it. Whoever has no cluster pays for none of it.
+/// Returns [`FENCE_PREFIX`] with a tag of the key's slot behind it. Not inlined: without a cluster it costs nothing.
 #[inline(never)]
 fn tagged_prefix(key: &[u8]) -> [u8; FENCE_PREFIX.len() + slot::TAG + 3] {
     let tag = slot::tag(slot::slot(key));
@@ -306,7 +306,7 @@ fn tagged_prefix(key: &[u8]) -> [u8; FENCE_PREFIX.len() + slot::TAG + 3] {
     prefix
 }
 
-/// Bytes to reserve for keys and a token, and for numbers beside them.
+/// Returns how many bytes to reserve for keys and a token, and for numbers beside them.
 fn room(key: &[u8], token: &[u8]) -> usize {
     FENCE_PREFIX.len() + 2 * key.len() + token.len() + 210
 }
@@ -400,13 +400,13 @@ pub(super) struct Prolonged<'a> {
     pub(super) claim: Claim,
 }
 
-/// Appends a claim for release and renewal, which search for it. Claims have sixteen digits, so
-/// with the blank before it none is part of another.
+/// Appends a claim for release and renewal, which search for it. Claims have sixteen digits, so with a blank before
+/// it none is part of another.
 fn append_claim_to_find(out: &mut Vec<u8>, claim: Claim) {
     encode::bulk_of_two(out, b" ", itoa::Buffer::new().format(claim.number()).as_bytes());
 }
 
-/// Renews at most [`MAX_RENEWALS`] locks. Without a TTL, fences stay as they are.
+/// Renews at most [`MAX_RENEWALS`] locks. Without a `fence_ttl`, fences stay as they are.
 pub(super) fn prolong(
     dialect: Dialect,
     locks: &[Prolonged<'_>],
@@ -474,7 +474,7 @@ pub(crate) fn attach(dialect: Dialect, key: &[u8], token: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Asks who holds a lock.
+/// Asks which token holds a lock.
 pub(crate) fn look(dialect: Dialect, key: &[u8]) -> Vec<u8> {
     let mut out = LOOK.in_dialect(dialect).call(room(key, b""));
     append_keys(&mut out, dialect, key);
@@ -490,8 +490,8 @@ pub(crate) fn note(key: &[u8], ttl: Duration) -> Vec<u8> {
     out
 }
 
-/// Encodes the end of all requests that vote: the marker that a node must have to be proven in the
-/// memory that votes, if it is empty nothing is compared; and in [`Dialect::Tagged`] its key.
+/// Encodes the end of all requests that vote: the marker that a node must have, in the memory that votes (empty:
+/// nothing is compared); and in [`Dialect::Tagged`] the marker's key.
 pub(crate) fn told(dialect: Dialect, line: &[u8], place: &[u8]) -> Vec<u8> {
     #[cfg(feature = "planted")]
     let line: &[u8] = match std::env::var("LOCKGATE_PLANT") {

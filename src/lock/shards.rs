@@ -1,27 +1,28 @@
 //! Follows a Redis Cluster that votes: which node is the master of each shard, and which shard has
 //! which slot.
 //!
-//! Each shard has a seat of the cluster's voter. The seat is kept for it: by the node's id, by that of
-//! the master whose replica it was, or by the marker on it. Nothing is unsafe if two proxies seat a
-//! shard differently, as only who is named there votes ([`super::fitness::deployment`]); it only waits.
+//! Each shard has a seat of the cluster's voter. A proxy finds the seat by the id of the shard's master, by the id of
+//! the master whose replica that one was, or by the marker on it. It is safe if two proxies seat a shard differently,
+//! as only the node that the agreement names for a seat votes ([`super::fitness::deployment`]); the shard then only
+//! waits.
 //!
-//! - A proxy takes votes of a shard's master only within [`CONFIRM`] of having sent the questions to
-//!   which a majority of the masters that have slots answered, and named it.
+//! - A proxy takes votes of a shard's master only within [`CONFIRM`] of having sent the questions by which it last
+//!   learned of the master. A majority of the masters that have slots must have answered them.
 //! - A promoted master waits for [`CONFIRM`] and `cluster-node-timeout` longer than others: a master
 //!   that is cut off in a minority refuses writes by itself after `cluster-node-timeout`, as soon as it
 //!   notices.
 //!
-//! Why that suffices: a replica is elected by a majority of the masters. A proxy that is cut off with
-//! the master before, and with too few others, takes no votes of it for longer than [`CONFIRM`]; and
-//! after `cluster-node-timeout` there are none. Not seen is what no majority has voted for (CLUSTER
-//! FAILOVER TAKEOVER, slots that an operator assigns while their master is cut off), and a master that
-//! has voted and joins the minority before it has heard of the outcome.
+//! Why that suffices: a replica is elected by a majority of the masters. A proxy that is cut off with the previous
+//! master, and with too few others, takes votes of it for at most [`CONFIRM`]; and after `cluster-node-timeout` there
+//! are none. Two things go unseen: what no majority has voted for (CLUSTER FAILOVER TAKEOVER, slots that an operator
+//! assigns while their master is cut off), and a master that has voted and joins the minority before it has heard of
+//! the outcome.
 //!
-//! A slot may leave a shard that waits for one that need not: [`super::custody`].
+//! A slot may leave a shard that waits for one that need not wait: [`super::custody`].
 //!
-//! A change of the configuration's epoch alone makes no other identity, as slots that are moved change
-//! it too: whoever is elected was a replica, and has a new replication id. But the node is looked at
-//! anew, as a connection may outlast its being a replica.
+//! A change of the configuration epoch alone makes no other identity, as moved slots change it too: an elected node
+//! was a replica, and has a new replication id. But the node is looked at anew, as a connection may outlast a time as
+//! a replica.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -66,13 +67,13 @@ use crate::{
 pub(super) const CONFIRM: Duration = Duration::from_secs(5);
 /// How often the nodes are asked.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// The pause between two looks, whoever wants one.
+/// The pause between two looks, whatever asks for one.
 const GAP: Duration = Duration::from_millis(50);
-/// The longest time for what is asked beside the map.
+/// The longest time for each question besides CLUSTER NODES.
 const LIMIT: Duration = Duration::from_secs(1);
 /// `cluster-node-timeout` where the nodes do not tell it: Redis's default.
 const NODE_TIMEOUT: Duration = Duration::from_secs(15);
-/// In the table of slots: nobody has the slot.
+/// In the table of slots: no shard has the slot.
 const NOBODY: u8 = u8::MAX;
 
 /// What is known of a cluster that votes.
@@ -85,19 +86,19 @@ pub(in crate::lock) struct Shards {
     slots: ArcSwap<Vec<u8>>,
     /// The master of each shard.
     masters: Vec<watch::Sender<Option<Whereabouts>>>,
-    /// When the questions were sent to which a majority last named the master, by seat.
+    /// By seat: when the questions were sent to which a majority last answered with the master.
     confirmed: Vec<AtomicI64>,
-    /// Since when a majority knows of no shard on the seat, in microseconds; below 0: there is one, or
-    /// that is not known.
+    /// Since when a majority has known of no shard on the seat, in microseconds; below 0: there is one, or it is not
+    /// known.
     gone: Vec<AtomicI64>,
     /// `cluster-node-timeout`, in ms; 0: not asked yet.
     node_timeout: AtomicU64,
     custody: Mutex<Custody>,
     /// The number of slots in doubt.
     doubtful: AtomicUsize,
-    /// Decides which shards lack no lock.
+    /// Decides which shards have every lock.
     judge: OnceLock<Box<dyn ShardJudge>>,
-    /// Places whose shards the next look exchanges, as the lock nodes have agreed otherwise.
+    /// The places to which the next look moves shards, by their places now, as the lock nodes have agreed.
     moves: Mutex<BTreeMap<usize, usize>>,
     /// Notified when a look is wanted now.
     wanted: Notify,
@@ -106,15 +107,15 @@ pub(in crate::lock) struct Shards {
     metrics: LockClusterMetrics,
 }
 
-/// Decides which shards lack no lock.
+/// The judge of which shards have every lock.
 pub(in crate::lock) trait ShardJudge: Send + Sync {
-    /// Whether the shard on a place lacks no lock that it is to have, in slots that are not in doubt.
+    /// Whether the shard on a place has every lock in its slots that are not in doubt.
     fn has_all(&self, place: usize) -> bool;
-    /// The time after which no lock is held any more that any shard may have forgotten.
+    /// Returns the time after which no lock is held any more that any shard may have forgotten.
     fn longest_wait(&self) -> Duration;
 }
 
-/// Of a cluster on which nothing was ever granted.
+/// The judge of a cluster on which nothing was ever granted.
 struct NothingHeld;
 
 impl ShardJudge for NothingHeld {
@@ -127,19 +128,19 @@ impl ShardJudge for NothingHeld {
     }
 }
 
-/// What the looks know from one to the next.
+/// What is remembered from one look to the next.
 #[derive(Default)]
 struct ShardMemory {
     /// The seat of each master, by its id.
     seats: HashMap<String, usize>,
-    /// The master of each replica, by their ids, as last told.
+    /// The master of each replica, by their ids, as last answered.
     masters: HashMap<String, String>,
     nodes: Vec<ClusterNode>,
     connections: HashMap<String, Connection>,
 }
 
 impl ShardMemory {
-    /// Has shards sit on other places, and who was there on theirs.
+    /// Moves shards to other places. A shard that was there takes the place that was left.
     fn exchange(&mut self, moves: &BTreeMap<usize, usize>) {
         let on = |(id, place): (&String, &usize)| Some((id.clone(), *moves.get(place)?));
         let moved: Vec<(String, usize)> = self.seats.iter().filter_map(on).collect();
@@ -187,23 +188,23 @@ impl Shards {
         shards
     }
 
-    /// The place of the shard that has the slot of `key`. Returns `None` if none is known.
+    /// Returns the place of the shard that has the slot of `key`. Returns `None` if none is known.
     pub(super) fn of(&self, key: &[u8]) -> Option<usize> {
         let place = self.slots.load()[usize::from(slot(key))];
         (place != NOBODY).then_some(usize::from(place))
     }
 
-    /// Whether a majority has ever told of the shards.
+    /// Whether a majority has ever named the shards.
     pub(super) fn are_known(&self) -> bool {
         self.slots.load().iter().any(|place| *place != NOBODY)
     }
 
-    /// Has `judge` asked which shards lack no lock, from now on.
+    /// Sets the judge that is asked which shards have every lock.
     pub(super) fn judge_by(&self, judge: impl ShardJudge + 'static) {
         let _ = self.judge.set(Box::new(judge));
     }
 
-    /// Whether the slot of `key` is in doubt: what is held there its shard may lack.
+    /// Whether the slot of `key` is in doubt: its shard may lack locks that are held there.
     pub(super) fn is_doubtful(&self, key: &[u8]) -> bool {
         self.doubtful.load(Ordering::Acquire) > 0
             && self.judge.get().is_some()
@@ -227,7 +228,7 @@ impl Shards {
         self.wanted.notify_one();
     }
 
-    /// Has the shard on one place sit on another one, as the lock nodes have agreed that it does.
+    /// Moves the shard on one place to another one, on which the lock nodes have agreed.
     pub(super) fn move_to(&self, place: usize, home: usize) {
         self.moves.lock().insert(place, home);
         self.look_now();
@@ -238,19 +239,19 @@ impl Shards {
         self.masters[place].subscribe()
     }
 
-    /// Where the master of a shard is.
+    /// Returns where the master of a shard is.
     pub(super) fn master_of(&self, place: usize) -> Option<RedisUrl> {
         self.masters.get(place)?.borrow().as_ref().map(|there| there.url.clone())
     }
 
-    /// Returns once the shard's master is another, or none, or has claimed its slots anew: it may have
-    /// been a replica in between.
+    /// Returns once the shard's master is another one, or none, or has claimed its slots anew: it may have been a
+    /// replica in between.
     pub(super) async fn left(&self, place: usize, there: &Whereabouts) {
         let is_another = |known: &Option<Whereabouts>| known.as_ref() != Some(there);
         let _ = self.master(place).wait_for(is_another).await;
     }
 
-    /// Returns once it is known whether there is a shard.
+    /// Returns once it is known whether there is a shard on the place.
     pub(super) async fn settled(&self, place: usize) {
         while self.confirmed[place].load(Ordering::Acquire) < 0 && !self.is_absent(place) {
             sleep(GAP).await;
@@ -265,7 +266,7 @@ impl Shards {
         is_fresh && self.masters[place].borrow().as_ref() == Some(there)
     }
 
-    /// How long a majority has known of no shard on the seat. Zero: there is one, or that is not known.
+    /// Returns for how long a majority has known of no shard on the seat. Zero: there is one, or it is not known.
     pub(super) fn gone_for(&self, place: usize) -> Duration {
         let since = self.gone[place].load(Ordering::Acquire);
         if since < 0 {
@@ -279,18 +280,18 @@ impl Shards {
         self.gone[place].load(Ordering::Acquire) >= 0
     }
 
-    /// How much longer than others a promoted master waits.
+    /// Returns how much longer than others a promoted master waits.
     pub(super) fn confirm(&self) -> Duration {
         let told = self.node_timeout.load(Ordering::Relaxed);
         CONFIRM + if told == 0 { NODE_TIMEOUT } else { Duration::from_millis(told) }
     }
 
-    /// What is wrong with the cluster now, the worst first.
+    /// Returns what is wrong with the cluster now, the worst first.
     pub(super) fn troubles(&self) -> Vec<ClusterTrouble> {
         self.troubles.lock().clone()
     }
 
-    /// The worst that is wrong with the cluster now.
+    /// Returns the worst that is wrong with the cluster now.
     pub(super) fn problem(&self) -> Option<String> {
         self.troubles.lock().first().map(|trouble| trouble.what.clone())
     }
@@ -319,8 +320,8 @@ impl Shards {
             answer.told.as_ref().is_err_and(|it| it.fault == ClusterFault::Foreign)
         };
         if memory.nodes.is_empty() && answers.iter().any(is_foreign) {
-            // Nobody knows which cluster is meant. Two proxies that chose each another one would grant
-            // each lock twice.
+            // It is unknown which cluster is meant. Two proxies that chose different ones would grant each lock
+            // twice.
             nodes.clear();
         }
         let mut troubles: Vec<ClusterTrouble> =
@@ -422,14 +423,14 @@ impl Shards {
         problem
     }
 
-    /// Notes the master of a shard, or that there is none, as it was told when asked at `sent`.
+    /// Notes the master of a shard, or that there is none, as answered to the questions sent at `sent`.
     fn note_master(&self, place: usize, there: Option<Whereabouts>, sent: Instant) {
         let is_there = there.is_some();
         self.masters[place].send_if_modified(|known| {
             let is_new = *known != there;
             if is_new {
-                // Another master is confirmed as itself alone. The same one never ceases to be: its
-                // votes come in meanwhile.
+                // Another master is not confirmed by what named the previous one. The same one stays confirmed
+                // throughout: its votes come in meanwhile.
                 self.confirmed[place].store(-1, Ordering::Release);
                 info!(
                     cluster = %self.config.cluster, shard = place + 1,
@@ -445,7 +446,7 @@ impl Shards {
         }
     }
 
-    /// Reads on each shard what is noted of its slots, and notes there what is known beyond that.
+    /// Reads each shard's note of its slots, and adds there what this proxy knows beyond it.
     async fn share_custody(
         &self,
         masters: &[&ClusterNode],
@@ -493,7 +494,7 @@ impl Shards {
         self.doubtful.store(self.custody.lock().all_doubts(), Ordering::Release);
     }
 
-    /// The trouble with slots in doubt, if there are some.
+    /// Returns the trouble with slots in doubt, if there are some.
     fn doubts(&self) -> Option<ClusterTrouble> {
         let (slots, judge) = (self.doubtful.load(Ordering::Acquire), self.judge.get()?);
         let seconds = judge.longest_wait().as_secs();
@@ -524,7 +525,7 @@ impl Shards {
                 None => strangers.push(*node),
             }
         }
-        // A shard that has lost all its slots keeps its seat while nobody else needs it.
+        // A shard that has lost all its slots keeps its seat while no other shard needs it.
         for node in &strangers {
             let url = where_is(node);
             let told = match memory.connections.get_mut(&url.to_string()) {
@@ -578,14 +579,14 @@ impl Shards {
     }
 }
 
-/// Reads what is noted of a node's slots. Returns `None` if nothing is, or it does not tell.
+/// Reads the note of a node's slots. Returns `None` if there is none, or the node does not answer.
 async fn read_note(connection: &mut Connection, key: &[u8]) -> Option<CustodyNote> {
     let asking =
         redis::cmd("GET").arg(key).query_async::<Option<String>>(&mut connection.redis).await;
     CustodyNote::read(&asking.ok()??)
 }
 
-/// Looks again and again, for as long as the cluster is wanted.
+/// Looks at the cluster again and again, for as long as it is wanted.
 async fn run(shards: std::sync::Weak<Shards>) {
     let mut memory = ShardMemory::default();
     while let Some(known) = shards.upgrade() {

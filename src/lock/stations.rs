@@ -1,9 +1,8 @@
 //! Stations: where a node's marker and the keys beside it lie.
 //!
-//! A script may read keys of those slots alone that its node has. So the keys of a shard have a tag of
-//! one of its own slots: of every 16th slot, a *station*. The highest station of the shard is taken,
-//! as slots are moved from the lowest on. Markers move with their slots to other shards; there they
-//! are found too, and say that they are not that shard's.
+//! A script may read only keys of slots that its node has. So the keys of a shard have a tag of one of its own slots:
+//! of every 16th slot, a *station*. The highest station of the shard is taken, as slots are moved from the lowest on.
+//! Markers move with their slots to other shards; there they are found too, and say that they are not that shard's.
 
 use std::collections::HashMap;
 
@@ -30,7 +29,7 @@ pub(in crate::lock) enum Station {
 }
 
 impl Station {
-    /// The key of this name that belongs to the node's marker.
+    /// Returns the key of this name that belongs to the node's marker.
     pub(in crate::lock) fn key(self, name: &[u8]) -> Vec<u8> {
         match self {
             Station::Plain => name.to_vec(),
@@ -39,7 +38,7 @@ impl Station {
     }
 }
 
-/// The stations among these slots, the highest first.
+/// Returns the stations among these slots, the highest first.
 pub(in crate::lock) fn among(slots: &[(u16, u16)]) -> Vec<u16> {
     let of =
         |(first, last): &(u16, u16)| (first.div_ceil(APART)..=last / APART).map(|at| at * APART);
@@ -48,13 +47,13 @@ pub(in crate::lock) fn among(slots: &[(u16, u16)]) -> Vec<u16> {
     all
 }
 
-/// A marker that lies at a station, as far as it says whose it is.
+/// The parts of a marker at a station that say whose it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::lock) struct Marked {
     pub(in crate::lock) seat: usize,
     pub(in crate::lock) shape: Shape,
     pub(in crate::lock) epoch: u64,
-    /// Whether the seat is that of the node on which it lies.
+    /// Whether the marker names the node on which it lies for that seat.
     pub(in crate::lock) is_named: bool,
 }
 
@@ -80,27 +79,27 @@ impl StationText {
         Some(Marked { seat, shape: Shape::read(shape)?, epoch: epoch.parse().ok()?, is_named })
     }
 
-    /// The epoch in which a note was written that this Redis waits.
+    /// Returns the epoch of the note that this Redis waits, if there is one.
     fn waits_since(&self, run_id: &str) -> Option<u64> {
         let note = Note::parse(self.note.as_deref()?)?;
         (note.who.run_id == run_id).then_some(note.epoch)
     }
 }
 
-/// The keys at a station that say whose it is, in the order of [`StationText`].
+/// Returns the keys at a station that say whose it is, in the order of [`StationText`].
 pub(in crate::lock) fn keys(station: u16) -> [Vec<u8>; 4] {
     [MARKER, SEATS, BALLOT, NOTE].map(|name| Station::Slot(station).key(name))
 }
 
-/// Chooses the station of a node with this `run_id` on a seat. Returns `None` if other seats' markers lie
-/// at all of them, or there is none.
+/// Chooses the station of a node with this `run_id` on a seat. Returns `None` if there is none, or other seats'
+/// markers lie at all of them.
 ///
-/// A marker of a deployment of another shape, one that has the node at another voter, or what is none is
-/// never passed by: whoever reads it there is told that the node is another's.
+/// A foreign marker is never passed over: one of a deployment of another shape, one that names the node at another
+/// voter, or a text that is no marker. A proxy that reads it there learns that the node is another's.
 ///
-/// Whoever looks at the same time chooses the same one, and whoever looks later, though slots have come
-/// meanwhile: where the node's wait is noted, or a round has begun. If that slot has been moved away, what
-/// another proxy does there fails.
+/// All proxies that look at the same time choose the same station. So does one that looks later, though slots have
+/// come meanwhile: it takes the station where the node's wait is noted, or a round has begun. If that slot has been
+/// moved away, what another proxy does there fails.
 pub(in crate::lock) fn choose(
     all: &[(u16, StationText)],
     run_id: &str,
@@ -132,7 +131,7 @@ pub(in crate::lock) fn choose(
     best.map(|(at, _)| at).or_else(free).map(Station::Slot)
 }
 
-/// Asks a node for all markers in its slots. Returns `None` if it does not answer that.
+/// Asks a node for all markers in its slots. Returns `None` if it does not answer.
 pub(in crate::lock) async fn markers(
     connection: &mut Connection,
     slots: &[(u16, u16)],

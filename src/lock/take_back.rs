@@ -1,14 +1,13 @@
 //! A lock that an operator takes back from its holder.
 //!
-//! The nodes say which grant has the lock, and that grant is released by its claim: whoever is granted
-//! the lock meanwhile has another one. The holder goes on, through whichever proxy, and renews. So the
-//! nodes note that the grant has ended, as where a lock is released through another proxy
-//! ([`release`](super::release)): none of them has it put back, and once a quorum has released it every
-//! renewal, raise or LOCK by that claim finds it ended. Nothing of this needs the proxy that has granted
-//! the lock.
+//! The nodes say which grant has the lock, and that grant is released by its claim: a client that is granted the lock
+//! meanwhile has another claim. The holder goes on, through whichever proxy, and renews. So the nodes note that the
+//! grant has ended, as where a lock is released through another proxy ([`release`](super::release)): they refuse to
+//! have it put back, and once a quorum has released it every renewal, raise or LOCK by that claim finds it ended.
+//! None of this needs the proxy that granted the lock.
 //!
-//! If too few nodes answer, some may have released the grant. The others keep it, and the operator
-//! repeats it: a grant that is on no quorum any more counts as not held.
+//! If too few nodes answer, some may have released the grant. The others keep it, and the operator repeats the
+//! command: a grant that is on no quorum any more counts as not held.
 
 use std::{future::poll_fn, sync::Arc};
 
@@ -22,7 +21,7 @@ use crate::{
 /// The grant that has a lock.
 #[derive(Debug, Clone)]
 pub(crate) struct FoundGrant {
-    /// The token that a quorum of nodes has. It is empty if what lies there is no token.
+    /// The token that a quorum of nodes has. Empty if what lies there is no token.
     pub(crate) token: Token,
     /// The grant's claim, by which it is released.
     pub(crate) claim: Claim,
@@ -33,12 +32,12 @@ pub(crate) struct FoundGrant {
 }
 
 impl FoundGrant {
-    /// The fence that operators are told; 0 if no quorum stores one.
+    /// Returns the fence that operators are told; 0 if no quorum stores one.
     pub(crate) fn fence(&self) -> u64 {
         self.fences.map_or(0, |(_, most)| most)
     }
 
-    /// The holder's address and name; empty if they are not known here.
+    /// Returns the holder's address and name; empty if they are not known here.
     pub(crate) fn client(&self) -> (String, Arc<str>) {
         self.holder.as_ref().map(|card| (card.address(), card.name())).unwrap_or_default()
     }
@@ -53,7 +52,7 @@ pub(super) async fn find(locks: Arc<Locks>, key: Key) -> Result<Option<FoundGran
         return Ok(None);
     };
     let claim = claim.to_release();
-    // What was granted here is known better than the nodes tell it.
+    // What was granted here is better known here than on the nodes.
     let known = locks.grants.holders.claim(&key, &token);
     let (fences, holder) = match known.filter(|(known, _)| *known == claim) {
         Some((_, fence)) => {

@@ -1,6 +1,5 @@
-//! Lines in the log about locks: session locks that were lost, leases that ran out, the quorum; and
-//! the audit trail, a line of JSON on stderr for each grant and each end of one (`log.locks: all`).
-//! No token stands in any of them.
+//! Lines in the log about locks: session locks that were lost, leases that ran out, the quorum; and the audit trail,
+//! a line of JSON on stderr for each grant and each end of one (`log.locks: all`). No token is in any of them.
 
 use std::{
     borrow::Cow,
@@ -37,14 +36,15 @@ pub(super) enum GrantEnd {
     TakenBack,
     /// The session lock was lost, or the lease may have been, as the clocks of a quorum of nodes had jumped.
     Lost,
-    /// Nobody gave it back through this proxy in time.
+    /// It was not given back through this proxy in time.
     RanOut,
-    /// The same lock was granted anew through this proxy, by another claim.
+    /// The same lock was granted anew through this proxy, by another claim, or by a repeated LOCK with a larger
+    /// fence.
     Replaced,
 }
 
 impl GrantEnd {
-    /// The word in the audit trail.
+    /// Returns the word in the audit trail.
     fn as_str(self) -> &'static str {
         match self {
             GrantEnd::Released => "released",
@@ -56,11 +56,11 @@ impl GrantEnd {
     }
 }
 
-/// Tells of locks.
+/// The log of locks, and the audit trail.
 pub(super) struct Trail {
-    /// Whether each grant and its end has a line.
+    /// Whether the audit trail is written.
     is_whole: AtomicBool,
-    /// What this proxy is called.
+    /// The name of this proxy.
     proxy: OnceLock<String>,
     /// The length of `locks.prefix`.
     prefix: usize,
@@ -82,13 +82,13 @@ impl Trail {
         }
     }
 
-    /// Writes the audit trail from now on, or no more. `proxy`: what this proxy is called, which stays.
+    /// Turns the audit trail on or off. `proxy`: the name of this proxy; the first one that is set stays.
     pub(super) fn set(&self, is_whole: bool, proxy: &str) {
         let _ = self.proxy.set(proxy.to_owned());
         self.is_whole.store(is_whole, Ordering::Relaxed);
     }
 
-    /// Whether each grant and its end has a line.
+    /// Whether the audit trail is written.
     #[inline]
     pub(super) fn is_whole(&self) -> bool {
         self.is_whole.load(Ordering::Relaxed)
@@ -99,19 +99,19 @@ impl Trail {
         self.is_whole() && !log_writer::has_room()
     }
 
-    /// Waits until there is room in the audit trail for what comes of a grant: for `wait` at most, or else
-    /// for two seconds, and not at all while nothing of it is written. Returns whether there is.
+    /// Waits until the audit trail has room for the lines of a grant: for `wait` at most; if that is `None`, for two
+    /// seconds, or not at all while none of the trail gets written. Returns whether there is room.
     pub(super) async fn room(&self, wait: Option<Duration>) -> bool {
         !self.is_whole() || log_writer::room(wait).await
     }
 
-    /// Tells of a grant, in the audit trail.
+    /// Writes a grant to the audit trail.
     #[cold]
     pub(super) fn granted(&self, key: &Key, grant: &GrantTold) {
         self.write("granted", key, grant, None);
     }
 
-    /// Tells of a grant's end: in the audit trail, and in the log if a lease ran out that LOCK took.
+    /// Writes a grant's end to the audit trail, and to the log if a lease ran out that LOCK took.
     pub(super) fn ended(&self, key: &Key, grant: &GrantTold, how: GrantEnd) {
         if self.is_whole() {
             self.write(how.as_str(), key, grant, Some(grant.held_for));
@@ -133,8 +133,8 @@ impl Trail {
         }
     }
 
-    /// Tells that a grant of another proxy is being released through this one, in the audit trail. `by`:
-    /// the operator who takes it back.
+    /// Writes to the audit trail that this proxy is releasing another proxy's grant. `by`: the operator that takes it
+    /// back.
     pub(super) fn released_elsewhere(&self, key: &Key, by: Option<&str>) {
         if self.is_whole() {
             let grant = GrantTold::default().by(by);
@@ -142,7 +142,7 @@ impl Trail {
         }
     }
 
-    /// Tells that a session lock was lost. `votes`: those of the last renewal, if there was one.
+    /// Logs that a session lock was lost. `votes`: those of the last renewal, if there was one.
     pub(super) fn lost(
         &self,
         key: &Key,
@@ -163,21 +163,21 @@ impl Trail {
         );
     }
 
-    /// Tells that fewer lock nodes than a quorum can vote now.
+    /// Logs that fewer lock nodes than a quorum can vote now.
     pub(super) fn quorum_lost(&self, voting: usize, needed: usize, missing: &str) {
         if let Some(left_out) = self.quorum.next(Instant::now()) {
             warn!(voting, needed, missing, left_out, "the quorum is lost: locks cannot be had");
         }
     }
 
-    /// Tells that a quorum can vote again.
+    /// Logs that a quorum can vote again.
     pub(super) fn quorum_back(&self, voting: usize, needed: usize, after: Duration) {
         if let Some(left_out) = self.quorum.next(Instant::now()) {
             info!(voting, needed, after_ms = millis(after), left_out, "the quorum is back");
         }
     }
 
-    /// Tells how many lines were left out, if that was not told yet.
+    /// Logs how many lines were left out, if that was not said yet.
     pub(super) fn tell_left_out(&self) {
         let now = Instant::now();
         for (few, what) in [
@@ -191,7 +191,7 @@ impl Trail {
         }
     }
 
-    /// The lock's name as clients know it, for the log.
+    /// Returns the lock's name as clients know it, for the log.
     fn shown<'k>(&self, key: &'k Key) -> Cow<'k, str> {
         shown(key.get(self.prefix..).unwrap_or_default())
     }
@@ -207,7 +207,7 @@ impl Trail {
             "audit": event,
             "lock": shown(name),
             "fence": grant.fence,
-            // A grant has its keeper a moment later, if it gets one.
+            // A grant gets its keeper, if any, a moment later.
             "kind": held_for.map(|_| if grant.is_session_lock { "session" } else { "lease" }),
             "address": address,
             "name": shown(client.as_bytes()),
@@ -227,8 +227,8 @@ impl Trail {
     }
 }
 
-/// What tells a lock's name from others that [`shown`] shows in the same way, and the name of its field:
-/// all of its bytes, or a digest of them if they are many. `None`: the name is shown as it is.
+/// Returns the field that tells a lock's name from others that [`shown`] shows in the same way, and its value: all
+/// bytes of the name, or a digest of them if they are many. `None`: the name is shown as it is.
 fn told_apart(name: &[u8]) -> Option<(&'static str, String)> {
     if shown(name).as_bytes() == name {
         return None;

@@ -4,16 +4,15 @@
 //! same time: on different locks, never twice on one. So quorums are counted by voters, whatever
 //! number of seats each has.
 //!
-//! Agreements are written on seats. A voter agrees once no seat is left by which it could vote
-//! without having agreed: the vote on a lock comes from one of its seats, and nobody knows which
-//! locks there are.
+//! Agreements are written on seats. A voter agrees once every seat by which it could vote has agreed: the vote on a
+//! lock comes from one of its seats, and it is not known which locks there are.
 
 use std::{fmt, ops::Range};
 
 use super::quorum::quorum;
 use crate::config::LocksConfig;
 
-/// More seats than there can be: a marker names all of them.
+/// More seats than a deployment can have, as a marker names all of them.
 const MOST_SEATS: usize = 4096;
 
 /// The voters, in the order of `locks.nodes`; their seats have numbers from 0 through all of them.
@@ -25,12 +24,12 @@ pub(super) struct Voters {
 }
 
 impl Voters {
-    /// The voters of a configuration.
+    /// Returns the voters of a configuration.
     pub(super) fn new(config: &LocksConfig) -> Voters {
         Voters::with_seats(config.nodes.iter().map(|node| node.seats()))
     }
 
-    /// Voters with so many seats each.
+    /// Makes voters with so many seats each.
     pub(super) fn with_seats(seats: impl Iterator<Item = usize>) -> Voters {
         let (mut of, mut count) = (Vec::new(), 0);
         for seats in seats {
@@ -41,17 +40,16 @@ impl Voters {
         Voters { of, count }
     }
 
-    /// The number of voters.
     pub(super) fn count(&self) -> usize {
         self.count
     }
 
-    /// The number of all seats.
+    /// Returns the number of all seats.
     pub(super) fn seats(&self) -> usize {
         self.of.len()
     }
 
-    /// The largest of the numbers of each voter's seats.
+    /// Returns for each voter the largest number of any of its seats.
     pub(super) fn most(&self, number: impl Fn(usize) -> u64) -> Vec<u64> {
         let mut most = vec![0; self.count];
         for (seat, voter) in self.of.iter().enumerate() {
@@ -60,35 +58,34 @@ impl Voters {
         most
     }
 
-    /// The first seat of a voter.
+    /// Returns the first seat of a voter.
     pub(super) fn first(&self, voter: usize) -> usize {
         self.of.partition_point(|of| *of < voter)
     }
 
-    /// A seat among those of its voter.
+    /// Returns a seat with what is known of the others.
     pub(super) fn place(&self, seat: usize) -> SeatPlace {
         SeatPlace { seat, beside: self.beside(seat), shape: self.shape() }
     }
 
-    /// How many seats each voter has, in their order.
+    /// Returns how many seats each voter has, in their order.
     pub(super) fn shape(&self) -> Shape {
         let sizes = self.of.chunk_by(|one, next| one == next).map(<[usize]>::len);
         Shape(sizes.collect())
     }
 
-    /// All seats of the voter to which `seat` belongs.
+    /// Returns all seats of the voter to which `seat` belongs.
     pub(super) fn beside(&self, seat: usize) -> Range<usize> {
         let voter = self.of[seat];
         self.first(voter)..self.first(voter + 1)
     }
 
-    /// The voter to which a seat belongs.
+    /// Returns the voter to which a seat belongs.
     pub(super) fn of(&self, seat: usize) -> usize {
         self.of[seat]
     }
 
-    /// Whether a quorum of the voters agrees: each by one seat at least, and by all of them but
-    /// those that are blank.
+    /// Whether a quorum of the voters agrees: each by at least one seat, and by all of its seats that are not blank.
     pub(super) fn agree(
         &self,
         is_blank: impl Fn(usize) -> bool,
@@ -110,7 +107,7 @@ impl Voters {
         self.count > 1 && others.all(|(_, agrees)| agrees)
     }
 
-    /// For each voter, whether it agrees.
+    /// Returns for each voter whether it agrees.
     fn agreeing(
         &self,
         is_blank: impl Fn(usize) -> bool,
@@ -154,7 +151,7 @@ pub(super) struct SeatPlace {
 pub(super) struct Shape(Vec<usize>);
 
 impl Shape {
-    /// Reads the text. Returns `None` if it is none.
+    /// Reads the text. Returns `None` if it is no shape.
     pub(super) fn read(text: &str) -> Option<Shape> {
         let number =
             |text: &str| text.parse().ok().filter(|number| (1..=MOST_SEATS).contains(number));
@@ -166,7 +163,7 @@ impl Shape {
         (shape.seats() <= MOST_SEATS && shape.to_string() == text).then_some(shape)
     }
 
-    /// The number of all seats.
+    /// Returns the number of all seats.
     pub(super) fn seats(&self) -> usize {
         self.0.iter().sum()
     }
@@ -178,7 +175,7 @@ impl fmt::Display for Shape {
             return self.0.len().fmt(f);
         }
         let sizes: Vec<String> = self.0.iter().map(ToString::to_string).collect();
-        // One voter alone is told from so many.
+        // Tells one voter with so many seats from so many voters.
         let alone = if sizes.len() == 1 { "+" } else { "" };
         write!(f, "{}{alone}", sizes.join("+"))
     }
@@ -243,7 +240,7 @@ mod tests {
         ) {
             let voters = Voters::with_seats(seats.iter().copied());
             if voters.agree(|seat| blank[seat], |seat| agreeing[seat]) {
-                // One seat of each voter that is not blank votes on a lock, those of a quorum.
+                // One seat that is not blank votes on a lock for each voter of a quorum.
                 let mut votes = Vec::new();
                 for voter in order.into_iter().filter(|voter| *voter < voters.count()) {
                     let own = (0..voters.seats()).filter(|seat| voters.of[*seat] == voter);

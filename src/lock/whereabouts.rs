@@ -6,9 +6,9 @@ use crate::config::RedisUrl;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Whereabouts {
     pub(crate) url: RedisUrl,
-    /// The election that made it the master. `None`: it is always this one.
+    /// The election that made it the master. `None`: no Sentinels elect it.
     pub(crate) election: Option<u64>,
-    /// Of a shard's master the epoch of its claim to the slots: it is new after each election, and
-    /// when slots are moved. `None`: it is no shard's.
+    /// For a shard's master, the epoch of its claim to the slots, which is new after each election and when slots are
+    /// moved. `None` for any other node.
     pub(crate) claimed: Option<u64>,
 }

@@ -1,7 +1,6 @@
-//! A stream of replies to the proxy's own questions, none of which may be longer than its asker has
-//! use for.
+//! A stream of replies to the proxy's own questions, each bounded to what its caller can use.
 //!
-//! A server that answers without end, by fault or by intent, would otherwise fill the memory: the client
+//! A server that answers without end, by fault or by intent, would otherwise fill the memory, as the client
 //! library keeps a reply until it is whole. Such a connection ends with an error that says so.
 
 use std::{
@@ -15,19 +14,19 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::Stream;
 use crate::resp::reply::{NextReply, ReplyScanner};
 
-/// How many of the longest replies may come with nothing asked in between: replies for which nobody
-/// has asked come at any rate.
+/// Bounds the bytes received between two writes, as a multiple of the longest reply. Without it, unsolicited
+/// replies that are each short enough could come without end.
 const UNASKED: usize = 16;
 
-/// A stream that ends with an error once a reply is too long.
+/// A stream that fails once a reply is too long, or once too much came that was not asked for.
 pub(crate) struct BoundedStream {
     stream: Stream,
     replies: ReplyScanner,
-    /// Longest reply, in bytes.
+    /// The longest reply allowed, in bytes.
     longest: usize,
-    /// Bytes received of the reply that is not whole yet.
+    /// Bytes received of the reply that is still incomplete.
     begun: usize,
-    /// Bytes received since something was asked.
+    /// Bytes received since the last write.
     unasked: usize,
 }
 
@@ -37,7 +36,7 @@ impl BoundedStream {
         BoundedStream { stream, replies: ReplyScanner::default(), longest, begun: 0, unasked: 0 }
     }
 
-    /// Takes in bytes that were received.
+    /// Counts received bytes against both bounds.
     fn received(&mut self, bytes: &[u8]) -> io::Result<()> {
         let mut at = 0;
         self.unasked += bytes.len();
@@ -51,7 +50,7 @@ impl BoundedStream {
             match next {
                 NextReply::Frame(_) => self.begun = 0,
                 NextReply::End => break,
-                // The client library words that.
+                // The client library reports that.
                 NextReply::Broken => return Ok(()),
             }
         }
@@ -109,8 +108,7 @@ mod tests {
         (BoundedStream::new(Stream::Memory(here), LONGEST), there)
     }
 
-    /// Sends `head` and then `unit` without end. Returns how many bytes are read before the stream
-    /// ends with an error.
+    /// Sends `head` and then `unit` without end. Returns how many bytes are read before the stream fails.
     async fn read_of_endless(head: &[u8], unit: &[u8]) -> usize {
         let (mut bounded, mut server) = pair();
         let (head, units) = (head.to_vec(), unit.repeat(8192 / unit.len()));

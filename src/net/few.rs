@@ -1,5 +1,4 @@
-//! Lists in JSON from outside, of which no more is kept than is wanted: a short text can have many
-//! entries.
+//! JSON lists from outside, of which a bounded number of entries is kept: even a short text can have many.
 
 use std::{fmt, marker::PhantomData};
 
@@ -8,10 +7,10 @@ use serde::{
     de::{IgnoredAny, SeqAccess, Visitor},
 };
 
-/// Reads a list, of which the first `MOST` entries are kept.
+/// Reads a list and keeps its first `MOST` entries.
 ///
 /// # Errors
-/// The deserializer's, if it is no list of these entries.
+/// The deserializer's, if it is not a list of such entries.
 pub(crate) fn few<'de, D: Deserializer<'de>, T: Deserialize<'de>, const MOST: usize>(
     deserializer: D,
 ) -> Result<Vec<T>, D::Error> {

@@ -1,5 +1,5 @@
-//! Asks another proxy at its admin address, over plain HTTP. What it answers is bounded; how long it may
-//! take is the asker's to say.
+//! Asks another proxy at its admin address, over plain HTTP. The length of the answer is bounded here; the
+//! caller bounds the time.
 
 use std::{borrow::Cow, io};
 
@@ -8,19 +8,19 @@ use tokio::{
     net::{TcpStream, ToSocketAddrs},
 };
 
-/// An answer, whole.
+/// A whole answer.
 pub(crate) struct HttpAnswer {
-    /// 200 and the like; three digits.
+    /// The status code, of three digits.
     pub(crate) status: u16,
-    /// What stands behind its head.
+    /// The bytes behind the head.
     pub(crate) body: Vec<u8>,
 }
 
-/// Asks for `path` at `address`, which the request calls `host`; neither may have a character that ends a
-/// line. Nothing secret is sent, and no redirection is followed.
+/// Asks `address` for `path`, with `host` as the request's Host. Neither text may have a character that ends a
+/// line. Sends nothing secret, and follows no redirection.
 ///
 /// # Errors
-/// The operating system's; if the answer is no HTTP, or has more than `longest` bytes with its head.
+/// The operating system's; also if the answer is not HTTP, or has more than `longest` bytes with its head.
 pub(crate) async fn get(
     address: impl ToSocketAddrs,
     host: &str,
@@ -39,7 +39,7 @@ pub(crate) async fn get(
     Ok(HttpAnswer { status, body: body.into_owned() })
 }
 
-/// The status and the body of an answer. Returns `None` if it is no HTTP.
+/// Splits an answer into its status and its body. Returns `None` if it is not HTTP.
 fn cut(answer: &[u8]) -> Option<(u16, Cow<'_, [u8]>)> {
     let end = memchr::memmem::find(answer, b"\r\n\r\n")?;
     let (head, body) = (str::from_utf8(&answer[..end]).ok()?, &answer[end + 4..]);
@@ -53,7 +53,7 @@ fn cut(answer: &[u8]) -> Option<(u16, Cow<'_, [u8]>)> {
     is_status.then_some((status.parse().ok()?, body))
 }
 
-/// A body that came in chunks, as what stands between may send it. Returns `None` if it is cut off.
+/// Joins a body that came in chunks, as an intermediary may send it. Returns `None` if it is cut off.
 fn joined(mut body: &[u8]) -> Option<Vec<u8>> {
     let mut whole = Vec::new();
     loop {

@@ -1,18 +1,17 @@
-//! Connections inside one process, for simulated networks.
+//! Connections inside this process, for simulated networks.
 
 use std::{cell::RefCell, io};
 
 use tokio::io::DuplexStream;
 
-/// Connects to the host of that name.
+/// A function that connects to the host of this name.
 pub(crate) type Dial = Box<dyn Fn(&str) -> io::Result<DuplexStream>>;
 
 thread_local! {
     static DIAL: RefCell<Option<Dial>> = const { RefCell::new(None) };
 }
 
-/// Connects simulated hosts by `dial` from now on, on this thread. With `None` they are
-/// unreachable.
+/// Has `dial` connect to simulated hosts on this thread from now on. With `None` they are unreachable.
 pub(crate) fn set_network(dial: Option<Dial>) {
     DIAL.set(dial);
 }

@@ -1,9 +1,8 @@
-//! TCP, TLS and Unix streams under one name, their socket options, and the PROXY header that may
-//! come first.
+//! TCP, TLS and Unix streams under one name, their socket options, and the PROXY header that may come first.
 //!
-//! All code that touches a socket of Redis goes through [`Stream`], and need not know which kind it is.
-//! [`mod@bounded`] bounds what servers answer to the proxy's own questions. [`http_client`] asks other proxies at their admin addresses, and [`few`] keeps lists that they tell
-//! short.
+//! All code that touches a socket of Redis goes through [`Stream`], and need not know its kind.
+//! [`mod@bounded`] bounds servers' answers to the proxy's own questions. [`http_client`] asks other proxies at
+//! their admin addresses, and [`few`] bounds the lists in their answers.
 
 pub(crate) use outbox::Outbox;
 pub(crate) use tls::{Acceptor, Connector};
@@ -43,7 +42,7 @@ use crate::config::{Endpoint, RedisUrl};
 /// another.
 const IN_HAND: u64 = 2 * 17 * 1024;
 
-/// Keepalive of connections for one question, which do not last so long.
+/// Keepalive of a connection that is made for one question, and ends sooner than that.
 pub(crate) const KEEPALIVE_OF_QUESTIONS: Duration = Duration::from_secs(60);
 
 /// A connected byte stream.
@@ -80,8 +79,7 @@ pub(crate) async fn connect(
     connect_for(None, url, connector, limit, keepalive).await
 }
 
-/// Connects as [`connect`] does, on behalf of `client`. A server that is sent PROXY headers
-/// learns of the client.
+/// Connects as [`connect`] does, on behalf of `client`, which the PROXY header names if one is sent.
 ///
 /// # Errors
 /// The errors of [`connect`].
@@ -128,8 +126,8 @@ pub(crate) async fn connect_for(
 
 /// Sets TCP_NODELAY, keepalive after `idle`, and TCP_USER_TIMEOUT.
 ///
-/// A peer that vanished is found after `idle` plus three probes, each a third of `idle` apart.
-/// Data that is never acknowledged is given up after the same time.
+/// A peer that vanished is noticed after `idle` plus three probes, each a third of `idle` apart. Data that is
+/// never acknowledged is given up after the same time.
 ///
 /// # Errors
 /// The operating system's.
@@ -167,7 +165,7 @@ impl Stream {
         poll(&mut asked, Some(&at_once)).is_ok() && asked[0].revents().intersects(hung_up)
     }
 
-    /// Takes the socket's error. Returns `None` if there is none, or it was reported before.
+    /// Takes the socket's error. Returns `None` if there is none, or if it was reported before.
     pub(crate) fn take_error(&self) -> Option<io::Error> {
         match self {
             Stream::Tcp(stream) => stream.take_error(),
@@ -180,7 +178,7 @@ impl Stream {
         .flatten()
     }
 
-    /// How many bytes can be read at once. With TLS this is an upper bound.
+    /// How many bytes can be read without waiting. With TLS this is an upper bound.
     pub(crate) fn readable(&self) -> u64 {
         let readable = match self {
             Stream::Tcp(stream) => ioctl_fionread(stream),
@@ -193,7 +191,7 @@ impl Stream {
         readable.unwrap_or_default()
     }
 
-    /// Makes dropping this stream reset it: bytes that the peer has not yet received are never
+    /// Makes dropping this stream reset the connection: bytes that the peer has not received yet are never
     /// delivered.
     pub(crate) fn reset_on_drop(&mut self) {
         let tcp = match self {

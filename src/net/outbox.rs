@@ -10,10 +10,10 @@ use tokio::io::AsyncWrite;
 
 use super::Stream;
 
-/// Memory kept once everything is written, in bytes, unless said otherwise; more is given back.
+/// The default of the memory kept once everything is written, in bytes; more is freed.
 const KEEP: usize = 4 * 1024;
-/// Bytes that were written may stay in front of others that are not, up to so many or as many as
-/// the others are.
+/// Written bytes are dropped from the front once there are this many of them, and at least as many as
+/// unwritten ones.
 const STALE: usize = 256 * 1024;
 
 /// Bytes still to be written to one socket, in order.
@@ -44,7 +44,7 @@ impl Outbox {
         self.bytes.is_empty() && !self.unflushed
     }
 
-    /// Number of bytes still to be written, without those that TLS has taken.
+    /// The number of bytes still to be written, without those that TLS has taken.
     pub(crate) fn len(&self) -> usize {
         self.bytes.len() - self.written
     }
@@ -60,8 +60,8 @@ impl Outbox {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Writes `bytes` after those still to be written: straight from the slice if there are
-    /// none. Keeps what the socket does not take.
+    /// Writes `bytes` behind those still to be written; straight from the slice if there are none. Keeps what
+    /// the socket does not take.
     ///
     /// # Errors
     /// The socket's.
@@ -126,8 +126,8 @@ impl Outbox {
         Poll::Ready(Ok(()))
     }
 
-    /// Drops bytes that were written, if they are many: an outbox that is never empty, as its reader
-    /// is slow, would grow without end.
+    /// Drops written bytes, if they are many: with a slow reader an outbox may never be empty, and would grow
+    /// without end.
     fn drop_stale(&mut self) {
         if self.written < STALE || self.written < self.len() {
             return;

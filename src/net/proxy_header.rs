@@ -1,19 +1,18 @@
-//! The PROXY protocol's header, by which a balancer tells whose connection it passes on:
+//! The PROXY protocol's header, by which a balancer names the client of a connection that it passes on:
 //! <https://www.haproxy.org/download/2.8/doc/proxy-protocol.txt>.
 //!
-//! The crate reads and writes headers. This file takes one from a socket without reading a byte
-//! more than the header, and writes the one that is sent.
+//! The crate decodes and encodes headers. This file takes a header from a socket without a byte beyond it, and
+//! makes the header that is sent.
 
 use std::{io, net::SocketAddr};
 
 use proxy_header::{Error, ParseConfig, ProxiedAddress, ProxyHeader};
 use tokio::{io::AsyncReadExt, net::TcpStream};
 
-/// The longest header accepted, in bytes, as in nginx (`NGX_PROXY_PROTOCOL_MAX_HEADER`).
-/// Addresses need 232 at the most; the rest is for additions of balancers (TLVs), which are
-/// skipped.
+/// The longest header accepted, in bytes, as in nginx (`NGX_PROXY_PROTOCOL_MAX_HEADER`). Addresses need 232 at
+/// most; the rest is for balancers' additions (TLVs), which are skipped.
 pub(crate) const LONGEST: usize = 4096;
-/// Room for a header with few additions, in bytes; more is made when needed.
+/// Room for a header with few additions, in bytes. It grows if needed.
 const USUAL: usize = 256;
 /// First bytes of a header: version 2, version 1.
 const SIGNATURES: [&[u8]; 2] = [b"\r\n\r\n\0\r\nQUIT\n", b"PROXY "];
@@ -36,7 +35,7 @@ pub(crate) struct Ends {
 }
 
 impl Ends {
-    /// Reads both ends of a connection that no balancer passes on.
+    /// Reads both ends of a connection that comes through no balancer.
     ///
     /// # Errors
     /// If the connection has gone.
@@ -48,13 +47,13 @@ impl Ends {
 /// Reason why a connection does not begin with a usable header.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum HeaderMissing {
-    /// The peer left before it said anything, as a port scan does.
+    /// The peer left before it sent anything, as a port scan does.
     #[error("the peer has said nothing and left")]
     Silent,
     /// Bytes that begin no header.
     #[error("what came is no PROXY header")]
     Other,
-    /// A beginning as a header, and nonsense behind it.
+    /// Bytes that begin like a header, but are none.
     #[error("the PROXY header makes no sense")]
     Malformed,
     /// A header longer than [`LONGEST`].
@@ -65,9 +64,9 @@ pub(crate) enum HeaderMissing {
     Cut,
 }
 
-/// Takes the header from a connection and leaves the bytes behind it. Returns `None` if the
-/// balancer speaks for itself, or does not know the client. Has no time limit. Must not be
-/// called again after it was dropped: the bytes read by then are gone.
+/// Takes the header from a connection and leaves the bytes behind it. Returns `None` if the balancer speaks
+/// for itself, or does not know the client. Has no time limit. Must not be called again once its future was
+/// dropped: the bytes read by then are gone.
 ///
 /// # Errors
 /// If there is no header.
@@ -85,8 +84,8 @@ pub(crate) async fn receive(client: &mut TcpStream) -> Result<Option<Ends>, Head
             _ if taken == 0 => return Err(HeaderMissing::Silent),
             _ => return Err(HeaderMissing::Cut),
         };
-        // Only the header's bytes may leave the socket. While the header goes on, all bytes seen
-        // are taken, so that the next peek waits for more.
+        // Only the header's bytes may leave the socket. While the header goes on, all bytes seen are taken, so
+        // that the next peek waits for more.
         let header = parse(&mut bytes[..seen])?;
         let end = header.map_or(seen, |(_, end)| end);
         if client.read_exact(&mut bytes[taken..end]).await.is_err() {
@@ -99,14 +98,14 @@ pub(crate) async fn receive(client: &mut TcpStream) -> Result<Option<Ends>, Head
     }
 }
 
-/// The ends that a header names, and its length. Returns `None` while the header goes on.
+/// Reads the ends that a header names, and its length. Returns `None` while the header is incomplete.
 pub(crate) fn parse(bytes: &mut [u8]) -> Result<Option<(Option<Ends>, usize)>, HeaderMissing> {
     let begins = |signature: &&[u8]| bytes.iter().zip(*signature).all(|(byte, sign)| byte == sign);
     if !SIGNATURES.iter().any(begins) {
         return Err(HeaderMissing::Other);
     }
-    // The addresses of a LOCAL header must be ignored, whatever their family, but the crate
-    // would read them. Version 1 is text and has no such byte.
+    // The addresses of a LOCAL header must be ignored, whatever their family, but the crate would read them.
+    // Version 1 is text and has no such byte.
     if bytes.len() > FAMILY && bytes[COMMAND] == LOCAL && bytes[0] == SIGNATURES[0][0] {
         bytes[FAMILY] = UNSPEC;
     }
@@ -123,8 +122,8 @@ pub(crate) fn parse(bytes: &mut [u8]) -> Result<Option<(Option<Ends>, usize)>, H
     }
 }
 
-/// Writes the header, version 2, of a connection made on behalf of `client`; without one, for
-/// the proxy's own purposes (LOCAL).
+/// Makes the header (version 2) of a connection on behalf of `client`, or for the proxy's own purposes
+/// (LOCAL).
 ///
 /// # Errors
 /// If the two ends are of different address families.
@@ -140,7 +139,7 @@ pub(crate) fn encode(client: Option<Ends>) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Both ends as IPv4 if both are IPv4-mapped IPv6 addresses, as at a listener on `[::]`.
+/// Makes both ends IPv4 if both are IPv4-mapped IPv6 addresses, as at a listener on `[::]`.
 fn plain(Ends { source, destination }: Ends) -> Ends {
     let plain = |addr: SocketAddr| SocketAddr::new(addr.ip().to_canonical(), addr.port());
     let canonical = Ends { source: plain(source), destination: plain(destination) };

@@ -1,4 +1,4 @@
-//! PROXY headers as written here are read here, and any bytes are refused or read.
+//! Checks that the PROXY headers written here are read here, and that any bytes are either refused or read.
 
 use proptest::prelude::*;
 

@@ -1,5 +1,5 @@
-//! The client library's connections to a Redis, over our streams: for the proxy's own questions,
-//! not for clients' commands.
+//! The client library's connections to a Redis, over [`Stream`](super::Stream): for the proxy's own
+//! questions, not for clients' commands.
 
 use std::{sync::LazyLock, time::Duration};
 
@@ -17,17 +17,17 @@ use crate::config::RedisUrl;
 /// How long connecting may take.
 const LIMIT: Duration = Duration::from_secs(1);
 
-/// How long a peer may be idle before it is probed.
+/// How long a connection may be idle before it is probed.
 const KEEPALIVE: Duration = Duration::from_secs(3);
 
-/// Longest reply to an ordinary question, in bytes.
+/// The longest reply to an ordinary question, in bytes.
 pub(crate) const ORDINARY: usize = 64 * 1024;
-/// Longest reply to a question about all that a server has, such as its commands or the nodes of its
+/// The longest reply to a question about all that a server has, such as its commands or the nodes of its
 /// cluster, in bytes.
 pub(crate) const LARGE: usize = 4 * 1024 * 1024;
 
-/// The thread on which what servers answer is read: one that answers without end takes nobody's time
-/// who serves clients or asks lock nodes. `None` if there can be no more threads.
+/// The thread that reads servers' answers, so that a server that answers without end takes no time from the
+/// threads that serve clients or ask lock nodes. `None` if no thread could be started.
 static READER: LazyLock<Option<Runtime>> = LazyLock::new(|| {
     let mut reader = tokio::runtime::Builder::new_multi_thread();
     reader.worker_threads(1).thread_name("servers").enable_all().build().ok()
@@ -40,7 +40,7 @@ pub(crate) struct Manager {
     pub(crate) connector: Connector,
 }
 
-/// A connection of the client library over one of our streams.
+/// A connection of the client library.
 pub(crate) struct Connection {
     pub(crate) redis: MultiplexedConnection,
     /// The task that moves the connection's bytes.
@@ -74,7 +74,7 @@ pub(crate) async fn connect_for(
     let (redis, driver) =
         MultiplexedConnection::new_with_config(&settings, stream, options).await?;
     let driver = match &*READER {
-        // Tests have a clock of their own, on one thread.
+        // Tests have their own clock, on one thread.
         Some(reader) if !cfg!(test) => reader.spawn(driver),
         _ => tokio::spawn(driver),
     };
@@ -116,7 +116,7 @@ impl ManageConnection for Manager {
     }
 }
 
-/// User, password and database of `url`, as the client library wants them.
+/// The user, password and database of `url`, for the client library.
 pub(crate) fn redis_settings(url: &RedisUrl) -> RedisConnectionInfo {
     let mut settings = RedisConnectionInfo::default().set_db(i64::from(url.db));
     if let Some(user) = &url.username {

@@ -1,10 +1,10 @@
-//! TLS by rustls: handshakes with clients and servers, and the words for what goes wrong in
-//! them. The settings are in [`crate::config`].
+//! TLS by rustls: handshakes with clients and servers, and the words for what goes wrong in them. The
+//! settings are in [`crate::config`].
 //!
 //! - `stream`: an encrypted stream.
 //! - `reload`: settings that follow their files.
-//! - [`certificates`]: when those in use end.
-//! - [`metrics`]: the counters of all.
+//! - [`certificates`]: warnings about the certificates in use.
+//! - [`metrics`]: the counters.
 
 pub(crate) mod certificates;
 pub(crate) mod metrics;
@@ -25,17 +25,17 @@ use self::{certificates::UsedCertificates, metrics::TlsMetrics, reload::Reloadin
 use super::Stream;
 use crate::config::{ClientTls, RedisUrl, ServerTls, TlsProblem, tls};
 
-/// How long a client may take for its handshake. A slow client on a bad line needs a second or
-/// two; one that never finishes must not stay.
+/// How long a client may take for its handshake. A slow client on a bad line needs a second or two; one that
+/// never finishes must not stay.
 pub(crate) const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
-/// First byte of a client that speaks TLS: a record of the handshake.
+/// The first byte from a client that speaks TLS, of a handshake record. No Redis command begins with it.
 const HANDSHAKE_RECORD: u8 = 22;
-/// Answer to a client that does not speak TLS; no message of Redis begins so.
+/// The answer to a client that does not speak TLS.
 const PLAIN: &[u8] = b"-ERR this port speaks TLS only\r\n";
-/// How long sending this answer may take, for a client that does not read.
+/// How long sending that answer may take, as the client may not read.
 const REFUSAL_LIMIT: Duration = Duration::from_millis(50);
 
-/// Lets clients in at one listener.
+/// Does the TLS handshakes of one listener.
 pub(crate) struct Acceptor {
     settings: Arc<Reloading<ServerConfig>>,
     metrics: TlsMetrics,
@@ -84,8 +84,7 @@ impl Acceptor {
         let settings = self.settings.now().map_err(io::Error::other)?;
         let mut first = [0];
         if client.peek(&mut first).await? == 1 && first[0] != HANDSHAKE_RECORD {
-            // Reads first: a connection closed with bytes unread is reset before the answer
-            // arrives.
+            // A connection that is closed with unread bytes is reset before the answer arrives, so read first.
             let _ = client.try_read(&mut [0; 4096]);
             let _ = timeout(REFUSAL_LIMIT, client.write_all(PLAIN)).await;
             return Err(io::Error::new(io::ErrorKind::InvalidData, "it does not speak TLS"));
@@ -95,7 +94,7 @@ impl Acceptor {
     }
 }
 
-/// Connects to servers at `rediss://`. Cheap to clone.
+/// Does the TLS handshakes with servers at `rediss://`. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Connector {
     /// `None` if no URL needs TLS.
@@ -105,16 +104,15 @@ pub(crate) struct Connector {
 
 struct TlsClient {
     settings: Arc<Reloading<ClientConfig>>,
-    /// The name that certificates must be for; none: the URL's host.
+    /// The name that certificates must be for. None: the URL's host.
     server_name: Option<ServerName<'static>>,
     metrics: TlsMetrics,
 }
 
 impl Connector {
-    /// Makes the connector for `urls`, labelled `side` in the metrics: `data` or `node`. If one
-    /// of the URLs uses TLS, reads the files and follows their changes; then it must be called
-    /// inside a tokio runtime. While the files cannot be used, every connection fails with the
-    /// reason.
+    /// Makes the connector for `urls`, labelled `side` in the metrics: `data` or `node`. If one of the URLs
+    /// uses TLS, reads the files and follows their changes, and must be called inside a tokio runtime. Until the
+    /// files were usable once, every connection fails with the reason.
     pub(crate) fn start(side: &'static str, tls: &ClientTls, urls: &[RedisUrl]) -> Connector {
         if !urls.iter().any(|url| url.tls) {
             return Connector { tls: None, sends_header: false };
@@ -137,7 +135,7 @@ impl Connector {
         Connector { tls, sends_header: false }
     }
 
-    /// Sets whether connections begin with a PROXY header, which goes before TLS.
+    /// Sets whether connections begin with a PROXY header, which comes before TLS.
     #[must_use]
     pub(crate) fn sending_header(self, sends_header: bool) -> Connector {
         Connector { sends_header, ..self }
@@ -190,8 +188,8 @@ fn listed(problems: &[TlsProblem]) -> String {
     problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// Describes an error of rustls in words that stay the same while the cause does: each change is
-/// logged once.
+/// Describes an error of rustls in words that stay the same while the cause does, so that each change is logged
+/// once.
 fn failure(error: &rustls::Error) -> io::Error {
     let words = match error {
         rustls::Error::InvalidCertificate(why) => match why {

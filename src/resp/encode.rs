@@ -1,4 +1,4 @@
-//! Encoding of the few replies and commands that are our own.
+//! Encodes the few replies and commands that are the proxy's own.
 
 /// Appends a bulk string.
 pub fn bulk(out: &mut Vec<u8>, value: &[u8]) {
@@ -47,12 +47,12 @@ pub fn set(out: &mut Vec<u8>, length: usize, resp3: bool) {
     head(out, if resp3 { b'~' } else { b'*' }, length as i64);
 }
 
-/// Appends null where a map could stand.
+/// Appends null in the place of a map.
 pub fn null(out: &mut Vec<u8>, resp3: bool) {
     out.extend_from_slice(if resp3 { b"_\r\n" } else { b"$-1\r\n" });
 }
 
-/// Appends the head of a push of `length` elements; RESP3 alone has them.
+/// Appends the head of a push of `length` elements, which only RESP3 has.
 pub fn push(out: &mut Vec<u8>, length: usize) {
     head(out, b'>', length as i64);
 }
@@ -62,15 +62,15 @@ pub fn null_array(out: &mut Vec<u8>, resp3: bool) {
     out.extend_from_slice(if resp3 { b"_\r\n" } else { b"*-1\r\n" });
 }
 
-/// Appends an error; its text must begin with the code, as in `ERR syntax error`.
-/// Line ends in the text become spaces, as they would end the frame.
+/// Appends an error. Its text must begin with the code, as in `ERR syntax error`. Line ends in the text become
+/// spaces, as they would end the frame.
 pub fn error(out: &mut Vec<u8>, text: &str) {
     out.push(b'-');
     out.extend(text.bytes().map(|b| if matches!(b, b'\r' | b'\n') { b' ' } else { b }));
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends an error as [`error`] does, from a text that need not be UTF-8.
+/// Appends an error like [`error`], from a text that need not be UTF-8.
 pub fn error_bytes(out: &mut Vec<u8>, text: &[u8]) {
     out.push(b'-');
     out.extend(text.iter().map(|b| if matches!(b, b'\r' | b'\n') { b' ' } else { *b }));

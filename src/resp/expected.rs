@@ -1,10 +1,10 @@
-//! Replies that Redis can give to a question of the proxy's own.
+//! The replies that Redis can give to a question of the proxy's own.
 //!
-//! Questions go over connections that belong to clients. If anything else than such a reply stands in
-//! its place (a message of a subscription, a line of MONITOR, the reply to another command), replies
-//! and commands cannot be matched any more, and the question proves nothing.
+//! Questions go over connections that belong to clients. If anything but such a reply comes in its place (a
+//! message of a subscription, a line of MONITOR, the reply to another command), replies and commands can no
+//! longer be matched, and the question proves nothing.
 
-/// Kind of reply that answers a question, besides an error.
+/// The kind of reply that answers a question, besides an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Expected {
     /// An error alone.
@@ -19,16 +19,16 @@ pub(crate) enum Expected {
     Text,
     /// An integer.
     Number,
-    /// A type's name, as TYPE tells it.
+    /// A type's name, as TYPE returns it.
     Type,
     /// PING's reply, which is an array to a subscriber in RESP2.
     Pong,
-    /// What commands that push, publish or set answer: an integer, a string, a null or `+OK`.
+    /// The reply to a command that pushes, publishes or sets: an integer, a string, null or `+OK`.
     Done,
 }
 
 impl Expected {
-    /// Whether the question may be answered so. Of a long reply the beginning is enough.
+    /// Whether `reply` may answer the question. The beginning of a long reply is enough.
     pub(crate) fn takes(self, reply: &[u8]) -> bool {
         let end = memchr::memchr(b'\n', reply).map_or(reply.len(), |end| end + 1);
         let line = reply[..end].trim_ascii_end();
@@ -61,7 +61,7 @@ fn is_ok_or_null(line: &[u8]) -> bool {
     is_null(line) || matches!(line, b"+OK" | b"*-1")
 }
 
-/// Whether the line is one of these types and a number.
+/// Whether the line is one of these type bytes and a number.
 fn is_headed(line: &[u8], types: &[u8]) -> bool {
     let [kind, rest @ ..] = line else { return false };
     let digits = rest.strip_prefix(b"-").filter(|_| *kind == b':').unwrap_or(rest);

@@ -1,24 +1,24 @@
 //! Redis's inline grammar: a command as a line of text, with quoting.
 //!
-//! Follows what Redis 7.0 was observed to accept: words parted by white space;
+//! It follows what Redis 7.0 was observed to accept: words separated by white space;
 //! `"…"` with `\n \r \t \b \a \xHH` and backslash-anything; `'…'` with `\'`;
 //! a closing quote must be followed by white space or the line's end. A vertical tab and a form feed
 //! are white space before a word and behind a closing quote, and a part of a word that has begun.
-//! `tests/proxy/word_ends.rs` holds this against a real Redis.
+//! `tests/proxy/word_ends.rs` compares this with a real Redis.
 
 use super::encode;
 
-/// Whether C's `isspace` accepts the byte in the "C" locale: what stands before a word.
+/// Whether C's `isspace` accepts the byte in the "C" locale: white space before a word.
 fn is_space(byte: u8) -> bool {
     ends_word(byte) || matches!(byte, 0x0b | 0x0c)
 }
 
-/// Whether a word without quotes ends before the byte.
+/// Whether an unquoted word ends before the byte.
 fn ends_word(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | b'\r')
 }
 
-/// The words of a line in which no quotes are.
+/// The words of a line without quotes.
 pub(super) fn plain_words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = line;
     std::iter::from_fn(move || {
@@ -30,8 +30,8 @@ pub(super) fn plain_words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Writes the words of a line, which ends before its `\n`, as the array that means the same. Empty if
-/// there are no words. Returns `None` if the line's quotes do not balance.
+/// Encodes the words of a line (without its `\n`) as the equivalent array; empty if there are no words. Returns
+/// `None` if the line's quotes do not balance.
 pub(crate) fn as_array(line: &[u8]) -> Option<Vec<u8>> {
     let words = split(line)?;
     let mut array = Vec::new();

@@ -1,9 +1,9 @@
-//! RESP: where commands and replies end, and what a command is called. Imports nothing else of the
+//! RESP: finds where commands and replies end, and the names of commands. It imports nothing else of the
 //! crate.
 //!
-//! Forwarded bytes are never decoded: [`request`] and [`reply`] find where commands and replies end
-//! while the bytes pass, without holding or copying them. Only our own commands are taken apart
-//! ([`split`], [`inline`]), and only our own replies are made ([`encode`]).
+//! Forwarded bytes are never decoded: [`request`] and [`reply`] find where commands and replies end while the
+//! bytes pass, without holding or copying them. Only commands whose words matter to the proxy are split
+//! ([`split`], [`inline`], `words`), and only its own replies are encoded ([`encode`]).
 
 pub mod encode;
 pub(crate) mod expected;

@@ -1,12 +1,12 @@
-//! Names of commands, as far as a rule of ours depends on them.
+//! Names of commands, as far as the proxy treats them differently.
 
-/// Longest name that any rule of ours knows (`PUNSUBSCRIBE`).
+/// The length of the longest name in [`Name`] (`PUNSUBSCRIBE`).
 pub(super) const NAME_LIMIT: usize = 12;
-/// Of a longer name so many bytes are looked at. A command's own name is shorter, and what stands
-/// before a zero byte in a name would have to be one.
+/// How many bytes of a longer name are searched for a zero byte. One matters only behind the name of a command,
+/// and every such name is shorter than this.
 pub(super) const LOOKED_AT: usize = 64;
 
-/// Kind of channels of a pub/sub command.
+/// The kind of channels of a pub/sub command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Channels {
     /// SUBSCRIBE, UNSUBSCRIBE.
@@ -28,7 +28,7 @@ pub enum ReplyMode {
     Skip,
 }
 
-/// Kind of list or count that COMMAND gives of all commands.
+/// The kind of list or count of all commands that COMMAND gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Listing {
     /// COMMAND and COMMAND INFO: an array with an entry for each command.
@@ -37,11 +37,11 @@ pub enum Listing {
     Docs,
     /// COMMAND COUNT: how many there are.
     Count,
-    /// COMMAND LIST: an array (a set in RESP3) of names, with names of their own for subcommands.
+    /// COMMAND LIST: an array (a set in RESP3) of names, those of subcommands included.
     List,
 }
 
-/// Kind of reply in which a node of a Redis Cluster tells the addresses of others.
+/// The kind of reply in which a node of a Redis Cluster names the addresses of others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Topology {
     /// CLUSTER SLOTS: an array of ranges of slots.
@@ -54,7 +54,7 @@ pub enum Topology {
     Replicas,
 }
 
-/// A command's name, as far as a rule of ours depends on it.
+/// A command's name, as far as the proxy treats it differently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Name {
     /// A command that the proxy may answer.
@@ -73,19 +73,19 @@ pub enum Name {
     Discard,
     /// SELECT.
     Select,
-    /// SUBSCRIBE and its kin.
+    /// SUBSCRIBE, PSUBSCRIBE or SSUBSCRIBE.
     Subscribe(Channels),
-    /// UNSUBSCRIBE and its kin.
+    /// UNSUBSCRIBE, PUNSUBSCRIBE or SUNSUBSCRIBE.
     Unsubscribe(Channels),
     /// CLIENT REPLY with a valid argument.
     ClientReply(ReplyMode),
-    /// COMMAND, COMMAND INFO, DOCS, COUNT or LIST without more words.
+    /// COMMAND, or COMMAND INFO, DOCS, COUNT or LIST without further words.
     Listing(Listing),
     /// CLUSTER SLOTS, SHARDS, NODES, REPLICAS or SLAVES.
     Topology(Topology),
     /// CLIENT CACHING: a flag for the next command only.
     NextOnly,
-    /// ASKING: a flag for the next command only too.
+    /// ASKING: also a flag for the next command only.
     Asking,
     /// AUTH.
     Auth,
@@ -95,18 +95,18 @@ pub enum Name {
     SetName,
     /// RESET.
     Reset,
-    /// QUIT, behind which Redis carries nothing out.
+    /// QUIT: Redis carries out no command behind it.
     Quit,
     /// MONITOR.
     Monitor,
     /// SYNC or PSYNC.
     Sync,
-    /// REPLCONF: a replica's command, with or without a reply.
+    /// REPLCONF: a replica's command, which may have no reply.
     Replconf,
-    /// A name with a zero byte, or a subcommand of CLIENT, COMMAND or CLUSTER with one. Redis has no
-    /// such command, but finds another one where it compares names up to that byte alone.
+    /// A name with a zero byte, or CLIENT, COMMAND or CLUSTER with such a subcommand. Redis has no such command,
+    /// but takes it for another one where it compares names only up to that byte.
     ZeroByte,
-    /// Anything else: one reply.
+    /// Any other command; it has one reply.
     Other,
 }
 
@@ -125,11 +125,11 @@ pub enum Own {
     Detach,
     /// LOCKGATE.
     Lockgate,
-    /// COMMAND INFO or DOCS about one of these.
+    /// COMMAND INFO or DOCS whose first name is one of these.
     Command,
 }
 
-/// Returns the command of ours with this name; the case does not matter.
+/// Returns the proxy's own command with this name, in any case.
 pub fn own_by_name(name: &[u8]) -> Option<Own> {
     match name_of(name) {
         ParsedName::Name(Name::Own(own)) => Some(own),
@@ -137,11 +137,11 @@ pub fn own_by_name(name: &[u8]) -> Option<Own> {
     }
 }
 
-/// Result of reading a command's first word.
+/// The result of reading a command's first word.
 pub(super) enum ParsedName {
     /// The first word is the whole name.
     Name(Name),
-    /// The next two words decide, and the number of words.
+    /// The next two words and the number of words decide.
     Container(Container),
 }
 
@@ -153,11 +153,11 @@ pub(super) enum Container {
     Cluster,
 }
 
-/// Names a command by its first word; the case does not matter.
+/// Names a command by its first word, in any case.
 #[inline]
 pub(super) fn name_of(text: &[u8]) -> ParsedName {
     let is = |name: &str| text.eq_ignore_ascii_case(name.as_bytes());
-    // One look at length and first letter keeps ordinary commands cheap.
+    // Looking at length and first letter keeps ordinary commands cheap.
     let name = match (text.len(), text.first().map(u8::to_ascii_uppercase)) {
         (4, Some(b'L')) if is("LOCK") => Name::Own(Own::Lock),
         (6, Some(b'U')) if is("UNLOCK") => Name::Own(Own::Unlock),
@@ -195,7 +195,7 @@ pub(super) fn name_of(text: &[u8]) -> ParsedName {
     ParsedName::Name(name)
 }
 
-/// Names a container command of `words` words by its second and third.
+/// Names a container command of `words` words by its second and third word.
 pub(super) fn container_name(
     container: Container,
     second: Option<&[u8]>,
@@ -224,8 +224,8 @@ fn cluster_name(sub: &[u8]) -> Name {
     }
 }
 
-/// Names a COMMAND with a subcommand. With names of commands it is ours only if it may be about
-/// commands of ours alone.
+/// Names a COMMAND by its subcommand and the first command name behind it: only if this is the proxy's own can
+/// all of the names be ([`Own::Command`]).
 fn command_name(sub: &[u8], name: Option<&[u8]>) -> Name {
     let listing = match sub.to_ascii_uppercase().as_slice() {
         b"INFO" => Listing::Info,
@@ -245,7 +245,7 @@ fn client_name(sub: &[u8], argument: &[u8]) -> Name {
     // Redis compares up to the first zero byte.
     let argument = argument.split(|byte| *byte == 0).next().unwrap_or_default();
     if sub.eq_ignore_ascii_case(b"CACHING") {
-        // Redis refuses any other word, and sets no flag then.
+        // Redis refuses any other word and sets no flag.
         let is = |word: &[u8]| argument.eq_ignore_ascii_case(word);
         return if is(b"YES") || is(b"NO") { Name::NextOnly } else { Name::Other };
     }
@@ -263,8 +263,8 @@ fn client_name(sub: &[u8], argument: &[u8]) -> Name {
     }
 }
 
-/// The name that a client gives itself by these words: CLIENT SETNAME, or HELLO with SETNAME. An
-/// empty one takes its name away. `None`: the words give no name.
+/// Returns the name that a client gives itself by these words: CLIENT SETNAME, or HELLO with SETNAME. An empty
+/// one removes its name. `None` if the words give no name.
 pub fn given_name<Word: AsRef<[u8]>>(words: &[Word]) -> Option<&[u8]> {
     let is = |word: &Word, name: &str| word.as_ref().eq_ignore_ascii_case(name.as_bytes());
     match words {
@@ -274,7 +274,7 @@ pub fn given_name<Word: AsRef<[u8]>>(words: &[Word]) -> Option<&[u8]> {
             loop {
                 match options.next()? {
                     word if is(word, "SETNAME") => break options.next().map(AsRef::as_ref),
-                    // A user and a password, which may be called so.
+                    // Skips a user and a password, which may be called SETNAME.
                     word if is(word, "AUTH") => drop(options.nth(1)),
                     _ => {}
                 }

@@ -3,8 +3,8 @@
 /// The longest decimal text of an `i64`, sign included.
 pub(crate) const MAX_DIGITS: usize = 20;
 
-/// Reads a decimal integer exactly as Redis does: an optional minus, no plus, no leading zero, no
-/// blank; `-0` is refused. Returns `None` for any other text, and if the number does not fit.
+/// Reads a decimal integer exactly as Redis does: an optional minus, no plus, no leading zero, no blank, no
+/// `-0`. Returns `None` for any other text, and if the number does not fit.
 pub(crate) fn integer(text: &[u8]) -> Option<i64> {
     let (negative, digits) = match text {
         [b'-', rest @ ..] => (true, rest),
@@ -20,7 +20,7 @@ pub(crate) fn integer(text: &[u8]) -> Option<i64> {
         if !digit.is_ascii_digit() {
             return None;
         }
-        // The value is built up below zero, where there is room for `i64::MIN`.
+        // The value is built below zero, where there is room for `i64::MIN`.
         value = value.checked_mul(10)?.checked_sub(i64::from(digit - b'0'))?;
     }
     if negative { Some(value) } else { value.checked_neg() }

@@ -1,29 +1,26 @@
 //! Finds where a reply ends: an incremental span scanner for RESP2 and RESP3.
 //!
-//! [`ReplyScanner::next`] is given the bytes as they arrive, keeps none of them, and reports each
-//! top-level frame once its last byte has arrived. Nesting needs no stack: one count of the
-//! elements still to come is enough, so that no depth can hurt. A push inside an aggregate (Redis
-//! 7.0 does that in EXEC) does not count as one of its elements.
+//! [`ReplyScanner::next`] gets the bytes as they arrive, keeps at most the beginning of a frame, and reports
+//! each top-level frame once its last byte has arrived. Nesting needs no stack: a count of the elements still
+//! to come is enough, so that no depth can hurt. A push inside an aggregate (Redis 7.0 does that in EXEC) does
+//! not count as one of its elements.
 
-/// Bytes of a frame's beginning kept for [`Frame::head`] when the frame arrives in pieces. Enough
-/// for `*4\r
-/// $12\r
-/// punsubscribe\r
-/// `, for `-ERR unknown command` and for MONITOR's time stamp.
+/// How many bytes of a frame's beginning are kept for [`Frame::head`] when the frame arrives in pieces. Enough
+/// for `*4\r\n$12\r\npunsubscribe\r\n`, for `-ERR unknown command` and for MONITOR's time stamp.
 const HEAD: usize = 32;
 
-/// Beginnings of the errors of a Redis that takes no writes, as it is a replica: for a command, and
-/// for a transaction that has one.
+/// The beginnings of the errors by which a Redis refuses writes because it is a replica: for a write, and for
+/// a transaction with one.
 const REFUSED_WRITE: [&[u8]; 2] =
     [b"-READONLY ", b"-EXECABORT Transaction discarded because of: READONLY "];
 
-/// Beginnings of the errors by which a node of a cluster leads a client to another.
+/// The beginnings of the errors by which a node of a cluster redirects a client to another.
 const REDIRECTIONS: [&[u8]; 2] = [b"-MOVED ", b"-ASK "];
 
-/// Reply to a GET of a missing key.
+/// The reply to a GET of a missing key.
 const NULL_BULK: &[u8] = b"$-1\r\n";
 
-/// A top-level frame that has arrived whole.
+/// A whole top-level frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frame<'a> {
     /// The frame's first bytes, with the first element's text or a line's beginning.
@@ -43,8 +40,7 @@ impl Frame<'_> {
         self.kind() == b'>'
     }
 
-    /// Returns the text of an aggregate's first element, if that is a bulk string short enough for
-    /// the head.
+    /// Returns the text of an aggregate's first element, if that is a bulk string that fits into the head.
     pub fn first_element(&self) -> Option<&[u8]> {
         let mut lines = self.head.split(|b| *b == b'\n');
         let (_, length) = (lines.next()?, lines.next()?);
@@ -60,7 +56,7 @@ impl Frame<'_> {
 pub enum NextReply<'a> {
     /// A frame ends just before the position.
     Frame(Frame<'a>),
-    /// All bytes were seen.
+    /// All bytes were scanned.
     End,
     /// The bytes are not RESP.
     Broken,
@@ -70,7 +66,7 @@ pub enum NextReply<'a> {
 #[derive(Debug, Default)]
 pub struct ReplyScanner {
     phase: ReplyPhase,
-    /// Elements of the current top-level frame still to come; 0 between frames.
+    /// Elements still to come of the current top-level frame; 0 between frames.
     remaining: u64,
     /// Whether the current frame's aggregate has been entered.
     inside: bool,
@@ -79,16 +75,16 @@ pub struct ReplyScanner {
     head: [u8; HEAD],
     /// Bytes of the current frame kept in `head` from earlier calls.
     head_len: usize,
-    /// Bytes of the current frame in earlier calls, if there were any.
+    /// Bytes of the current frame that came in earlier calls.
     begun: usize,
 }
 
-/// What errors are looked at for.
+/// What the scanner looks for in errors.
 #[derive(Debug, Default)]
 struct ErrorNotes {
     /// Whether an error was one of [`REFUSED_WRITE`].
     refused_write: bool,
-    /// Whether [`REDIRECTIONS`] are for [`ReplyScanner::next`].
+    /// Whether [`ReplyScanner::skip_flat`] leaves [`REDIRECTIONS`] to [`ReplyScanner::next`].
     stop_at_redirections: bool,
 }
 
@@ -108,17 +104,17 @@ enum ReplyPhase {
 }
 
 impl ReplyScanner {
-    /// Whether the last byte seen was the last of a frame.
+    /// Whether the last byte scanned was the last of a frame.
     pub fn between_frames(&self) -> bool {
         self.remaining == 0
     }
 
-    /// Returns how many bytes were seen of a frame of which more are to come; 0 between frames.
+    /// Returns how many bytes of an incomplete frame were scanned; 0 between frames.
     pub fn begun(&self) -> usize {
         if self.between_frames() { 0 } else { self.begun }
     }
 
-    /// Returns once whether an error has told that the Redis takes no writes, as it is a replica.
+    /// Whether an error since the last call said that the Redis refuses writes because it is a replica.
     #[inline]
     pub fn take_refused_write(&mut self) -> bool {
         std::mem::take(&mut self.errors.refused_write)
@@ -129,13 +125,13 @@ impl ReplyScanner {
         self.errors.stop_at_redirections = true;
     }
 
-    /// Makes the elements of the aggregate whose head was just seen frames of their own.
+    /// Has the elements of the aggregate whose head was just scanned count as frames.
     pub fn enter(&mut self) {
         self.remaining = 0;
     }
 
-    /// Moves over at most `most` frames of the common, flat kinds that are whole in these bytes,
-    /// and counts them. Stops at any other frame, which is for [`ReplyScanner::next`].
+    /// Skips at most `most` frames of the common, flat kinds that are whole in these bytes, and returns their
+    /// number. Stops at any other frame, which is for [`ReplyScanner::next`].
     #[inline]
     pub fn skip_flat(&mut self, buf: &[u8], pos: &mut usize, most: u32) -> u32 {
         let mut count = 0;
@@ -147,7 +143,7 @@ impl ReplyScanner {
         count
     }
 
-    /// Scans from `*pos` and moves it behind the bytes seen.
+    /// Scans from `*pos` and moves it behind the bytes scanned.
     #[inline]
     pub fn next<'a>(&'a mut self, buf: &'a [u8], pos: &mut usize) -> NextReply<'a> {
         let from = *pos;
@@ -167,7 +163,7 @@ impl ReplyScanner {
             let head = &buf[from..(*pos).min(from + HEAD)];
             return NextReply::Frame(Frame { head, last_integer: self.last_integer });
         }
-        // Only the first bytes of a frame find nothing kept.
+        // While nothing is kept, these are the frame's first bytes.
         self.begun = if self.head_len == 0 { 0 } else { self.begun } + (*pos - from);
         let more = (*pos - from).min(HEAD - self.head_len);
         self.head[self.head_len..self.head_len + more].copy_from_slice(&buf[from..from + more]);
@@ -205,7 +201,7 @@ impl ReplyScanner {
                 },
                 ReplyPhase::Error { which, seen } => {
                     self.phase = self.error_byte(buf[*pos], which, seen);
-                    // The text's next byte may end the line, so it is not passed over.
+                    // A byte of the text may end the line, so it is not skipped here.
                     *pos += usize::from(self.phase != ReplyPhase::Text);
                 }
                 ReplyPhase::Number { kind, mut value, mut negative } => {
@@ -246,11 +242,11 @@ impl ReplyScanner {
         true
     }
 
-    /// Compares the next byte of an error. Returns how the error goes on: as a text, with this byte,
-    /// once it is known which error it is.
+    /// Compares the next byte of an error and returns the next phase. That is [`ReplyPhase::Text`], from this
+    /// byte on, once it is known whether the error is one of [`REFUSED_WRITE`].
     #[cold]
     fn error_byte(&mut self, byte: u8, which: u8, seen: u8) -> ReplyPhase {
-        // The two differ in the first byte of their texts.
+        // The two differ in their first byte behind `-`.
         let which = if seen == 1 && byte == REFUSED_WRITE[1][1] { 1 } else { which };
         let wanted = REFUSED_WRITE[usize::from(which)];
         if wanted.get(usize::from(seen)) == Some(&byte) {
@@ -276,15 +272,14 @@ impl ReplyScanner {
                 self.phase = ReplyPhase::Bulk { left: elements.saturating_add(2) };
             }
             b'*' | b'~' | b'>' | b'%' => {
-                // A push inside an aggregate is not one of its elements. A push at the top is
-                // inside of nothing.
+                // A push inside an aggregate is not one of its elements. A push at the top is inside nothing.
                 let nested_push = kind == b'>' && self.inside;
                 let elements = if kind == b'%' { elements.saturating_mul(2) } else { elements };
                 self.phase = ReplyPhase::Type;
                 self.inside = true;
                 self.remaining = self.remaining.saturating_add(elements) - u64::from(!nested_push);
             }
-            // An attribute stands before the element that it describes.
+            // An attribute comes before the element that it describes.
             b'|' => {
                 self.phase = ReplyPhase::Type;
                 self.remaining = self.remaining.saturating_add(elements.saturating_mul(2));
@@ -295,8 +290,8 @@ impl ReplyScanner {
     }
 }
 
-/// Returns the length of the flat frame at the beginning of `buf`, if it is whole and nothing about
-/// it is unusual. Notes in `errors` an error that is one of [`REFUSED_WRITE`].
+/// Returns the length of the flat frame at the beginning of `buf`, if it is whole and of a usual form. Notes in
+/// `errors` an error that is one of [`REFUSED_WRITE`].
 #[inline]
 fn flat_length(buf: &[u8], errors: &mut ErrorNotes) -> Option<usize> {
     match *buf.first()? {
@@ -312,7 +307,7 @@ fn flat_length(buf: &[u8], errors: &mut ErrorNotes) -> Option<usize> {
         }
         b':' => {
             let end = memchr::memchr(b'\n', buf)?;
-            // Any other byte in the number is malformed, even if the frame comes in one piece.
+            // A number with any other byte is malformed, which `next` reports.
             let is_number = |byte: &u8| matches!(byte, b'0'..=b'9' | b'-' | b'\r');
             buf[1..end].iter().all(is_number).then_some(end + 1)
         }

@@ -27,7 +27,7 @@ fn frames(pieces: &[&[u8]]) -> Option<Vec<(usize, Vec<u8>, i64)>> {
     Some(found)
 }
 
-/// Counts frames as a session does when only their number matters.
+/// Counts frames as a session does where only their number matters.
 fn count_with_skipping(one: &[u8], two: &[u8]) -> usize {
     let (mut scanner, mut count) = (ReplyScanner::default(), 0);
     for piece in [one, two] {

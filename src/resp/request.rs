@@ -1,10 +1,9 @@
-//! Finds where a command ends and what it is called: an incremental span scanner.
+//! Finds where a command ends, and its name: an incremental span scanner.
 //!
-//! [`RequestScanner::next`] is given the bytes as they arrive and keeps none of them. A command is
-//! reported as soon as its name is known, before its values have arrived. Until then its few bytes
-//! are *undecided*: the caller keeps them and shows them again with more behind them. From the
-//! first byte that Redis would refuse, everything is [`NextRequest::Broken`]: such bytes are
-//! forwarded, so that Redis words the error.
+//! [`RequestScanner::next`] gets the bytes as they arrive and keeps none of them but a cut length line. It
+//! reports a command as soon as its name is known, before its values have arrived. Until then its few bytes are
+//! *undecided*: the caller keeps them and shows them again with more behind them. From the first byte that Redis
+//! would refuse, everything is [`NextRequest::Broken`]: such bytes are forwarded, so that Redis words the error.
 
 use super::{
     inline,
@@ -13,14 +12,13 @@ use super::{
     repeat::{Beginning, Last, NAME_AT},
 };
 
-/// The longest word that Redis takes, unless told otherwise (`proto-max-bulk-len`), in bytes.
+/// The longest word that Redis takes by default (`proto-max-bulk-len`), in bytes.
 const LONGEST_WORD: u64 = 512 << 20;
-/// The longest line without an end that Redis reads before it gives up
-/// (`PROTO_INLINE_MAX_SIZE`).
+/// The longest unfinished line that Redis reads before it gives up (`PROTO_INLINE_MAX_SIZE`), in bytes.
 pub const INLINE_LIMIT: usize = 64 * 1024;
-/// Longest length line: type, digits, `\r` and the byte behind it, which Redis does not check.
+/// The longest length line: type, digits, `\r` and the byte behind it, which Redis does not check.
 const HEADER_LIMIT: usize = 1 + MAX_DIGITS + 2;
-/// Result of a scan.
+/// The result of a scan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NextRequest {
     /// A command begins.
@@ -32,11 +30,11 @@ pub enum NextRequest {
         /// Position of its first byte.
         at: usize,
     },
-    /// All bytes were seen. The next ones belong to the command reported last, or begin a new one.
+    /// All bytes were scanned. The next ones belong to the command reported last, or begin a new one.
     End,
     /// The bytes from the position on begin a command whose name is not yet known.
     Undecided,
-    /// Redis would not read this: it will answer with a protocol error and close.
+    /// Redis would not read this: it answers with a protocol error and closes.
     Broken,
 }
 
@@ -69,7 +67,7 @@ pub(super) enum Line {
 }
 
 impl RequestScanner {
-    /// Whether the last command reported has been seen to its end.
+    /// Whether the last command reported has been scanned to its end.
     pub fn between_commands(&self) -> bool {
         self.phase == RequestPhase::Start
     }
@@ -81,8 +79,8 @@ impl RequestScanner {
 
     /// Scans from `*pos` and moves it.
     ///
-    /// After `Command`, `*pos` is somewhere behind the command's first byte, where the next call
-    /// goes on. After `Undecided`, `*pos` is where the undecided bytes begin.
+    /// After `Command`, `*pos` is somewhere behind the command's first byte, where the next call continues.
+    /// After `Undecided`, `*pos` is where the undecided bytes begin.
     #[inline]
     pub fn next(&mut self, buf: &[u8], pos: &mut usize) -> NextRequest {
         if self.phase != RequestPhase::Start
@@ -98,10 +96,9 @@ impl RequestScanner {
         self.start(buf, pos)
     }
 
-    /// Skips commands that begin as the one reported last, as long as `also` is true of the bytes
-    /// from their first on. Returns how many; each counts as reported. [`RequestScanner::next`]
-    /// goes on behind them; with `next` alone, scanning a GET takes 298 instructions at depth 16
-    /// instead of 189.
+    /// Skips commands that begin like the one reported last, as long as `also` is true of the bytes from their
+    /// first on. Returns their number; each counts as reported, and [`RequestScanner::next`] continues behind
+    /// them. With `next` alone, scanning a GET takes 298 instructions at depth 16 instead of 189.
     #[inline]
     pub fn skip_alike(
         &mut self,
@@ -127,7 +124,7 @@ impl RequestScanner {
         *pos += NAME_AT;
     }
 
-    /// Skips the rest of the command reported last. Returns `None` once its end was reached.
+    /// Skips the rest of the command reported last. Returns `None` once its end is reached.
     #[inline]
     fn skip(&mut self, buf: &[u8], pos: &mut usize) -> Option<NextRequest> {
         let (mut bytes, mut left) = match self.phase {
@@ -154,7 +151,7 @@ impl RequestScanner {
             }
             match line(rest, b'$') {
                 Line::Number { value: value @ 0.., length } => {
-                    // The line is passed over with the argument, at once.
+                    // The line is skipped together with the argument.
                     bytes = length as u64 + value as u64 + 2;
                     left -= 1;
                 }
@@ -174,7 +171,7 @@ impl RequestScanner {
         stopped
     }
 
-    /// Goes on with a line of which at most `HEADER_LIMIT` bytes came before.
+    /// Continues a line that began in earlier bytes, of at most `HEADER_LIMIT` bytes.
     #[cold]
     fn cut_line(&mut self, buf: &[u8], pos: &mut usize) -> Line {
         while let Some(byte) = buf.get(*pos) {
@@ -192,8 +189,8 @@ impl RequestScanner {
         Line::Incomplete
     }
 
-    /// As [`RequestScanner::next`], for a scanner that has not begun: what is not in a loop calls this,
-    /// so that `next` has one caller, and is part of it.
+    /// Does what [`RequestScanner::next`] does, for a scanner between commands. Callers that do not loop use
+    /// this, so that `next` has one caller and is inlined there.
     pub(crate) fn start(&mut self, buf: &[u8], pos: &mut usize) -> NextRequest {
         self.last.forget();
         let here = &buf[*pos..];
@@ -245,7 +242,7 @@ impl RequestScanner {
                 }
             };
         }
-        // Of one that is too long Redis says so before anything of it has come.
+        // Redis refuses a word beyond `LONGEST_WORD` at its length line, before any of the word has come.
         if length > NAME_LIMIT as u64 && length <= LONGEST_WORD {
             let Some(text) = here.get(at..at + (length as usize).min(LOOKED_AT)) else {
                 return NextRequest::Undecided;
@@ -327,7 +324,8 @@ fn start_inline(here: &[u8], pos: &mut usize) -> NextRequest {
     NextRequest::Command { name, arguments, at }
 }
 
-/// Names an inline command and counts its words, by its first three and how many follow.
+/// Names an inline command by its first three words and the number of those that follow. Returns the number of
+/// all words too.
 fn inline_rule(
     first: Option<&[u8]>,
     second: Option<&[u8]>,
@@ -343,7 +341,7 @@ fn inline_rule(
     (name, words)
 }
 
-/// Names a container command whose second word begins at `at`, as [`container_name`] does. Returns
+/// Names a container command whose second word's length line is at `at`, as [`container_name`] does. Returns
 /// `None` while undecided.
 fn container_rule(container: Container, here: &[u8], at: usize, arguments: usize) -> Option<Name> {
     const LONGEST: usize = 11; // LOCK.ATTACH
@@ -354,8 +352,8 @@ fn container_rule(container: Container, here: &[u8], at: usize, arguments: usize
     let mut words: [Option<&[u8]>; 2] = [None, None];
     for word in words.iter_mut().take(arguments - 1) {
         match line(here.get(at..)?, b'$') {
-            // The beginning is enough: Redis reads the last word up to a NUL, and a subcommand that is
-            // longer is another one.
+            // The beginning is enough: Redis reads the last word up to a NUL, and a longer subcommand is
+            // another one.
             Line::Number { value, length } if value >= 0 => {
                 let (start, size) = (at + length, value.min(LOOKED_AT as i64) as usize);
                 let text = here.get(start..start + size)?;
@@ -366,7 +364,7 @@ fn container_rule(container: Container, here: &[u8], at: usize, arguments: usize
                 at = start + size + 2;
             }
             Line::Incomplete => return None,
-            // The scanner will call these bytes broken.
+            // The scanner will report these bytes as broken.
             Line::Number { .. } | Line::Bad => return Some(Name::Other),
         }
     }

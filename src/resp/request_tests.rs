@@ -13,8 +13,8 @@ use super::{
     *,
 };
 
-/// Commands with the offset of their first byte and their number of words, where
-/// `Broken` began, and whether everything was whole.
+/// Commands with the offset of their first byte and their number of words, where `Broken` began, and whether
+/// everything was whole.
 type Scanned = (Vec<(usize, Name, usize)>, Option<usize>, bool);
 
 /// Plays `pieces` as a session does: undecided bytes are shown again with more behind them.
@@ -68,7 +68,7 @@ fn a_command_that_begins_as_the_one_before_is_known_again() {
         (&[b"PUT"], false),
         (&[b"PUTS"], false),
         (&[b"PUTS"], true),
-        // This name is too long to be remembered, and makes the one before forgotten.
+        // This name is too long to be remembered, and the one before is forgotten.
         (&[b"SUBSCRIBE", b"k"], false),
         (&[b"SUBSCRIBE", b"k"], false),
         (&[b"PUTS"], false),
@@ -82,7 +82,7 @@ fn a_command_that_begins_as_the_one_before_is_known_again() {
         begins.push(bytes.len());
         super::super::encode::command(&mut bytes, words);
     }
-    // With these bytes no command is so near the end that sixteen bytes are missing.
+    // Behind the last command, so that sixteen bytes can be read from the beginning of each.
     bytes.extend_from_slice(b"*2\r\n$3\r\nGET\r\n$1\r\n");
     let (mut scanner, mut pos) = (RequestScanner::default(), 0);
     for ((words, expected), begin) in cases.into_iter().zip(begins) {

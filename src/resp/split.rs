@@ -1,4 +1,4 @@
-//! Splits a command of ours into words.
+//! Splits a short command into words.
 
 use std::borrow::Cow;
 
@@ -9,10 +9,10 @@ use super::{
     request::{Line, line},
 };
 
-/// Words, borrowed from the bytes unless they had to be freed of quotes.
+/// Words, borrowed from the bytes unless they had quotes to remove.
 pub type Words<'a> = SmallVec<[Cow<'a, [u8]>; 7]>;
 
-/// Result of splitting a command of ours.
+/// The result of splitting a command.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Split<'a> {
     /// The command is whole.
@@ -24,12 +24,12 @@ pub enum Split<'a> {
     },
     /// More bytes are needed.
     Incomplete,
-    /// The command has more words or bytes than any of ours.
+    /// The command has more words or bytes than allowed.
     TooLong,
 }
 
-/// Splits the command that begins at `buf[0]`, which the scanner has reported, if it has at most
-/// `max_words` words in at most `max_bytes` bytes.
+/// Splits the command at the beginning of `buf`, which the scanner has reported, if it has at most `max_words`
+/// words and `max_bytes` bytes.
 pub fn split(buf: &[u8], max_words: usize, max_bytes: usize) -> Split<'_> {
     if buf.first() != Some(&b'*') {
         let Some(end) = memchr::memchr(b'\n', buf) else { return Split::Incomplete };

@@ -10,37 +10,37 @@ use super::{
     request::{Line, line},
 };
 
-/// Fewest bytes of a word: `$0`, line end, nothing, line end.
+/// The fewest bytes of a word: `$0`, line end, nothing, line end.
 const SHORTEST: usize = 6;
 
-/// Words of a command, borrowed from its bytes.
+/// The words of a command, borrowed from its bytes.
 pub(crate) type Spans<'b> = SmallVec<[&'b [u8]; 8]>;
 
-/// Walks over the words of a command that is an array, from its first byte.
+/// A walk over the words of a command that is an array, from its first byte.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Walk {
     /// Position of the walk.
     at: usize,
-    /// Words still to come; `None` before the head was read.
+    /// Words still to come; `None` before the head is read.
     left: Option<usize>,
 }
 
-/// How a step of a [`Walk`] ended.
+/// The result of a step of a [`Walk`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum WordStep {
-    /// The next word is here.
+    /// The next word is at this range.
     Word(Range<usize>),
     /// The words have ended; the command takes this many bytes.
     End(usize),
-    /// The command takes at least this many bytes, more than there are.
+    /// More bytes are needed: the command takes at least this many.
     More(usize),
     /// Redis would not read this command.
     Bad,
 }
 
 impl Walk {
-    /// Finds the next word of the command at the beginning of `bytes`, which must begin with the
-    /// bytes shown before.
+    /// Finds the next word of the command at the beginning of `bytes`, which must begin with the bytes of the
+    /// earlier steps.
     pub(crate) fn step(&mut self, bytes: &[u8]) -> WordStep {
         let left = match self.left {
             Some(left) => left,
@@ -78,8 +78,8 @@ impl Walk {
         }
     }
 
-    /// Adds the next words to `spans` until it has `most`. Returns how the walk ended, or `None` if
-    /// it did not end before.
+    /// Adds the next words to `spans` until it has `most`. Returns how the walk ended, or `None` if `spans` has
+    /// `most`.
     pub(crate) fn find<'b>(
         &mut self,
         bytes: &'b [u8],
@@ -95,7 +95,7 @@ impl Walk {
         None
     }
 
-    /// Goes on to the command's end: `End`, `More` or `Bad`.
+    /// Walks on to the command's end: returns `End`, `More` or `Bad`.
     pub(crate) fn finish(&mut self, bytes: &[u8]) -> WordStep {
         loop {
             match self.step(bytes) {
@@ -106,8 +106,8 @@ impl Walk {
     }
 }
 
-/// Whether a command whose name, or the word behind it, has a zero byte may be another command to Redis, one
-/// after which replies are counted otherwise: Redis compares some names up to that byte alone.
+/// Whether Redis may take a command with a zero byte in its first or second word for another one, after which
+/// replies are counted differently: Redis compares some names only up to that byte.
 pub(crate) fn hides_a_name(bytes: &[u8]) -> bool {
     let words = first_words(bytes);
     let Some(first) = words.first() else { return false };
@@ -115,7 +115,7 @@ pub(crate) fn hides_a_name(bytes: &[u8]) -> bool {
     !matches!(name_of(&first[..end]), ParsedName::Name(Name::Other))
 }
 
-/// The first two words of a command, as far as they are here.
+/// The words at the beginning of a command, at least the first two, as far as they have arrived.
 fn first_words(bytes: &[u8]) -> Vec<Vec<u8>> {
     match bytes.first() {
         Some(b'*') => beginnings(bytes),
@@ -124,8 +124,8 @@ fn first_words(bytes: &[u8]) -> Vec<Vec<u8>> {
     }
 }
 
-/// Writes the beginning of a command whose name, or the word behind it, has a zero byte, with `\0` for
-/// each such byte: no Redis has a command of that name, so each says so in its own words.
+/// Encodes the beginning of a command with a zero byte in its first or second word, with `\0` for each such
+/// byte. No Redis has a command of that name, so the data node answers with its own error.
 pub(crate) fn without_zero_bytes(bytes: &[u8]) -> Vec<u8> {
     let words = first_words(bytes);
     let has_zero = |word: &Vec<u8>| word.contains(&0);
@@ -143,7 +143,7 @@ pub(crate) fn without_zero_bytes(bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The first two words of an array, as far as they are here.
+/// The first two words of an array, as far as they have arrived.
 fn beginnings(bytes: &[u8]) -> Vec<Vec<u8>> {
     let (mut words, mut at) = (Vec::new(), 0);
     if let Line::Number { length, .. } = line(bytes, b'*') {
@@ -160,9 +160,8 @@ fn beginnings(bytes: &[u8]) -> Vec<Vec<u8>> {
     words
 }
 
-/// Checks the command at the beginning of `bytes` for what Redis refuses a client that has not
-/// authenticated: more than 10 words, or one of more than 16 KB. Returns the shortest bytes that
-/// are refused for the same reason.
+/// Checks the command at the beginning of `bytes` for what Redis refuses from an unauthenticated client: more
+/// than 10 words, or one of more than 16 KB. Returns the shortest bytes that are refused for the same reason.
 pub(crate) fn too_much_of_a_stranger(bytes: &[u8]) -> Option<&'static [u8]> {
     let Line::Number { value: words, length: mut at } = line(bytes, b'*') else { return None };
     if words > 10 {

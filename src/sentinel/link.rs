@@ -23,7 +23,7 @@ use crate::{
 const LIMIT: Duration = Duration::from_secs(1);
 /// Idle time after which the Sentinel is asked for a sign of life.
 const KEEPALIVE: Duration = Duration::from_secs(3);
-/// The channel on which a Sentinel tells of a new master.
+/// The channel on which a Sentinel publishes a new master.
 const SWITCHES: &[u8] = b"+switch-master";
 /// The longest name of a host, in bytes.
 const LONGEST_HOST: usize = 255;
@@ -54,7 +54,7 @@ impl SentinelLink {
         Ok(link)
     }
 
-    /// Asks for the Sentinel's own id. Returns `None` if it does not tell: before version 6.2, or by an
+    /// Asks for the Sentinel's own id. Returns `None` if the Sentinel does not tell it: before version 6.2, or by an
     /// ACL.
     pub(super) async fn id(&mut self) -> Result<Option<Vec<u8>>, SentinelTrouble> {
         match self.ask(&[b"SENTINEL", b"MYID"]).await? {
@@ -75,7 +75,7 @@ impl SentinelLink {
         if !elected {
             return Ok((self.address(&question, name).await?, asked));
         }
-        // The address was that of the election if that is the same before and after.
+        // The address belongs to the election if that is the same before and after.
         loop {
             let before = self.election(name).await?;
             let address = self.address(&question, name).await?;
@@ -101,7 +101,7 @@ impl SentinelLink {
         }
     }
 
-    /// The election by which the Sentinel's master of this name is the master.
+    /// Asks by which election the Sentinel's master of this name is the master.
     async fn election(&mut self, name: &str) -> Result<u64, SentinelTrouble> {
         match self.ask(&[b"SENTINEL", b"MASTER", name.as_bytes()]).await? {
             SentinelReply::Texts(texts) => Ok(election(&texts).ok_or(reply::Garbled)?),
@@ -145,7 +145,7 @@ impl SentinelLink {
         }
     }
 
-    /// The next reply. Nothing of it is lost if this is dropped before its end.
+    /// Reads the next reply. Dropped before it is ready, it loses no bytes.
     async fn reply(&mut self) -> Result<SentinelReply, SentinelTrouble> {
         loop {
             if let Some((reply, length)) = reply::read(&self.received)? {

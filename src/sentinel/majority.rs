@@ -11,9 +11,8 @@ pub(crate) struct MasterAddress {
     /// Name or address, without brackets.
     pub(crate) host: String,
     pub(crate) port: u16,
-    /// The election that made it the master (the Sentinel's `config-epoch`): another one each time,
-    /// even if a Redis is elected again that has not heard of the master in between. `None`: not asked
-    /// for.
+    /// The election that made it the master (the Sentinel's `config-epoch`). Each election has another number, even
+    /// if it elects a Redis again that has not heard of the master in between. `None`: not asked for.
     pub(crate) election: Option<u64>,
 }
 
@@ -34,8 +33,7 @@ impl fmt::Display for MasterAddress {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NamedMaster {
     pub(crate) address: MasterAddress,
-    /// When the questions were sent, at the earliest: a majority has named this master in answers to
-    /// questions that were sent then or later.
+    /// A majority has named this master in answers to questions that were sent at this time or later.
     pub(crate) asked: Instant,
 }
 
@@ -43,7 +41,7 @@ pub(crate) struct NamedMaster {
 /// with it. `None`: it has not answered yet.
 pub(super) type LastAnswer = Option<Result<(MasterAddress, Instant), SentinelTrouble>>;
 
-/// The number of Sentinels that are a majority of `all`.
+/// Returns the number of Sentinels that are a majority of `all`.
 pub(super) fn majority_of(all: usize) -> usize {
     all / 2 + 1
 }

@@ -1,12 +1,12 @@
 //! Which Redis a deployment's Sentinels name as the master.
 //!
-//! All Sentinels of the configuration are asked every [`POLL`], and at once when one of them tells of
-//! a new master (`+switch-master`). A master counts as named while a majority of *all* of them, those
-//! that do not answer included, names it; [`NamedMaster::asked`] says how fresh that is. Whether the
-//! master agrees is for the caller to ask (ROLE).
+//! The proxy asks each Sentinel of the configuration every [`POLL`], and at once when that Sentinel publishes a new
+//! master (`+switch-master`). A master is named once a majority of *all* Sentinels names it, not only of those that
+//! answer. It stays named until a majority names another; [`NamedMaster::asked`] says how fresh that is. The caller
+//! must ask whether the master agrees (ROLE).
 //!
 //! - `link`: one connection to one Sentinel. `reply`: what comes over it.
-//! - `majority`: whom a majority names.
+//! - `majority`: which master a majority names.
 //! - `trouble`: what can be wrong with a Sentinel.
 
 mod link;
@@ -39,7 +39,7 @@ use crate::{
     sync::Mutex,
 };
 
-/// What a test of all readers reads here.
+/// The entry of a test that calls all readers.
 #[cfg(test)]
 pub(crate) mod seams {
     pub(crate) fn read_reply(bytes: &[u8]) {
@@ -47,11 +47,11 @@ pub(crate) mod seams {
     }
 }
 
-/// How often each Sentinel is asked that tells nothing by itself.
+/// The time between two questions to a Sentinel that publishes nothing by itself.
 const POLL: Duration = Duration::from_secs(2);
-/// Least time between two questions to one Sentinel.
+/// The least time between two questions to one Sentinel.
 const GAP: Duration = Duration::from_millis(50);
-/// Pause after a failure, unless the answer is wanted sooner.
+/// The pause after a failure, unless the answer is wanted sooner.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Gives each metric its help text. Install the recorder first.
@@ -67,23 +67,23 @@ pub(crate) fn describe() {
     );
 }
 
-/// The Sentinels of one master, kept asked until this is dropped.
+/// The Sentinels of one master, asked again and again until this is dropped.
 pub(crate) struct Sentinels {
     known: Arc<KnownAnswers>,
     /// One for each Sentinel.
     _tasks: JoinSet<()>,
 }
 
-/// The own id of a Sentinel, if it tells.
+/// A Sentinel's own id, if it tells it.
 type SentinelId = Option<Vec<u8>>;
 
 /// What the Sentinels have said.
 struct KnownAnswers {
     urls: Vec<RedisUrl>,
-    /// Whether the Sentinels are asked by which election a master is one.
+    /// Whether the Sentinels are also asked which election made the master.
     elected: bool,
     answers: Mutex<Vec<LastAnswer>>,
-    /// The id of each Sentinel, as it told it last.
+    /// The id of each Sentinel at its last answer.
     ids: Mutex<Vec<SentinelId>>,
     /// The last master that a majority has named.
     named: watch::Sender<Option<NamedMaster>>,
@@ -95,9 +95,8 @@ struct KnownAnswers {
 }
 
 impl Sentinels {
-    /// Asks from now on, in the current runtime. Connections go by `connector`. `elected`: the
-    /// Sentinels are also asked by which election the master is one, for which their user needs
-    /// `+sentinel|master`.
+    /// Starts asking, in the current runtime, over connections by `connector`. `elected`: the Sentinels are also
+    /// asked which election made the master, for which their user needs `+sentinel|master`.
     pub(crate) fn start(
         master: &SentinelMaster,
         connector: &Connector,
@@ -135,35 +134,36 @@ impl Sentinels {
         Sentinels { known, _tasks: tasks }
     }
 
-    /// The last master that a majority has named. Returns `None` if there was none yet.
+    /// Returns the last master that a majority has named; `None` if there was none yet.
     pub(crate) fn named(&self) -> Option<NamedMaster> {
         self.known.named.borrow().clone()
     }
 
-    /// Follows [`Sentinels::named`]; changes whenever the address changes, and not when the same
-    /// address is named again.
+    /// Returns a receiver that follows [`Sentinels::named`]. It changes when the address changes, and not when the
+    /// same address is named again.
     pub(crate) fn changes(&self) -> watch::Receiver<Option<NamedMaster>> {
         self.known.named.subscribe()
     }
 
-    /// Has all Sentinels asked now, if they are not being asked.
+    /// Asks each Sentinel now, instead of at the time of its next question. A Sentinel that is being asked, or whose
+    /// last answer or failure is less than [`GAP`] old, is left out.
     pub(crate) fn ask_now(&self) {
         self.known.wanted.notify_waiters();
     }
 
-    /// Why no majority names a master now. Returns `None` if one does.
+    /// Returns why no majority names a master now; `None` if one does.
     pub(crate) fn problem(&self) -> Option<String> {
         no_majority(&self.known.urls, &self.known.answers.lock())
     }
 
-    /// What is wrong with each Sentinel, as far as anything is.
+    /// Returns what is wrong with each Sentinel that has a fault.
     pub(crate) fn troubles(&self) -> Vec<(RedisUrl, SentinelTrouble)> {
         troubles(&self.known.urls, &self.known.answers.lock())
     }
 }
 
-/// Asks each Sentinel once. Returns the master that a majority names or else why there is none, and
-/// what is wrong with each Sentinel.
+/// Asks each Sentinel once. Returns the master that a majority names, or why there is none, and what is wrong with
+/// each Sentinel.
 pub(crate) async fn ask_once(
     master: &SentinelMaster,
     connector: &Connector,
@@ -199,7 +199,7 @@ pub(crate) async fn ask_once(
     (named, troubles(urls, &answers))
 }
 
-/// Counts a Sentinel that is listed twice once: the first speaks for both, whichever answers first.
+/// Counts a Sentinel that is listed twice only once: the first entry speaks for both, whichever answers first.
 fn silence_twins(urls: &[RedisUrl], ids: &[SentinelId], answers: &mut [LastAnswer]) {
     for (index, answer) in answers.iter_mut().enumerate() {
         let Some(id) = &ids[index] else { continue };
@@ -226,7 +226,7 @@ fn troubles(urls: &[RedisUrl], answers: &[LastAnswer]) -> Vec<(RedisUrl, Sentine
         .collect()
 }
 
-/// Words for why no majority names one master, with the answer of each Sentinel.
+/// Returns a text that says why no majority names one master, with the answer of each Sentinel.
 fn no_majority(urls: &[RedisUrl], answers: &[LastAnswer]) -> Option<String> {
     if majority::named(answers).is_some() {
         return None;
@@ -245,8 +245,8 @@ fn no_majority(urls: &[RedisUrl], answers: &[LastAnswer]) -> Option<String> {
 }
 
 impl KnownAnswers {
-    /// Takes in an answer of one Sentinel, with a line in the log if something is wrong with it now
-    /// that was not, or the other way round, or if a majority names another master now.
+    /// Takes in an answer of one Sentinel. Logs each fault that begins or ends, and a new master that a majority
+    /// names.
     fn take(&self, index: usize, answer: Result<(MasterAddress, Instant), SentinelTrouble>) {
         let mut answers = self.answers.lock();
         let before = troubles(&self.urls, &answers);
@@ -289,7 +289,7 @@ impl KnownAnswers {
     }
 }
 
-/// Asks one Sentinel for as long as the others are asked.
+/// Asks one Sentinel until the task is aborted, with a new connection after each failure.
 async fn keep_asking(known: Arc<KnownAnswers>, index: usize, name: String, connector: Connector) {
     loop {
         let Err(trouble) = follow(&known, index, &name, &connector).await;
@@ -302,7 +302,7 @@ async fn keep_asking(known: Arc<KnownAnswers>, index: usize, name: String, conne
     }
 }
 
-/// Asks one Sentinel over one connection, and hears its news over another, until one of them ends.
+/// Asks one Sentinel over one connection, and receives its messages over another, until one of them ends.
 async fn follow(
     known: &KnownAnswers,
     index: usize,

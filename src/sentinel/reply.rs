@@ -1,9 +1,8 @@
-//! Replies of a Sentinel: cut and read within bounds, as they are input from outside.
+//! Replies of a Sentinel, parsed within bounds, as they are input from outside.
 
-/// Most bytes of one reply. The longest that is asked for tells all of a
-/// master.
+/// The most bytes of one reply. The longest that is asked for has all fields of a master.
 pub(super) const LONGEST: usize = 4096;
-/// Most elements of one reply. A Sentinel tells some twenty fields of a master, with their names.
+/// The most elements of one reply. A Sentinel tells some twenty fields of a master, with their names.
 const MOST_ELEMENTS: usize = 128;
 
 /// A reply, or a message of a subscription.
@@ -19,7 +18,7 @@ pub(super) enum SentinelReply {
     Nothing,
 }
 
-/// What came is no reply that a Sentinel sends.
+/// The error for bytes that are no reply of a Sentinel.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Garbled;
 
@@ -27,7 +26,7 @@ pub(super) struct Garbled;
 /// needed.
 ///
 /// # Errors
-/// [`Garbled`] if no bytes behind these could make it a reply, or it is longer than [`LONGEST`].
+/// [`Garbled`] if no further bytes could make it a reply, or it is longer than [`LONGEST`].
 pub(super) fn read(bytes: &[u8]) -> Result<Option<(SentinelReply, usize)>, Garbled> {
     let whole = whole(bytes)?;
     if whole.is_none() && bytes.len() >= LONGEST {
@@ -87,7 +86,7 @@ fn element(bytes: &[u8], at: usize) -> Result<Option<TextAt>, Garbled> {
     }
 }
 
-/// Reads a length; none: null.
+/// Reads a length; `None` for null.
 fn length(text: &[u8]) -> Result<Option<usize>, Garbled> {
     if text == b"-1" {
         return Ok(None);
@@ -99,7 +98,7 @@ fn length(text: &[u8]) -> Result<Option<usize>, Garbled> {
     }
 }
 
-/// The line that begins at `at`, without its end, and where the next begins.
+/// Reads the line that begins at `at`. Returns it without its end, and where the next begins.
 fn line(bytes: &[u8], at: usize) -> Result<Option<(&[u8], usize)>, Garbled> {
     let rest = bytes.get(at..).ok_or(Garbled)?;
     match memchr::memchr(b'\n', rest) {

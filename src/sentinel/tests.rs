@@ -12,7 +12,7 @@ use crate::{
 /// What the simulated Sentinels name: the same master each.
 type Names = watch::Sender<&'static str>;
 
-/// A connection to a Sentinel: a question is answered, and a subscription told of each change.
+/// Serves one connection to a Sentinel: answers each question, and publishes each change to a subscription.
 async fn serve(mut stream: DuplexStream, names: Names) {
     let mut bytes = [0; 512];
     while let Ok(length @ 1..) = stream.read(&mut bytes).await {
@@ -30,7 +30,7 @@ async fn serve(mut stream: DuplexStream, names: Names) {
     }
 }
 
-/// Three Sentinels that name what is in the returned channel.
+/// Starts three Sentinels that name what is in the returned channel.
 fn three() -> (Sentinels, Names) {
     let names = watch::Sender::new("a");
     let served = names.clone();

@@ -20,13 +20,13 @@ labels! {
         Garbage = "garbage",
         /// The Sentinel names another master than the majority.
         Disagrees = "disagrees",
-        /// The Sentinel is listed under another name already.
+        /// The Sentinel is already listed under another name.
         Twice = "twice",
     }
 }
 
 impl SentinelFault {
-    /// What to do about it.
+    /// Returns what to do about it.
     pub(crate) fn advice(self) -> &'static str {
         match self {
             SentinelFault::Unreachable => {
@@ -70,13 +70,13 @@ impl SentinelTrouble {
         SentinelTrouble { fault, what: what.into() }
     }
 
-    /// The trouble with a Sentinel that is `first`, by another name.
+    /// Makes the trouble of a Sentinel that is `first`, by another name.
     pub(super) fn twice(first: &RedisUrl) -> SentinelTrouble {
         let what = format!("it is the Sentinel at {first}, by another name");
         SentinelTrouble::new(SentinelFault::Twice, what)
     }
 
-    /// The trouble with a Sentinel that answers an error.
+    /// Makes the trouble of a Sentinel that answers with an error.
     pub(super) fn of_error(error: &str) -> SentinelTrouble {
         let has = |words: &[&str]| words.iter().any(|word| error.contains(word));
         let fault = if has(&["unknown command"]) {

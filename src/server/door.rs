@@ -31,7 +31,7 @@ use crate::{
     session::{Session, Shared, metrics::CloseReason},
 };
 
-/// How long the end of a client's TLS may take, where there is no data node for it.
+/// How long closing a client's TLS may take if the data node cannot be reached.
 const CLOSING: Duration = Duration::from_secs(1);
 
 /// Lets clients in at one listener.
@@ -40,13 +40,13 @@ pub(super) struct Door {
     pub(super) workers: Arc<Workers>,
     /// Shared by all listeners.
     pub(super) admission: Arc<Admission>,
-    /// Whether strangers may come already; `None`: all clients are on this machine.
+    /// Whether strangers may come yet; `None` if all clients are on this machine.
     pub(super) exposure: Option<Arc<Exposure>>,
-    /// The PROXY header that a balancer must send. `None`: clients connect directly.
+    /// The PROXY header that a balancer must send; `None` if clients connect directly.
     pub(super) header_policy: Option<HeaderPolicy>,
-    /// `None`: plain TCP.
+    /// `None` for plain TCP.
     pub(super) tls: Option<Acceptor>,
-    /// Where this listener's clients are led: of a cluster, the node behind this front.
+    /// The data node for this listener's clients; for a cluster, the node behind this front.
     pub(super) data: Arc<DataNode>,
     /// Shared by all listeners.
     pub(super) metrics: Arc<DoorMetrics>,
@@ -143,7 +143,7 @@ impl Door {
         }
     }
 
-    /// Does everything for an admitted client; `told` is what its balancer said of it.
+    /// Serves an admitted client until its connection ends; `told` is what its balancer said of it.
     async fn serve(&self, client: TcpStream, told: Option<Box<Ends>>) -> CloseReason {
         let config = &self.shared.config.load_full();
         if net::tune(&client, config.tcp_keepalive).is_err() {
@@ -203,7 +203,7 @@ impl Door {
                             Refusal::MaxClients.tell(&client);
                         }
                     }
-                    // Nothing is said, as where Redis is away: libraries connect again then, and many
+                    // Closed without a reply, as where Redis is down: libraries then connect again, while many
                     // programs end at an error reply.
                     mut client => {
                         let _ = timeout(CLOSING, client.shutdown()).await;
@@ -241,7 +241,7 @@ impl Door {
             () = self.shared.drain.cancelled() => return Err(CloseReason::Shutdown),
         };
         accepted.map_err(|error| {
-            // Logged at debug level only: anybody can cause it, at any rate.
+            // Logged at debug level only: any client can cause it, at any rate.
             let peer = peer.map(tracing::field::display);
             debug!(peer, %error, "no TLS with a client");
             CloseReason::TlsHandshake

@@ -1,9 +1,8 @@
 //! Writes this proxy's record on the lock nodes, and reads those of the others.
 //!
-//! A lock node keeps the records of all proxies under one key, each for [`LASTS`]. Each proxy looks
-//! every [`LOOK_EVERY`] whether one has changed. So what a proxy says of itself is known to all others
-//! within that time, and a proxy of which they must know first lets clients in only then
-//! ([`introduce`]). A proxy that ends says so ([`farewell`]).
+//! A lock node keeps the records of all proxies under one key, each for [`LASTS`]. Each proxy looks every
+//! [`LOOK_EVERY`] whether one has changed, so all others know a new record within that time. A proxy that they must
+//! know first lets clients in only then ([`introduce`]). A proxy that ends says so ([`farewell`]).
 
 use std::{
     sync::{Arc, Weak, atomic::Ordering},
@@ -36,36 +35,36 @@ use crate::{
 
 /// How often a record is written.
 const WRITE_EVERY: Duration = Duration::from_secs(10);
-/// How often it is looked whether others have changed.
+/// How often a proxy looks whether other records have changed.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long a record lasts: three writings may fail.
 const LASTS: Duration = Duration::from_secs(35);
-/// How long one server may take.
+/// How long one server may take to answer.
 const LIMIT: Duration = Duration::from_secs(2);
 /// How long a proxy that starts waits for the records of the others.
 const FIRST_LIMIT: Duration = Duration::from_secs(1);
-/// How long one that ends waits until the lock nodes have taken that in.
+/// How long a proxy that ends waits for the lock nodes to take that in.
 const LAST_LIMIT: Duration = Duration::from_millis(300);
 
 const SCRIPT: &str = include_str!("fleet.lua");
 
-/// The tasks by which a proxy tells of itself and hears of others.
+/// Progress of the tasks that write this proxy's record and read those of others.
 #[derive(Clone)]
 pub(super) struct FleetTelling {
     reached: watch::Receiver<Reached>,
     nodes: usize,
 }
 
-/// How many lock nodes have answered, or could not.
+/// The number of lock nodes that have taken a record, or failed to.
 #[derive(Default)]
 struct Reached {
-    /// What this proxy has told them first.
+    /// For the first record of this proxy.
     first: usize,
-    /// That it has ended.
+    /// For the record that the proxy has ended.
     last: usize,
 }
 
-/// Starts to tell and to look, until the proxy is gone.
+/// Starts writing and reading records, until the proxy is gone.
 pub(super) fn start(shared: &Arc<Shared>, data: Arc<DataNode>) -> FleetTelling {
     let (told, reached) = watch::channel(Reached::default());
     let nodes = shared.engine.serving().len();
@@ -74,8 +73,9 @@ pub(super) fn start(shared: &Arc<Shared>, data: Arc<DataNode>) -> FleetTelling {
     FleetTelling { reached, nodes }
 }
 
-/// Waits until the others are known, and they know this proxy where they must: its locks last longer than
-/// they would wait, or it takes or frees locks on a side on which they do not look.
+/// Waits until the other proxies are known, for [`FIRST_LIMIT`] at most. Then waits until they know this one, if they
+/// must: if its locks last longer than they would wait, or if it takes or frees locks on a side (data node or lock
+/// nodes) where they do not look.
 pub(super) async fn introduce(shared: &Shared, mut telling: FleetTelling) {
     let all = telling.nodes;
     let _ = timeout(FIRST_LIMIT, telling.reached.wait_for(|reached| reached.first >= all)).await;
@@ -85,7 +85,7 @@ pub(super) async fn introduce(shared: &Shared, mut telling: FleetTelling) {
     }
 }
 
-/// Tells the others that this proxy serves nobody any more, so that nobody looks for what it had otherwise.
+/// Tells the other proxies that this one serves no client any more, so that they stop reporting how it differs.
 pub(super) async fn farewell(shared: &Shared, mut telling: FleetTelling) {
     shared.fleet.has_ended.store(true, Ordering::Relaxed);
     shared.fleet.stepped.notify_one();
@@ -93,13 +93,13 @@ pub(super) async fn farewell(shared: &Shared, mut telling: FleetTelling) {
     let _ = timeout(LAST_LIMIT, telling.reached.wait_for(|reached| reached.last >= all)).await;
 }
 
-/// The tasks that look at lock nodes. They are others once the lock nodes are changed.
+/// The tasks that look at the lock nodes, one for each. A change of the lock nodes replaces them.
 struct Lookers {
     all: Vec<(LockNode, AbortOnDrop)>,
     reached: Arc<watch::Sender<Reached>>,
 }
 
-/// A task that ends once nobody wants it any more.
+/// A task that is aborted when this is dropped.
 struct AbortOnDrop(JoinHandle<()>);
 
 impl Drop for AbortOnDrop {
@@ -109,7 +109,7 @@ impl Drop for AbortOnDrop {
 }
 
 impl Lookers {
-    /// Looks at these nodes, and at no others.
+    /// Looks at these nodes and no others.
     fn look_at(
         &mut self,
         nodes: &[LockNode],
@@ -137,13 +137,13 @@ impl Lookers {
     }
 }
 
-/// What this machine is called; empty if it does not tell.
+/// Returns the machine's name, or an empty string if it is not known.
 pub(super) fn machine() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     name.trim().to_owned()
 }
 
-/// What operators are told that this proxy is called: its machine, where it listens, its process.
+/// Returns this proxy's name for operators: its machine, where it listens, its process.
 pub(super) fn name_of(config: &Config) -> String {
     let host = machine();
     let listen: Vec<String> =
@@ -151,7 +151,7 @@ pub(super) fn name_of(config: &Config) -> String {
     format!("{}, {}, pid {}", host, listen.join(" "), std::process::id())
 }
 
-/// What this proxy says of itself now.
+/// Returns this proxy's present record.
 fn record(shared: &Shared) -> ProxyRecord {
     let config = shared.config.load();
     let longest = lock::longest_grant(&config);
@@ -159,21 +159,21 @@ fn record(shared: &Shared) -> ProxyRecord {
     ProxyRecord { has_ended: shared.fleet.has_ended.load(Ordering::Relaxed), ..record }
 }
 
-/// Has all lock nodes told when this proxy has changed, and who the others are.
+/// Keeps this proxy's record up to date for the tasks that write it, one for each present lock node.
 async fn run(shared: Weak<Shared>, data: Arc<DataNode>, mut lookers: Lookers) {
     let mut replication = String::new();
     let mut changes = data.changes();
     let Some(first) = shared.upgrade().map(|shared| record(&shared)) else { return };
     let tell = watch::Sender::new(first);
     loop {
-        // Nobody asks where there is nothing to compare.
+        // The data node is not asked where there is nothing to compare.
         let has_rules =
             |record: &ProxyRecord| !record.guards.is_empty() || !record.adopted.is_empty();
         let is_asked = shared.upgrade().is_some_and(|shared| {
             let has_ended = shared.fleet.has_ended.load(Ordering::Relaxed);
             !has_ended && (has_rules(&tell.borrow()) || shared.fleet.has_others())
         });
-        // A data node that does not answer now is the one that it was.
+        // A data node that does not answer now counts as the one that it was.
         if is_asked && let Ok(Ok(Some(id))) = timeout(FIRST_LIMIT, replication_id(&data)).await {
             replication = id;
         }
@@ -195,13 +195,13 @@ async fn run(shared: Weak<Shared>, data: Arc<DataNode>, mut lookers: Lookers) {
         tokio::select! {
             () = sleep(WRITE_EVERY) => {}
             () = stepped.stepped.notified() => {}
-            // The other proxies know the new data node by its replication id.
+            // Other proxies recognise the new data node by its replication id.
             Ok(()) = changes.changed() => {}
         }
     }
 }
 
-/// Has this proxy go by what is known of the others.
+/// Applies what is known of the others: their longest grant, and the rules that they have bridged.
 fn learn(shared: &Shared) {
     shared.engine.heard_of(shared.fleet.longest());
     if let Some(adoption) = &shared.adoption {
@@ -209,7 +209,7 @@ fn learn(shared: &Shared) {
     }
 }
 
-/// The replication id of the data node, by which proxies know that they have the same one.
+/// Returns the replication id of the data node, by which proxies recognise that they have the same one.
 async fn replication_id(data: &DataNode) -> Result<Option<String>, RedisError> {
     let (_, mut connection) = data.ask_for(redis_client::LARGE).await?;
     let info: String =
@@ -218,14 +218,14 @@ async fn replication_id(data: &DataNode) -> Result<Option<String>, RedisError> {
     Ok(id.map(|id| id.trim_end().chars().take(40).collect()))
 }
 
-/// Writes records on one lock node, and reads those of others.
+/// Writer of this proxy's record on one lock node, and reader of the others'.
 struct Looker {
     shared: Weak<Shared>,
     fleet: Arc<Fleet>,
     node: LockNode,
     way: Connector,
     tls: ClientTls,
-    /// The connection, to the Redis that the node was when a record was last written.
+    /// The connection, and the Redis that was the node when the record was last written.
     connection: Option<(RedisUrl, Connection)>,
     /// The version of the records that were read last.
     version: String,
@@ -260,10 +260,10 @@ impl Looker {
         }
     }
 
-    /// Writes the record.
+    /// Writes this proxy's record.
     async fn write(&mut self, ours: &ProxyRecord) {
         let locating = lock::locate(&self.node, &self.tls, RECORDS);
-        // The engine tells of a node that cannot be found, too.
+        // The engine reports a node that cannot be found.
         let Ok(Ok(there)) = timeout(LIMIT, locating).await else { return };
         self.connection.take_if(|(url, kept)| *url != there.url || kept.is_closed());
         if self.connection.is_none() {
@@ -309,7 +309,7 @@ impl Looker {
     }
 
     fn failed(&mut self, error: &RedisError) {
-        // A node that is away is told of by the engine.
+        // The engine reports a node that is away.
         let is_away = error.is_io_error() || error.is_timeout() || error.is_connection_dropped();
         if is_away || self.is_refused {
             debug!(node = %self.node, %error, "the records of proxies are not known");
@@ -334,7 +334,7 @@ async fn exchange(
     calling.arg(digest).arg(1).arg(RECORDS).arg(id).arg(line).arg(LASTS.as_millis().to_string());
     calling.arg(MOST_RECORDS).arg(MOST_BYTES).arg(version);
     let mut all = redis::pipe();
-    // A node forgets its scripts when it is restarted.
+    // A restarted node has forgotten its scripts.
     if !line.is_empty() {
         all.cmd("SCRIPT").arg("LOAD").arg(SCRIPT).ignore();
     }

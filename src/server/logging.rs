@@ -48,7 +48,8 @@ impl Level {
     }
 }
 
-/// Waits for the last lines to be written, for a second at most. For the end of the process.
+/// Waits for the last lines to be written, at the end of the process: for ten seconds at most, and for a second if
+/// nothing is read.
 pub fn flush() {
     log_writer::flush();
 }
@@ -56,7 +57,7 @@ pub fn flush() {
 /// Starts writing logs of at least `level`, in `format` (`auto`, `human` or `json`).
 ///
 /// # Errors
-/// If LOCKGATE_LOG is no filter, logs are written already, or there can be no thread that writes them.
+/// If LOCKGATE_LOG is no filter, logs are written already, or the thread that writes them cannot be started.
 pub fn start(level: &str, format: &str) -> anyhow::Result<Level> {
     let filter = filter(asked().as_deref(), level)?;
     let (filter, handle) = reload::Layer::new(filter);
@@ -92,8 +93,7 @@ impl Write for LogLines {
     }
 }
 
-/// Takes lines of JSON from tracing, each in one piece. JSON leaves characters as they are that terminals
-/// obey.
+/// Takes lines of JSON from tracing, each in one piece. JSON leaves some characters unescaped on which terminals act.
 struct JsonLines;
 
 impl Write for JsonLines {
@@ -107,7 +107,7 @@ impl Write for JsonLines {
     }
 }
 
-/// Writes the message, or a field, for people. Words of others stand in them.
+/// Writes the message, or a field, for people. Either may hold foreign text.
 fn write_field(writer: &mut Writer<'_>, field: &Field, value: &dyn Debug) -> FmtResult {
     let value = format!("{value:?}");
     let value = plain_line(&value);
@@ -118,16 +118,16 @@ fn write_field(writer: &mut Writer<'_>, field: &Field, value: &dyn Debug) -> Fmt
     }
 }
 
-/// The filter that the environment asks for. An empty variable asks for none: compose files pass
-/// on an unset one like that.
+/// Returns the filter that the environment asks for. An empty variable asks for none: compose files pass on an unset
+/// one like that.
 fn asked() -> Option<String> {
     std::env::var(FILTER_VARIABLE).ok().filter(|asked| !asked.is_empty())
 }
 
-/// Makes sure that the environment asks for levels, if it asks for something.
+/// Checks that the filter of the environment, if there is one, names levels.
 ///
 /// # Errors
-/// If it names what is no level.
+/// If it names something that is no level.
 pub fn check() -> anyhow::Result<()> {
     filter(asked().as_deref(), "info").map(drop)
 }

@@ -1,4 +1,4 @@
-//! Counters of clients' coming and going and of the configuration, and gauges set once a second.
+//! Counters of client connections and of reloads of the configuration, and gauges set once a second.
 
 use std::{
     sync::Arc,
@@ -19,7 +19,7 @@ labels! {
         PerAddress = "per_address",
         /// `max_connect_rate`.
         ConnectRate = "connect_rate",
-        /// No PROXY header came, or not in time, where `proxy_protocol` demands one.
+        /// No PROXY header came, or none in time, where `proxy_protocol` demands one.
         ProxyHeader = "proxy_header",
         /// The client comes from elsewhere, and the data node is not known to ask for a password
         /// (`allow_open`).
@@ -84,7 +84,7 @@ pub(super) fn describe() {
     );
 }
 
-/// Handles of clients' coming and going.
+/// Handles for client connections.
 pub(super) struct DoorMetrics {
     /// Clients connected now.
     pub clients: Gauge,
@@ -142,17 +142,17 @@ pub(super) struct StateMetrics {
     pub quorum: Gauge,
     /// Number of usable lock nodes beyond the quorum.
     pub quorum_slack: Gauge,
-    /// 1 while new LOCKs wait for an operator.
+    /// 1 while an operator has new LOCKs wait.
     pub paused: Gauge,
     /// Leases held now.
     pub leases: Gauge,
-    /// Locks held that adopted commands took.
+    /// Held locks that adopted commands took.
     pub adopted_locks: Gauge,
-    /// Age of the lock held the longest, in seconds.
+    /// Age of the longest-held lock, in seconds.
     pub oldest_hold: Gauge,
-    /// Waiting time of the client that waits the longest, in seconds.
+    /// Waiting time of the longest-waiting client, in seconds.
     pub longest_wait: Gauge,
-    /// How long nothing has been written though lines of the audit trail wait, in seconds.
+    /// How long nothing has been written although lines of the audit trail wait, in seconds.
     pub trail_stalled: Gauge,
 }
 
@@ -175,10 +175,9 @@ impl StateMetrics {
 }
 
 labels! {
-    /// What an operator has done at the admin address; the label `action` of
-    /// `lockgate_admin_actions_total`.
+    /// What an operator asked for at the admin address; the label `action` of `lockgate_admin_actions_total`.
     pub(super) enum AdminAction {
-        /// It was asked whether a token is right. Nothing else was to be done.
+        /// A token was to be checked, and nothing else done.
         Token = "token",
         /// A lock was to be freed.
         Unlock = "unlock",
@@ -190,21 +189,20 @@ labels! {
 }
 
 labels! {
-    /// What became of it; the label `result`.
+    /// The outcome of an action; the label `result`.
     pub(super) enum ActionResult {
-        /// It was done. A lock that nobody held counts too.
+        /// It was done. Freeing a lock that was not held counts too.
         Ok = "ok",
-        /// The request made no sense, or it must not be done now.
+        /// The request made no sense, or is not allowed now.
         Refused = "refused",
-        /// Its sender may not.
+        /// The sender is not allowed to do it.
         Denied = "denied",
         /// The lock nodes, or the data node, did not do their part.
         Failed = "failed",
     }
 }
 
-/// Handles of what operators have done at the admin address, by [`AdminAction`], then
-/// [`ActionResult`].
+/// Handles for actions of operators at the admin address, by [`AdminAction`], then [`ActionResult`].
 pub(super) struct ActionMetrics(Vec<Vec<Counter>>);
 
 impl ActionMetrics {
@@ -223,7 +221,7 @@ impl ActionMetrics {
     }
 }
 
-/// Handles of the readings of the configuration.
+/// Handles for readings of the configuration.
 pub(super) struct ReloadMetrics {
     /// Readings that could be used.
     pub ok: Counter,

@@ -1,22 +1,21 @@
-//! One process: [`run`] is its life, in six steps.
+//! One process: [`run`] is its life, step by step.
 //!
-//! Each accepted connection becomes one task with one [`session::Session`] on one of the
-//! [`workers`]; nothing is shared between sessions but the lock engine and the
-//! counters.
+//! Each accepted connection becomes one task with one [`session::Session`] on one of the [`workers`]. What sessions
+//! share is in [`session::Shared`]: the lock engine, the counters, the rules, the configuration.
 //!
 //! - [`opened`]: everything that a process must have before it runs.
 //! - [`proxy`]: the parts that run before the first client is let in, and the opening of the
 //!   doors.
 //! - [`serving`]: a process with open doors, until its end.
-//! - [`entry`]: whom this process lets in, and how many.
+//! - [`entry`]: which clients this process lets in, and how many.
 //! - [`door`]: a listener's clients, from accept to session.
 //! - [`workers`]: a thread for each core, to which sessions are dealt.
 //! - [`admin`]: the status page, its JSON, `/metrics`, `/healthz`, `/readyz` over HTTP.
 //! - [`upgrade`]: one process takes another's place.
 //! - [`reload`]: reads the configuration again, and takes over what can change.
-//! - [`fleet`]: what this proxy says of itself, told to the others over the lock nodes, and theirs.
+//! - [`fleet`]: writes this proxy's record on the lock nodes, and reads those of the others.
 //! - [`systemd`]: messages to a service manager.
-//! - [`metrics`]: counters of clients' coming and going and of the configuration.
+//! - [`metrics`]: counters of client connections and of reloads of the configuration.
 //! - [`logging`]: tracing's output, human on a terminal and JSON otherwise.
 
 mod admin;
@@ -38,10 +37,10 @@ pub(crate) use entry::exposure::Exposure;
 pub use entry::listeners::Listeners;
 pub(crate) use upgrade::check as check_upgrade_socket;
 
-/// What a test of all readers reads here.
+/// Readers for the test of all readers.
 #[cfg(test)]
 pub(crate) mod seams {
-    /// A line of another process, or what stands behind the `?` of a request.
+    /// Reads a line of another process, or a query string.
     pub(crate) fn read_lines(text: &str) {
         super::upgrade::read_line(text);
         super::admin::read_query(text);
@@ -65,11 +64,11 @@ pub struct Control {
     pub reload: Arc<Notify>,
     /// Notified when a process that takes this one's place is to be started.
     pub upgrade: Arc<Notify>,
-    /// The file that the configuration was read from.
+    /// The configuration file.
     pub file: Option<PathBuf>,
     /// The running log.
     pub log: Option<Level>,
-    /// Sockets that are open already.
+    /// Sockets that are already open.
     pub listeners: Listeners,
     /// Whether to take the place of a running proxy, if there is one.
     pub take_over: bool,
@@ -85,7 +84,7 @@ pub async fn run(config: Config, mut control: Control) -> anyhow::Result<()> {
     let recorder = start_counting()?;
     let (opened, succession) = Opened::open(&config, &mut control).await?;
     let proxy = Proxy::build(config, control, &opened, recorder)?;
-    // Before the running process gives way: nobody is to wait for it.
+    // Comes before the running process gives way: no client is to wait for it.
     let joined = proxy.join_fleet().await;
     let Some(standing) = proxy.take_over(succession).await? else { return Ok(()) };
     let mut serving = proxy.open_doors(opened, joined, standing).await;

@@ -16,7 +16,7 @@ use crate::{
     },
 };
 
-/// How long a cluster may take to tell its nodes.
+/// How long a cluster may take to name its nodes.
 const ASK_LIMIT: Duration = Duration::from_secs(1);
 
 /// Everything that a process must have before anything runs in it. A process that cannot have
@@ -48,7 +48,7 @@ impl Opened {
             control.listeners.add(sockets);
             predecessor
         });
-        // Connections of both processes are led alike.
+        // Both processes lead their clients to the same nodes.
         let fronts = predecessor.as_mut().map(Predecessor::take_fronts).unwrap_or_default();
         let data = DataNode::take_over(config, fronts);
         refuse_ways_past(config, &data).await?;
@@ -70,11 +70,11 @@ impl Opened {
     }
 }
 
-/// Makes sure that guards cannot be evaded by clients whom a cluster's nodes lead past the fronts.
-/// While the nodes are not known they lead nobody: a front tells no address that is not a front's.
+/// Makes sure that a cluster's nodes lead no client past the fronts, where it would evade guards. While the nodes are
+/// not known none is led there: a front tells no address that is not a front's.
 ///
 /// # Errors
-/// If guards are enforced and nodes announce what is no front's.
+/// If guards are enforced and a node announces an address that is no front's.
 async fn refuse_ways_past(config: &Config, data: &DataNode) -> anyhow::Result<()> {
     let leads = config.data.cluster().is_some_and(|cluster| cluster.announce == Announce::Nodes);
     if !leads || !config.guards.enforces() || data.found(ASK_LIMIT).await.is_none() {

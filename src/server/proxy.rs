@@ -63,9 +63,9 @@ pub(super) struct Proxy {
 pub(super) struct Replacement {
     /// Whether this process has taken the place of another.
     is_successor: bool,
-    /// The id of that process, which may have clients still.
+    /// The id of that process, which may still have clients.
     predecessor: Option<i32>,
-    /// The connection on which it tells of them.
+    /// The connection on which that process reports them.
     replacing: Option<Replacing>,
     /// The socket at which a process asks to take over.
     rendezvous: Option<Rendezvous>,
@@ -150,7 +150,7 @@ impl Proxy {
         Ok(Some(Replacement { is_successor, predecessor: pid, replacing, rendezvous }))
     }
 
-    /// Tells the proxies over the same lock nodes of this one, and hears of them.
+    /// Introduces this proxy to the others over the same lock nodes, and learns of them.
     pub(super) async fn join_fleet(&self) -> (Arc<Shared>, FleetTelling) {
         let shared = self.share();
         let telling = fleet::start(&shared, self.data.clone());
@@ -244,7 +244,7 @@ impl Proxy {
         })
     }
 
-    /// The door of one entry of `listen`, by its place there.
+    /// Makes the door of one entry of `listen`, by its place there.
     fn door(
         &self,
         shared: &Arc<Shared>,

@@ -30,12 +30,12 @@ use crate::{
     told::shown,
 };
 
-/// Why lock nodes are not asked yet.
+/// Why the listed lock nodes are not asked yet.
 const AHEAD: &str = "this proxy asks others still, and goes over to those of the file once they have taken their place \
     (lockgate nodes --change, which needs them as locks.next_nodes first: docs/operations.md). Do not restart it with \
     this file before: it would ask the new ones beside proxies that ask the others";
 
-/// Most lines about what is refused once a rule is enforced.
+/// Most log lines about what a rule refuses from now on.
 const MOST_REFUSED: usize = 16;
 
 /// The outcome of reading the configuration again.
@@ -49,11 +49,11 @@ struct Merged {
     left: Vec<(&'static str, &'static str)>,
 }
 
-/// `is_alone`: no process from before an upgrade has clients still. `serving`: the lock nodes that are
-/// asked.
+/// Merges what was read into the running configuration. `is_alone`: no process from before an upgrade still has
+/// clients. `serving`: the lock nodes that are asked.
 fn merge(running: &Config, read: &Config, is_alone: bool, serving: &[LockNode]) -> Merged {
     let has_served = read.locks.nodes == serving;
-    // The nodes that serve are among those of the file, in either place.
+    // The nodes that are asked stay in one of the two lists of the file.
     let is_listed =
         has_served || read.locks.nodes == running.locks.nodes && read.locks.next_nodes == serving;
     let is_fixed = |node: &LockNode| matches!(node, LockNode::Fixed(_));
@@ -88,7 +88,7 @@ fn merge(running: &Config, read: &Config, is_alone: bool, serving: &[LockNode]) 
                 }
                 Err(why) => why,
             },
-            // An upgrade asks at the socket of the file, where nobody listens.
+            // An upgrade would ask at the file's socket, where no process listens.
             "upgrade_socket" => "needs a restart",
             _ if !is_live => "needs a restart or an upgrade",
             // A value that fits the file need not fit the running proxy's fixed values.
@@ -114,7 +114,7 @@ fn merge(running: &Config, read: &Config, is_alone: bool, serving: &[LockNode]) 
 
 /// Reads the configuration again whenever it is told to.
 pub(super) struct Reloader {
-    /// `None`: there is no file, all keys have their defaults.
+    /// `None` if there is no file and all keys have their defaults.
     pub file: Option<PathBuf>,
     pub log: Option<Level>,
     /// Holds the configuration that sessions use.
@@ -124,7 +124,7 @@ pub(super) struct Reloader {
     /// Holds the limits of clients.
     pub admission: Arc<Admission>,
     pub metrics: ReloadMetrics,
-    /// The id of the process whose place this one has taken.
+    /// The id of the process that this one has replaced.
     pub predecessor: Option<i32>,
 }
 
@@ -162,7 +162,7 @@ impl Reloader {
         }
     }
 
-    /// Whether the process whose place this one has taken has ended.
+    /// Whether the process that this one has replaced has ended.
     fn is_alone(&self) -> bool {
         let pid = self.predecessor.and_then(Pid::from_raw);
         pid.is_none_or(|pid| test_kill_process(pid) == Err(Errno::SRCH))
@@ -173,7 +173,7 @@ impl Reloader {
         let running = self.shared.config.load_full();
         let Merged { mut config, mut taken, mut left } =
             merge(&running, read, self.is_alone(), &serving);
-        // The file may run ahead of what this proxy has heard.
+        // The file may list nodes that do not vote yet: this proxy switches to them once they do.
         self.shared.engine.set_listed_nodes(&read.locks.nodes, &read.locks.next_nodes);
         let room = descriptors::make_room(config.maxclients, config.locks.listed());
         self.admission.set_limits(&Config { maxclients: room, ..config.clone() }, Instant::now());
@@ -207,7 +207,7 @@ impl Reloader {
         self.state.runs_with(&config);
         self.shared.config.store(Arc::new(config));
         self.state.has_not_taken(left.clone());
-        // The others hear of it at once.
+        // Has the new record written at once, for the other proxies.
         if !taken.is_empty() {
             self.shared.fleet.stepped.notify_one();
         }
@@ -221,15 +221,15 @@ impl Reloader {
     }
 }
 
-/// Whether the rule on these keys is bridged or enforced from now on.
+/// Whether the rule on these keys has moved up, to bridge or enforce.
 fn has_stepped_up(keys: &str, adoption: &Adoption, before: &Config) -> bool {
     let now = adoption.rules().find(|(rule, _)| rule.keys.as_str() == keys);
     let before = before.adopt.rules.iter().find(|rule| rule.keys.as_str() == keys);
     now.zip(before).is_some_and(|((_, now), before)| now as u8 > before.mode as u8)
 }
 
-/// Tells of rules that are bridged or enforced from now on, and of whose keys much was seen and nothing
-/// that takes a lock: their keys may be no locks, or be taken in a way that is not known.
+/// Warns of rules that are bridged or enforced from now on, and on whose keys commands were seen but none that takes
+/// a lock: the keys may be no locks, or be taken in a way that is not known.
 fn tell_untaken(adoption: &Adoption, before: &Config) {
     let (seen, _) = adoption.seen();
     for (rule, _) in adoption.rules() {
@@ -247,8 +247,8 @@ fn tell_untaken(adoption: &Adoption, before: &Config) {
     }
 }
 
-/// Tells of what was seen on keys whose rule is bridged or enforced from now on, and is refused there. The
-/// step is taken all the same: those programs may have been changed since.
+/// Warns of commands that were seen on keys whose rule is bridged or enforced from now on, and that are refused there.
+/// The step is taken all the same: the programs that sent them may have been changed since.
 fn tell_refused(adoption: &Adoption, before: &Config) {
     let refused = adoption.seen().0.into_iter().filter(|(sighting, ..)| {
         let keys = adoption.pattern(sighting);

@@ -36,7 +36,7 @@ pub(super) struct Serving {
     /// Tasks that only one process at a time must run.
     pub(super) in_charge: JoinSet<()>,
     pub(super) doors: Stoppable,
-    /// Apart from the doors: the pages are served until everything has ended.
+    /// Apart from the doors: if the proxy is told to end, it serves the pages until everything else has ended.
     pub(super) admin: Stoppable,
     /// Sockets that a successor would get, with their configured addresses.
     pub(super) sockets: Vec<(SocketAddr, Arc<TcpListener>)>,
@@ -107,7 +107,7 @@ impl Serving {
         }
     }
 
-    /// What this process has still.
+    /// Returns what this process still has.
     fn left(&self) -> WhatIsLeft {
         let counts = self.shared.engine.counts();
         let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);

@@ -1,8 +1,7 @@
 //! Messages to a service manager (sd_notify), if NOTIFY_SOCKET names one.
 //!
-//! Ready means that clients are accepted. It does not wait for the data node or the lock nodes.
-//! A proxy that starts before them serves as soon as they come, and restarting a proxy for want
-//! of them would not bring them back.
+//! Ready means that clients are accepted. It does not wait for the data node or the lock nodes. A proxy that starts
+//! before them serves as soon as they come, and restarting it for lack of them would not bring them back.
 
 use std::{io, process, sync::Arc, time::Duration};
 
@@ -12,13 +11,13 @@ use tracing::warn;
 
 use crate::server::workers::Workers;
 
-/// Messages to the watchdog in each of its periods: two, as it asks for.
+/// Messages to the watchdog in each of its periods: two, as sd_watchdog_enabled(3) recommends.
 const WATCHDOG_SHARE: u32 = 2;
 
-/// Says that clients are accepted; with `is_another`, by another process than before.
+/// Says that clients are accepted; `is_another` if another process accepted them before.
 pub(super) async fn ready(is_another: bool) {
     tell(move || {
-        // Sent only then: inside a container the number would mean nothing outside.
+        // Sent only in that case: inside a container the number would mean nothing outside.
         let main = is_another.then(|| MainPid(process::id()));
         let states = [Ready, Status("Accepting clients")];
         sd_notify::notify(&main.into_iter().chain(states).collect::<Vec<_>>())

@@ -1,9 +1,9 @@
 //! The threads on which sessions run: as many as cores unless told otherwise, each with a
 //! runtime of its own.
 //!
-//! A session never moves to another thread, and shares nothing with others on the way of a byte.
-//! So a scheduler that lets threads steal tasks gains nothing: it woke them up for one another's
-//! work and cost a seventh of the CPU at pipeline depth 16 (bench/README.md).
+//! A session never moves to another thread, and shares nothing with others on a byte's path. So a scheduler whose
+//! threads steal tasks gains nothing: it woke them for one another's work, and cost a seventh of the CPU at pipeline
+//! depth 16 (bench/README.md).
 
 use std::{
     future::Future,
@@ -63,12 +63,12 @@ impl Workers {
         self.tasks.spawn_on(task, &self.handles[turn]);
     }
 
-    /// Number of tasks that have not ended.
+    /// Returns the number of tasks that have not ended.
     pub(super) fn running(&self) -> usize {
         self.tasks.len()
     }
 
-    /// The runtime of one thread, for the parts that all sessions share.
+    /// Returns the runtime of one thread, for the parts that all sessions share.
     pub(super) fn shared(&self) -> &Handle {
         &self.shared
     }

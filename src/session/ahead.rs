@@ -1,11 +1,10 @@
 //! Reads ahead behind a LOCK that waits in line, so that the client's FIN is seen and the waiter
 //! leaves the line at once.
 //!
-//! With a full receive buffer the kernel tells of no FIN, as it has not arrived. So bytes are read
-//! as long as there is room for them, in this session and in all together. A client that sends more
-//! than its share has its LOCK refused: nobody could tell whether it still lives. If all the room
-//! is taken, the client's bytes stay in the kernel, and its end is looked for from time to time as
-//! far as the kernel knows of it.
+//! Behind a full receive buffer no FIN arrives, so the kernel cannot tell of one. The session therefore reads as long
+//! as there is room, for this client and for all together. A client that sends more than its share has its LOCK
+//! refused, as the proxy could no longer tell whether the client still lives. If all the room is taken, the client's
+//! bytes stay in the kernel, and the session looks from time to time whether the kernel knows of the client's end.
 
 use std::{
     collections::VecDeque,
@@ -20,7 +19,7 @@ const ONE: usize = 8 * 1024 * 1024;
 /// Most bytes read ahead for all clients.
 const ALL: usize = 128 * 1024 * 1024;
 
-/// Answer to a LOCK behind which too much came.
+/// Error for a LOCK behind which the client has sent too much.
 pub(super) const TOO_MUCH: &str = "ERR more than 8 MB were sent behind a LOCK that waits, so that the \
                         client's end could not be noticed; send less before it is answered";
 
@@ -28,8 +27,7 @@ pub(super) const TOO_MUCH: &str = "ERR more than 8 MB were sent behind a LOCK th
 #[derive(Debug, Default)]
 pub(crate) struct Taken(AtomicUsize);
 
-/// Least bytes of a piece that is kept as it was received: many small ones would take more memory
-/// than bytes.
+/// Small pieces are joined up to this many bytes: by themselves, many would take more memory than their bytes.
 const PIECE: usize = 16 * 1024;
 
 /// Bytes that one session has read ahead.
@@ -44,7 +42,7 @@ pub(super) struct Ahead {
 pub(super) enum ReadAhead {
     /// Some bytes.
     Some,
-    /// Some bytes, and now more than one client may send.
+    /// Some bytes, and the session now holds more than one client may send.
     TooMuch,
     /// No bytes for now.
     Nothing,

@@ -1,10 +1,10 @@
-//! LOCKs of a connection that named a token and were refused. Several clients may use one token, so an
-//! UNLOCK or RENEW by it could meet a grant that is not its asker's.
+//! The refused LOCKs of a connection that named a token. Several clients may use one token, so an UNLOCK or RENEW by
+//! that token could meet another client's grant.
 //!
-//! Such a command is about the grant that its asker can have. A refusal bars the grants of the same token
-//! that stood in the way of the LOCK, by their claims, and no grant made since: that is the asker's own,
-//! made over another connection of its pool. What is not remembered any more may have been either, and is
-//! told apart by nobody.
+//! Such a command acts only on a grant that can be its client's own. A refusal excludes the grants of the same token
+//! that stood in the way of the LOCK, by their claims. It excludes no grant made since: that is the client's own,
+//! made over another connection of its pool. Once the details of a refusal are forgotten, nothing tells the two cases
+//! apart.
 
 use std::{
     collections::VecDeque,
@@ -21,9 +21,9 @@ use crate::{
     lock::{Claim, SameToken},
 };
 
-/// Most refusals that a connection remembers with what stood in the way.
+/// Most refusals for which a connection remembers what stood in the way.
 const MOST: usize = 256;
-/// Words of the set of refusals that are remembered by one bit.
+/// Number of 64-bit words of the set that remembers each older refusal by one bit.
 const WORDS: usize = 256;
 
 /// What stood in the way of a LOCK.
@@ -31,15 +31,15 @@ const WORDS: usize = 256;
 pub(super) enum InTheWay {
     /// These grants of the same token.
     Grants(SmallVec<[Claim; 1]>),
-    /// It is not known whether the token had the lock at this time, when the LOCK was refused: too few lock
-    /// nodes have answered, or none was asked.
+    /// The LOCK was refused at this time. Whether the token then had the lock is not known: too few lock nodes have
+    /// answered, or none was asked.
     Unknown(Instant),
-    /// That had to make room.
+    /// The details had to make room for later refusals.
     Forgotten,
 }
 
 impl InTheWay {
-    /// What was refused at `now`.
+    /// Returns what stood in the way of a LOCK that was refused at `now`.
     pub(super) fn of(same_token: SameToken, now: Instant) -> InTheWay {
         match same_token {
             SameToken::Grants(grants) => InTheWay::Grants(grants),
@@ -47,18 +47,18 @@ impl InTheWay {
         }
     }
 
-    /// Grants of other tokens.
+    /// Returns that only grants of other tokens stood in the way.
     pub(super) fn of_others() -> InTheWay {
         InTheWay::Grants(SmallVec::new())
     }
 
-    /// Whether nothing of the token did.
+    /// Whether no grant of the token stood in the way.
     fn is_nothing(&self) -> bool {
         matches!(self, InTheWay::Grants(grants) if grants.is_empty())
     }
 
-    /// Whether the grant with this claim did. `granted_at`: when it was made, if that is known. `None`:
-    /// that cannot be told.
+    /// Whether the grant with this claim stood in the way; `None` if that cannot be told. `granted_at`: when it was
+    /// made, if that is known.
     pub(super) fn has(&self, claim: Claim, granted_at: Option<Instant>) -> Option<bool> {
         match self {
             _ if planted::has(PlantedFault::AnyGrant) => Some(true),
@@ -78,14 +78,14 @@ pub(super) struct Attempt {
     pub(super) in_the_way: InTheWay,
 }
 
-/// The last LOCK of a connection, and those that named a token and were refused.
+/// The last LOCK of a connection, and its refused LOCKs that named a token.
 #[derive(Debug, Default)]
 pub(super) struct Attempts {
     /// The LOCK under way, or the last one if it was refused.
     last: Option<Attempt>,
     /// The last refusals, the oldest first, each with the hash of its key and token.
     refused: VecDeque<(u64, InTheWay)>,
-    /// Those before.
+    /// The refusals before those.
     forgotten: Option<Box<Bits>>,
 }
 
@@ -100,7 +100,8 @@ impl Attempts {
         }
     }
 
-    /// Takes in that the LOCK under way is granted. Returns the token that it named, if one is under way.
+    /// Notes that the LOCK under way is granted. Returns the token that it named; the outer `None` if no LOCK is
+    /// under way.
     pub(super) fn granted(&mut self) -> Option<Option<Token>> {
         self.last.take().map(|attempt| attempt.token)
     }
@@ -115,7 +116,8 @@ impl Attempts {
     pub(super) fn refused(&mut self, key: &Key, token: &Token, in_the_way: InTheWay) {
         let number = number_of(key, token);
         self.remove(number);
-        // Whatever has the lock was seen by a quorum of nodes, so what was noted before has ended.
+        // A grant that has the lock is told by at least one node of any quorum. If none of the token is told, those
+        // noted before have ended. An entry must then say so only where the bits would say `Forgotten`.
         let may_be_forgotten = self.forgotten.as_ref().is_some_and(|bits| bits.may_have(number));
         if in_the_way.is_nothing() && !may_be_forgotten {
             return;
@@ -128,7 +130,7 @@ impl Attempts {
         self.refused.push_back((number, in_the_way));
     }
 
-    /// What stood in the way of the last LOCK of this key and token, if that was refused.
+    /// Returns what stood in the way of the last LOCK of this key and token, if it was refused.
     pub(super) fn in_the_way(&self, key: &Key, token: &Token) -> Option<InTheWay> {
         if self.refused.is_empty() && self.forgotten.is_none() {
             return None;
@@ -166,7 +168,7 @@ fn number_of(key: &Key, token: &Token) -> u64 {
     HASHES.hash_one((key.number(), &**token))
 }
 
-/// A set of numbers that may have some more.
+/// A set of numbers with false positives.
 #[derive(Debug)]
 struct Bits([u64; WORDS]);
 

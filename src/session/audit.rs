@@ -1,8 +1,8 @@
-//! A look at each command whether it is a lock idiom on an adopted key.
+//! Looks at each command for lock idioms on adopted keys.
 //!
-//! Under a rule in mode `audit` nothing is held for that: of a command that comes in pieces the
-//! first bytes are copied as they pass. With a rule in mode `bridge` or `enforce` a command is held
-//! until it is known whether that is about its key.
+//! While all rules are in mode `audit`, nothing is held for that: of a command that comes in pieces, the first bytes
+//! are copied as they pass. Once a rule is in mode `bridge` or `enforce`, or another proxy has bridged one, a command
+//! is held until it is known which rule it is about, if any.
 
 use std::sync::Arc;
 
@@ -22,12 +22,12 @@ use crate::{
 
 use super::{desk::Desk, sights::SeenCommand};
 
-/// What is looked at on one connection.
+/// The look at one connection's commands.
 pub(super) struct Audit {
     adoption: Arc<Adoption>,
     limits: Limits,
     track: Track,
-    /// How the last command begins, if such are not looked at.
+    /// How the last command begins, if commands that begin alike need no look.
     last: Alike,
     /// The beginning of a command of which more is to come.
     begun: Option<Begun>,
@@ -39,11 +39,11 @@ pub(super) enum Adopting {
     Pass,
     /// Kept back until more of it is here.
     More,
-    /// Forwarded once the lock nodes have done the same.
+    /// Forwarded once the lock nodes, asked to do the same, have answered, whatever they answer.
     Beside(Box<AdoptTask>),
     /// Dropped, and this is forwarded in its place.
     Instead(Vec<u8>),
-    /// Kept back until it is known that the data node has let the client in.
+    /// Kept back until it is known whether the data node has let the client in.
     Unidentified,
     /// Forwarded, and then locks are freed.
     Flush(FlushCommand),
@@ -74,14 +74,14 @@ impl Audit {
         }))
     }
 
-    /// How the command seen last begins: those that begin alike need not be shown.
+    /// Returns how the command seen last begins: commands that begin alike need no look.
     #[inline]
     pub(super) fn last(&self) -> Alike {
         self.last
     }
 
-    /// Looks at a command before anything is done with it. `in_transaction`: a transaction about an
-    /// adopted lock is open, which takes some that would be carried out at once elsewhere.
+    /// Judges a command before anything is done with it. `in_transaction`: a transaction about an adopted lock is
+    /// open, which queues some commands that would be carried out at once elsewhere.
     #[inline]
     pub(super) fn judge(
         &mut self,
@@ -117,7 +117,7 @@ impl Audit {
             AdoptLook::Exists(instead) if !in_transaction => return Adopting::Instead(instead),
             AdoptLook::Flush(flush) if !in_transaction => return Adopting::Flush(flush),
             look @ AdoptLook::Found(Found { task: Some(_), .. }) => look,
-            // It is told of once it passes.
+            // The idiom is noted once the command passes.
             AdoptLook::Found(Found { beside: Some(task), .. }) if !in_transaction => {
                 return Adopting::Beside(task);
             }
@@ -130,7 +130,7 @@ impl Audit {
         else {
             return Adopting::Pass;
         };
-        // They count once it is known that the client may.
+        // These count once it is known that the client may send the command.
         (task.seen, task.sighting) = (seen, Some(sighting));
         if let Some(work) = queued.filter(|_| in_transaction) {
             task.work = AdoptWork::Queue(work);
@@ -138,13 +138,13 @@ impl Audit {
         Adopting::Stop(task, length)
     }
 
-    /// Notes that the transaction under way has a command that it does not take.
+    /// Notes that a command does not fit into the transaction under way.
     pub(super) fn spoil(&mut self) {
         self.track.spoil();
     }
 
-    /// Looks at a command that is forwarded, of which more than `bytes` may come, and notes what is
-    /// seen. `is_answered`: its reply is owed.
+    /// Looks at a command that is forwarded, which may go on behind `bytes`, and notes what is seen. `is_answered`:
+    /// its reply is owed.
     #[inline]
     pub(super) fn see(&mut self, name: Name, bytes: &[u8], is_answered: bool, desk: &mut Desk) {
         let part = match name {
@@ -168,7 +168,7 @@ impl Audit {
             Name::Unwatch => TransactionPart::Unwatch,
             _ => return,
         };
-        // A transaction may begin here, in which every command is looked at.
+        // Here a transaction may begin, and in it each command is looked at.
         self.last = Alike::NONE;
         self.look(part, bytes, is_answered, desk);
     }
@@ -209,8 +209,8 @@ impl Audit {
         self.begun.is_some()
     }
 
-    /// Takes in bytes that pass behind those of the command before. Returns whether the reply to that
-    /// is owed.
+    /// Takes in bytes that pass behind the beginning of a command that was looked at. Returns whether the reply to
+    /// that command is owed.
     pub(super) fn see_more(&mut self, bytes: &[u8], desk: &mut Desk) -> bool {
         let Some(mut begun) = self.begun.take() else { return false };
         let room = MAX_LOOK.saturating_sub(begun.bytes.len());

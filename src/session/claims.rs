@@ -34,26 +34,26 @@ pub(super) struct Held {
     /// The data node may have forgotten the fence since: the lock nodes are asked before it is
     /// announced again.
     pub(super) doubted: bool,
-    /// Set for a session lock, which is renewed no more once this is dropped.
+    /// Set for a session lock, which is no longer renewed once this is dropped.
     pub(super) keep: Option<Keep>,
     /// Set by LOCK.ATTACH: the lock was granted elsewhere.
     pub(super) attached: bool,
     /// UNLOCK was sent to the lock nodes: each releases the lock as soon as it can be reached.
     pub(super) giving_back: bool,
-    /// Whether the lock is meant by an UNLOCK or RENEW that names no token.
+    /// Whether an UNLOCK or RENEW without a token means this lock.
     unnamed: Unnamed,
 }
 
-/// Whether a grant is meant by an UNLOCK or RENEW that names no token.
+/// Whether an UNLOCK or RENEW without a token means a grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Unnamed {
-    /// It is: the last LOCK without a token was granted it.
+    /// It does: the grant was made to the last LOCK without a token.
     Own,
-    /// It is: its token was named, and nobody else has asked for the lock over this connection since.
+    /// It does: the token was named, and no other user of this connection has asked for the lock since.
     Lent,
-    /// The last LOCK without a token was refused, and its UNLOCK has not come.
+    /// It does not: the last LOCK without a token was refused, and its UNLOCK has not come.
     Refused,
-    /// Several have asked for the lock over this connection: the token must be named.
+    /// It does not: several users of this connection have asked for the lock, so the token must be named.
     MustName,
 }
 
@@ -66,7 +66,7 @@ pub(super) enum Meant {
     Refused,
     /// None: what the connection had, or was refused, has ended.
     Ended,
-    /// None: it is not known who asks.
+    /// None: it is not known which user of the connection asks.
     MustName,
     /// None: the connection has never asked for the lock.
     Nothing,
@@ -97,14 +97,14 @@ impl Held {
 #[derive(Debug, Default)]
 pub(super) struct Tokens {
     pub(super) held: KeyMap<Held>,
-    /// The LOCK under way, and those that named a token and were refused.
+    /// The LOCK under way, and the refused LOCKs that named a token.
     attempts: Attempts,
-    /// Locks that the connection held once, or was refused without a token: an UNLOCK of them is no
+    /// Locks that the connection once held, or was refused when its LOCK named no token: an UNLOCK of them is no
     /// mistake.
     ended: EndedLocks,
 }
 
-/// The last locks noted, by the numbers of their keys; the oldest goes first.
+/// The last locks noted, by the numbers of their keys; the oldest is dropped first.
 #[derive(Debug, Default)]
 struct EndedLocks {
     /// With each, whether an UNLOCK without a token is still to come.
@@ -128,7 +128,8 @@ impl EndedLocks {
         self.keys.iter().any(|(known, _)| *known == key.number())
     }
 
-    /// Whether an UNLOCK without a token may still come that means no grant made since.
+    /// Whether the UNLOCK without a token that belongs to an ended grant, or to a refused LOCK, may still come. It
+    /// means no grant made since.
     fn is_open(&self, key: &Key) -> bool {
         self.has_forgotten || self.keys.contains(&(key.number(), true))
     }
@@ -151,7 +152,7 @@ impl EndedLocks {
     }
 }
 
-/// Earlier hold of a connection on a lock that it was granted again.
+/// A connection's earlier hold on a lock that it was granted again.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Before {
     was_session_lock: bool,
@@ -161,7 +162,7 @@ pub(super) struct Before {
 /// How long a grant is still valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Left {
-    /// A session lock, valid as long as the connection; without renewal for this long.
+    /// A session lock: valid for as long as the connection lives, and for this long without renewal.
     Kept(Duration),
     /// A lease, valid for this long.
     For(Duration),
@@ -189,7 +190,7 @@ impl Tokens {
         let unnamed = match self.held.get(&key) {
             Some(before) if before.token == held.token => before.unnamed,
             Some(before) if before.unnamed == Unnamed::Lent => Unnamed::Lent,
-            // Its UNLOCK has come.
+            // The UNLOCK of the grant before has come.
             Some(before) if before.giving_back && before.unnamed != Unnamed::Refused => {
                 Unnamed::Lent
             }
@@ -208,8 +209,8 @@ impl Tokens {
         }
     }
 
-    /// Notes that a LOCK begins. It counts as refused for a reason that is not known, until its grant is
-    /// taken in or [`Tokens::stood_in_the_way`] tells.
+    /// Notes that a LOCK begins. Until its grant is taken in or [`Tokens::stood_in_the_way`] is called, it counts as
+    /// refused for an unknown reason.
     pub(super) fn begin_attempt(&mut self, key: Key, token: Option<Token>, now: Instant) {
         self.attempts.begin(key, token, now);
     }
@@ -240,7 +241,7 @@ impl Tokens {
         }
     }
 
-    /// Which grant an UNLOCK or RENEW means that names no token: that of the last LOCK without one.
+    /// Returns the grant that an UNLOCK or RENEW without a token means.
     pub(super) fn meant(&self, key: &Key) -> Meant {
         let Some(held) = self.held.get(key) else {
             return if self.ended.has(key) { Meant::Ended } else { Meant::Nothing };
@@ -253,7 +254,7 @@ impl Tokens {
         }
     }
 
-    /// Notes that an UNLOCK without a token is answered, which meant no grant.
+    /// Notes that an UNLOCK without a token, which meant no grant, is answered.
     pub(super) fn unnamed_answered(&mut self, key: &Key) {
         match self.held.get_mut(key) {
             Some(held) if held.unnamed == Unnamed::Refused => held.unnamed = Unnamed::MustName,
@@ -262,8 +263,9 @@ impl Tokens {
         }
     }
 
-    /// What stood in the way of the last LOCK with this token, which was refused, if an UNLOCK or RENEW
-    /// by the token may so be about another's grant. A connection that has the lock by it knows its own.
+    /// Returns what stood in the way of the last LOCK with this token, if it was refused: an UNLOCK or RENEW by the
+    /// token may then be about another client's grant. `None` if the connection has the lock by this token, and so
+    /// knows its own grant.
     pub(super) fn in_the_way(&self, key: &Key, token: &Token) -> Option<InTheWay> {
         match self.held.get(key) {
             Some(held) if held.token == *token => None,
@@ -272,12 +274,12 @@ impl Tokens {
         }
     }
 
-    /// Forgets that LOCK was refused with this token: what stood in its way has ended.
+    /// Forgets that a LOCK with this token was refused: what stood in its way has ended.
     pub(super) fn refused_no_more(&mut self, key: &Key, token: &Token) {
         self.attempts.forget(key, token);
     }
 
-    /// Notes that a lock library was refused a lock which these grants of its token had.
+    /// Notes that a lock library was refused a lock that these grants of its token had.
     pub(super) fn refused_adopted(&mut self, key: &Key, token: &Token, same_token: SameToken) {
         self.others_asked(key, token);
         if let SameToken::Grants(grants) = same_token {
@@ -285,8 +287,8 @@ impl Tokens {
         }
     }
 
-    /// Notes that the lock was asked for by this token: where the connection has it by another, its token
-    /// must be named from now on, unless a LOCK without one was granted it.
+    /// Notes that the lock was asked for by this token. If the connection has the lock by another token, that token
+    /// must be named from now on, unless the grant was made to a LOCK without one.
     fn others_asked(&mut self, key: &Key, token: &Token) {
         if let Some(held) = self.held.get_mut(key)
             && held.token != *token
@@ -305,8 +307,8 @@ impl Tokens {
         })
     }
 
-    /// The token of a lease that this connection has, as far as it knows: another connection may
-    /// have released it.
+    /// Returns the token of a lease that this connection has, as far as it knows: another connection may have
+    /// released it.
     pub(super) fn lease(&self, key: &Key) -> Option<Token> {
         let held = self.held.get(key).filter(|held| held.keep.is_none())?;
         Some(held.token.clone())
@@ -355,8 +357,8 @@ impl Tokens {
         }
     }
 
-    /// Notes that the data node has forgotten the fence. Until replicas too have it again, each write
-    /// asks anew.
+    /// Notes that the data node has forgotten the fence. Until it has the fence again, and so have the replicas that
+    /// must, each write asks the lock nodes first.
     pub(super) fn forgotten(&mut self, key: &Key, fence: u64) {
         if let Some(held) = self.held.get_mut(key).filter(|held| held.fence == fence) {
             (held.announced, held.doubted) = (false, true);
@@ -398,8 +400,8 @@ impl Tokens {
         }
     }
 
-    /// Takes in that a larger fence than this grant's was seen: another has had the lock since. The
-    /// connection is told of a session lock's end like of any loss.
+    /// Takes in that a larger fence than this grant's was seen: another holder has had the lock since. The connection
+    /// is told of the end of a session lock as of any loss.
     pub(super) fn superseded(&mut self, key: &Key, fence: u64) {
         let Some(held) = self.held.get(key).filter(|held| held.fence == fence) else { return };
         match &held.keep {
@@ -495,7 +497,7 @@ impl Tokens {
         (was_session_lock || until > now).then_some(Before { was_session_lock, until })
     }
 
-    /// Puts back the hold from before a second grant that the client is told failed.
+    /// Restores the hold from before a second grant, of which the client is told that it failed.
     pub(super) fn restore(&mut self, key: &Key, before: Before) {
         if let Some(held) = self.held.get_mut(key) {
             held.until = held.until.max(before.until);
@@ -505,8 +507,8 @@ impl Tokens {
         }
     }
 
-    /// Releases all session locks, as the client has ended or RESET the connection. Those that
-    /// adopted commands took stay: a pool closes connections whose locks are still counted on.
+    /// Releases all session locks, as the client has ended or RESET the connection. Those that adopted commands took
+    /// stay: a pool closes connections while clients still count on the locks.
     pub(super) fn give_back(&mut self) {
         let mut given_back = Vec::new();
         self.held.retain(|_, held| match held.keep.take_if(|keep| !keep.is_adopted()) {
@@ -528,12 +530,11 @@ pub(super) struct Granted {
     pub(super) fence: u64,
     /// The lock was granted elsewhere.
     pub(super) attached: bool,
-    /// The hold of this connection on the lock from before.
+    /// The connection's earlier hold on the lock.
     pub(super) again: Option<Before>,
     /// The client does not count on the lock yet.
     pub(super) is_new: bool,
-    /// How long the client will count on the lock if the reply does not tell it how long the lock
-    /// is valid.
+    /// How long the client counts on the lock if the reply does not tell its validity.
     pub(super) least: Option<Duration>,
 }
 
@@ -544,7 +545,7 @@ impl Granted {
         Granted { key, token, claim, fence, attached, again: None, is_new: false, least: None }
     }
 
-    /// A lock granted to an adopted command, whose client counts on it for `ttl`.
+    /// Makes the record of a lock granted to an adopted command, whose client counts on it for `ttl`.
     pub(super) fn adopted(key: &Key, token: &Token, grant: &Grant, ttl: Duration) -> Granted {
         Granted { least: Some(ttl), ..Granted::here(key, token, grant, None) }
     }
@@ -554,7 +555,7 @@ impl Granted {
         Granted { again, is_new, ..Granted::new(key, token, grant, false) }
     }
 
-    /// A lock of an adopted command that has a new claim, and whose client counts on it for `ttl`.
+    /// Makes the record of an adopted command's lock that has a new claim, and whose client counts on it for `ttl`.
     pub(super) fn converted(key: &Key, token: &Token, grant: &Grant, ttl: Duration) -> Granted {
         Granted { least: Some(ttl), ..Granted::elsewhere(key, token, grant) }
     }
@@ -594,8 +595,8 @@ impl Tokens {
         }
     }
 
-    /// Forgets a lock that the lock nodes said this token does not hold. A session lock is left to
-    /// the watchdog.
+    /// Forgets a lock that this token does not hold, as the lock nodes have said. A session lock is left to the
+    /// watchdog.
     pub(super) fn not_held(&mut self, key: &Key, token: &Token) {
         if self.held.get(key).is_some_and(|held| held.token == *token && held.keep.is_none()) {
             self.held.remove(key);

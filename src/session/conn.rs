@@ -1,5 +1,5 @@
-//! The upstream connection as the data node sees it: learned from its replies, and from what was
-//! sent if no reply tells.
+//! The state of the upstream connection on the data node: learned from its replies, and from what was sent where no
+//! reply tells.
 
 use std::time::Duration;
 
@@ -13,19 +13,19 @@ pub(super) struct Conn {
     pub(super) reply_mode: ReplyMode,
     /// ASKING or CLIENT CACHING has set a flag for the next command.
     pub(super) next_only: bool,
-    /// If `next_only`: ASKING has.
+    /// With `next_only`: it was ASKING.
     pub(super) asking: bool,
     /// MULTI was forwarded while replies were off: no reply tells whether it worked.
     pub(super) blind_multi: bool,
     /// WATCH was forwarded while replies were off.
     pub(super) blind_watch: bool,
-    /// AUTH was queued by MULTI: EXEC may make the client another user.
+    /// AUTH or HELLO was forwarded: if MULTI has queued it, EXEC may make the client another user.
     pub(super) auth_queued: bool,
-    /// The selected database. `None` after a SELECT, until CLIENT INFO was asked.
+    /// The selected database. `None` after SELECT or RESET, until CLIENT INFO has told it.
     pub(super) database: Option<u64>,
     /// The data node's error to a client that it has not let in, for the command that is scanned next.
     pub(super) refusal: Vec<u8>,
-    /// The client has spoken as replicas do.
+    /// The client has sent SYNC, PSYNC or REPLCONF, as replicas do.
     pub(super) is_replica: bool,
     /// The fences that are watched for the client's transaction.
     pub(super) armed: Option<Box<Armed>>,
@@ -97,7 +97,7 @@ pub(super) struct State {
     pub(super) monitor: bool,
     /// After QUIT: the data node carries nothing out any more and closes.
     pub(super) quit: bool,
-    /// A reply came that only a client gets that has authenticated or need not.
+    /// A reply came that Redis gives only to a client that has authenticated or need not.
     pub(super) known: bool,
     pub(super) channels: i64,
     pub(super) patterns: i64,

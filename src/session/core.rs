@@ -50,7 +50,7 @@ use crate::{
     told::shown,
 };
 
-/// Bytes read ahead while a command waits, so that a client's FIN behind them is seen.
+/// Most bytes read ahead while a command waits, so that a client's FIN behind them is seen.
 pub(super) const READ_AHEAD: usize = 64 * 1024;
 /// How long a connection stays open after a QUIT whose replies are off. Once the client has hung
 /// up, each command that waits, such as an UNLOCK behind a blocked command, gets this time too.
@@ -64,25 +64,25 @@ pub(super) struct Core {
     pub(super) tracking: Tracking,
     /// Why the connection ends once it is [`Tracking::Closing`].
     pub(super) closing: CloseReason,
-    /// Finds where the client's commands end.
+    /// The scanner that finds where the client's commands end.
     pub(super) requests: RequestScanner,
-    /// What is looked at of commands on adopted keys; none: there are no such keys.
+    /// The look at commands on adopted keys. `None`: there are no adopt rules.
     pub(super) audit: Option<Box<Audit>>,
     /// Bytes read from the client so far.
     pub(super) read: u64,
     /// The client sends no more.
     pub(super) client_done: bool,
-    /// Finds where the data node's replies end.
+    /// The scanner that finds where the data node's replies end.
     pub(super) replies: ReplyScanner,
     /// Filter of the reply being received, unless the reply passes unchanged.
     pub(super) filter: Option<Filter>,
     pub(super) to_client: Outbox,
-    /// What is held of all that clients have not read, if that is much.
+    /// This session's share of what is held for clients that do not read, if it holds much.
     unread: Option<Box<UnreadShare>>,
     /// When to close the connection, whatever is still missing.
     linger: Option<tokio::time::Instant>,
-    /// Set when the proxy answers a command itself: the data node hears nothing of the client and
-    /// may close it as idle.
+    /// Set when the proxy answers a command itself: the data node hears nothing from the client and may close it as
+    /// idle.
     pub(super) unheard: bool,
 }
 
@@ -95,7 +95,7 @@ pub(super) enum Turn {
     /// The client: its commands are forwarded.
     #[default]
     Client,
-    /// Nobody: the unsent bytes are to be scanned again.
+    /// Nothing yet: the unsent bytes are to be scanned again.
     Again(First),
     /// A command whose bytes are dropped as they arrive.
     Dropping(Dropping),
@@ -109,7 +109,7 @@ pub(super) enum Turn {
     Answering(Box<Answering>),
 }
 
-/// Stage of the question that the command with the floor asks others.
+/// Stage of the question of the command that has the floor.
 enum Asking {
     /// No question.
     Nothing,
@@ -139,8 +139,8 @@ pub(super) enum Tracking {
     Matched,
     /// Matching was given up: all bytes pass untouched, even LOCK, which the data node refuses.
     Relayed,
-    /// As `Relayed`, but no more client bytes are forwarded: there are guards, and the data node
-    /// refuses what the client has sent.
+    /// As `Relayed`, but no more client bytes are forwarded: there are rules or a front, and the data node refuses
+    /// what the client has sent.
     Muted,
     /// The connection is to be closed, for the reason in [`Core::closing`].
     Closing,
@@ -228,8 +228,7 @@ impl Core {
         }
     }
 
-    /// Returns how many bytes of the reply to the guarded write that has the floor are held, if they
-    /// are.
+    /// Returns how many bytes may be held of the reply that comes next, if the command with the floor has it held.
     pub(super) fn holds(&self) -> Option<usize> {
         let Turn::Job(job) = &self.turn else { return None };
         let guards = self.desk.shared.guards.as_ref();
@@ -250,13 +249,12 @@ impl Core {
         }
     }
 
-    /// Whether nothing but the client's reading lets the command with the floor go on, once no more
-    /// is held for the client.
+    /// Whether, once no more may be held for the client, the command with the floor goes on only if the client reads.
     pub(super) fn waits_for_reader(&self) -> bool {
         matches!(self.turn, Turn::Answering(_)) || self.needs_replies()
     }
 
-    /// Whether more may be held for the client than it has left unread.
+    /// Whether more may be held for the client, besides what it has left unread.
     #[inline]
     pub(super) fn may_hold_more(&mut self) -> bool {
         let (held, most) = (self.to_client.len(), self.desk.config.barrier_buffer);
@@ -286,7 +284,7 @@ impl Core {
             && (self.is_asking() || matches!(self.turn, Turn::Answering(_)))
     }
 
-    /// Whether nothing that was begun is unfinished.
+    /// Whether everything that was begun is finished.
     pub(super) fn is_at_rest(&self) -> bool {
         !self.is_waiting()
             && self.desk.owed.is_empty()
@@ -296,7 +294,7 @@ impl Core {
             && self.desk.to_data.is_empty()
     }
 
-    /// Takes the question that is to be asked of others, if there is one.
+    /// Takes the question that is to be asked now, if there is one.
     pub(super) fn question(&mut self) -> Option<Box<Question>> {
         match std::mem::replace(&mut self.question, Asking::Waits) {
             Asking::Now(question) => Some(question),
@@ -356,8 +354,7 @@ impl Core {
         }
     }
 
-    /// Moves the command that has the floor as far as it goes without help. Returns whether
-    /// anything has changed.
+    /// Moves the command that has the floor as far as it goes by itself. Returns whether anything has changed.
     pub(super) fn go_on(&mut self) -> bool {
         let mut moved = false;
         loop {
@@ -365,8 +362,8 @@ impl Core {
                 Turn::Draining(..) => {
                     self.desk.owed.is_empty() || planted::has(PlantedFault::OutOfPlace)
                 }
-                // Not reading its answers is no reason to let the client wait, which may read once it has
-                // sent all.
+                // A client that does not read its answers is not made to wait for that: it may read only once it has
+                // sent everything.
                 Turn::Answering(_) => self.replies.between_frames() && self.may_hold_more(),
                 Turn::Job(job) => job.gives_way() && self.has_more_behind(job.as_ref()),
                 _ => false,
@@ -506,7 +503,7 @@ impl Core {
         }
     }
 
-    /// Puts the front into an answer that passes a node's redirection on.
+    /// Names the front in an answer that passes a node's redirection on.
     fn with_front(&self, answer: Vec<u8>) -> Vec<u8> {
         match &self.desk.view {
             Some(view) if may_redirect(&answer) => view.redirect(&answer).unwrap_or(answer),
@@ -535,8 +532,8 @@ impl Core {
         }
     }
 
-    /// Gives up matching replies to commands: from here on bytes only pass. With enforced guards
-    /// the connection ends instead.
+    /// Gives up matching replies to commands: from here on bytes only pass. Where commands must be followed, the
+    /// connection ends instead.
     pub(super) fn relay(&mut self) {
         let enforced = self.desk.must_be_followed();
         self.tracking = if enforced { Tracking::Closing } else { Tracking::Relayed };
@@ -597,7 +594,7 @@ impl Core {
         }
     }
 
-    /// As [`Core::take_losses`], of a client that has had a session lock; most have none.
+    /// Does the work of [`Core::take_losses`] for a client that has had a session lock; most have had none.
     #[inline(never)]
     fn look_for_losses(&mut self) -> Result<(), CloseReason> {
         let Some(losses) = &self.desk.losing.losses else { return Ok(()) };
@@ -620,8 +617,8 @@ impl Core {
         let announces = |key: &Key| matches!(&self.turn, Turn::Job(job) if job.announces(key));
         let (mut lost, mut unknown) = (Vec::new(), Vec::new());
         for loss in all {
-            // A lock that this connection itself has replaced or given back is not lost. A LOCK
-            // that is not answered yet will be answered NOTHELD.
+            // A lock that this connection itself has replaced or given back is not lost. A LOCK whose fence is still
+            // being announced will be answered NOTHELD.
             if desk.tokens.lose(&loss) && !announces(&loss.key) {
                 match loss.kind {
                     LossKind::Told => lost.push((loss.key, loss.token)),

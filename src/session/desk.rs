@@ -1,4 +1,4 @@
-//! The parts of a session that a job may use, and the moves that many jobs make.
+//! The parts of a session that a job may use, and the steps that many jobs share.
 
 use std::{net::SocketAddr, sync::Arc, task::Waker, time::Duration};
 
@@ -45,16 +45,16 @@ pub(super) struct Desk {
     pub(super) unsent: Vec<u8>,
     pub(super) to_data: Outbox,
     pub(super) short_way: ShortWay,
-    /// Whether the data node may have forgotten fences.
+    /// The data node's history, which tells whether it may have forgotten fences.
     history: Option<Arc<DataHistory>>,
-    /// How often that history had changed when this was last looked at.
+    /// The number of changes of that history at the last look.
     history_changes: u64,
     /// The client's transaction about an adopted lock.
     pub(super) transaction: Option<Box<LockTransaction>>,
     pub(super) sights: Sights,
     /// How the client is shown a cluster's nodes; none: no reply about them is changed.
     pub(super) view: Option<Arc<FrontView>>,
-    /// Room of a large command that guards look at, from its first bytes until it has gone.
+    /// Room of a large command that guards look at, from its first bytes until it has been sent on.
     pub(super) room: Option<Room>,
     /// Wakes the session's task.
     pub(super) waker: Waker,
@@ -85,7 +85,7 @@ impl Desk {
         }
     }
 
-    /// Notes where the client is.
+    /// Notes the client's address.
     pub(super) fn come_from(&mut self, address: Option<SocketAddr>) {
         self.card = ClientCard::new(address);
     }
@@ -155,9 +155,9 @@ impl Desk {
         Key::new(self.config.locks.prefix.as_bytes(), name)
     }
 
-    /// Takes room for `held` bytes of a large command and of its answer, unless it has as much. Returns
-    /// `false` if other clients' commands take too much. `is_whole`: no more is to come, for which
-    /// the others would have to wait.
+    /// Takes room for `held` bytes of a large command and of its answer, unless it has as much. Returns `false` if
+    /// other clients' commands take too much, or were given this one's room. `is_whole`: no more is to come, so from
+    /// now on its room is given to no other.
     pub(super) fn has_room(&mut self, held: usize, is_whole: bool) -> bool {
         let waker = if is_whole { None } else { Some(&self.waker) };
         match (&mut self.room, &self.shared.guards) {
@@ -175,8 +175,8 @@ impl Desk {
         !planted::has(PlantedFault::Raise) && self.shared.is_guard_lock(key)
     }
 
-    /// Takes in whether the data node may have forgotten the fences that it was told on this
-    /// connection. Returns whether that is news.
+    /// Takes in whether the data node may have forgotten the fences that it was sent on this connection. Returns
+    /// whether that is news.
     #[inline]
     pub(super) fn take_in_history(&mut self) -> bool {
         let Some(history) = &self.history else { return false };
@@ -195,7 +195,7 @@ impl Desk {
         let is_news = self.take_in_history();
         let mut doubts = false;
         for claim in claims {
-            // One that was not announced was announced with the question, if that is no news.
+            // If there is no news, a fence that counted as not announced was announced with the question.
             if is_news || claim.announced && self.tokens.is_doubted(&claim.key) {
                 claim.announced = false;
                 doubts = true;
@@ -226,7 +226,8 @@ impl Desk {
         self.shared.guards.as_ref().is_some_and(|guards| guards.enforces())
             || self.shared.adoption.as_ref().is_some_and(|adoption| adoption.enforces())
             || self.view.as_ref().is_some_and(|view| {
-                // A replica is told no address.
+                // A replication stream names no node, so a replica may be relayed. Only where nodes announce fronts
+                // can this client be one.
                 !(self.conn.is_replica && view.may_lead_replicas())
             })
     }

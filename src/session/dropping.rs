@@ -31,13 +31,13 @@ pub(super) enum Dropping {
     Lost(Refused),
     /// A write that cannot be checked against the guards.
     Unguardable(Arc<Guards>, Why),
-    /// A command on an adopted key that is too long to be one of a lock's.
+    /// A command on an adopted key that is too long to be a lock idiom.
     Adopted(Box<AdoptTask>),
-    /// A command in whose place this is forwarded, which has one plain reply.
+    /// A command in whose place these bytes are forwarded, which have one plain reply.
     Replaced(Vec<u8>),
     /// A command of a client that the data node has not let in, and the data node's error.
     Stranger(Vec<u8>),
-    /// A command that a transaction about an adopted lock does not take, and the error for it.
+    /// A command that does not fit into a transaction about an adopted lock, and the error for it.
     Misfit(&'static str),
 }
 

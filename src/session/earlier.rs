@@ -1,28 +1,28 @@
-//! Processes whose place this one has taken, and that have clients still: they have no pages and no metrics
-//! of their own any more, so this one tells of them.
+//! Processes that this one has replaced and that still have clients. They no longer serve pages or metrics of their
+//! own, so this one shows what they have.
 
 use metrics::{Gauge, describe_gauge, gauge};
 
 use crate::sync::Mutex;
 
-/// One of them.
+/// A process that this one has replaced.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct EarlierProcess {
     pub(crate) pid: i32,
-    /// What it has still; none: it does not tell.
+    /// What it still has. `None`: it has not told.
     pub(crate) left: Option<WhatIsLeft>,
 }
 
-/// What such a process has.
+/// What such a process still has.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub(crate) struct WhatIsLeft {
     pub(crate) connections: u64,
-    /// Locks that it keeps for them, or has granted, as far as it knows.
+    /// Locks that it keeps for its clients, or has granted, as far as it knows.
     pub(crate) held: u64,
     pub(crate) waiters: u64,
 }
 
-/// All of them, with their gauges.
+/// All such processes, with their gauges.
 pub(crate) struct EarlierProcesses {
     all: Mutex<Vec<EarlierProcess>>,
     processes: Gauge,
@@ -47,7 +47,8 @@ pub(super) fn describe() {
 }
 
 impl EarlierProcesses {
-    /// None yet. The recorder must be installed: handles made before it lead nowhere.
+    /// Makes the gauges, without any process yet. The recorder must be installed: handles made before it lead
+    /// nowhere.
     pub(crate) fn new() -> EarlierProcesses {
         EarlierProcesses {
             all: Mutex::default(),
@@ -57,12 +58,12 @@ impl EarlierProcesses {
         }
     }
 
-    /// All of them now, by their ids.
+    /// Returns all processes, in the order of their ids.
     pub(crate) fn all(&self) -> Vec<EarlierProcess> {
         self.all.lock().clone()
     }
 
-    /// Takes in what is known of one.
+    /// Takes in what is known of one process.
     pub(crate) fn told(&self, process: EarlierProcess) {
         let mut all = self.all.lock();
         match all.binary_search_by_key(&process.pid, |known| known.pid) {
@@ -72,7 +73,7 @@ impl EarlierProcesses {
         self.count(&all);
     }
 
-    /// Forgets one that has ended.
+    /// Forgets a process that has ended.
     pub(crate) fn gone(&self, pid: i32) {
         let mut all = self.all.lock();
         all.retain(|process| process.pid != pid);

@@ -16,7 +16,7 @@ pub(super) struct Gather {
     pub(super) guards: Arc<Guards>,
 }
 
-/// Result of more bytes of such a command.
+/// Result of taking in more bytes of such a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Gathered {
     /// More bytes are to come.

@@ -1,5 +1,5 @@
-//! How long the data node lets a client be idle (`timeout` in redis.conf), and so how often a
-//! connection needs a sign of life whose client waits for Lockgate or holds a lock.
+//! How long the data node lets a client be idle (`timeout` in redis.conf), and so how often a connection needs a sign
+//! of life while its client waits for Lockgate or holds a lock.
 //!
 //! Redis never closes a client that is blocked in Redis. A client that waits for a lock, or
 //! computes under one, is idle to Redis all the same.
@@ -19,7 +19,7 @@ use tracing::{info, warn};
 
 use crate::{clock::millis, data::DataNode};
 
-/// How often the data node is asked, as CONFIG SET may change it.
+/// How often the data node is asked, as CONFIG SET may change its `timeout`.
 const ASK_EVERY: Duration = Duration::from_secs(10);
 /// How long the answer may take.
 const ASK_LIMIT: Duration = Duration::from_secs(3);
@@ -62,7 +62,7 @@ fn every(told: IdleAnswer) -> Duration {
 }
 
 impl Idle {
-    /// Returns the time between two signs of life. Returns `None` if the data node closes nobody.
+    /// Returns the time between two signs of life. Returns `None` if the data node closes no idle client.
     pub(crate) fn every(&self) -> Option<Duration> {
         let millis = self.every.load(Ordering::Relaxed);
         (millis > 0).then(|| Duration::from_millis(millis))

@@ -4,11 +4,11 @@
 //! ```text
 //!  WATCH       GET, others' commands   MULTI        DEL, …          QUEUED           EXEC
 //! ─────→ Watching ─────→ Watching ─────────→ Open ────────→ Trying ───────→ Queued ───────→
-//!           │ another WATCH                   │ anything else  │ an error      │ anything else
+//!           │ refused WATCH                   │ anything else  │ an error      │ anything else
 //!           └──→ Spoiled ─ MULTI ─→ Failed ←──┴────────────────┴───────────────┘
 //! ```
 //!
-//! Each step consumes the stage before. UNWATCH, DISCARD, RESET and QUIT end the transaction.
+//! Each step consumes the stage before. UNWATCH before MULTI, DISCARD behind it, RESET and QUIT end the transaction.
 
 use crate::{adopt::task::QueuedWork, config::NoQuorumPolicy, key::Key, lock::Holding};
 
@@ -17,11 +17,11 @@ use crate::{adopt::task::QueuedWork, config::NoQuorumPolicy, key::Key, lock::Hol
 pub(super) enum LockTransaction {
     /// WATCH was answered.
     Watching(WatchedLock),
-    /// As `Watching`, and a WATCH of something else came.
+    /// As `Watching`, but a further WATCH was refused: once MULTI comes, the transaction has failed.
     Spoiled,
     /// MULTI was answered.
     Open(WatchedLock),
-    /// A command came that may fit: the transaction has failed unless that is answered QUEUED.
+    /// A command came that may fit: the transaction has failed unless it is answered QUEUED.
     Trying(WatchedLock),
     /// The one command was answered QUEUED.
     Queued(WatchedLock, QueuedWork),
@@ -34,7 +34,7 @@ pub(super) enum LockTransaction {
 pub(super) struct WatchedLock {
     pub(super) key: Key,
     pub(super) seen: SeenLock,
-    /// What its rule says of too few lock nodes.
+    /// Its rule's policy where too few lock nodes answer.
     pub(super) no_quorum: NoQuorumPolicy,
 }
 
@@ -46,7 +46,7 @@ pub(super) enum SeenLock {
     /// Nobody holds the lock.
     Free,
     HeldBy(Holding),
-    /// One GET was answered this, another that.
+    /// Two GETs were answered differently.
     Changed,
 }
 
@@ -62,12 +62,12 @@ pub(super) enum Unqueued {
 }
 
 impl LockTransaction {
-    /// The stage once WATCH is answered.
+    /// Returns the stage once WATCH is answered.
     pub(super) fn watching(key: Key, no_quorum: NoQuorumPolicy) -> LockTransaction {
         LockTransaction::Watching(WatchedLock { key, seen: SeenLock::Unread, no_quorum })
     }
 
-    /// What the rule of its lock says of too few lock nodes.
+    /// Returns the policy of the lock's rule where too few lock nodes answer.
     pub(super) fn no_quorum(&self) -> NoQuorumPolicy {
         match self {
             LockTransaction::Watching(lock)
@@ -83,7 +83,7 @@ impl LockTransaction {
         !matches!(self, LockTransaction::Watching(_) | LockTransaction::Spoiled)
     }
 
-    /// Takes in what GET of a lock is answered. `holding`: `None` if nobody holds the lock.
+    /// Takes in the answer to a GET of a lock. `holding`: `None` if nobody holds the lock.
     pub(super) fn read(self, key: &Key, holding: Option<&Holding>) -> LockTransaction {
         match self {
             LockTransaction::Watching(lock) if lock.key == *key => {
@@ -102,7 +102,7 @@ impl LockTransaction {
         }
     }
 
-    /// Takes in that a command behind MULTI is being looked at, which may fit.
+    /// Takes in that a command behind MULTI, which may fit, is being looked at.
     pub(super) fn attempt(self) -> LockTransaction {
         match self {
             LockTransaction::Open(lock) => LockTransaction::Trying(lock),
@@ -126,7 +126,7 @@ impl LockTransaction {
         }
         match &lock.seen {
             SeenLock::Unread => Err(Unqueued::Unread),
-            // A LOCK client's lock is its own: nobody else shows its token here.
+            // The lock of a LOCK client is only that client's to end, and a transaction shows no token.
             SeenLock::HeldBy(Holding { claim, .. })
                 if !claim.is_some_and(|claim| claim.is_adopted()) =>
             {
@@ -157,7 +157,7 @@ impl SeenLock {
             (SeenLock::HeldBy(before), Some(now)) => {
                 let same_claim = match (before.claim, now.claim) {
                     (Some(before), Some(now)) => before == now,
-                    // Too few lock nodes name it.
+                    // Too few lock nodes name the claim.
                     _ => true,
                 };
                 before.token == now.token && same_claim

@@ -28,7 +28,7 @@ pub(super) struct Losing {
     news: Option<Box<News>>,
 }
 
-/// Losses that the client is to be told of, or has just been.
+/// Losses that the client is to be told of, or has just been told of.
 #[derive(Debug)]
 struct News {
     lost: Vec<(Key, Token)>,
@@ -45,12 +45,12 @@ enum NewsStage {
     Telling,
     /// The answer is in the client's outbox.
     Written,
-    /// The answer was written. Commands are refused that the client had sent by then: `until` is
-    /// the number of its bytes since the connection began.
+    /// The answer was written. Commands that the client had sent by then are refused: `until` is the number of its
+    /// bytes since the connection began.
     Told { until: u64 },
 }
 
-/// Commands refused in favour of the news, whose bytes are dropped as they arrive.
+/// Commands refused because of a loss, whose bytes are dropped as they arrive.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Refused {
     pub(super) count: usize,
@@ -100,7 +100,7 @@ impl Losing {
         self.news = Some(Box::new(News::new(lost, prefix)));
     }
 
-    /// Whether the client is to be told of a loss, or has just been.
+    /// Whether the client is to be told of a loss, or has just been told.
     #[inline]
     pub(super) fn has_news(&self) -> bool {
         self.news.is_some()
@@ -118,8 +118,8 @@ impl Losing {
             .is_some_and(|news| matches!(news.stage, NewsStage::Written | NewsStage::Told { .. }))
     }
 
-    /// Whether a command is refused whose first byte is at `position` of the client's bytes. After
-    /// `false`, no later command is refused either.
+    /// Whether the command whose first byte is at `position` of the client's bytes is refused. After `false`, no
+    /// later command is refused either.
     #[cold]
     pub(super) fn is_refused_at(&mut self, position: u64) -> bool {
         match self.news.as_ref().map(|news| news.stage) {
@@ -151,8 +151,8 @@ impl Losing {
         })
     }
 
-    /// Notes that an UNLOCK or RENEW of a lost lock is about to be answered 0. A client that
-    /// unlocks has sent nothing behind it in the belief to hold the lock.
+    /// Notes that an UNLOCK or RENEW of a lost lock is about to be answered 0. A client that unlocks has sent nothing
+    /// behind the UNLOCK in the belief that it holds the lock.
     pub(super) fn tells_of(&mut self, key: &Key, unlocks: bool, prefix: usize) {
         let Some(news) = &mut self.news else { return };
         if news.stage != NewsStage::Untold {

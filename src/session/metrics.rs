@@ -1,4 +1,4 @@
-//! Counters of clients' commands, and the words for how things end.
+//! Counters of clients' commands, and the labels for outcomes.
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,17 +24,18 @@ labels! {
         /// The client did not read, while a command of its own waited for replies
         /// (`barrier_buffer`).
         BarrierBuffer = "barrier_buffer",
-        /// The client asked with QUIT while its replies were off.
+        /// The client sent QUIT with its replies off, or bytes upon which Redis closes, and the data node did not
+        /// close within a second.
         Quit = "quit",
         /// The proxy shuts down.
         Shutdown = "shutdown",
-        /// The client said nothing within `first_byte_timeout`.
+        /// The client sent nothing within `first_byte_timeout`.
         FirstByte = "first_byte",
         /// The client's session lock was lost (`locks.on_lost`).
         LockLost = "lock_lost",
         /// The client did not finish its TLS handshake.
         TlsHandshake = "tls_handshake",
-        /// The replies could no longer be followed, so that writes could have passed the guards.
+        /// The replies could no longer be followed, as guards, adopt rules or a cluster's fronts need.
         Unguarded = "unguarded",
         /// Too few lock nodes answered about an adopted lock (`no_quorum`).
         NoQuorum = "no_quorum",
@@ -88,7 +89,7 @@ labels! {
         Elsewhere = "elsewhere",
         /// The client went away before the answer.
         Aborted = "aborted",
-        /// Too many waited.
+        /// Too many clients waited for the lock.
         QueueFull = "queue_full",
         /// The audit trail could not be written.
         Unwritten = "unwritten",
@@ -104,7 +105,7 @@ labels! {
         NotHeld = "not_held",
         /// Too few lock nodes answered.
         NoQuorum = "no_quorum",
-        /// The data node did not take a larger fence, or no grant has the lock.
+        /// The data node did not take a larger fence, or what lies at the lock's key is no token.
         Failed = "failed",
         /// The operator's connection, or the proxy, ended before it was known.
         Aborted = "aborted",
@@ -117,9 +118,9 @@ labels! {
     pub(crate) enum LeftAlone {
         /// It named no token, and the last LOCK without one on its connection was refused.
         Unnamed = "unnamed",
-        /// Its token has the lock by the grant for which its connection was refused a LOCK.
+        /// Its token has the lock by the grant that stood in the way of a LOCK on its connection.
         Refused = "refused",
-        /// That may be so.
+        /// As `Refused`, but not for certain.
         Unsure = "unsure",
     }
 }
@@ -220,9 +221,9 @@ pub(crate) struct Metrics {
     pub unacknowledged_locks: Counter,
     /// Guarded writes that too few replicas had acknowledged.
     pub unacknowledged_writes: Counter,
-    /// Processes from before upgrades that have clients still.
+    /// Processes from before upgrades that still have clients.
     pub earlier: Arc<EarlierProcesses>,
-    /// What the data node has refused, whoever asked.
+    /// What the data node has refused, on any connection.
     pub refusals: Arc<DataRefusals>,
     /// How long commands of ours waited for earlier replies.
     pub barrier_wait_seconds: Histogram,
@@ -338,22 +339,22 @@ impl Metrics {
         self.request_seconds[operation as usize].record(took.as_secs_f64());
     }
 
-    /// How many LOCKs were granted so far.
+    /// Returns how many LOCKs were granted so far.
     pub(crate) fn grants_so_far(&self) -> u64 {
         self.grants_lease.so_far() + self.grants_session.so_far()
     }
 
-    /// How many writes to guarded keys ended so, so far.
+    /// Returns how many writes to guarded keys have had this result so far.
     pub(crate) fn guarded_so_far(&self, result: GuardedWrite) -> u64 {
         self.guarded[result as usize].so_far()
     }
 
-    /// How many locks operators took back, or tried to, so far.
+    /// Returns how many LOCKGATE UNLOCKs have had this result so far.
     pub(crate) fn taken_back_so_far(&self, result: TakenBack) -> u64 {
         self.taken_back[result as usize].so_far()
     }
 
-    /// How many of our commands ended so, so far.
+    /// Returns how many of our commands have had this outcome so far.
     pub(crate) fn requests_so_far(&self, operation: Verb, outcome: Outcome) -> u64 {
         self.requests[operation as usize][outcome as usize].so_far()
     }

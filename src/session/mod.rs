@@ -6,29 +6,27 @@
 //!                        └─ jobs, guarded: the command that has the floor, stage by stage
 //! ```
 //!
-//! - [`pump`]: sockets, timers and questions; the place to see a byte pass. [`question`]: questions
-//!   under way. [`ahead`]: bytes behind a LOCK that waits, read so that the client's end is seen.
-//!   [`pulse`]: signs of life while a client waits for Lockgate or holds a lock. [`unread`]: how much
-//!   is held for a client that does not read. [`parting`]: the end of one that reads nothing.
-//! - [`core`]: a session without its sockets: who has the floor, and what a step leads to.
-//! - [`requests`]: client → data node. [`screen`]: which commands guards are about. [`gather`]:
-//!   large commands, until they are whole. [`dropping`]: commands whose bytes are dropped as they
-//!   arrive. [`audit`]: a look at lock idioms of existing libraries as they pass. [`sights`]:
-//!   what was seen, until the data node has answered; [`settling`] counts it then. [`transact`]: which commands a transaction about
-//!   an adopted lock takes.
+//! - [`pump`]: sockets, timers and questions; the place to see a byte pass. [`question`]: questions under way.
+//!   [`ahead`]: bytes behind a LOCK that waits, read so that the client's end is seen. [`pulse`]: signs of life while
+//!   a client waits for Lockgate or holds a lock. [`unread`]: how much is held for a client that does not read.
+//!   [`parting`]: the end of a client that reads nothing.
+//! - [`core`]: a session without its sockets: what has the floor, and what a step leads to.
+//! - [`requests`]: client → data node. [`screen`]: which commands guards are about. [`gather`]: large commands, until
+//!   they are whole. [`dropping`]: commands whose bytes are dropped as they arrive. [`audit`]: a look at lock idioms
+//!   of existing libraries as they pass. [`sights`]: what was seen, until the data node has answered; [`settling`]
+//!   counts it then. [`transact`]: which commands fit into a transaction about an adopted lock.
 //! - [`replies`]: data node → client. [`filter`]: replies that are changed on their way.
 //! - [`jobs`]: commands that have the floor. [`guarded`]: writes that guards are about.
-//! - [`desk`]: the parts of a session that a job may use: [`conn`], what the data node thinks of
-//!   the connection; [`owed`] and [`notes`], which replies are owed; [`attempts`], the LOCKs refused; [`claims`], the locks held or
-//!   attached to; [`losses`], what the client is told when a session lock is lost;
-//!   [`lock_transaction`], how far a transaction about an adopted lock has come; [`queued_lock`], an
-//!   adopted command in the client's own transaction.
-//! - [`operator`]: what an operator has done, by LOCKGATE or at the admin address.
+//! - [`desk`]: the parts of a session that a job may use: [`conn`], the state of the connection on the data node;
+//!   [`owed`] and [`notes`], which replies are owed; [`attempts`], the LOCKs refused; [`claims`], the locks held or
+//!   attached to; [`losses`], what the client is told when a session lock is lost; [`lock_transaction`], how far a
+//!   transaction about an adopted lock has come; [`queued_lock`], an adopted command in the client's own transaction.
+//! - [`operator`]: what an operator has the proxy do, by LOCKGATE or at the admin address.
 //! - [`shared`]: what all sessions share. [`idle`]: how long the data node lets clients be idle.
-//! - [`earlier`]: processes from before upgrades that have clients still.
+//! - [`earlier`]: processes from before upgrades that still have clients.
 //! - [`naming`]: the name that a client gives itself.
 //! - [`planted`]: faults that tests put in on purpose.
-//! - [`metrics`]: counters of commands, and the words for how things end.
+//! - [`metrics`]: counters of commands, and the labels for outcomes.
 
 mod ahead;
 mod attempts;

@@ -1,6 +1,5 @@
-//! The name that a client gives itself: taken from CLIENT SETNAME and HELLO as they pass, and put on
-//! the client's card once the data node has accepted it. One that EXEC carries out, or whose reply
-//! is off, is not taken.
+//! The name that a client gives itself: taken from CLIENT SETNAME and HELLO as they pass, and put on the client's
+//! card once the data node has accepted it. A name that is given inside MULTI, or with replies off, is not taken.
 
 use super::core::Core;
 use crate::resp::{
@@ -13,8 +12,8 @@ const MOST_WORDS: usize = 16;
 const MOST_BYTES: usize = 4096;
 
 impl Core {
-    /// Looks at a command that may give the client a name and is about to be forwarded. Returns
-    /// `false` if more of it must come before.
+    /// Looks at a command that may give the client a name and is about to be forwarded. Returns `false` if more of it
+    /// must arrive first.
     #[cold]
     pub(super) fn may_pass_name(&mut self, bytes: &[u8]) -> bool {
         if self.desk.conn.reply_mode != ReplyMode::On {

@@ -1,14 +1,13 @@
-//! What an operator has the proxy do, by LOCKGATE or at the admin address: what is the same whoever
-//! asks, and the whole of it for the admin address, which has no connection of a client.
+//! What an operator has the proxy do, by LOCKGATE or at the admin address: what both have in common, and all of it
+//! for the admin address, which has no client's connection to the data node.
 //!
-//! **UNLOCK.** The lock nodes say which grant has the lock, and it is compared with the fence that the
-//! operator has named. If guards need the lock, the data node is told a larger fence then: from there on
-//! it refuses the holder's writes, and so does any replica that may be promoted (`guards.replicas`).
-//! Behind that the grant is released on the lock nodes. So nobody is granted the lock while its last
-//! holder may still write, and a step that fails leaves the lock with its holder, whose writes are refused;
-//! the operator repeats it.
+//! **UNLOCK.** The lock nodes say which grant has the lock, and the proxy compares it with the fence that the
+//! operator has named. If guards need the lock, the data node then learns a larger fence: from there on it refuses
+//! the holder's writes, and so does any replica that may be promoted (`guards.replicas`). Only behind that is the
+//! grant released on the lock nodes. So no client is granted the lock while its last holder may still write. A step
+//! that fails leaves the lock with its holder, whose writes may be refused by then; the operator repeats the command.
 //!
-//! **NODE, PAUSE.** They end with the process: an operator who forgets them is forgiven by a restart.
+//! **NODE, PAUSE.** Both end with the process: a restart makes up for an operator who forgets them.
 
 use std::{
     fmt,
@@ -44,7 +43,7 @@ const LAST_FENCE: u64 = (1 << 53) - 2;
 /// How long a data node may take to learn a fence from the proxy itself.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// Why a lock was not taken back. As a text it is the error that a client is told.
+/// Why a lock was not taken back. Its text is the error that a client is told.
 #[derive(Debug, Error)]
 pub(crate) enum NotTakenBack {
     /// Nobody holds it, or not by that fence.
@@ -54,7 +53,7 @@ pub(crate) enum NotTakenBack {
     BadRequest(BadRequest),
     #[error("NOQUORUM {0}")]
     NoQuorum(NoQuorum),
-    /// Neither can it be said that it is that grant, nor that it is not.
+    /// It cannot be said whether the grant that has the lock is the one meant.
     #[error(
         "NOQUORUM the lock nodes that answer do not tell whether the holder's fence is {meant}: it is \
          one of {least} to {most}"
@@ -71,7 +70,7 @@ pub(crate) enum NotTakenBack {
 }
 
 impl NotTakenBack {
-    /// What the data node answered in place of a fence.
+    /// Makes the error of what the data node answered in place of a fence.
     pub(super) fn fence(error: &str) -> NotTakenBack {
         NotTakenBack::Fence(match error {
             "" => "ERR the data node did not take a larger fence".into(),
@@ -79,7 +78,7 @@ impl NotTakenBack {
         })
     }
 
-    /// As what it is counted; a request that makes no sense is not.
+    /// Returns the metric label. `None` for a malformed request, which is not counted.
     pub(crate) fn result(&self) -> Option<TakenBack> {
         match self {
             NotTakenBack::NotHeld => Some(TakenBack::NotHeld),
@@ -90,8 +89,8 @@ impl NotTakenBack {
     }
 }
 
-/// Whether the grant that was found is the one that is meant: that with this fence, or whichever has
-/// the lock.
+/// Returns the grant that was found, if it is the one meant: that with this fence or, without one, whichever has the
+/// lock.
 ///
 /// # Errors
 /// If it is not, or cannot be taken back.
@@ -113,18 +112,18 @@ pub(super) fn meant(
     }
 }
 
-/// What the data node is told of a larger fence, and what its answer means.
+/// A larger fence that the data node is told, and what its answer means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Outbid {
     /// The fence that the data node is told.
     pub(super) fence: u64,
-    /// Whether that is surely larger than the holder's.
+    /// Whether it is certainly larger than the holder's.
     is_larger: bool,
 }
 
 impl Outbid {
-    /// Larger than the holder's fence. Where no quorum of the lock nodes stores one, it is the time of
-    /// day, from which fences are made.
+    /// Returns a fence larger than the holder's. Where no quorum of the lock nodes stores the holder's, it is the
+    /// time of day, from which fences are made.
     pub(super) fn of(found: &FoundGrant) -> Outbid {
         let (fence, is_larger) = match found.fences {
             Some((_, most)) => (most + 1, true),
@@ -133,42 +132,42 @@ impl Outbid {
         Outbid { fence: fence.min(LAST_FENCE), is_larger }
     }
 
-    /// Takes in the largest fence that the data node has seen. `Some`: it may be the holder's, made by
-    /// a clock that is ahead, or that of a next holder, and so this is to be told once it was asked
-    /// again whether the same grant has the lock: then the next holder's will be larger, as the data
-    /// node has its say in that.
+    /// Takes in the largest fence that the data node has seen. `Some`: that may be the holder's, made by a clock that
+    /// is ahead, or a next holder's. So the data node is to be told this one too, once the lock nodes have confirmed
+    /// that the same grant still has the lock. Then the next holder's fence will be larger still, as it is raised
+    /// beyond what the data node has seen.
     pub(super) fn again(self, seen: u64) -> Option<Outbid> {
         let is_enough = self.is_larger || seen <= self.fence;
         (!is_enough).then(|| Outbid { fence: (seen + 1).min(LAST_FENCE), is_larger: true })
     }
 }
 
-/// The fence that a proxy would propose now.
+/// Returns the fence that a proxy would propose now.
 fn now_as_fence() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_micros()).unwrap_or(LAST_FENCE)
 }
 
-/// One UNLOCK. The log is told before anything is done to the holder, and of the end, whatever that is:
-/// dropped before it, it counts as aborted.
+/// One UNLOCK by an operator. It is logged before anything is done to the holder, and at its end, whatever that is.
+/// Dropped before its end, it counts as aborted.
 pub(crate) struct ForcedUnlock {
     metrics: Arc<Metrics>,
     by: String,
     /// The lock as operators name it.
     lock: String,
-    /// The grant, once the log was told of it.
+    /// The grant, once it was logged.
     begun: Option<FoundGrant>,
     is_over: bool,
 }
 
 impl ForcedUnlock {
-    /// `lock`: as operators name it; `by`: who the operator is.
+    /// Begins an UNLOCK. `lock`: as operators name it; `by`: who the operator is.
     pub(super) fn new(shared: &Shared, lock: &[u8], by: String) -> Box<ForcedUnlock> {
         let (metrics, lock) = (shared.metrics.clone(), shown(lock));
         Box::new(ForcedUnlock { metrics, by, lock, begun: None, is_over: false })
     }
 
-    /// Tells the log that this grant is taken back from here on.
+    /// Logs that this grant is taken back from here on.
     pub(super) fn begins(&mut self, found: &FoundGrant) {
         let (lock, (address, name)) = (&self.lock, found.client());
         warn!(
@@ -178,7 +177,7 @@ impl ForcedUnlock {
         self.begun = Some(found.clone());
     }
 
-    /// Counts the end and tells the log of it, unless the request made no sense.
+    /// Counts and logs the end, unless the request was malformed.
     pub(super) fn ends(mut self, done: Result<(), NotTakenBack>) -> Result<(), NotTakenBack> {
         self.is_over = true;
         let result = done.as_ref().err().map_or(Some(TakenBack::Ok), NotTakenBack::result);
@@ -222,11 +221,11 @@ impl Drop for ForcedUnlock {
     }
 }
 
-/// Has the lock nodes release a grant, and frees a bridged lock's key behind that. Goes on, and is told
-/// of and counted, though nobody waits for it.
+/// Has the lock nodes release a grant, and frees a bridged lock's key behind that. The release goes on, and is logged
+/// and counted, even if its caller has gone.
 ///
 /// # Errors
-/// If the grant did not have the lock any more, or too few answered.
+/// If the grant did not have the lock any more, or too few lock nodes answered.
 pub(super) fn take_back(
     shared: &Arc<Shared>,
     key: Key,
@@ -250,8 +249,8 @@ pub(super) fn take_back(
     async { releasing.await.unwrap_or_else(|_| Err(NotTakenBack::NoQuorum(NoQuorum::default()))) }
 }
 
-/// Takes a lock back by the proxy's own connection to the data node. `name`: as clients name it;
-/// `fence`: of the grant that is meant.
+/// Takes a lock back, over the proxy's own connection to the data node. `name`: as clients name it; `fence`: of the
+/// grant that is meant.
 ///
 /// # Errors
 /// If it was not taken back.
@@ -297,8 +296,8 @@ async fn prepare(
     Ok((key, found))
 }
 
-/// Tells the data node a larger fence: of a cluster, the node that has the fence's slot. Returns the
-/// largest that it has seen, once replicas have acknowledged that if they must (`guards.replicas`).
+/// Tells the data node a larger fence; in a cluster, the node that has the fence's slot. Returns the largest that it
+/// has seen, once replicas have acknowledged that if they must (`guards.replicas`).
 async fn tell(
     shared: &Shared,
     data: &DataNode,
@@ -329,7 +328,7 @@ async fn tell_any(
             let mut connection = redis_client::connect(&tenure.url, data.connector()).await?;
             let seen: u64 = announcing.query_async(&mut connection.redis).await?;
             let Some(replicas) = replicas else { return Ok((seen, Ok(()))) };
-            // WAIT counts who has what this connection has written.
+            // WAIT counts the replicas that have what this connection has written.
             let (count, most_ms) = replicas.wait(None);
             let mut waiting = redis::cmd("WAIT");
             waiting.arg(count).arg(most_ms);
@@ -343,7 +342,7 @@ async fn tell_any(
             Ok::<_, RedisError>((seen, acknowledged))
         };
         match asked.await {
-            // Whoever is the data node now has not heard of it.
+            // The Redis that is the data node now has not heard of the fence.
             Ok(_) if tenure.has_ended() => {
                 return Err(NotTakenBack::fence("ERR the data node has changed meanwhile"));
             }
@@ -387,7 +386,7 @@ pub(super) fn take_in(
     }
 }
 
-/// Makes sure that the grant that was found before has the lock still.
+/// Checks that the grant that was found before still has the lock.
 ///
 /// # Errors
 /// If it has not, or that cannot be told.
@@ -395,7 +394,7 @@ pub(super) fn still(
     said: Result<Option<FoundGrant>, NoQuorum>,
     before: &FoundGrant,
 ) -> Result<(), NotTakenBack> {
-    // A lock of which the nodes store no claim is given another one each time that it is found.
+    // Where the nodes store no claim for the lock, each find gives it another one.
     let is_same = |now: &FoundGrant| {
         now.token == before.token && (now.claim == before.claim || now.fences.is_none())
     };
@@ -405,7 +404,7 @@ pub(super) fn still(
     }
 }
 
-/// What a Redis has answered, as it said it.
+/// Returns what a Redis has answered, in its own words.
 fn words_of(error: &RedisError) -> String {
     match (error.code(), error.detail()) {
         (Some(code), Some(detail)) => format!("{code} {detail}"),
@@ -413,7 +412,7 @@ fn words_of(error: &RedisError) -> String {
     }
 }
 
-/// Has a lock node asked for no new locks, or asked again (`resume`); logs and counts it.
+/// Stops asking a lock node for new locks, or asks it again, as `how` says. Logs and counts it.
 ///
 /// # Errors
 /// The error that the operator is told.
@@ -445,7 +444,7 @@ pub(crate) fn pause_node(
     done.map_err(|why| NodeNotPaused { node, why })
 }
 
-/// What is to become of a lock node.
+/// What an operator wants of a lock node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NodePause {
     /// It is asked for no new locks. `force`: also where too few others vote.
@@ -462,7 +461,7 @@ pub(crate) struct NodeNotPaused {
 }
 
 impl NodeNotPaused {
-    /// The error that is told. `forced`: what the operator asks with that it be paused all the same.
+    /// Returns the error for the operator. `forced`: what an operator adds to force the pause.
     pub(crate) fn told(&self, forced: &str) -> String {
         match self.why {
             NotPaused::Unknown => {
@@ -492,7 +491,7 @@ mod tests {
         let guessed = Outbid::of(&grant("a", Claim::new(), None));
         assert_eq!(guessed.again(guessed.fence), None);
         let second = guessed.again(guessed.fence + 7).unwrap();
-        // Whoever has told the data node more since is beyond the holder too.
+        // A fence that the data node has learned since is beyond the holder's too.
         assert_eq!((second.fence, second.again(second.fence + 9)), (guessed.fence + 8, None));
     }
 

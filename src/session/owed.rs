@@ -23,9 +23,9 @@ const MAX_NAMES: usize = 64;
 /// Replies owed for one or several commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Entry {
-    /// As many plain replies, of which only the number matters.
+    /// This many plain replies, of which only the number matters.
     Plain(u32),
-    /// One plain reply, which settles so many sights.
+    /// One plain reply, which settles this many sights.
     Seen(u8),
     /// The reply to a command whose effects inside EXEC could not be followed: MULTI must not queue
     /// it.
@@ -41,8 +41,8 @@ pub(super) enum Entry {
     Discard,
     /// A confirmation for each of this many channels, or one error.
     Subscribe(Channels, usize),
-    /// A confirmation for each of this many channels, or one error. `None`: for all subscriptions
-    /// of the kind.
+    /// A confirmation for each of this many channels, or one error. `None`: no channels were named, so there is a
+    /// confirmation for each subscription of the kind, or one if there is none.
     Unsubscribe(Channels, Option<usize>),
     Hello,
     /// CLIENT SETNAME.
@@ -61,7 +61,7 @@ pub(super) enum Entry {
 }
 
 impl Entry {
-    /// Whether Redis can answer the command with this frame, where the session goes by the answer.
+    /// Whether Redis can answer the command with this frame; checked only where the session acts on the answer.
     fn may_be_answered_by(self, frame: Frame<'_>) -> bool {
         match self {
             Entry::Multi
@@ -90,7 +90,7 @@ pub(super) enum Verdict {
     Pass,
     /// Passes the frame on: the data node has accepted a command that may have given a name.
     Named,
-    /// Passes the frame on, which settles so many sights.
+    /// Passes the frame on, which settles this many sights.
     Seen {
         count: u8,
         /// The data node refuses the client.
@@ -107,7 +107,7 @@ pub(super) enum Verdict {
 #[derive(Debug, Default)]
 pub(super) struct Owed {
     queue: VecDeque<Entry>,
-    /// At a front, and where adopted locks are the proxy's: what the client's transaction has queued.
+    /// What the client's transaction has queued: counted at a front, and where the proxy answers adopted commands.
     queued: Option<Box<QueuedCommands>>,
     /// The names that the commands of [`Entry::Hello`] and [`Entry::SetName`] give, in order.
     names: VecDeque<Option<Box<[u8]>>>,
@@ -139,8 +139,8 @@ impl Owed {
         true
     }
 
-    /// Has the reply that was noted last settle so many sights more. Returns `false` if that is no plain
-    /// reply.
+    /// Has the reply that was noted last settle this many sights more. Returns `false` if it cannot: it is no plain
+    /// reply, or there are too many to follow.
     #[must_use]
     pub(super) fn mark_last(&mut self, sights: usize) -> bool {
         let Ok(sights) = u8::try_from(sights) else { return false };
@@ -158,14 +158,14 @@ impl Owed {
         true
     }
 
-    /// Notes which name the command gives that is pushed next.
+    /// Notes the name that the next pushed command gives.
     pub(super) fn expect_name(&mut self, name: Option<Box<[u8]>>) {
-        // Nobody gives itself so many names.
+        // No client gives itself so many names.
         let name = name.filter(|_| self.names.len() < MAX_NAMES);
         self.names.push_back(name);
     }
 
-    /// Takes the name that the command gave whose reply came last, if it gave one.
+    /// Takes the name given by the command whose reply came last, if it gave one.
     pub(super) fn next_name(&mut self) -> Option<Box<[u8]>> {
         let name = self.names.pop_front().flatten();
         if self.names.is_empty() {
@@ -185,12 +185,12 @@ impl Owed {
         self.queued.is_some()
     }
 
-    /// The place in EXEC's reply of what was queued last.
+    /// Returns the place in EXEC's reply of what was queued last.
     pub(super) fn last_queued(&self) -> Option<usize> {
         self.queued.as_ref()?.count.checked_sub(1)
     }
 
-    /// The elements of EXEC's reply, which comes next, that are about the cluster.
+    /// Returns the elements about the cluster in EXEC's reply, which comes next.
     pub(super) fn topologies(&self) -> Vec<(usize, Topology)> {
         self.queued.as_ref().map(|queued| queued.topologies.clone()).unwrap_or_default()
     }
@@ -224,7 +224,7 @@ impl Owed {
         self.queue.front().filter(special).copied()
     }
 
-    /// Forgets everything and frees the memory.
+    /// Forgets all replies owed and all names, and frees their memory.
     pub(super) fn clear(&mut self) {
         self.queue = VecDeque::new();
         self.names = VecDeque::new();
@@ -234,7 +234,7 @@ impl Owed {
     #[inline]
     pub(super) fn plain_run(&self, state: &State) -> u32 {
         match self.queue.front() {
-            // Each command that is queued counts.
+            // What is queued must be counted reply by reply.
             Some(Entry::Plain(run))
                 if state.is_plain() && !(state.multi && self.queued.is_some()) =>
             {
@@ -272,7 +272,7 @@ impl Owed {
         let mut verdict = Verdict::Pass;
         if let Some(counted) = &mut self.queued {
             match front {
-                // Of a transaction whose beginning was not seen the elements cannot be told apart.
+                // If the beginning of a transaction was not seen, its elements cannot be told apart.
                 Entry::Topology(_) if queued && !state.multi => return Verdict::Lost,
                 Entry::Topology(_) if queued && counted.topologies.len() >= MAX_ENTRIES => {
                     return Verdict::Lost;

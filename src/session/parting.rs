@@ -1,7 +1,6 @@
-//! The end of a client's connection whose replies nobody reads, while the client waits for this
-//! proxy to read its commands.
+//! The end of a connection whose client reads no replies while it waits for this proxy to read its commands.
 //!
-//! It is told why. A client that writes all before it reads can see that only once all is written,
+//! The client is told why. One that writes everything before it reads can see that only once everything is written,
 //! so its bytes are read and dropped.
 
 use std::{
@@ -34,7 +33,7 @@ const LONGEST: Duration = Duration::from_secs(30);
 const UNREAD: &str = "ERR closed: this client has taken none of its replies for 5s, and no more of them are held \
      (barrier_buffer); read replies while you send commands";
 
-/// Lines of this process, and of all its clients.
+/// Bounds the log lines, of this process and all its clients together.
 static CLOSED: FewLines = FewLines::new();
 
 impl Session {
@@ -69,7 +68,7 @@ impl Session {
         .await;
     }
 
-    /// Puts the error behind the last reply that is whole, if that is not on its way yet.
+    /// Puts the error behind the last whole reply, unless some of the reply behind that was sent already.
     fn tell_of_unread(&mut self) {
         let core = &mut self.core;
         let is_followed = core.tracking == Tracking::Matched

@@ -1,6 +1,5 @@
-//! Faults put into a session on purpose, so that the tests that should find them show that they do.
-//! The simulation plants a fault for a thread; a build with the feature `planted` takes it from
-//! LOCKGATE_PLANT. Other builds have none.
+//! Faults put into a session on purpose, to show that the tests that should find them do. The simulation plants a
+//! fault for a thread; a build with the feature `planted` takes it from LOCKGATE_PLANT. Other builds have none.
 
 /// A fault that can be planted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,13 +28,13 @@ pub(crate) enum PlantedFault {
     GiveBack,
     /// Lock nodes hold an adopted lock for its TTL from when they were asked.
     ShortHold,
-    /// An adopted command that extends a lock is told that it has, whoever holds the lock.
+    /// An adopted command that extends a lock is answered as if it had, whoever holds the lock.
     ExtendedAnyway,
     /// A blind adopted command ends a lock that was taken by LOCK.
     BlindForAll,
     /// A connection forgets that it was refused a lock.
     ForgottenRefusal,
-    /// A refusal bars all later grants of the token too.
+    /// A refusal excludes all later grants of the token too.
     AnyGrant,
     /// An UNLOCK without a token means whatever the connection holds.
     AnyAttempt,

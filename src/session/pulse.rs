@@ -1,9 +1,9 @@
-//! Signs of life for the data node, which would close a client that it has not heard of for its
-//! `timeout`. A client that waits for Lockgate, or holds a lock, is not silent by its own choice.
+//! Signs of life for the data node, which would close a client that it has not heard from for its `timeout`. A client
+//! that waits for Lockgate, or holds a lock, is not silent by its own choice.
 //!
-//! A sign of life is an empty line. Redis counts it as heard from the client, and neither answers
-//! nor counts it as a command, whatever state the connection is in. So no reply is to be kept from
-//! the client, no permission is needed, and MULTI queues nothing.
+//! A sign of life is an empty line. Redis counts the client as active, and neither answers nor counts a command,
+//! whatever state the connection is in. So there is no reply to keep from the client, no permission is needed, and
+//! MULTI queues nothing.
 
 use std::{future::Future, task::Context, time::Duration};
 
@@ -19,7 +19,7 @@ use crate::{
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
 impl Session {
-    /// Gives a sign of life when it is time, if this connection needs one.
+    /// Sends a sign of life when it is time, if this connection needs one.
     #[inline]
     pub(super) fn poll_pulse(&mut self, cx: &mut Context<'_>) {
         // The timer wakes this task by itself; polling it at each command would cost too much.

@@ -41,17 +41,17 @@ use crate::{
 pub(super) const READ: usize = 64 * 1024;
 /// Room for a read behind bytes shown a second time, which are at most an inline command.
 const SCRATCH: usize = INLINE_LIMIT + 1 + READ;
-/// How often to look whether a client has hung up that sends more behind a LOCK than is read ahead,
-/// and whether there is room again for what a client does not read.
+/// How often to look whether a client that sends more behind a LOCK than is read ahead has hung up, and whether there
+/// is room again for what a client does not read.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// How long a client may take none of the bytes that wait for it, where no more are held for it.
-/// Clients that read a value of 20 MB in pieces, and lag by milliseconds, must not be closed.
+/// How long a client may take none of the bytes that wait for it, once no more may be held for it. Clients that read
+/// a value of 20 MB in pieces, and lag by milliseconds, must not be closed.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 thread_local! {
-    /// Holds bytes only between a read and the write that follows it in the same poll, so one
-    /// buffer serves all sessions of a thread.
+    /// The buffer of this thread. It holds bytes only between a read and the write that follows it in the same poll,
+    /// so one buffer serves all sessions of a thread.
     static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH].into_boxed_slice());
 }
 
@@ -62,8 +62,8 @@ pub(super) fn with_buffer<T>(work: impl FnOnce(&mut [u8]) -> T) -> T {
 
 /// A client's connection, its upstream connection, and the bytes that pass between them.
 pub(crate) struct Session {
-    /// Owns the session locks. [`Session::run`] gives them back before the client sees its
-    /// connection end and comes back; otherwise they are renewed no more and run out.
+    /// Owns the session locks. If they are to be released, [`Session::run`] does so before the client can see its
+    /// connection end and come back; otherwise they are no longer renewed and run out.
     pub(super) core: Core,
     pub(super) client: Stream,
     upstream: Stream,
@@ -76,7 +76,7 @@ pub(crate) struct Session {
     tenure: Option<Arc<Tenure>>,
     /// Bytes read ahead, behind the unsent ones, during a LOCK that waits in line.
     ahead: Option<Box<Ahead>>,
-    /// The question that others are being asked for the command that has the floor.
+    /// The question that is being asked for the command that has the floor.
     asked: Option<Box<Asked>>,
     /// Timer of the last lock command, kept for the next one.
     alarm: Alarm,
@@ -85,7 +85,7 @@ pub(crate) struct Session {
     untaken: Option<Box<Untaken>>,
     /// When to look again whether a flooding client has hung up.
     look: Option<Pin<Box<Sleep>>>,
-    /// When the data node is to hear of this connection again.
+    /// When the data node is due the next sign of life.
     pub(super) pulse: Option<Pin<Box<Sleep>>>,
     /// When to close the connection, whatever is still missing.
     linger: Option<(Instant, Pin<Box<Sleep>>)>,
@@ -102,7 +102,7 @@ struct Upstream {
     done: bool,
 }
 
-/// Bytes of which a client takes none.
+/// Bytes that wait for a client that takes none of them.
 struct Untaken {
     /// How many waited for the client when it last took some.
     held: usize,
@@ -154,7 +154,7 @@ impl Session {
         self
     }
 
-    /// Notes where the client is, for operators.
+    /// Notes the client's address, for operators.
     pub(crate) fn of(mut self, client: Option<SocketAddr>) -> Session {
         self.core.desk.come_from(client);
         self
@@ -168,8 +168,8 @@ impl Session {
 
     /// Moves bytes until either side is gone or the proxy shuts down. Both connections are closed
     /// when this returns or is dropped, and a LOCK under way is undone. Session locks are released
-    /// if the client has ended the connection. If the data node or the proxy ended it, session
-    /// locks run out: the client may go on as its validity allows.
+    /// if the client has sent QUIT, or has hung up and `locks.on_disconnect` says so. If the data
+    /// node or the proxy ended the connection, they run out: the client may go on as its validity allows.
     pub(crate) async fn run(mut self: Box<Self>) -> CloseReason {
         let shared = self.core.desk.shared.clone();
         let mut drain = pin!(shared.drain.cancelled());
@@ -208,7 +208,8 @@ impl Session {
         reason
     }
 
-    /// Whether the client itself has ended the connection, so that its session locks are released.
+    /// Whether the session locks are released: QUIT was obeyed, or the client has hung up and `locks.on_disconnect`
+    /// says so.
     fn client_gives_back(&self) -> bool {
         let by_default = if self.balanced { OnDisconnect::Expire } else { OnDisconnect::Release };
         let desk = &self.core.desk;
@@ -420,8 +421,8 @@ impl Session {
         }
     }
 
-    /// Reads and drops what the client sends, as nothing of it will be carried out. The client may
-    /// read only once all is written, and would wait for ever.
+    /// Reads and drops what the client sends, as nothing of it will be carried out. A client that reads only once it
+    /// has written everything would otherwise wait for ever.
     #[cold]
     pub(super) fn drop_requests(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Moved {
         let mut moved = false;
@@ -555,7 +556,7 @@ impl Session {
                         self.all_is_taken();
                     }
                     Poll::Ready(Err(error)) => return Err(self.client_failed(&error)),
-                    // A client that reads, if slowly, only makes the data node wait.
+                    // A client that does read, if slowly, is not closed: it only makes the data node wait.
                     Poll::Pending if self.waits_for_reader() => {
                         return match self.client_takes_nothing(cx) {
                             true => Err(CloseReason::BarrierBuffer),
@@ -603,8 +604,8 @@ impl Session {
         }
     }
 
-    /// Whether no more is held for the client, and the command that has the floor needs the client to
-    /// take some of it.
+    /// Whether no more may be held for the client, and the command that has the floor goes on only once the client
+    /// takes some of it.
     #[cold]
     fn waits_for_reader(&mut self) -> bool {
         if !self.core.may_hold_more() && self.core.waits_for_reader() {
@@ -637,7 +638,7 @@ impl Session {
         self.core.all_is_read();
     }
 
-    /// Moves the command that has the floor as far as the answers of others allow.
+    /// Moves the command that has the floor as far as the answers to its questions allow.
     #[inline(never)]
     fn poll_floor(&mut self, cx: &mut Context<'_>) -> Moved {
         let mut moved = false;

@@ -1,4 +1,4 @@
-//! Questions of a session under way: to the lock nodes, and to the data node about commands.
+//! A session's questions under way: to the lock nodes, and to the data node about commands.
 
 use std::{
     future::{Future, poll_fn},
@@ -25,15 +25,14 @@ use crate::{
     },
 };
 
-/// A question, until it is answered. A LOCK whose question is dropped before is undone on every
-/// node.
+/// A question, until it is answered. A LOCK whose question is dropped before that is undone on every node.
 pub(super) enum Asked {
     Lock(Acquire),
     Wait(Box<Waiter>),
     Unlock(Release),
     Renew(Renew),
     TakeOver(Acquire),
-    /// All asked at once, so that waiting for the first is waiting for all.
+    /// All are asked at once, so waiting for one after the other takes no longer.
     Attached(Vec<Attach>, Vec<Attached>),
     Look(LookUp),
     Raise(Raise),
@@ -42,7 +41,7 @@ pub(super) enum Asked {
 }
 
 impl Asked {
-    /// Asks the question for the client with this card. `alarm` is the last question's, to be used again.
+    /// Asks the question for the client with this card. `alarm` is the last question's, for reuse.
     pub(super) fn ask(
         question: Question,
         shared: &Arc<Shared>,
@@ -140,7 +139,7 @@ impl Asked {
                     Answer::Commands(guards.catalog.again(name).await)
                 })),
                 Question::Rest(time) => Asked::Boxed(Box::pin(async move {
-                    // Those that wait must not ask together.
+                    // Commands that wait must not all ask at once.
                     sleep(jittered(time)).await;
                     Answer::Rested
                 })),
@@ -189,13 +188,13 @@ impl Asked {
     }
 }
 
-/// Whether a grant may come of this question, and not only of what the nodes answer.
+/// Whether this question asks for a grant, and not only for what the nodes know.
 fn asks_for_grant(question: &Question) -> bool {
     matches!(question, Question::Lock { .. } | Question::Adopt { .. } | Question::TakeOver { .. })
 }
 
-/// Asks the question once there is room in the audit trail for what comes of the grant. A LOCK that waits
-/// in line waits for that as well.
+/// Asks the question once there is room in the audit trail for the records of the grant. The WAIT of a LOCK covers
+/// that time too.
 #[cold]
 async fn once_there_is_room(
     mut question: Question,
@@ -221,12 +220,12 @@ async fn once_there_is_room(
     poll_fn(|cx| asked.poll_answer(cx)).await
 }
 
-/// Whether this asks for a lock that its client does not have, and waits in no line.
+/// Whether this asks for a lock that its client does not have, without waiting in line.
 fn takes_at_once(question: &Question) -> bool {
     matches!(question, Question::Lock { again: None, wait: None, .. } | Question::Adopt { .. })
 }
 
-/// Asks about a bridged lock on both sides. Gives any other question back.
+/// Asks about a bridged lock on both sides. Returns any other question as it was.
 fn bridged(
     question: Question,
     shared: &Arc<Shared>,
@@ -280,9 +279,9 @@ fn bridged(
     }))
 }
 
-/// Refuses an adopted command that takes or extends a lock and was judged before its rule stepped to audit:
-/// the lock nodes would grant what the data node, which decides by now, grants to another client. Gives any
-/// other question back.
+/// Refuses an adopted command that takes or extends a lock and was judged before its rule stepped to audit. By now
+/// the data node decides, and may have granted to another client what the lock nodes would grant to this one. Returns
+/// any other question as it was.
 fn left(question: Question, shared: &Arc<Shared>) -> Result<Asked, Question> {
     let key = match &question {
         Question::Adopt { key, .. } | Question::Renew { key, asker: Asker::Adopted, .. } => key,
@@ -292,7 +291,7 @@ fn left(question: Question, shared: &Arc<Shared>) -> Result<Asked, Question> {
     if !shared.bridge.as_ref().is_some_and(|bridge| bridge.leaves(key)) {
         return Err(question);
     }
-    // Nobody need have the lock: no later command is refused for this one.
+    // `contested`, as the lock may be free: so it is not remembered as held, which would refuse later commands.
     let held = || {
         let (remaining, contested, same_token) = (None, true, SameToken::Unknown);
         Err(NotGranted::Held { remaining, contested, same_token })
@@ -305,8 +304,8 @@ fn left(question: Question, shared: &Arc<Shared>) -> Result<Asked, Question> {
     Ok(Asked::Boxed(Box::pin(async move { answer })))
 }
 
-/// Gives back or extends a lock on both sides that another proxy may have taken on both. Gives any other
-/// question back.
+/// Gives back or extends, on both sides, a lock that another proxy may have taken on both. Returns any other question
+/// as it was.
 fn followed(question: Question, bridge: Option<&Arc<Bridge>>) -> Result<Asked, Question> {
     let following = match &question {
         Question::Unlock { key, token, asker, .. } | Question::Renew { key, token, asker, .. } => {

@@ -9,6 +9,6 @@ pub(super) struct QueuedLock {
     pub(super) task: AdoptTask,
     /// The database that was selected.
     pub(super) database: u64,
-    /// Where the replies to its stand-ins come in that to EXEC, the first of which is the command's.
+    /// The places of the replies to its stand-ins in EXEC's reply; the first is the command's.
     pub(super) places: SmallVec<[usize; 1]>,
 }

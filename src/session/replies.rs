@@ -125,7 +125,7 @@ impl Core {
     }
 
     /// Takes in that the client has another name, or none.
-    // Rare, and away from the loop over replies, whose registers it would take.
+    // Rare, and kept out of the loop over replies, whose registers it would take.
     #[cold]
     fn become_another(&mut self, verdict: Verdict) {
         // RESET counts as the end of one connection and the beginning of another.
@@ -143,8 +143,7 @@ impl Core {
         self.tracking == Tracking::Closing && self.desk.view.is_some()
     }
 
-    /// Takes in what a filtered reply has told. Returns `false` if nothing of it may pass, as the
-    /// replies in it cannot be told apart.
+    /// Takes in what a filtered reply has told. Returns `false` if no more of the bytes received may pass.
     fn hear(&mut self, heard: Heard) -> bool {
         match heard {
             Heard::Nothing => {}
@@ -193,7 +192,7 @@ impl Core {
             && let Some(limit) = self.holds()
         {
             if first != b'-' && !self.desk.owed.topologies().is_empty() {
-                // What is held for the replicas is told as it is.
+                // A reply that is held until replicas acknowledge passes unchanged, and so would name nodes.
                 self.tracking = Tracking::Closing;
                 return false;
             }
@@ -243,7 +242,7 @@ impl Core {
         true
     }
 
-    /// Holds the reply that begins until it is whole, as it may name nodes of a cluster.
+    /// Holds the reply that comes next until it is whole, as it may name nodes of a cluster.
     fn hold(&mut self, what: HeldTopology) {
         self.filter = self.desk.view.clone().map(|view| Filter::shown(view, what));
     }

@@ -43,7 +43,7 @@ use crate::{
 /// answers with its protocol error: the beginning of a command, and an invalid length.
 const BEGINNING: &[u8] = b"*1\r\n";
 const BAD_LENGTH: &[u8] = b"$-1\r\n";
-/// Forwarded in place of a line whose quotes do not balance, so that no server reads the line otherwise.
+/// Forwarded in place of a line whose quotes do not balance, so that no server can read the line in another way.
 const UNBALANCED: &[u8] = b"\"\r\n";
 /// Bytes of a command of ours besides its key and token: lengths, options, numbers.
 const WORDS_SLACK: usize = 512;
@@ -66,7 +66,7 @@ enum LineFlow {
     Done,
     /// The array was forwarded.
     Forwarded,
-    /// The array was kept back, and all behind the line is to be.
+    /// The array was kept back, and so must be all behind the line.
     Kept,
     /// Dropped, with an answer.
     Dropped,
@@ -88,7 +88,7 @@ struct FoundCommand<'b> {
 struct Scan {
     /// How the first command found goes on.
     first: First,
-    /// Commands may be refused in favour of the news of a loss.
+    /// Commands may be refused because of a loss.
     lost: bool,
     /// There are guards.
     is_guarded: bool,
@@ -242,7 +242,7 @@ impl Core {
                             let is_free = |known: &Table| known.is_free(glance, command);
                             !is_guarded || commands.is_some_and(is_free)
                         };
-                        // Apart, so that the audit costs nothing where there is none.
+                        // Two calls, so that the audit costs nothing where there is none.
                         let alike = match self.audit.as_deref().map(Audit::last) {
                             None => self.requests.skip_alike(bytes, &mut pos, is_unguarded),
                             Some(last) => self.requests.skip_alike(bytes, &mut pos, |command| {
@@ -496,8 +496,8 @@ impl Core {
         self.desk.config.locks.max_key + self.desk.config.locks.max_token + WORDS_SLACK
     }
 
-    /// Whether a command goes on although others are refused: an UNLOCK or RENEW of the lost lock,
-    /// or one that is not whole yet.
+    /// Whether a command goes on although others are refused: an UNLOCK or RENEW of the lost lock, or a LOCK, UNLOCK
+    /// or RENEW that is not whole yet.
     #[cold]
     fn is_about_lost(&self, name: Name, bytes: &[u8]) -> bool {
         if !matches!(name, Name::Own(Own::Lock | Own::Unlock | Own::Renew)) {
@@ -517,7 +517,7 @@ impl Core {
         }
     }
 
-    /// Notes a LOCK that is refused as a loss must be told.
+    /// Notes a LOCK that is refused because the client must first be told of a loss.
     #[cold]
     fn note_lost_attempt(&mut self, name: Name, bytes: &[u8]) {
         if name == Name::Own(Own::Lock)
@@ -599,8 +599,7 @@ impl Core {
             (end <= rest.len()).then_some(end)
         };
         let mut end = line_end(0);
-        // A command without a name yet begins at its first line, but the error may be in its
-        // second.
+        // Until a command's name is known, `pos` is where its first line begins, but the error may be in its second.
         if self.requests.between_commands()
             && let Some(first) = end
             && is_head(&rest[..first])

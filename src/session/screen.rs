@@ -24,8 +24,8 @@ pub(super) enum Guarding {
 }
 
 impl Core {
-    /// Looks at a command whether guards are about it. `had_room` is `false` if other clients were
-    /// given the room of this command.
+    /// Decides whether guards are about a command. `had_room` is `false` if other clients were given the room of this
+    /// command.
     pub(super) fn guard(
         &mut self,
         commands: Option<&Table>,
@@ -50,7 +50,8 @@ impl Core {
                 self.desk.audit(&needs);
                 Guarding::Pass
             }
-            // Nobody else is told which keys are guarded, nor counted as having written one.
+            // A client that the data node has not let in is not told which keys are guarded, nor counted as having
+            // written one.
             _ if !self.desk.is_let_in() => {
                 self.wait(Box::new(Unidentified));
                 Guarding::Kept
@@ -80,13 +81,14 @@ impl Core {
         }
         let Desk { unsent, conn, .. } = &self.desk;
         if gather.more(unsent, conn.state.known) == Gathered::Enough {
-            // From here on nobody is given its room, also while it is on its way to the data node.
+            // From here on the command's room is given to no other client, even while it is on its way to the data
+            // node.
             let has_room = self.desk.has_room(held, true);
             self.turn = Turn::Again(if has_room { First::Anew } else { First::NoRoom });
         }
     }
 
-    /// Has a large command refused that stopped coming and whose room other clients were given.
+    /// Has a large command refused that stopped arriving and whose room was given to other clients.
     pub(super) fn look_after_gather(&mut self) {
         let is_lost = self.desk.room.as_ref().is_some_and(Room::is_lost);
         if self.is_gathering() && is_lost {
@@ -94,7 +96,7 @@ impl Core {
         }
     }
 
-    /// Gives the room of a large command back once nothing of it, or of its answer, is held.
+    /// Gives the room of a large command back once nothing of it, and little of its answer, is held.
     #[cold]
     pub(super) fn give_back_room(&mut self) {
         let is_gone = matches!(self.turn, Turn::Client | Turn::Dropping(_))

@@ -17,7 +17,7 @@ use crate::{
     resp::name::{Name, ReplyMode},
 };
 
-/// Most bytes of a key and of a lock that are kept, for a line of the log.
+/// Most bytes kept of a key and of a lock's name, for a line of the log.
 const LONGEST: usize = 256;
 
 impl Desk {
@@ -44,7 +44,7 @@ impl Desk {
         self.sights.fresh.push(SeenCommand::Write(missing));
     }
 
-    /// Counts an idiom by the name that the client has now.
+    /// Counts an idiom under the name that the client has now.
     fn count_idiom(&self, sighting: Sighting) {
         if let Some(adoption) = &self.shared.adoption {
             let name = self.card.name();
@@ -52,7 +52,7 @@ impl Desk {
         }
     }
 
-    /// Counts an adopted command that the proxy answers, of a client that may send it.
+    /// Counts an adopted command that the proxy answers, from a client that may send it.
     pub(super) fn count_task(&mut self, task: &mut AdoptTask) {
         for sighting in std::mem::take(&mut task.seen) {
             self.count_idiom(sighting);
@@ -66,7 +66,7 @@ impl Desk {
         }
     }
 
-    /// Counts a write that guards only count, and logs one whose lock is not held.
+    /// Counts a write that passes whether its locks are held or not, and logs it if one is not held.
     fn count_write(&self, missing: Option<&Need>) {
         match missing {
             None => self.shared.metrics.guarded(GuardedWrite::Passed),
@@ -81,7 +81,7 @@ impl Desk {
 }
 
 impl Core {
-    /// Looks at a command that is forwarded. `is_answered`: its reply is owed, as the last one.
+    /// Looks at a command that is forwarded. `is_answered`: its reply is owed, behind all others.
     #[inline]
     pub(super) fn see(&mut self, name: Name, bytes: &[u8], is_answered: bool) {
         if let Some(audit) = &mut self.audit {
@@ -120,7 +120,7 @@ impl Core {
         }
     }
 
-    /// Takes in the reply to a command of which so much was seen.
+    /// Takes in the reply to a command of which `count` sights are kept.
     #[cold]
     pub(super) fn settle_sights(&mut self, count: usize, is_refused: bool) {
         for _ in 0..count {

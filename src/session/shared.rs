@@ -23,7 +23,7 @@ use crate::{
     lock::{Claim, Engine, Release},
 };
 
-/// Locks that are given back side by side.
+/// Most locks that are given back at once.
 const FREED_AT_ONCE: usize = 256;
 
 pub(crate) struct Shared {
@@ -35,11 +35,11 @@ pub(crate) struct Shared {
     pub guards: Option<Arc<Guards>>,
     /// Rules on which keys are locks of existing libraries, if there are any.
     pub adoption: Option<Arc<Adoption>>,
-    /// The way to locks of bridged rules, if there are any rules.
+    /// The way to locks of bridged adopt rules, if there are any adopt rules.
     pub bridge: Option<Arc<Bridge>>,
     /// What other proxies over the same lock nodes say of themselves.
     pub fleet: Arc<Fleet>,
-    /// Whether the data node is connected to and does not answer.
+    /// Whether the last check of the data node got no answer in time.
     pub data_is_silent: Arc<AtomicBool>,
     pub idle: Arc<Idle>,
     /// Bytes read ahead behind LOCKs that wait.
@@ -49,7 +49,7 @@ pub(crate) struct Shared {
     /// Clients connected now, for LOCKGATE; a metric cannot be read back.
     pub clients: AtomicUsize,
     pub started: Instant,
-    /// What operators are told that this proxy is called.
+    /// The name of this proxy, as operators are told it.
     pub name: String,
     /// Addresses on which clients are accepted.
     pub listen: Vec<SocketAddr>,
@@ -70,7 +70,7 @@ impl Shared {
         drop(self.engine.release(key, token, claim));
     }
 
-    /// The locks of adopted commands that this proxy has granted and that FLUSHDB in this database frees.
+    /// Returns the locks of adopted commands that this proxy has granted and that FLUSHDB in this database frees.
     /// `None`: FLUSHALL.
     pub(super) fn flushed(&self, database: Option<u64>) -> Vec<(Key, Token, Claim)> {
         let Some(adoption) = &self.adoption else { return Vec::new() };
@@ -79,8 +79,8 @@ impl Shared {
         grants
     }
 
-    /// Gives these locks back, some hundred at a time. One about which too few lock nodes answer is given
-    /// back once they do.
+    /// Gives these locks back, a few hundred at a time. A lock about which too few lock nodes answer is given back
+    /// once they do.
     pub(super) async fn free(&self, grants: Vec<(Key, Token, Claim)>) {
         for some in grants.chunks(FREED_AT_ONCE) {
             let release = |(key, token, claim): &(Key, Token, Claim)| {
@@ -96,14 +96,14 @@ impl Shared {
         }
     }
 
-    /// The key that a client must be allowed to set for this lock: its own, or a bridged lock's on
-    /// the data node.
+    /// Returns the key that a client must be allowed to SET for this lock: the lock's own, or that of a bridged lock
+    /// on the data node.
     pub(super) fn set_key(&self, key: &Key) -> Vec<u8> {
         let places = self.bridge.as_ref().map(|bridge| bridge.places(key)).unwrap_or_default();
         places.into_iter().next().map_or_else(|| key.to_vec(), |place| place.key)
     }
 
-    /// The lock's name as clients know it, without `locks.prefix`.
+    /// Returns the lock's name as clients know it, without `locks.prefix`.
     pub(super) fn name_of<'k>(&self, key: &'k Key) -> &'k [u8] {
         key.get(self.config.load().locks.prefix.len()..).unwrap_or_default()
     }
@@ -119,7 +119,7 @@ impl Shared {
         self.guards.as_ref().and_then(|guards| guards.replicas)
     }
 
-    /// Counts and tells that too few replicas have acknowledged a fence.
+    /// Counts and logs that too few replicas have acknowledged a fence.
     #[cold]
     pub(super) fn lacks_replicas(&self) {
         self.metrics.unacknowledged_locks.increment(1);

@@ -1,9 +1,9 @@
 //! What was seen of commands that the data node has not answered yet: idioms on adopted keys, and
 //! writes that guards only count.
 //!
-//! It counts once the command is answered, unless the data node refuses the client. So nothing is learned,
-//! counted or told of a client that the data node has not let in, nor of what a client may not do.
-//! [`settling`] counts.
+//! A sight counts once the command is answered, unless the data node refuses the client. So nothing is learned,
+//! counted or logged of a client that the data node has not let in, nor of what a client may not do. [`settling`]
+//! does the counting.
 //!
 //! [`settling`]: super::settling
 
@@ -27,18 +27,18 @@ pub(super) enum SeenCommand {
     /// A command with the body of a script, of a client that the data node may not have let in: the
     /// body is read once it has.
     Body(TransactionPart, Vec<u8>),
-    /// A write that passes whether its locks are held or not, and the first that is not.
+    /// A write that passes whether its locks are held or not, with the first lock that is not held.
     Write(Option<Need>),
 }
 
 /// What was seen on one connection.
 #[derive(Default)]
 pub(super) struct Sights {
-    /// Of the command that is being looked at.
+    /// Sights of the command that is being looked at.
     pub(super) fresh: Vec<SeenCommand>,
-    /// Of commands whose replies are missing, the oldest first.
+    /// Sights of commands whose replies are missing, the oldest first.
     pub(super) waiting: VecDeque<SeenCommand>,
-    /// The log has told of an adopted command of this connection that was refused.
+    /// A refused adopted command of this connection was logged.
     pub(super) is_refusal_told: bool,
 }
 

@@ -1,5 +1,4 @@
-//! Decides for each command what the client's transaction about an adopted lock makes of it
-//! ([`LockTransaction`]).
+//! Decides for each command how it fits into the client's transaction about an adopted lock ([`LockTransaction`]).
 
 use super::{
     core::Core,
@@ -40,7 +39,7 @@ impl Core {
         self.desk.transaction.as_ref().is_some_and(|stage| stage.is_open())
     }
 
-    /// Looks at a command behind WATCH of an adopted lock. `arguments`: its words.
+    /// Looks at a command behind WATCH of an adopted lock. `arguments`: the number of its words.
     #[cold]
     pub(super) fn transact(&mut self, name: Name, arguments: usize, bytes: &[u8]) -> Transacting {
         let step = match (name, self.is_in_transaction()) {
@@ -54,7 +53,7 @@ impl Core {
             }
             (Name::Multi, true) => return Transacting::Drop(Dropping::Misfit(NESTED_MULTI)),
             (Name::Watch, true) => return Transacting::Drop(Dropping::Misfit(NESTED_WATCH)),
-            // The data node watches nothing, and its transaction was not begun.
+            // On the data node no key is watched and no transaction is open.
             (Name::Reset, _) if arguments == 1 => {
                 self.desk.transaction = None;
                 return Transacting::Pass;
@@ -72,7 +71,7 @@ impl Core {
             Split::Incomplete => Transacting::Kept,
             Split::TooLong => Transacting::Drop(self.misfits(MISFIT)),
             Split::Whole { length, .. } => {
-                // The proxy answers it.
+                // The proxy answers the command, so the data node owes no reply.
                 self.see(name, &bytes[..length], false);
                 self.wait(Box::new(TransactionCommand { step, length }));
                 Transacting::Kept
@@ -80,8 +79,7 @@ impl Core {
         }
     }
 
-    /// Returns how a command is refused that is about no adopted key, if it does not fit into the
-    /// transaction.
+    /// Returns the refusal of a command that is about no adopted key, if it does not fit into the transaction.
     #[cold]
     pub(super) fn misfit(&mut self, name: Name) -> Option<Dropping> {
         match (name, self.is_in_transaction()) {
@@ -117,7 +115,7 @@ impl Core {
         Dropping::Misfit(error)
     }
 
-    /// Notes that a command is dropped as the client must first be told of a loss.
+    /// Notes that a command is dropped because the client must first be told of a loss.
     #[cold]
     pub(super) fn lose_in_transaction(&mut self, name: Name) {
         if !self.is_in_transaction() {

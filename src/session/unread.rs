@@ -31,7 +31,7 @@ impl UnreadShare {
         UnreadShare { bytes: 0, all }
     }
 
-    /// Whether so few bytes are held that nobody else need be asked.
+    /// Whether so few bytes are held that the count of all clients need not be looked at.
     #[inline]
     pub(super) fn is_free(held: usize, most: usize) -> bool {
         held < OWN.min(most)
@@ -40,13 +40,13 @@ impl UnreadShare {
     /// Notes that so many bytes are held.
     pub(super) fn note(&mut self, held: usize) {
         let bytes = held.saturating_sub(OWN);
-        // Added first, so that the sum is never less than nothing.
+        // Added first, so that the sum is never negative.
         self.all.0.fetch_add(bytes, Ordering::Relaxed);
         self.all.0.fetch_sub(self.bytes, Ordering::Relaxed);
         self.bytes = bytes;
     }
 
-    /// Whether more may be held beside what was noted. `most`: `barrier_buffer`.
+    /// Whether more may be held besides what was noted. `most`: `barrier_buffer`.
     pub(super) fn has_room(&self, most: usize) -> bool {
         let all = self.all.0.load(Ordering::Relaxed);
         self.bytes == 0 || all < ALL.saturating_mul(most)

@@ -1,10 +1,9 @@
 //! A client of a lock library: it knows SET NX PX, scripts that compare with its token, polls and
 //! blind DEL, all on keys that the proxy adopts. It counts on the whole TTL from the reply on.
 //!
-//! Where the data node alone has its lock, as the client goes past the proxy or the rule is only
-//! audited, it counts from the request on, and sets aside what clocks may differ by: libraries do
-//! neither, and nobody promises them that they could. Once its connection ends there, it gives up:
-//! what it has sent may be carried out late.
+//! Where the data node alone has its lock, as the client goes past the proxy or the rule is only audited, it counts
+//! from the request on, and sets aside what clocks may differ by: libraries do neither, but nothing promises that
+//! they may rely on that. Once its connection ends there, it gives up: what it has sent may be carried out late.
 
 use std::time::Duration;
 
@@ -27,11 +26,11 @@ pub(super) const EXTEND: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then r
 const REDIS_PY_EXTEND: &str = "a4e8783852e6b949f9ef3a97212805108459a890";
 /// aioredlock's script, which takes the lock, or renews what its token has.
 const AIOREDLOCK_LOCK: &str = "c75a9bf1538efcdb1f383acc3e273c5089d57e58";
-/// How the errors begin that such a client may be told.
+/// The beginnings of the errors that such a client may be told.
 const ERRORS: [&str; 4] =
     ["-NOQUORUM ", "-NOTHELD the lock had run out before", "-FENCED ", "-ERR the TTL would be "];
 
-/// What a library makes of a reply.
+/// A reply as a library understands it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LibraryReply {
     Yes,
@@ -39,15 +38,15 @@ enum LibraryReply {
     Error,
 }
 
-/// How a lock is asked for.
+/// The way in which a lock is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Asks {
     /// By SET NX.
     Once,
     /// By a script that renews what its token has.
     Again,
-    /// By SETNX, without a TTL. Nobody is told when such a lock is lost, so the client counts on it
-    /// once it has given it a TTL.
+    /// By SETNX, without a TTL. A client is not told when such a lock is lost, so it counts on the lock only once it
+    /// has given it a TTL.
     Endless,
 }
 
@@ -88,7 +87,7 @@ impl Client {
             let pause = ms(self.below(ttl / 2 + 1));
             self.connection.listen(pause).await;
             match self.below(7) {
-                // A lock that is no more known here has no fence to write under.
+                // A lock that is no longer known here has no fence to write under.
                 0..2 if hold.fence > 0 => _ = self.update(&mut hold).await,
                 2 => self.look(key).await,
                 3 if knows_all => {
@@ -191,8 +190,7 @@ impl Client {
         Ok(said.first().map_or(LibraryReply::Error, |reply| self.said(reply)))
     }
 
-    /// Whether the client's commands never reach the data node, which knows no scripts that nobody
-    /// has shown it.
+    /// Whether the client's commands never reach the data node, which knows only scripts that it was shown.
     fn knows_all(&self) -> bool {
         !self.steps && !self.connection.is_past()
     }
@@ -203,7 +201,7 @@ impl Client {
         self.connection.is_past() || modes.is_some_and(|modes| modes.is_audited(self.proxy))
     }
 
-    /// How long the client counts on a lock from now on that it has asked for at `asked`.
+    /// Returns for how long from now the client counts on a lock that it asked for at `asked`.
     fn counts_on(&self, ttl: Duration, asked: Instant, was_alone: bool) -> Duration {
         if was_alone || self.data_node_alone() {
             ttl.mul_f64(1.0 - DRIFT_FACTOR).saturating_sub(asked.elapsed() + ms(1))
@@ -229,7 +227,7 @@ impl Client {
                 let words = ["EVALSHA", REDIS_PY_EXTEND, "1", &on, name, &px, "1"];
                 self.connection.ask(&words).await
             }
-            // Where another has the lock, the data node would give it away.
+            // Where another client has the lock, SET XX would take it over on the data node.
             _ if !knows_all => self.script(EXTEND, &[&on, name, &px]).await,
             _ => self.connection.ask(&["SET", &on, name, "XX", "PX", &px]).await,
         };
@@ -268,7 +266,7 @@ impl Client {
         }
     }
 
-    /// Looks who has the lock, or for how long.
+    /// Asks which client has the lock, or for how long.
     async fn look(&mut self, key: &str) {
         let word = ["GET", "EXISTS", "PTTL"][self.below(3) as usize];
         if let Ok(reply) = self.connection.ask(&[word, &old(key)]).await
@@ -278,7 +276,7 @@ impl Client {
         }
     }
 
-    /// Deletes the lock, whoever has it: a LOCK client's stays.
+    /// Deletes the lock whichever library client has it; a LOCK client's stays.
     async fn delete(&mut self, key: &'static str) {
         self.checker.deletes(key);
         let reply = self.connection.ask(&["DEL", &old(key)]).await;
@@ -308,7 +306,7 @@ impl Client {
         match reply {
             _ if text == "+OK" || reply.number() == Some(1) => LibraryReply::Yes,
             Reply::Array(None) => LibraryReply::No,
-            // The data node's, to a SET.
+            // The data node's reply to a SET.
             Reply::Bulk(None) if self.modes.is_some() => LibraryReply::No,
             _ if reply.number() == Some(0) || text == "-ERR ERROR" => LibraryReply::No,
             _ => {

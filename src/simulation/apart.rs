@@ -1,7 +1,7 @@
 //! Two proxies one step apart in the mode of an adopt rule, and programs whose pool reaches both.
 //!
-//! Each lock has one program, which takes, extends and gives back over either proxy: whatever is told it of a
-//! lock that it surely has must be what one Redis would have told.
+//! Each lock has one program, which takes, extends and gives it back through either proxy. While the program surely
+//! has the lock, each answer must be the one that a single Redis would give.
 
 use std::{
     sync::{
@@ -66,7 +66,7 @@ impl Pool {
             }
             let token = format!("{}.{round}", self.key);
             if self.round(&token).await.is_none() {
-                // Nobody knows what was carried out.
+                // It is not known what was carried out.
                 sleep(2 * TTL).await;
             }
             sleep(self.pause(300)).await;
@@ -74,7 +74,8 @@ impl Pool {
         self.connections.iter_mut().for_each(SessionUnderTest::close);
     }
 
-    /// `None`: something was answered by an error, or not at all.
+    /// Takes, extends and gives back the lock once. Returns `None` if a command was answered by an error, or not at
+    /// all.
     async fn round(&mut self, token: &str) -> Option<()> {
         let (key, px) = (old(self.key), TTL.as_millis().to_string());
         let asked = Instant::now();
@@ -82,7 +83,7 @@ impl Pool {
         self.expect(taken.text() == "+OK", "is not free", token, &taken)?;
         self.checker.taken(self.key, token, None, TTL / 2, asked);
         let mut until = Instant::now() + TTL / 2;
-        // Some for longer than the TTL.
+        // Some programs keep it for longer than the TTL.
         for _ in 0..self.network.below(20) {
             sleep(self.pause(400)).await;
             let extended = self.ask(&["EVAL", EXTEND, "1", &key, token, &px]).await?;
@@ -97,7 +98,7 @@ impl Pool {
         if Instant::now() < until {
             self.expect(released.number() == Some(1), "is not given back", token, &released)?;
         }
-        // What is given back is given back on both sides, or the next round finds it taken.
+        // The lock must be given back on both sides, or the next round finds it taken.
         Some(())
     }
 
@@ -109,7 +110,7 @@ impl Pool {
         is_so.then_some(())
     }
 
-    /// Over either proxy.
+    /// Sends a command through either proxy.
     async fn ask(&mut self, words: &[&str]) -> Option<Reply> {
         let over = self.network.below(2) as usize;
         self.checker.happened(&format!("{words:?} over proxy {over}"));

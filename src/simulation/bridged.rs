@@ -1,4 +1,4 @@
-//! An adopt rule that is bridged, its modes changed as the guide says, and who may lock by them.
+//! A bridged adopt rule, whose modes change as the guide says, and the clients that may lock in each mode.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard},
@@ -13,24 +13,24 @@ use crate::{
     config::{AdoptMode, NoTtlPolicy},
 };
 
-/// How long everybody waits before the next step: the longest TTL, and what is under way.
+/// How long to wait before the next step: the longest TTL, and the time for what is under way.
 const LONGEST: Duration = MAX_TTL.saturating_add(Duration::from_millis(500));
-/// How often it is looked whether something may be.
+/// The pause between two looks at whether something is allowed yet.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// A kind of clients that may not lock in every mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LockerKind {
-    /// They take locks by LOCK, and exclude others from bridge on.
+    /// Clients that take locks by LOCK, and exclude others from bridge on.
     Lock = 0,
-    /// They go to the data node past the proxies, and exclude others up to bridge.
+    /// Clients that go to the data node past the proxies, and exclude others up to bridge.
     Past = 1,
 }
 
 /// The modes of the rule in all proxies.
 pub(super) struct Modes {
     now: Mutex<ModesNow>,
-    /// What becomes of locks without a TTL.
+    /// The policy for locks without a TTL.
     no_ttl: NoTtlPolicy,
 }
 
@@ -43,7 +43,7 @@ struct ModesNow {
     kinds: [(bool, usize); 2],
 }
 
-/// Clients of this kind may lock until this is dropped.
+/// A client's permission to lock, until it is dropped.
 pub(super) struct LockPermit(Arc<Modes>, LockerKind);
 
 impl Drop for LockPermit {
@@ -96,7 +96,7 @@ impl Modes {
         self.lock().proxies.get(proxy).is_some_and(|(_, mode)| *mode == AdoptMode::Audit)
     }
 
-    /// Goes from audit to enforce and back, again and again.
+    /// Steps from audit to enforce and back, again and again.
     pub(super) async fn change(self: Arc<Self>, network: Arc<Network>, checker: Arc<Checker>) {
         loop {
             for mode in [AdoptMode::Bridge, AdoptMode::Enforce, AdoptMode::Bridge, AdoptMode::Audit]
@@ -108,7 +108,7 @@ impl Modes {
     }
 
     async fn step(&self, mode: AdoptMode, network: &Network, checker: &Checker) {
-        // Those who would not see others' locks any more are gone before.
+        // Clients that would no longer see others' locks stop before the step.
         let gone = match mode {
             AdoptMode::Audit => Some(LockerKind::Lock),
             AdoptMode::Bridge => None,
@@ -130,7 +130,7 @@ impl Modes {
             checker.happened(&format!("proxy {proxy} has the rule in {mode:?}"));
             sleep(Duration::from_millis(network.below(500))).await;
         }
-        // A bridged proxy sees the keys that there are at once; locks of enforced ones have none.
+        // A bridged proxy sees existing keys at once; locks of enforced proxies have none.
         if before != AdoptMode::Audit {
             sleep(LONGEST).await;
         }

@@ -1,8 +1,8 @@
-//! The lock nodes are changed while proxies run, by the product's own coordinators.
+//! Changes of the lock nodes while proxies run, by the product's own coordinators.
 //!
-//! Coordinators die half-way, two work at once, some take the change back. Proxies hear of the next nodes
-//! in any order, one of them only when it is done. Nodes of both sets are stopped, cut off and lose
-//! their memory meanwhile.
+//! Coordinators die half-way, two work at once, some take the change back. Proxies hear of the next nodes in any
+//! order, one of them only once the change is done. Nodes of both sets are stopped, cut off and lose their memory
+//! meanwhile.
 
 use std::{
     future::Future,
@@ -32,20 +32,20 @@ use crate::{
     lock::{ChangeError, Changed, Engine, back_out, change, initialise},
 };
 
-/// The proxies at the beginning; one more is started once the change is done.
+/// The number of proxies at first; one more is started once the change is done.
 const PROXIES: usize = 3;
-/// The number by which coordinators connect; a second one has the next.
+/// The number under which a coordinator connects; a second one has the next number.
 const COORDINATOR: usize = PROXIES + 1;
 const ENDS: usize = COORDINATOR + 2;
 const CLIENTS: usize = 6;
-/// All simulated nodes.
+/// The number of simulated nodes.
 const NODES: usize = 6;
 /// The seeds tried.
 const SEEDS: u64 = 5;
 /// The most tries to change the nodes, once all is well.
 const TRIES: usize = 100;
 
-/// The lock nodes before and after the change.
+/// Returns the lock nodes before and after the change.
 fn sets(seed: u64) -> (&'static [usize], &'static [usize]) {
     match seed % 5 {
         0 => (&[0, 1, 2], &[3, 4, 5]),
@@ -66,7 +66,7 @@ fn nodes_of(which: &[usize], proxy: usize) -> Vec<LockNode> {
     lock_nodes(proxy, which.iter().copied())
 }
 
-/// A file that lists both sets.
+/// Returns a configuration that lists both sets.
 fn config(proxy: usize, seed: u64) -> LocksConfig {
     let (before, next) = sets(seed);
     LocksConfig {
@@ -81,12 +81,12 @@ fn config(proxy: usize, seed: u64) -> LocksConfig {
     }
 }
 
-/// A file from before the change.
+/// Returns a configuration from before the change.
 fn config_before(proxy: usize, seed: u64) -> LocksConfig {
     LocksConfig { next_nodes: Vec::new(), ..config(proxy, seed) }
 }
 
-/// Has `work` done until it is, or until its process dies.
+/// Runs `work` to its end, or until its process dies.
 async fn perhaps_dying<T>(network: &Network, work: impl Future<Output = T>) -> Option<T> {
     let lives = if network.below(2) == 0 { ms(20 + network.below(600)) } else { ms(60_000) };
     timeout(lives, work).await.ok()
@@ -146,8 +146,8 @@ async fn change_nodes(
     }
 }
 
-/// Whether a set that has begun has a seat without a copy, other than that of this node. With that one, more
-/// nodes than are allowed to would lack what was granted, as where a quorum of any set forgets.
+/// Whether a set that has begun has a seat without a copy, other than this node's. If this node forgot too, more
+/// nodes than are allowed to would lack grants, as where a quorum of any set forgets.
 fn lacks_another(network: &Network, next: &[usize], index: usize) -> bool {
     let begun = next.iter().filter_map(|node| {
         let [marker, seats] = network.marker_of(*node);
@@ -214,7 +214,7 @@ async fn live(seed: u64, planted: Planted) -> RunOutcome {
     }
     let keeper = client(&engines[0], 0, CLIENTS).keep("kept", is_over.clone());
     clients.push(tokio::spawn(keeper));
-    // Two proxies are told at any time, the third one when it is done.
+    // Two proxies are told of the next nodes at any time, the third one once the change is done.
     for (proxy, engine) in engines.iter().enumerate().take(PROXIES - 1) {
         let (engine, told, checker) = (engine.clone(), config(proxy, seed), checker.clone());
         let after = ms(network.below(5000));
@@ -227,7 +227,7 @@ async fn live(seed: u64, planted: Planted) -> RunOutcome {
     let failing = tokio::spawn(fail(network.clone(), checker.clone(), seed));
     let changing = change_nodes(network.clone(), checker.clone(), seed, is_well.clone());
     let mut changing = tokio::spawn(changing);
-    // Disturbed for so long, or until it is done and a while longer.
+    // The nodes are disturbed for so long, or until the change is done and for a while longer.
     let disturbed = ms(5000 + network.below(25_000));
     let is_changed = timeout(disturbed, &mut changing).await.is_ok();
     checker.happened(&format!("changed while disturbed: {is_changed}"));
@@ -242,12 +242,12 @@ async fn live(seed: u64, planted: Planted) -> RunOutcome {
         let ended = timeout(Duration::from_secs(1200), changing).await;
         checker.must(matches!(ended, Ok(Ok(()))), "a coordinator never ends");
     }
-    // This proxy's votes count nowhere by now.
+    // By now this proxy gets no votes.
     sleep(ms(network.below(3000))).await;
     let told = config(PROXIES - 1, seed);
     engines[PROXIES - 1].set_listed_nodes(&told.nodes, &told.next_nodes);
     checker.happened("the last proxy is told");
-    // One that is started with the file of the change finds out.
+    // A proxy that is started with the file of the change finds out by itself.
     engines.push(start(&config(PROXIES, seed), PROXIES));
     let late = client(&engines[PROXIES], PROXIES, CLIENTS + 1);
     clients.push(tokio::spawn(late.run_until(is_over.clone())));
@@ -277,7 +277,7 @@ async fn live(seed: u64, planted: Planted) -> RunOutcome {
     RunOutcome { counts, ..RunOutcome::of(&checker) }
 }
 
-/// Edits of the scripts of a change that plant a fault.
+/// Returns the edits of a change's scripts that plant a fault.
 fn edits(planted: Planted) -> &'static [Edit] {
     const COPY: &str = "-- Writes a lock, as it is on other nodes";
     const ACQUIRE: &str = "-- Takes a lock on this node and";
@@ -322,8 +322,8 @@ fn nobody_waits_for_a_silent_node_while_no_set_votes() {
     assert!(outcome.faults.is_empty(), "{:?}\n{}", outcome.faults, outcome.history);
 }
 
-/// Changes the nodes by three coordinators. The first one dies about when the next nodes begin, the second one
-/// while it completes that: the seed says when. One of the next nodes is not there and gets no copy.
+/// Lets three coordinators change the nodes. The first one dies about when the next nodes begin, the second one while
+/// it completes that: the seed says when. One of the next nodes is not there and gets no copy.
 async fn with_two_deaths(seed: u64, _: Planted) -> RunOutcome {
     let network = Network::new(seed, NODES, 1.0, ms(1));
     network.heal();

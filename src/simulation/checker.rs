@@ -16,7 +16,7 @@ use super::{connection::WriteReply, reasons::Reason, writes::WriteRecord};
 /// The longest time for which a blind DEL whose connection has ended may still be carried out.
 const LATE_DELETE: Duration = Duration::from_secs(1);
 
-/// The answers that clients were told, and the faults in them.
+/// The answers that clients got, and the faults in them.
 pub(super) struct Checker {
     begun: Instant,
     seen: Mutex<Seen>,
@@ -88,21 +88,21 @@ impl AddAssign for Happened {
 #[derive(Default)]
 struct LockRecord {
     fence: u64,
-    /// Clients that may believe to hold the lock.
+    /// The clients that may believe that they hold the lock.
     holders: HashMap<String, Believer>,
     /// Blind DELs that are not answered yet.
     deleting: usize,
-    /// The time until which a blind DEL may have ended what a lock library had.
+    /// The time until which a blind DEL may have ended a lock library's lock.
     deleted: Option<Instant>,
 }
 
-/// A client that may believe to hold a lock.
+/// A client that may believe that it holds a lock.
 struct Believer {
     /// The time until which it believes so. `None`: until it is told otherwise.
     until: Option<Instant>,
     /// The time since which it believes so.
     since: Instant,
-    /// Whether it is a lock library's, whose lock a blind DEL may end.
+    /// Whether it is a client of a lock library, whose lock a blind DEL may end.
     is_adopted: bool,
 }
 
@@ -115,7 +115,7 @@ enum By {
 }
 
 impl LockRecord {
-    /// Whether what was asked for at this time may have been ended by a blind DEL.
+    /// Whether a blind DEL may have ended a lock that was asked for at this time.
     fn may_be_deleted(&self, asked: Instant) -> bool {
         self.deleting > 0 || self.deleted.is_some_and(|until| until >= asked)
     }
@@ -258,7 +258,7 @@ impl Checker {
             lock.holders.remove(token);
             return;
         }
-        // What a blind DEL may have ended since it was asked for may be a later holder's.
+        // A lock that a blind DEL may have ended since it was asked for may by now be a later holder's.
         let (is_adopted, uncertain) = match by {
             By::Lock => (false, None),
             By::Adopted(asked) => (true, Some(asked).filter(|asked| lock.may_be_deleted(*asked))),
@@ -282,7 +282,7 @@ impl Checker {
         }
     }
 
-    /// Notes that a client does not believe to hold the lock any more.
+    /// Notes that a client no longer believes that it holds the lock.
     pub(super) fn ended(&self, key: &'static str, token: &str, why: &str) {
         let mut seen = self.lock();
         seen.counts.losses += usize::from(why == "lost");
@@ -321,7 +321,7 @@ impl Checker {
         self.note(&mut seen, &format!("{key} refused to {token}: {why}"));
     }
 
-    /// The write that a read sent now must see, unless it sees a later one.
+    /// Returns the write that a read sent now must see, unless it sees a later one.
     pub(super) fn reads(&self, key: &'static str) -> Option<String> {
         self.lock().writes.acknowledged(key)
     }
@@ -373,7 +373,7 @@ impl Checker {
         self.lock().history.clone()
     }
 
-    /// A number that is equal for equal histories.
+    /// Returns a number that is equal for equal histories.
     pub(super) fn digest(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         self.lock().history.hash(&mut hasher);

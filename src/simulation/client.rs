@@ -25,8 +25,7 @@ use crate::{
 };
 
 const KEYS: [&str; 2] = ["a", "b"];
-/// A lock that is used where there are clients of lock libraries. Their blind DELs end what such
-/// clients have.
+/// A lock that is used where there are clients of lock libraries, whose blind DELs end such clients' locks.
 pub(super) const DELETED: &str = "c";
 
 pub(super) struct Client {
@@ -63,7 +62,7 @@ pub(super) struct Hold<'a> {
     pub(super) writes: usize,
 }
 
-/// Notes a lost lock when its holder is told, and whether the loss had a reason.
+/// A note about a session lock: it records the loss when the holder is told, and whether the loss had a reason.
 pub(super) struct LossNote {
     checker: Arc<Checker>,
     network: Arc<Network>,
@@ -77,7 +76,7 @@ pub(super) struct LossNote {
     name: String,
     /// The lock's TTL, and since when it has that.
     ttl: Mutex<(Duration, Instant)>,
-    /// Whether the holder does not believe to hold the lock any more.
+    /// Whether the holder no longer believes that it holds the lock.
     is_over: AtomicBool,
 }
 
@@ -125,7 +124,7 @@ pub(super) fn ms(millis: u64) -> Duration {
 }
 
 impl Client {
-    /// One of session locks and leases: no lock libraries, no bridge.
+    /// Makes a client of session locks and leases, without lock libraries and bridge.
     pub(super) fn new(
         connection: SessionUnderTest,
         network: Arc<Network>,
@@ -154,12 +153,12 @@ impl Client {
         self.network.below(limit)
     }
 
-    /// Returns true one in so many times.
+    /// Returns true once in `times` calls on average.
     pub(super) fn one_in(&self, times: u64) -> bool {
         self.below(times) == 0
     }
 
-    /// One of the locks.
+    /// Returns one of the locks.
     pub(super) fn any_lock(&self) -> &'static str {
         let [a, b] = KEYS;
         // A DEL that is forwarded may be late for a step, and end a LOCK client's key.
@@ -273,7 +272,7 @@ impl Client {
         Some(Hold { key, token, name, fence, lost, writes: 0 })
     }
 
-    /// The claim and the fence by which the token has the lock, as its proxy knows them.
+    /// Returns the claim and the fence by which the token has the lock, as its proxy knows them.
     pub(super) fn known(&self, key: &str, token: &str) -> Option<(Claim, u64)> {
         self.connection.engine().claim_of(&Key::from(&full(key)), &Token::from(token))
     }
@@ -367,7 +366,7 @@ impl Client {
                 match self.granted(key, token, name, &words, ms(60_000)).await {
                     Some(again) => hold.fence = again.fence,
                     None if self.connection.is_open() => {
-                        // Refused once the nodes had granted it, it has a larger fence all the same.
+                        // If it was refused after the nodes had granted it, the lock has a larger fence all the same.
                         let now = self.known(key, token).filter(|(claim, _)| {
                             before.is_some_and(|(before, _)| before == *claim)
                         });
@@ -487,7 +486,7 @@ impl Client {
     }
 }
 
-/// The lock's key on the nodes.
+/// Returns the lock's key on the nodes.
 pub(super) fn full(key: &str) -> Vec<u8> {
     format!("lock:{key}").into_bytes()
 }

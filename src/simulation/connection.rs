@@ -1,5 +1,5 @@
-//! A client's connection through a proxy to the data node: the product's own session between them,
-//! over streams in memory. Or one past the proxy.
+//! A client's connection to the data node: through a proxy, with the product's own session between them over streams
+//! in memory, or past the proxy.
 
 use std::{
     collections::VecDeque,
@@ -40,12 +40,12 @@ use crate::{
     session::{Session, Shared, Taken, UnreadReplies, idle::Idle, metrics::Metrics},
 };
 
-/// Bytes under way in one direction.
+/// The most bytes under way in one direction.
 const PIPE: usize = 64 * 1024;
 /// The longest time to wait for a reply.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The adopt rule, in this mode.
+/// Returns the adopt rule, in this mode.
 pub(super) fn rules(mode: AdoptMode, no_ttl: NoTtlPolicy) -> [AdoptRule; 1] {
     [AdoptRule {
         keys: Pattern::new("old:*"),
@@ -56,7 +56,7 @@ pub(super) fn rules(mode: AdoptMode, no_ttl: NoTtlPolicy) -> [AdoptRule; 1] {
     }]
 }
 
-/// A proxy's way to bridged locks. `end`: the number of its connection to the data node.
+/// Makes a proxy's way to bridged locks. `end`: the number of its connection to the data node.
 pub(super) fn bridge(
     engine: &Arc<Engine>,
     adoption: &Arc<Adoption>,
@@ -69,7 +69,7 @@ pub(super) fn bridge(
     Bridge::new(&config, adoption, engine, &DataNode::start(&config), &Handle::current())
 }
 
-/// The state that all sessions of one proxy share.
+/// Makes the state that all sessions of one proxy share.
 pub(super) fn shared(
     engine: &Arc<Engine>,
     locks: LocksConfig,
@@ -117,7 +117,7 @@ pub(super) enum Reply {
 }
 
 impl Reply {
-    /// The first reply in these bytes, and its length.
+    /// Returns the first reply in these bytes, and its length.
     fn read(bytes: &[u8]) -> Option<(Reply, usize)> {
         let end = memchr::memchr(b'\n', bytes)? + 1;
         let line = String::from_utf8_lossy(&bytes[..end - 2]).into_owned();
@@ -151,7 +151,7 @@ impl Reply {
         }
     }
 
-    /// The fence and the validity, in ms, of a LOCK that was granted.
+    /// Returns the fence and the validity, in ms, of a LOCK that was granted.
     pub(super) fn grant(&self) -> Option<(u64, u64)> {
         match self {
             Reply::Array(Some(grant)) => Some((grant.get(1)?.number()?, grant.get(2)?.number()?)),
@@ -375,7 +375,7 @@ async fn within<T>(
     timeout(patience, asking).await.unwrap_or(Err(SessionEnded))
 }
 
-/// The outcome of a write, as its reply tells.
+/// Returns the outcome of a write, by its reply.
 pub(super) fn told(reply: Option<&Reply>) -> WriteReply {
     match reply {
         None => WriteReply::Nothing,
@@ -386,12 +386,12 @@ pub(super) fn told(reply: Option<&Reply>) -> WriteReply {
     }
 }
 
-/// The key that lock libraries take for the lock of this name.
+/// Returns the key that lock libraries take for the lock of this name.
 pub(super) fn old(name: &str) -> String {
     format!("{}{name}", String::from_utf8_lossy(OLD))
 }
 
-/// The key that is written under the lock of this name.
+/// Returns the key that is written under the lock of this name.
 pub(super) fn data(name: &str) -> String {
     format!("{}lock:{name}", String::from_utf8_lossy(DATA))
 }

@@ -1,8 +1,8 @@
 //! A lock node with a replica, which three Sentinels promote: alone, or one of three nodes.
 //!
-//! The Sentinels and the two nodes are simulated; the proxies ask them by the product's own
-//! `sentinel`. What a replica was sent may be old. The master before goes on for a while, with the
-//! proxies that reach it and are cut off from the Sentinels; then it is the replica.
+//! The Sentinels and the two nodes are simulated; the proxies ask them by the product's own `sentinel`. What a
+//! replica was sent may be old. The former master goes on for a while, with the proxies that reach it and are cut off
+//! from the Sentinels; then it becomes the replica.
 
 use std::{
     io,
@@ -41,7 +41,7 @@ const PROXIES: usize = 3;
 const MASTER: &str = "m";
 /// The longest TTL, and that of session locks: they outlast a failover.
 const MAX_TTL: Duration = Duration::from_secs(16);
-/// Failovers in one run.
+/// The number of failovers in one run.
 const FAILOVERS: usize = 3;
 /// The seeds tried.
 const SEEDS: u64 = 3;
@@ -60,7 +60,7 @@ pub(super) fn connect(
     Ok(here)
 }
 
-/// Answers as a Sentinel does. It tells no news, so a proxy asks in its own time.
+/// Answers as a Sentinel does. It publishes no news, so a proxy asks in its own time.
 async fn answer(network: Arc<Network>, mut stream: DuplexStream, proxy: usize, sentinel: usize) {
     let mut received = Vec::new();
     while matches!(stream.read_buf(&mut received).await, Ok(1..)) {
@@ -113,11 +113,11 @@ fn config(proxy: usize, nodes: usize, planted: Planted) -> LocksConfig {
     }
 }
 
-/// Promotes the replica, with what it had heard a while ago, or elects the master before once more if
-/// nobody has told it meanwhile that it is none.
+/// Promotes the replica, with what it had got a while ago, or elects the former master once more if that does not
+/// know yet that it is no longer the master.
 async fn fail_over(network: &Arc<Network>, checker: &Checker) {
     let (old, new) = network.watched(|pair| (pair.nodes[pair.master], pair.replica()));
-    // Some proxies are cut off from the Sentinels, and from the replica, a while before.
+    // Some proxies are cut off from the Sentinels a while before, and so do not hear of the promotion.
     let cut: Vec<usize> = (0..PROXIES).filter(|_| network.below(3) == 0).collect();
     let until = Instant::now() + ms(network.below(16_000));
     for proxy in &cut {
@@ -161,7 +161,7 @@ async fn fail_over(network: &Arc<Network>, checker: &Checker) {
     }
 }
 
-/// A client that holds leases which outlast a failover, and renews them.
+/// Holds leases that outlast a failover, and renews them.
 async fn hold_leases(mut client: Client, key: &'static str, is_over: Arc<AtomicBool>) {
     let mut round = 0;
     while !is_over.load(Ordering::Relaxed) {

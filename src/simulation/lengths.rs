@@ -1,6 +1,6 @@
-//! Proxies of which one may grant for longer than the other, while nodes' clocks jump and nodes forget.
+//! Two proxies, one of which may grant for longer than the other, while nodes' clocks jump and nodes forget.
 //!
-//! Whoever judges such a node waits until no grant from before can be left: those of the other proxy too.
+//! A proxy that judges such a node waits until no grant from before can be left, including those of the other proxy.
 
 use std::{
     sync::{
@@ -75,8 +75,8 @@ async fn lock(
     }
 }
 
-/// Sets the clocks of some nodes, or has one forget; each behind the last one's wait, or all would wait for
-/// ever.
+/// Sets the clocks of some nodes, or makes one forget. Each fault comes after the wait of the last one, or all would
+/// wait for ever.
 async fn fail(network: Arc<Network>, checker: Arc<Checker>) {
     loop {
         sleep(ms(5000 + network.below(5000))).await;
@@ -100,13 +100,13 @@ async fn live(seed: u64, _planted: Planted) -> RunOutcome {
     let network = Network::new(seed, NODES, 1.09, ms(3));
     dial(&network, None);
     let checker = Arc::new(Checker::new());
-    // By the proxy that grants for longer, as its file would be.
+    // With the file of the proxy that grants for longer.
     initialise(&config(0)).await.unwrap();
     let begun = Instant::now();
     let engines = [0, 1].map(|proxy| Engine::start_alone(&config(proxy), clock(proxy, begun)));
     sleep(Duration::from_secs(2)).await;
-    // Before any clock jumps: the product's first inspection of a node, and the fleet's records, tell it
-    // within seconds of its start. Here is neither.
+    // In the product, the first inspection of a node and the fleet's records tell a proxy so within seconds of its
+    // start, before any clock jumps. Here is neither.
     engines.iter().for_each(|engine| engine.heard_of(MAX_TTLS[0]));
     let is_over = Arc::new(AtomicBool::new(false));
     let lockers = [0, 1].map(|proxy| {

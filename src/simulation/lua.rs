@@ -122,7 +122,7 @@ fn reply(value: &Value, out: &mut Vec<u8>) {
     }
 }
 
-/// An argument as `redis.call` takes it: a number is written as Lua writes it.
+/// Returns an argument as `redis.call` takes it: a number is written as Lua writes it.
 fn text(value: &Value) -> Vec<u8> {
     match value {
         Value::String(string) => string.as_bytes().to_vec(),

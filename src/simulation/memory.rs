@@ -7,13 +7,13 @@ use std::{
 
 use crate::guard::FENCE_PREFIX;
 
-/// Prefix that makes a lock's key the key that is written under the lock.
+/// The prefix that turns a lock's key into the key that is written under the lock.
 pub(super) const DATA: &[u8] = b"data:";
 
-/// Prefix that makes a lock's name the key that lock libraries take for it.
+/// The prefix that turns a lock's name into the key that lock libraries take for it.
 pub(super) const OLD: &[u8] = b"old:";
 
-/// The most keys that one SCAN tells.
+/// The most keys that one SCAN returns.
 const SCANNED: usize = 2;
 
 /// Keys, their values, and when they end, in ms.
@@ -27,7 +27,7 @@ pub(super) struct Memory {
     pub(super) now: u64,
     /// Every SET of a data node, in order.
     pub(super) written: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Watched keys that were written since.
+    /// Keys that the command under way has written, and that connections may watch.
     pub(super) touched: Vec<Vec<u8>>,
 }
 
@@ -36,7 +36,7 @@ impl Memory {
         self.keys.get(key).filter(|(_, ends)| ends.is_none_or(|ends| ends > self.now))
     }
 
-    /// The keys of locks that are held now.
+    /// Returns the keys of locks that are held now.
     pub(super) fn locks(&self) -> Vec<Vec<u8>> {
         let locks = self.keys.iter().filter(|(key, _)| key.starts_with(b"lock:"));
         let held = locks.filter(|(_, (_, ends))| ends.is_none_or(|ends| ends > self.now));
@@ -90,8 +90,8 @@ impl Memory {
         }
     }
 
-    /// Tells a few keys, from a cursor on: in the order of their hashes, so that a key that stays is
-    /// told, whatever comes and goes meanwhile.
+    /// Returns a few keys from a cursor on, in the order of their hashes, so that a key that stays is returned
+    /// whatever comes and goes meanwhile.
     fn scan(&self, cursor: u64) -> RedisReply {
         let place = |key: &Vec<u8>| {
             let mut hasher = DefaultHasher::new();
@@ -122,7 +122,7 @@ impl Memory {
         }
         let is_there = self.get(key).is_some();
         match (nx, xx) {
-            // A session's probe whether the client may write the key.
+            // A session's probe of whether the client may write the key.
             (true, true) => return RedisReply::Error("ERR syntax error"),
             (true, false) if is_there => return RedisReply::Nil,
             (false, true) if !is_there => return RedisReply::Nil,
@@ -148,7 +148,7 @@ pub(super) enum RedisReply {
     Int(i64),
     Bulk(Vec<u8>),
     Many(Vec<Option<Vec<u8>>>),
-    /// Where to go on, and the keys that were told.
+    /// The next cursor, and the keys.
     Scanned(u64, Vec<Vec<u8>>),
     /// A channel's name and 0 subscribers.
     Listeners,

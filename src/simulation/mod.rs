@@ -1,15 +1,14 @@
 //! Runs the real engine, its real connections and scripts, and the real sessions of clients against
 //! simulated nodes, under virtual time and a network whose faults follow from a seed.
 //!
-//! Everything below the sockets' bytes is simulated: [`redis`] the lock nodes and the data node,
-//! [`network`] the ways to them and their faults. A [`client`] locks and writes over a
-//! [`connection`] that a session of the product serves, by LOCK or, where it is [`adopted`], as lock
-//! libraries do; where such locks are [`bridged`], some clients go past the proxies. [`checker`] checks
-//! what must hold, [`writes`] what must hold of guarded writes. In [`failover`] Sentinels promote a lock
-//! node's replica; in [`pools`] programs share tokens and connections; in [`lengths`] one proxy grants
-//! for longer than the other; in [`apart`] the mode of an adopt rule differs by a step. A seed that fails does so each time:
-//! `LOCKGATE_SEED=n cargo test --lib simulation` prints its history. `LOCKGATE_SEEDS=n` tries `n`
-//! seeds.
+//! Everything below the bytes of the sockets is simulated: the lock nodes and the data node by [`redis`], the ways to
+//! them and their faults by [`network`]. A [`client`] locks and writes over a [`connection`] that a session of the
+//! product serves, by LOCK or, where it is [`adopted`], as lock libraries do; where such locks are [`bridged`], some
+//! clients go past the proxies. [`checker`] checks what must hold, [`writes`] what must hold of guarded writes. In
+//! [`failover`] Sentinels promote a lock node's replica; in [`pools`] programs share tokens and connections; in
+//! [`lengths`] one proxy grants for longer than the other; in [`apart`] the mode of an adopt rule differs by a step.
+//! A seed that fails does so each time: `LOCKGATE_SEED=n cargo test --lib simulation` prints its history.
+//! `LOCKGATE_SEEDS=n` tries `n` seeds.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -69,7 +68,7 @@ use world::{RunOutcome, dial, lock_nodes, must_end};
 
 const MAX_TTL: Duration = Duration::from_millis(1500);
 const NODE_TIMEOUT: Duration = Duration::from_millis(100);
-/// Large, so that clocks may be far from true.
+/// Large, so that clocks may be far from right.
 const DRIFT_FACTOR: f64 = 0.1;
 /// The number of proxies. The last one starts later than the others, in every other seed when all
 /// nodes have just forgotten all.
@@ -95,7 +94,7 @@ enum Planted {
     NoDrift,
     /// A node that was restarted votes at once.
     NoQuarantine,
-    /// The data node is not told the fence at LOCK.
+    /// LOCK does not announce its fence on the data node.
     NoRaise,
     /// The client is told the validity from before its fence was announced on the data node.
     ValidityOfBefore,
@@ -105,15 +104,15 @@ enum Planted {
     NoWatch,
     /// A fence that the data node has forgotten is announced again without asking the lock nodes.
     NoAsking,
-    /// Nodes' clocks may jump.
+    /// Jumps of nodes' clocks are not watched for.
     Unwatched,
-    /// A client with the token that has a lock is granted it.
+    /// A held lock is granted to any client that has the holder's token.
     ByToken,
-    /// A client with the token that has a lock releases it.
+    /// Any client that has the holder's token releases the lock.
     ReleaseByToken,
     /// A release that a node has answered with an error is not followed up.
     NotAskedAgain,
-    /// A node without a marker is new.
+    /// A node without a marker counts as new.
     NewIfBare,
     /// A lock is not put back on nodes that have lost it.
     NoHeals,
@@ -123,7 +122,7 @@ enum Planted {
     NotRetried,
     /// A lock whose grant came late is undone though it was renewed since.
     Undone,
-    /// A write goes with others whether its lock is held or not.
+    /// A write is sent along with others whether its lock is held or not.
     Together,
     /// An answer does not wait for earlier replies.
     OutOfPlace,
@@ -131,7 +130,7 @@ enum Planted {
     Kept,
     /// An adopted lock is held for its TTL from when it was asked for.
     ShortHold,
-    /// A lock library is told that its lock was prolonged, whoever has it.
+    /// A lock library is told that its lock was prolonged, whichever client has it.
     ExtendedAnyway,
     /// A blind DEL ends a LOCK client's lock too.
     BlindForAll,
@@ -139,7 +138,7 @@ enum Planted {
     ForgottenRefusal,
     /// A refusal bars all later grants of the token too.
     AnyGrant,
-    /// An UNLOCK without a token means whatever the connection holds.
+    /// An UNLOCK without a token means any lock that the connection holds.
     AnyAttempt,
     /// A bridged lock does not take its key on the data node.
     NoKey,
@@ -147,7 +146,7 @@ enum Planted {
     KeyUnpadded,
     /// A bridged lock's key is freed when the lock is renewed.
     KeyFreed,
-    /// A release frees the key of a bridged lock, whoever has it.
+    /// A release frees the key of a bridged lock, whichever client has it.
     KeyFreedForAll,
     /// A master's votes count, however long ago the Sentinels named it.
     NotConfirmed,
@@ -155,11 +154,11 @@ enum Planted {
     NotCopied,
     /// At a change of the lock nodes, the next ones begin without the fences.
     FencesNotCopied,
-    /// At a change of the lock nodes, nodes that are sealed vote.
+    /// At a change of the lock nodes, sealed nodes vote.
     SealedVotes,
     /// A proxy waits for the longest of its own grants alone.
     OwnLongest,
-    /// A proxy gives back and extends by its own mode, whatever that of another is.
+    /// A proxy gives back and extends by its own mode, whatever another proxy's mode is.
     OneSided,
 }
 
@@ -175,7 +174,7 @@ impl Planted {
         matches!(self, Planted::ShortHold | Planted::ExtendedAnyway | Planted::BlindForAll)
     }
 
-    /// The edits of scripts that plant this fault.
+    /// Returns the edits of scripts that plant this fault.
     fn edits(self) -> &'static [Edit] {
         const ACQUIRE: &str = "-- Takes a lock on this node and";
         const TAKE: &str = "-- Takes a lock's keys for a token";
@@ -238,7 +237,7 @@ impl Planted {
 /// What a proxy knows of a bridged rule, and its way to such locks.
 type BridgedRule = (Option<Arc<Adoption>>, Option<Arc<Bridge>>);
 
-/// One deployment, from its start to its end.
+/// Simulates one deployment from its start to its end.
 fn simulate(seed: u64, planted: Planted) -> RunOutcome {
     simulate_by(seed, planted, live)
 }
@@ -277,7 +276,7 @@ async fn live(seed: u64, planted: Planted) -> RunOutcome {
     network.edit(planted.edits());
     // In calm seeds nodes fail one by one, with time between.
     let is_calm = seed % 4 == 1;
-    // What lock libraries do not show is sought where they take nobody's time.
+    // Faults that clients of lock libraries do not show are sought without these, as they would only take time.
     let shows = planted == Planted::Nothing || planted.is_of_bridge();
     let adopts = adopts(seed) && (shows || planted.is_of_adopted());
     let bridges = bridges(seed) && shows;
@@ -300,7 +299,7 @@ async fn live(seed: u64, planted: Planted) -> RunOutcome {
     let by_library = CLIENTS + if adopts { ADOPTED } else { 0 };
     let all = by_library + if bridges { PAST } else { 0 };
     let first_mode = if steps { AdoptMode::Audit } else { AdoptMode::Bridge };
-    // Audited, a lock without a TTL would stay for ever.
+    // Under audit, a lock without a TTL would stay for ever.
     let no_ttl = if steps { NoTtlPolicy::Refuse } else { NoTtlPolicy::Session };
     let modes = bridges.then(|| Modes::new(first_mode, no_ttl));
     let rule_of = |engine: &Arc<Engine>, proxy| match &modes {
@@ -334,7 +333,7 @@ async fn live(seed: u64, planted: Planted) -> RunOutcome {
         let past = past.map(|name| {
             let client = client(name);
             let connection = client.connection.past();
-            // Nobody promises that they exclude anybody where keys are forgotten.
+            // Where keys are forgotten, nothing promises that these clients exclude others.
             let elsewhere = forgets_fences(seed).then(|| Arc::new(Checker::new()));
             let checker = elsewhere.unwrap_or(client.checker);
             tokio::spawn(Client { connection, checker, ..client }.run_adopted(ROUNDS))
@@ -443,7 +442,7 @@ async fn live(seed: u64, planted: Planted) -> RunOutcome {
             &format!("left behind by a node that was {illness:?}: {left:?}"),
         );
     }
-    // Writes sent by dead connections may have landed since.
+    // Writes sent over dead connections may have landed since.
     checker.stored(&data.written());
     checker.must(bridges || !data.had_adopted(), "an adopted lock is stored on the data node");
     let left = data.adopted();
@@ -475,27 +474,27 @@ fn adopts(seed: u64) -> bool {
     (seed / 4).is_multiple_of(2)
 }
 
-/// Whether these clients' locks are bridged, with clients that go past the proxies. Where the data
-/// node forgets, these are not judged.
+/// Whether these clients' locks are bridged, with clients that go past the proxies. Where the data node forgets, the
+/// latter are not judged.
 fn bridges(seed: u64) -> bool {
     adopts(seed) && !(seed / 8).is_multiple_of(2)
 }
 
-/// The configuration of an engine: of adopted locks it needs longer TTLs than clients ask for.
+/// Returns the configuration of an engine, which needs longer TTLs for adopted locks than clients ask for.
 fn engine_config(proxy: usize, nodes: usize, planted: Planted, adopts: bool) -> LocksConfig {
     let locks = config(proxy, nodes, planted);
     let max_ttl = if adopts { padded(locks.max_ttl, &locks) } else { locks.max_ttl };
     LocksConfig { max_ttl, ..locks }
 }
 
-/// The time of day of a proxy. If most nodes forget at once, fences grow only if proxies' clocks
-/// differ by less time than such a node is kept out for.
+/// Returns the wall clock of a proxy. If most nodes forget at once, fences grow only if proxies' clocks differ by
+/// less time than such a node is kept out for.
 fn clock(proxy: usize, begun: Instant) -> WallClock {
     let wrong = [1_000_000, 0][proxy % 2];
     Arc::new(move || 1_000_000_000 + wrong + u64::try_from(begun.elapsed().as_micros()).unwrap())
 }
 
-/// The seeds to try: so many, unless the environment has others.
+/// Returns the seeds to try: `count` of them, unless the environment has others.
 fn seeds(count: u64) -> std::ops::Range<u64> {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
     match (number("LOCKGATE_SEED"), number("LOCKGATE_SEEDS")) {
@@ -517,7 +516,7 @@ fn outcomes(
         std::thread::spawn(move || {
             let seed = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|seed| *seed < end);
             while let Some(seed) = seed() {
-                // Nobody listens once the test has failed.
+                // The receiver is gone once the test has failed.
                 let _ = tell.send((seed, simulate(seed, Planted::Nothing)));
             }
         });
@@ -587,7 +586,7 @@ fn is_found_by(planted: Planted, what: &str) {
         _ if planted.is_of_bridge() => bridges(*seed) && !forgets_fences(*seed),
         _ => !planted.is_of_adopted() || adopts(*seed),
     };
-    // What few seeds find is looked for near one that does.
+    // Faults that few seeds find are sought near one that does.
     let first = match planted {
         Planted::CarelessRelease | Planted::NoHeals => 3,
         Planted::NewIfBare | Planted::NotRetried => 4,

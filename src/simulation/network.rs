@@ -28,11 +28,11 @@ use super::{
 };
 use crate::lock::scripts::MAX_TTL;
 
-/// Bytes under way in one direction.
+/// The most bytes under way in one direction.
 const PIPE: usize = 64 * 1024;
 
-/// The longest time until each proxy has looked at a node's clock: it may be cut off for 1.5 s, and looks
-/// each half a second.
+/// The longest time until each proxy has looked at a node's clock: it may be cut off for 1.5 s, and looks every half
+/// second.
 const LOOK: Duration = Duration::from_millis(2500);
 
 /// All nodes and the ways to them.
@@ -46,7 +46,7 @@ struct NetworkState {
     next_connection: u64,
     /// The longest time that a message takes.
     delay: Duration,
-    /// Whether nobody sets nodes' clocks.
+    /// Whether nodes' clocks are never set.
     keeps_time: bool,
     /// Whether the node is a data node, which keeps its memory at a restart.
     is_data: bool,
@@ -77,7 +77,7 @@ struct Cable {
     proxy: usize,
     /// Cancelled when the connection breaks: both ends see it closed.
     broken: CancellationToken,
-    /// Whether requests that have arrived are not carried out any more.
+    /// Whether requests that have arrived are no longer carried out.
     killed: Arc<AtomicBool>,
 }
 
@@ -120,7 +120,7 @@ impl Network {
         self.state.lock().unwrap()
     }
 
-    /// Has Sentinels watch two of the nodes.
+    /// Lets Sentinels watch two of the nodes.
     pub(super) fn watch(&self, pair: WatchedPair) {
         let mut state = self.lock();
         state.nodes[pair.replica()].is_up = false;
@@ -132,12 +132,12 @@ impl Network {
         act(self.lock().pair.as_mut().unwrap())
     }
 
-    /// What a replica of this node would be sent now.
+    /// Returns what a replica of this node would be sent now.
     pub(super) fn keys_of(&self, index: usize) -> StoredKeys {
         self.lock().nodes[index].redis.keys()
     }
 
-    /// The marker of a node, and who sits where by that; empty: none.
+    /// Returns the marker of a node, and the occupants of the seats by that; empty if there is none.
     pub(super) fn marker_of(&self, index: usize) -> [String; 2] {
         let state = self.lock();
         let text = |key: &str| {
@@ -167,7 +167,7 @@ impl Network {
         node.is_up = false;
     }
 
-    /// A number that depends on the seed alone.
+    /// Returns a number below `limit` that depends on the seed alone.
     pub(super) fn below(&self, limit: u64) -> u64 {
         self.lock().random.random_range(0..limit)
     }
@@ -184,7 +184,7 @@ impl Network {
         self.lock().nodes.iter_mut().for_each(|node| node.redis.edits = edits);
     }
 
-    /// Has a data node that forgets its fences do so now, perhaps.
+    /// Perhaps makes a data node that forgets its fences do so now.
     pub(super) fn forget_now_and_then(&self) {
         let mut state = self.lock();
         if state.forgets && state.random.random_ratio(1, 4) {
@@ -203,7 +203,7 @@ impl Network {
         self.lock().nodes[index].stopped_until = Instant::now() + time;
     }
 
-    /// Has a node answer with errors for `time`.
+    /// Makes a node answer with errors for `time`.
     pub(super) fn ail(&self, index: usize, illness: Illness, time: Duration) {
         self.lock().ail(index, illness, time);
     }
@@ -214,16 +214,15 @@ impl Network {
         (0..state.nodes.len()).for_each(|index| state.restart(index, false));
     }
 
-    /// Why a session lock was lost just now. Returns an error that explains how it could have been
-    /// kept, if it could.
+    /// Returns why a session lock was lost just now, or an error that explains how it could have been kept.
     pub(super) fn reason_of(&self, loss: &Loss) -> Result<Reason, String> {
         let state = self.lock();
         let records: Vec<_> = state.nodes.iter().map(|node| node.redis.record.as_slice()).collect();
         state.history.reason_of(loss, &records)
     }
 
-    /// Makes a network of one data node. `forgets`: its fences, and keys of locks; `fastest`: the
-    /// rate that its clock may have; `careless`, `blind`: see [`Redis`].
+    /// Makes a network of one data node. `forgets`: whether it forgets fences and keys of locks now and then;
+    /// `fastest`: the largest rate of its clock; `careless`, `blind`: see [`Redis`].
     pub(super) fn of_data(
         seed: u64,
         delay: Duration,
@@ -240,7 +239,7 @@ impl Network {
         network
     }
 
-    /// Values that the data node has stored, in order.
+    /// Returns the values that the data node has stored, in order.
     pub(super) fn written(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
         self.lock().nodes[0].redis.written()
     }
@@ -250,12 +249,12 @@ impl Network {
         self.lock().nodes[0].redis.had_adopted()
     }
 
-    /// The keys of locks that the data node has.
+    /// Returns the keys of locks that the data node has.
     pub(super) fn adopted(&self) -> Vec<String> {
         self.lock().nodes[0].redis.adopted()
     }
 
-    /// The number of locks put back on nodes.
+    /// Returns the number of locks put back on nodes.
     pub(super) fn heals(&self) -> usize {
         self.lock().nodes.iter().map(|node| node.redis.heals).sum()
     }
@@ -265,7 +264,7 @@ impl Network {
         self.lock().history.was_split
     }
 
-    /// The keys of locks that are held, by node.
+    /// Returns the keys of locks that are held, by node.
     pub(super) fn locks(&self) -> Vec<Vec<Vec<u8>>> {
         self.lock().nodes.iter_mut().map(|node| node.redis.locks()).collect()
     }
@@ -300,7 +299,7 @@ impl Network {
         Ok(here)
     }
 
-    /// The time when a message sent now arrives.
+    /// Returns the time when a message sent now arrives.
     fn arrival(&self, proxy: usize, index: usize, connection: u64) -> Instant {
         let mut state = self.lock();
         let now = Instant::now();
@@ -351,7 +350,7 @@ impl Network {
         state.fail_alone(index, proxy, time)
     }
 
-    /// Makes a fault at some node, by which no node forgets anything.
+    /// Makes a fault at some node that makes no node forget anything.
     pub(super) fn disturb(&self, proxies: usize) -> String {
         let mut state = self.lock();
         let nodes = state.nodes.len();
@@ -431,7 +430,7 @@ impl NetworkState {
             state.ail(index, illness, time);
             return format!("node {index} is {illness:?} for {time:?}");
         }
-        // Memory is lost so seldom that a quorum is there now and then.
+        // Memory is lost so rarely that a quorum is there now and then.
         let kind = state.random.random_range(0..10);
         if kind < 8 {
             return state.pass_badly(index, proxy, time, kind);
@@ -571,11 +570,11 @@ impl Route {
         }
         match words[0].as_slice() {
             b"SCRIPT" => history.has_scripts(self.index),
-            // The first command of a connection once it is open to everybody.
+            // The first command of a connection once it is open to all requests.
             b"EVALSHA" if words.get(2..4) == Some(&[b"1".to_vec(), MAX_TTL.to_vec()]) => {
                 history.linked(self.index, self.proxy, self.connection);
             }
-            // A script that was told the marker.
+            // A script that got the marker.
             b"EVALSHA" if now.is_some() && words.last().map(Vec::as_slice) == now => {
                 history.proven(self.index, self.proxy);
             }

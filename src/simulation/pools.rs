@@ -1,7 +1,7 @@
 //! Programs that share a token, or a connection, and give back what they were refused.
 //!
-//! Each task plays all that use one token, so that it knows whose each grant is. Others contend for the
-//! locks, and are granted what was freed that was not theirs to free.
+//! Each task plays all programs that use one token, so that it knows to which of them each grant belongs. Other tasks
+//! contend for the locks, and are granted those that a program freed though they were not its own.
 
 use std::{
     sync::{
@@ -31,7 +31,7 @@ use crate::{
 };
 
 const PROXIES: usize = 2;
-/// Tasks that play programs, on either of two locks.
+/// The number of tasks that play programs, on either of two locks.
 const PLAYS: usize = 4;
 const KEYS: [&str; 2] = ["a", "b"];
 const NODES: usize = 3;
@@ -43,7 +43,7 @@ const SEEDS: u64 = 2;
 
 /// Two programs with one token, or two threads with one connection.
 struct Play {
-    /// To either proxy.
+    /// One connection to each proxy.
     connections: [SessionUnderTest; PROXIES],
     network: Arc<Network>,
     checker: Arc<Checker>,
@@ -56,7 +56,7 @@ struct Counted {
     name: String,
     token: String,
     fence: u64,
-    /// While half of its validity is left, no node has ended it, however fast its clock.
+    /// The end of the first half of its validity: until then no node has ended it, however fast its clock.
     surely_until: Instant,
 }
 
@@ -113,12 +113,12 @@ impl Play {
         self.network.below(PROXIES as u64) as usize
     }
 
-    /// One program has the lock; another with its token is refused it, and gives back all the same.
+    /// One program has the lock; another with its token is refused it, and gives it back all the same.
     async fn refused_by_its_own_token(&mut self, name: &str) {
         let (key, px, token, first) = (self.key, self.ttl(), format!("host.{name}"), self.over());
         let words = ["LOCK", key, &token, "PX", &px];
         let Some(grant) = self.lock(first, &words, name).await else { return };
-        // A connection of its own, as that of another program.
+        // Another connection, like that of another program.
         let second = 1 - first;
         let wait = self.network.below(300).to_string();
         let waits = [&words[..], &["WAIT", &wait]].concat();
@@ -142,8 +142,8 @@ impl Play {
         self.unlock(first, &grant).await;
     }
 
-    /// A program is refused over one connection of its pool, granted over another, and gives back over the
-    /// first.
+    /// A program is refused the lock over one connection of its pool, is granted it over another, and gives it back
+    /// over the first.
     async fn granted_over_another_connection(&mut self, name: &str) {
         let (key, px, token, first) = (self.key, self.ttl(), format!("try.{name}"), self.over());
         let (second, holder) = (1 - first, format!("{name}.before"));

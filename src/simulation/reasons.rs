@@ -27,8 +27,8 @@ use crate::lock::Claim;
 /// attempts (2 s), and a handshake of which every message may take ten times as long as others, or
 /// a round in which a node is given its seat.
 const FOUND: Duration = Duration::from_secs(3);
-/// The time after which a proxy has learned a newer epoch that a node was told: it asks all nodes
-/// at most every 500 ms, and waits for the slowest of them for up to a second.
+/// The time after which a proxy has learned of a newer epoch that a node got: it asks all nodes at most every 500 ms,
+/// and waits for the slowest of them for up to a second.
 const LEARNED: Duration = Duration::from_millis(1500);
 /// The time for which a node waits after its clock was seen to jump: the longest TTL with its
 /// drift. Where locks are adopted, it is longer.
@@ -36,11 +36,11 @@ const WAITS: Duration = Duration::from_millis(1652);
 const WAITS_FOR_ADOPTED: Duration = Duration::from_millis(2085);
 /// The longest time between two TIMEs sent to a node that can be asked.
 const SEEN: Duration = Duration::from_secs(1);
-/// How far back a lock is checked that should have been put back.
+/// How far back the check looks for a lock that should have been put back.
 const LOOKED_BACK: Duration = Duration::from_secs(8);
 /// The error of timers, which count whole milliseconds.
 const SLACK: Duration = Duration::from_millis(10);
-/// The step in which time is walked through.
+/// The step by which the check walks through time.
 const STEP: Duration = Duration::from_millis(2);
 /// Shares of the TTL: a renewal goes out at a third of it, and again a twentieth after it has
 /// failed; nodes have a tenth for each.
@@ -72,7 +72,7 @@ pub(super) struct Loss {
 pub(super) enum Reason {
     /// A quorum of clocks had jumped.
     Clocks,
-    /// Too few nodes had the lock any more.
+    /// Too few nodes still had the lock.
     Forgotten,
     /// Too few nodes could be asked.
     Unreachable,
@@ -88,9 +88,9 @@ pub(super) struct History {
     links: Vec<VoteLink>,
     /// Connections that have ended.
     ended: HashSet<u64>,
-    /// Nodes that were told a newer epoch.
+    /// The nodes that got a newer epoch, and when.
     marked: Vec<(usize, Instant)>,
-    /// Node and proxy of each question by the node's epoch, and its time.
+    /// The node and the proxy of each request that named the node's epoch, and its time.
     proven: Vec<(usize, usize, Instant)>,
     jumped: Vec<(usize, Instant)>,
     /// Whether nodes have had markers of several deployments at once.
@@ -175,8 +175,8 @@ impl History {
         link.into_iter().for_each(|link| link.until = Some(Instant::now()));
     }
 
-    /// Why a session lock was lost. `records` are the locks that each node had. Returns an error if
-    /// the lock should have been kept.
+    /// Returns why a session lock was lost, or an error if it should have been kept. `records` are the locks that
+    /// each node had.
     pub(super) fn reason_of(&self, loss: &Loss, records: &[&[Had]]) -> Result<Reason, String> {
         let now = Instant::now();
         let quorum = records.len() / 2 + 1;
@@ -186,7 +186,7 @@ impl History {
             .collect();
         let claim = loss.claim.to_string();
         let (asked, again) = (NODE_TIMEOUT.min(loss.ttl / ASKED), loss.ttl / AGAIN);
-        // A lock that is renewed together with others may get down to half the time to answer.
+        // Nodes may get as little as half that time to answer for a lock that is renewed together with others.
         let least = Duration::from_millis(1 << (asked.as_millis() as u64).max(1).ilog2());
         let renewing = asked + again + asked + SLACK;
         let healing = loss.ttl / RENEWED + renewing + asked;
@@ -254,8 +254,7 @@ impl History {
         })
     }
 
-    /// The history of one node, for a proxy that waits for an answer for twice `most`, once for
-    /// each way.
+    /// Returns the history of one node, for a proxy that waits for an answer for twice `most`, once for each way.
     fn node<'a>(
         &self,
         node: usize,
@@ -289,8 +288,8 @@ impl History {
             let known = self.proven.iter().find(known).map(|one| one.2);
             not.push((*at, known.unwrap_or(*at + LEARNED).min(*at + LEARNED)));
         }
-        // A proxy finds a node some time after it can; and once a seat is given to another node,
-        // all connections are made anew.
+        // A proxy may find a node only some time after it can. And once a seat is given to another node, all
+        // connections are made anew.
         let disturbed = failures.iter().map(|one| one.until);
         let disturbed = disturbed.chain(self.marked.iter().map(|(_, at)| *at));
         let sought: Vec<(Instant, Instant)> = disturbed.map(|at| (at, at + FOUND)).collect();
@@ -333,7 +332,7 @@ impl NodeHistory<'_> {
         !within(&self.not) && (within(&self.linked) || !within(&self.sought))
     }
 
-    /// The latest time by which the proxy has seen a change made at `from`.
+    /// Returns the latest time by which the proxy has seen a change made at `from`.
     fn seen_by(&self, from: Instant, now: Instant) -> Instant {
         let (mut since, mut at) = (None, from);
         while at < now {
@@ -346,7 +345,7 @@ impl NodeHistory<'_> {
         at
     }
 
-    /// The times when the node has lost this grant's lock too early.
+    /// Returns the times at which the node lost this grant's lock too early.
     fn lost(&self, claim: &str) -> impl Iterator<Item = &Had> {
         let whose = move |had: &Had| had.by.as_ref().is_some_and(|(whose, _)| whose == claim);
         let lost = self.had.windows(2).filter(move |pair| whose(pair[0]) && pair[1].was_ended);
@@ -359,7 +358,7 @@ impl NodeHistory<'_> {
         is_set || self.lost(claim).any(|had| had.at >= at)
     }
 
-    /// The claim of the grant that held the lock.
+    /// Returns the claim of the grant that held the lock at that time.
     fn held_by(&self, at: Instant) -> Option<&str> {
         let had = self.had.iter().rev().find(|had| had.at <= at)?;
         had.by.as_ref().filter(|(_, until)| *until > at).map(|(claim, _)| claim.as_str())

@@ -73,11 +73,11 @@ pub(super) struct Redis {
     pub(super) illness: Option<Illness>,
     /// Transactions by connection.
     transactions: BTreeMap<u64, Transaction>,
-    /// Databases that connections have selected; there is one memory all the same.
+    /// The database that each connection has selected; all of them have one memory.
     selected: BTreeMap<u64, String>,
     /// The changes of all locks, in order.
     pub(super) record: Vec<Had>,
-    /// Of each lock that is held by the record, the claim, and until when.
+    /// The claim of each lock that is held by the record, and until when.
     held: BTreeMap<Vec<u8>, (String, Instant)>,
 }
 
@@ -150,7 +150,7 @@ impl Redis {
         self.get(MARKER)
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     pub(super) fn get(&self, key: &[u8]) -> Option<&[u8]> {
         Some(&self.memory.get(key)?.0)
     }
@@ -203,7 +203,7 @@ impl Redis {
         self.memory.keys.keys().any(|key| key.starts_with(OLD))
     }
 
-    /// The keys that are there now of those that lock libraries take for a lock.
+    /// Returns the existing keys that lock libraries take for a lock.
     pub(super) fn adopted(&mut self) -> Vec<String> {
         self.memory.now = self.clock();
         let is_there = |key: &&Vec<u8>| key.starts_with(OLD) && self.memory.get(key).is_some();
@@ -211,13 +211,13 @@ impl Redis {
         keys.map(|key| String::from_utf8_lossy(key).into_owned()).collect()
     }
 
-    /// Every SET of a data node, in order.
+    /// Returns every SET of a data node, in order.
     pub(super) fn written(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
         self.memory.written.clone()
     }
 
-    /// Makes the node like a replica that was behind and has taken its place. The record of stored
-    /// values notes it by a key that is no lock's name.
+    /// Leaves the node like a replica that was behind and has taken its place. The record of stored values notes it
+    /// by a key that is no lock's name.
     pub(super) fn forget_fences(&mut self) {
         let is_kept = |key: &[u8]| !key.starts_with(FENCE_PREFIX) && !key.starts_with(OLD);
         self.memory.keys.retain(|key, _| is_kept(key));
@@ -229,7 +229,7 @@ impl Redis {
         (self.begun.elapsed().as_secs_f64() * self.rate * 1000.0) as u64 + self.set as u64
     }
 
-    /// Sets the node's clock by so many ms.
+    /// Moves the node's clock by `by` ms.
     pub(super) fn set_clock(&mut self, by: i64) {
         self.set += by;
         self.note(Cause::Clock);
@@ -250,13 +250,12 @@ impl Redis {
         }
     }
 
-    /// All keys, with the times at which they end by the node's clock: what a replica is sent.
+    /// Returns all keys, with the times at which they end by the node's clock: what a replica is sent.
     pub(super) fn keys(&self) -> StoredKeys {
         self.memory.keys.clone()
     }
 
-    /// Makes the node, which was a replica, a master with what it was sent. `times`: how often there
-    /// was a promotion.
+    /// Makes the node, which was a replica, a master with what it was sent. `times`: the number of promotions.
     pub(super) fn promote(&mut self, keys: StoredKeys, times: usize) {
         self.memory.keys = keys;
         self.replication_id = format!("p{times}");
@@ -336,7 +335,7 @@ impl Redis {
         self.scripts.clear();
     }
 
-    /// The error that an ill node answers instead.
+    /// Returns the error that an ill node answers instead.
     fn refusal(&self, words: &[Vec<u8>]) -> Option<&'static str> {
         let illness = self.illness?;
         let body = match words[0].as_slice() {
@@ -493,7 +492,7 @@ mod tests {
         scripts::{self, Dialect, Ended},
     };
 
-    /// The node's answer to `request`.
+    /// Returns the node's answer to `request`.
     fn answer(redis: &mut Redis, mut request: Vec<u8>) -> String {
         let mut replies = Vec::new();
         while let Some(words) = next_command(&mut request) {
@@ -502,7 +501,7 @@ mod tests {
         String::from_utf8(replies).unwrap()
     }
 
-    /// The first two numbers of the node's answer to a script.
+    /// Returns the first two numbers of the node's answer to a script.
     fn said(redis: &mut Redis, mut request: Vec<u8>) -> (i64, i64) {
         // The last argument of proven scripts.
         request.extend(scripts::told(Dialect::Plain, b"", b""));

@@ -10,12 +10,12 @@ pub(super) const SENTINELS: usize = 3;
 pub(super) struct WatchedPair {
     /// The two nodes.
     pub(super) nodes: [usize; 2],
-    /// Which of them is the master.
+    /// The one of them that is the master.
     pub(super) master: usize,
-    /// Which of them each Sentinel names, and by which election.
+    /// The one of them that each Sentinel names, and by which election.
     pub(super) named: [usize; SENTINELS],
     pub(super) elections: [u64; SENTINELS],
-    /// Whether the other one has not heard that it is no master any more.
+    /// Whether the other one does not know yet that it is no longer the master.
     pub(super) lingers: bool,
     /// The time before which nothing passes between a proxy and the Sentinels.
     pub(super) unheard: BTreeMap<usize, Instant>,

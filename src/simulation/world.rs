@@ -15,7 +15,7 @@ use crate::{
     net::memory::set_network,
 };
 
-/// What came of one deployment.
+/// The outcome of one deployment.
 pub(super) struct RunOutcome {
     pub(super) faults: Vec<String>,
     pub(super) history: String,
@@ -34,17 +34,17 @@ impl RunOutcome {
     }
 }
 
-/// The URL of a simulated server.
+/// Returns the URL of a simulated server.
 pub(super) fn url(host: String) -> RedisUrl {
     RedisUrl { endpoint: Endpoint::Tcp { host, port: 1 }, ..RedisUrl::local(1) }
 }
 
-/// These lock nodes, as this proxy names them.
+/// Returns these lock nodes, as this proxy names them.
 pub(super) fn lock_nodes(proxy: usize, which: impl IntoIterator<Item = usize>) -> Vec<LockNode> {
     which.into_iter().map(|node| url(format!("simulated-{proxy}-{node}")).into()).collect()
 }
 
-/// Has this thread's connections lead to these lock nodes, and to this data node, if there is one.
+/// Makes this thread's connections lead to these lock nodes, and to this data node if there is one.
 pub(super) fn dial(network: &Arc<Network>, data: Option<&Arc<Network>>) {
     let (network, data) = (network.clone(), data.cloned());
     set_network(Some(Box::new(move |host| {
@@ -58,7 +58,7 @@ pub(super) fn dial(network: &Arc<Network>, data: Option<&Arc<Network>>) {
     })));
 }
 
-/// Waits for these tasks to end, for so long each.
+/// Waits for these tasks to end, for `within` each.
 pub(super) async fn must_end(
     tasks: impl IntoIterator<Item = impl Future<Output = Result<(), JoinError>>>,
     within: Duration,

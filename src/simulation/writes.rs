@@ -17,17 +17,17 @@ pub(super) struct WriteRecord {
     reads: Vec<(Option<String>, Option<String>)>,
 }
 
-/// A value: the write's name, its fence, and the write that its client had read before.
+/// Returns a value: the write's name, its fence, and the write that its client had read before.
 pub(super) fn value(name: &str, fence: u64, based_on: Option<&str>) -> String {
     format!("{name} {fence} {}", based_on.unwrap_or("-"))
 }
 
-/// The name of the write that left this value.
+/// Returns the name of the write that left this value.
 pub(super) fn name(value: &str) -> &str {
     value.split(' ').next().unwrap_or_default()
 }
 
-/// The writes under one lock, as the record tells.
+/// The writes under one lock, by the record.
 #[derive(Default)]
 struct LockWrites {
     seen: u64,
@@ -46,7 +46,7 @@ impl WriteRecord {
         }
     }
 
-    /// The write that a read sent now must see, unless it sees a later one.
+    /// Returns the write that a read sent now must see, unless it sees a later one.
     pub(super) fn acknowledged(&self, key: &str) -> Option<String> {
         self.acknowledged.get(key).cloned()
     }
@@ -55,7 +55,7 @@ impl WriteRecord {
         self.reads.push((seen.map(|value| name(value).to_owned()), acknowledged));
     }
 
-    /// All faults, given every key and value that the data node stored.
+    /// Returns all faults, given every key and value that the data node stored.
     pub(super) fn faults(&self, record: &[(Vec<u8>, Vec<u8>)]) -> Vec<String> {
         let mut faults = Vec::new();
         let mut locks: BTreeMap<&[u8], LockWrites> = BTreeMap::new();
@@ -93,7 +93,7 @@ impl WriteRecord {
             }
             lock.seen = lock.seen.max(fence);
             let last = lock.last.replace(name.to_owned());
-            // A late holder is let in if its fence is not known to be small.
+            // Once fences were forgotten, a late holder may be let in, as its fence is not known to be small.
             if last.as_deref().unwrap_or("-") != based_on && forgotten == 0 {
                 faults.push(format!("update {last:?} is lost by {name}, based on {based_on}"));
             }

@@ -1,8 +1,7 @@
 //! `lockgate dev`: a whole deployment on this machine, for trying things out.
 //!
-//! The data node, with `--sentinel` the Sentinels, with `--cluster` the nodes of a cluster, and the lock
-//! nodes are real `redis-server` children in temporary directories. The servers end with this process,
-//! however it ends.
+//! The data node, the Sentinels (`--sentinel`), the nodes of a cluster (`--cluster`) and the lock nodes are real
+//! `redis-server` children in temporary directories. They end with this process, however it ends.
 
 use std::{
     io::{ErrorKind, Write, stdout},
@@ -61,8 +60,8 @@ pub struct Options {
 
 /// Runs until SIGINT or SIGTERM.
 ///
-/// Must be called on the main thread, before there is a runtime: the kernel ends the children
-/// with the thread that started them.
+/// Must be called on the main thread, before there is a runtime: the kernel ends the children with the thread
+/// that started them.
 ///
 /// # Errors
 /// If `redis-server` is missing, a port is taken, the number of nodes is even, or keys cannot be guarded or
@@ -112,7 +111,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
 
     let runtime = Builder::new_multi_thread().enable_all().build()?;
     let result = runtime.block_on(async {
-        // The nodes are new: nobody holds a lock there.
+        // The nodes are new, so no lock is held there.
         initialise(&config.locks).await?;
         data.form().await?;
         let shutdown = CancellationToken::new();

@@ -18,20 +18,19 @@ use crate::{
     tools::{free_port::free_port, redis_server::RedisServer},
 };
 
-/// Masters, and as many replicas.
+/// The number of masters, and of replicas.
 const MASTERS: usize = 3;
-/// All nodes.
+/// The number of all nodes.
 pub(super) const NODES: usize = 2 * MASTERS;
-/// Number of slots of a cluster.
+/// The number of a cluster's slots.
 const SLOTS: usize = 16384;
-/// How long the nodes may take until they know each other.
+/// How long the nodes may take to know each other.
 const LIMIT: Duration = Duration::from_secs(30);
-/// Time between two looks.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// How long a node may be silent before the others take it for dead, in ms. Short, as somebody watches.
+/// How long a node may be silent before the others consider it dead, in ms. It is short, as a person waits.
 const NODE_TIMEOUT: &str = "2000";
 
-/// Starts the nodes, which do not know each other yet: the masters, then their replicas.
+/// Starts the nodes (the masters, then their replicas), which do not know each other yet.
 ///
 /// # Errors
 /// Those of [`RedisServer::start`].
@@ -45,7 +44,7 @@ pub(super) fn start() -> io::Result<Vec<RedisServer>> {
             &bus,
             "--cluster-node-timeout",
             NODE_TIMEOUT,
-            // While a master is dead the others go on.
+            // The others serve on while a master is dead.
             "--cluster-require-full-coverage",
             "no",
             "--repl-diskless-sync-delay",
@@ -55,7 +54,7 @@ pub(super) fn start() -> io::Result<Vec<RedisServer>> {
     (0..NODES).map(|_| node()).collect()
 }
 
-/// Makes a cluster of the nodes, and waits until all of them say that it is one.
+/// Makes a cluster of the nodes, and waits until all of them report that it works.
 ///
 /// # Errors
 /// The nodes', or that they did not come to know each other in time.
@@ -103,7 +102,7 @@ async fn ask<T: FromRedisValue>(node: &mut Connection, command: &Cmd) -> Result<
     command.query_async(&mut node.redis).await
 }
 
-/// Waits until what every node tells is so.
+/// Waits until `is_so` is true of each node's reply.
 async fn until(
     nodes: &mut [Connection],
     verb: &str,

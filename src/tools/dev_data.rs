@@ -1,4 +1,4 @@
-//! The data of `lockgate dev`: one Redis, a master that Sentinels watch, or a cluster.
+//! The data servers of `lockgate dev`: one Redis, a master that Sentinels watch, or a cluster.
 
 use std::{
     io,
@@ -13,18 +13,18 @@ use crate::{
     tools::{redis_server::RedisServer, sentinel_server::SentinelServer},
 };
 
-/// What a server is started with that evicts no lock.
+/// Arguments for a server that evicts nothing.
 pub(super) const EVICT_NOTHING: &[&str] = &["--maxmemory-policy", "noeviction"];
-/// The name that the Sentinels have for the master, and how many replicas and Sentinels it has.
+/// The master's name at the Sentinels, and the numbers of its replicas and Sentinels.
 const MASTER: &str = "mymaster";
 const REPLICAS: usize = 2;
 const SENTINELS: usize = 3;
 /// How long the replicas may take to find their master.
 const START_LIMIT: Duration = Duration::from_secs(20);
-/// How long clients wait for a master, longer than a failover takes.
+/// How long clients wait for a master: longer than a failover takes.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// The servers of the data.
+/// The data servers.
 pub(super) enum DataServers {
     One(RedisServer),
     Watched {
@@ -41,7 +41,7 @@ impl DataServers {
     /// Starts one Redis.
     ///
     /// # Errors
-    /// The errors of [`RedisServer::start`], as of the next two.
+    /// The errors of [`RedisServer::start`], like those of the next two functions.
     pub(super) fn one() -> io::Result<DataServers> {
         Ok(DataServers::One(RedisServer::start(EVICT_NOTHING)?))
     }
@@ -63,7 +63,7 @@ impl DataServers {
         );
         let replicas = (0..REPLICAS).map(|_| RedisServer::start(&of_master));
         let replicas = replicas.collect::<io::Result<Vec<_>>>()?;
-        // Sentinels ask the master only now and then who its replicas are.
+        // Sentinels ask the master for its replicas only now and then.
         let deadline = Instant::now() + START_LIMIT;
         while master.replicas() != Some(REPLICAS) {
             if Instant::now() > deadline {
@@ -79,7 +79,7 @@ impl DataServers {
         })
     }
 
-    /// Writes into the configuration which servers these are.
+    /// Writes these servers into the configuration.
     pub(super) fn configure(&self, config: &mut Config) {
         let local = |server: &RedisServer| RedisUrl::local(server.port());
         config.data = match self {
@@ -126,7 +126,7 @@ impl DataServers {
         }
     }
 
-    /// What to try, with the proxy at `port`.
+    /// Returns commands to try, with the proxy at `port`.
     pub(super) fn to_try(&self, port: u16) -> String {
         match self {
             DataServers::One(_) => format!("  redis-cli -p {port} SET x 1\n"),

@@ -1,21 +1,21 @@
-//! Guards and adopt rules of `lockgate dev`, as its options have them.
+//! The guards and adopt rules of `lockgate dev`, made from its options.
 
 use std::fmt::Write as _;
 
 use crate::config::{AdoptConfig, AdoptRule, Config, ConfigErrors, GuardRule, GuardsConfig};
 
-/// What stands for each star in the keys that are to be tried.
+/// The text for each star in the keys of the commands to try.
 const EXAMPLE: &str = "1";
 
-/// Reads the rules. A guard's lock has its key's name, and an adopted key is enforced.
+/// Reads the rules. A guarded key needs the lock of the same name, and adopted keys have mode enforce.
 ///
 /// # Errors
-/// What the configuration says of such keys.
+/// The configuration's errors about such keys.
 pub(super) fn read(
     guard: &[String],
     adopt: &[String],
 ) -> Result<(GuardsConfig, AdoptConfig), ConfigErrors> {
-    // JSON is YAML, whatever the keys have in them.
+    // A JSON string is valid YAML, whatever the keys contain.
     let quoted = |text: &str| serde_json::Value::from(text).to_string();
     let mut text = String::from("guards:\n");
     // Writing to a String cannot fail.
@@ -36,7 +36,7 @@ pub(super) fn read(
     Ok((config.guards, config.adopt))
 }
 
-/// The lock with the name of the key: each star is what it matched.
+/// The template of the lock with the same name as the key: each star becomes its capture.
 fn lock_of(keys: &str) -> String {
     let mut parts = keys.split('*');
     let mut lock = parts.next().unwrap_or_default().to_owned();
@@ -46,7 +46,7 @@ fn lock_of(keys: &str) -> String {
     lock
 }
 
-/// What to try with these rules, with the proxy at `port`.
+/// Returns commands to try with these rules, with the proxy at `port`.
 pub(super) fn to_try(guards: &[GuardRule], adopt: &[AdoptRule], port: u16) -> String {
     let mut text = String::new();
     let shown = |bytes: Option<Vec<u8>>| {

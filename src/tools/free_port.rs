@@ -1,7 +1,7 @@
 //! Free loopback ports for the servers of `lockgate dev` and of the tests.
 //!
-//! A server that is killed leaves its port free until it is started again. So that no other process
-//! is given the port meanwhile, each process has a part of the ports to itself.
+//! A killed server leaves its port free until it is started again. So that no other process gets the port
+//! meanwhile, each process has a part of the ports to itself.
 
 use std::{
     io,
@@ -17,26 +17,26 @@ use std::{
     },
 };
 
-/// Ports in which a free one is looked for; Linux gives outgoing connections those from 32768.
+/// The ports to choose from. Linux gives outgoing connections those from 32768 on.
 const PORTS: Range<u16> = 10_000..32_000;
 /// How many processes may have a part of them.
 const PARTS: u16 = 8;
-/// How many ports are tried if another process takes the first ones.
+/// How many ports are tried, as another process may take the first ones.
 const ATTEMPTS: usize = 10;
 
 /// The ports of one process.
 #[derive(Debug)]
 struct PortShare {
     ports: Range<u16>,
-    /// How many of them were given.
+    /// How many of them were handed out.
     given: AtomicU16,
-    /// While this socket lives, no other process of this network namespace can claim the part.
+    /// The claim to the part: no other process of this network namespace can bind this name meanwhile.
     _claim: Option<UnixListener>,
 }
 
 impl PortShare {
-    /// Claims a part that no process has: the kernel gives an abstract socket's name once, and takes
-    /// it back when the process ends. Where every part is taken, all ports, from one of them at random.
+    /// Claims a part that no process has: the kernel gives an abstract socket's name once, and frees it when the
+    /// process ends. If every part is taken, the share is all ports, beginning at a random one.
     fn claim(name: &str) -> PortShare {
         let size = (PORTS.end - PORTS.start) / PARTS;
         let first = rand::random_range(0..PARTS);
@@ -60,21 +60,21 @@ impl PortShare {
 
 /// Finds a port that was free a moment ago, a different one each time.
 ///
-/// The port is below those that the kernel gives to outgoing connections, so none of these takes
-/// it first. A process of another kind may: a caller that finds the address in use asks again.
+/// The port is below those that the kernel gives to outgoing connections, so none of these can take it first.
+/// Another program may: a caller that finds the address in use asks again.
 ///
 /// # Errors
-/// If none of many ports is free.
+/// If none of 1,000 ports is free.
 pub fn free_port() -> io::Result<u16> {
     static PART: LazyLock<PortShare> = LazyLock::new(|| PortShare::claim("lockgate-ports"));
     let free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
     (0..1000).map(|_| PART.next()).find(free).ok_or_else(|| io::Error::other("no free port"))
 }
 
-/// Starts a server at a free port, and at another if somebody else has taken that meanwhile.
+/// Starts a server at a free port, and at another one if that fails, as when another process has taken the port.
 ///
 /// # Errors
-/// The last one, or that the program is missing.
+/// The last attempt's, or that the program is missing.
 pub(super) fn at_a_free_port<T>(start: impl Fn(u16) -> io::Result<T>) -> io::Result<T> {
     let mut last = io::Error::other("no free port");
     for _ in 0..ATTEMPTS {
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn no_two_processes_have_a_port_in_common() {
-        // A name of its own: other processes of this machine claim parts too.
+        // A name of its own, as other processes of this machine claim parts too.
         let name = format!("lockgate-ports-test-{}", std::process::id());
         let mut parts: Vec<PortShare> = (0..PARTS).map(|_| PortShare::claim(&name)).collect();
         for (index, part) in parts.iter().enumerate() {

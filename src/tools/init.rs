@@ -10,8 +10,8 @@ use crate::{
     lock::{InitError, initialise},
 };
 
-/// Writes the first markers on all lock nodes of `file`, or of the defaults. With `if_new`,
-/// nodes that have markers are left as they are, without an error.
+/// Writes the first markers on all lock nodes of `file`, or of the default configuration. With `if_new`, finding
+/// nodes that have markers is no error, and changes nothing.
 ///
 /// # Errors
 /// The configuration's; also if a node cannot be reached, must not vote, or has a marker.

@@ -1,5 +1,5 @@
-//! `lockgate manual`: man pages and shell completions, made from the definition of the command line
-//! itself, so that they say what this binary understands.
+//! `lockgate manual`: man pages and shell completions. They are made from the definition of the command line, so
+//! that they match this binary.
 
 use std::{fs, io, path::Path};
 
@@ -14,7 +14,7 @@ use clap_mangen::{
     roff::{Roff, bold, roman},
 };
 
-/// Sections behind those of clap: headings, and pairs of a name and what it is.
+/// Sections that follow those of clap: headings, each with names and their meanings.
 const SECTIONS: &[(&str, &[(&str, &str)])] = &[
     (
         "FILES",
@@ -47,7 +47,7 @@ const SECTIONS: &[(&str, &[(&str, &str)])] = &[
     ),
 ];
 
-/// Writes `man/*.1` and `completions/*` into `directory`, which is made where it is missing.
+/// Writes `man/*.1` and `completions/*` into `directory`, which is made if it is missing.
 ///
 /// # Errors
 /// If a file cannot be written.
@@ -60,7 +60,7 @@ fn write(mut command: Command, directory: &Path) -> io::Result<()> {
     let (pages, completions) = (directory.join("man"), directory.join("completions"));
     fs::create_dir_all(&pages)?;
     fs::create_dir_all(&completions)?;
-    // Before the completions, which add pages for each command's help.
+    // First, as making the completions adds help commands, which would get pages too.
     clap_mangen::generate_to(command.clone(), &pages)?;
     let mut page = Vec::new();
     Man::new(command.clone().disable_help_subcommand(true)).render(&mut page)?;

@@ -1,16 +1,15 @@
 //! The other commands of the binary, each by itself.
 //!
 //! - [`dev`]: `lockgate dev`, a whole deployment on this machine; `dev_rules`: its guards and adopt rules;
-//!   `dev_data`: its data node, `dev_cluster`: or its
-//!   Redis Cluster.
+//!   `dev_data`: its data servers; `dev_cluster`: its Redis Cluster.
 //! - [`doctor`]: `lockgate doctor`, a diagnosis of each Redis of a configuration.
 //! - [`init`]: `lockgate init`, the first markers of a deployment.
 //! - [`manual`]: `lockgate manual`, man pages and shell completions.
-//! - [`nodes`]: `lockgate nodes`, how far a change of the lock nodes is.
+//! - [`nodes`]: `lockgate nodes`, which shows, makes or takes back a change of the lock nodes.
 //! - [`top`]: `lockgate top`, several proxies in a terminal.
-//! - [`say`]: prints what they have to say.
-//! - [`redis_server`], [`sentinel_server`]: real `redis-server` children, as a Redis and as a Sentinel,
-//!   for `dev` and for tests; [`free_port`]: their ports.
+//! - [`say`]: prints what the commands have to say.
+//! - [`redis_server`], [`sentinel_server`]: real `redis-server` children, as a Redis and as a Sentinel, for `dev`
+//!   and for tests; [`free_port`]: their ports.
 
 pub mod dev;
 mod dev_cluster;

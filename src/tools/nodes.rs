@@ -1,4 +1,4 @@
-//! `lockgate nodes`: how far a change of the lock nodes is; has it made, or takes it back.
+//! `lockgate nodes`: shows, makes or takes back a change of the lock nodes.
 
 use std::time::Duration;
 
@@ -18,23 +18,23 @@ use crate::{
     net::{Connector, redis_client},
 };
 
-/// How long a lock node may take to tell which proxies there are.
+/// How long a lock node may take to give the proxies' records.
 const RECORDS_LIMIT: Duration = Duration::from_secs(2);
-/// How often a proxy's record is looked at again that does not list the nodes to come, and after which pause.
+/// How often, and after which pause, the records are read again while some do not list the nodes to come.
 const LOOKS: usize = 5;
 const AGAIN: Duration = Duration::from_millis(200);
 
-/// What is to become of a change.
+/// What to do about a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodesStep {
-    /// It is only shown.
+    /// The change is only shown.
     Show,
-    /// It is made, or brought to its end.
+    /// The change is made, or completed.
     Change {
-        /// How long nobody may vote at most; half of `locks.default_ttl` if it is not told.
+        /// How long no node may vote at most. `None`: half of `locks.default_ttl`.
         at_most: Option<Duration>,
     },
-    /// It is taken back.
+    /// The change is taken back.
     BackOut,
 }
 
@@ -50,7 +50,7 @@ pub fn run(config: &Config, step: NodesStep) -> anyhow::Result<()> {
     done
 }
 
-/// Makes the change. Takes it back where somebody ends this process meanwhile: nobody could lock else.
+/// Makes the change. Takes it back if a signal ends this process meanwhile, as otherwise no client could lock.
 async fn change(
     locks: &LocksConfig,
     at_most: Option<Duration>,
@@ -91,7 +91,7 @@ async fn unaware(locks: &LocksConfig) -> Vec<String> {
     newest.filter(|it| it.lists_no_next_nodes()).map(|it| it.name.clone()).collect()
 }
 
-/// The records that a lock node has; `None` if it does not tell.
+/// Reads the records that a lock node has. Returns `None` if it does not give them.
 async fn records_on(node: &LockNode, way: &Connector, tls: &ClientTls) -> Option<Vec<ProxyRecord>> {
     let there = lock::locate(node, tls, RECORDS).await.ok()?;
     let connecting = redis_client::connect_for(&there.url, way, redis_client::LARGE);
@@ -102,11 +102,11 @@ async fn records_on(node: &LockNode, way: &Connector, tls: &ClientTls) -> Option
     Some(ProxyRecord::read_all(&asked.unwrap_or_default()))
 }
 
-/// Names the proxies for which a change comes too early. Once it is made, those that have the list as
-/// `locks.nodes` list none to come either.
+/// Warns of proxies for which the change comes too early. Once the change is made there is no warning: proxies
+/// whose `locks.nodes` are the new list have no `locks.next_nodes` either.
 async fn warn_of_unaware(locks: &LocksConfig) {
     let mut names = unaware(locks).await;
-    // One that has just read its file is about to say so.
+    // A proxy that has just read its file is about to write its record.
     for _ in 0..LOOKS {
         if names.is_empty() {
             return;
@@ -157,7 +157,7 @@ async fn carry_out(config: &Config, step: NodesStep) -> anyhow::Result<()> {
                     ));
                 }
             }
-            // Old lock nodes that had not heard of it are told.
+            // The change was made before; old lock nodes that had not heard of it have heard now.
             Err(done @ ChangeError::Done) => say(done),
             Err(error) => bail!(error),
         },
@@ -186,7 +186,6 @@ async fn carry_out(config: &Config, step: NodesStep) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Shows what each node of a list has.
 fn show(list: &str, nodes: Vec<NodeOfSet>) {
     say(format_args!("{list}:"));
     for NodeOfSet { address, what, .. } in nodes {

@@ -1,8 +1,8 @@
 //! Real `redis-server` children on free loopback ports, for `lockgate dev` and for tests.
 //!
-//! A child never outlives the process that started it. Dropping a [`RedisServer`] kills it. If
-//! this process is killed first, the kernel kills the child (`PR_SET_PDEATHSIG`, set by
-//! util-linux's `setpriv`, so that no unsafe code is needed here).
+//! A child never outlives the process that started it. Dropping a [`RedisServer`] kills it. If this process is
+//! killed first, the kernel kills the child (`PR_SET_PDEATHSIG`, set by util-linux's `setpriv`, so that no
+//! unsafe code is needed here).
 
 use std::{
     io::{self, Read, Write},
@@ -18,7 +18,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::free_port::at_a_free_port;
 
-/// How long a new server may take until it answers PING.
+/// How long a new server may take to answer PING.
 const START_LIMIT: Duration = Duration::from_secs(10);
 
 /// A running `redis-server`, with its own temporary directory and no persistence.
@@ -33,13 +33,12 @@ pub struct RedisServer {
 impl RedisServer {
     /// Starts a server on a free loopback port.
     ///
-    /// `arguments` are added to the command line, as in `["--maxmemory", "10mb"]`. Must be
-    /// called from a thread that lives as long as the server is wanted: the kernel ends the
-    /// child with the thread that started it.
+    /// `arguments` are added to the command line, as in `["--maxmemory", "10mb"]`. Must be called from a thread
+    /// that lives as long as the server is wanted: the kernel ends the child with the thread that started it.
     ///
     /// # Errors
     /// [`io::ErrorKind::NotFound`] with a hint if `redis-server` or `setpriv` is missing;
-    /// [`io::ErrorKind::Other`] with the server's own words if it does not come up.
+    /// [`io::ErrorKind::Other`] with the server's log if it does not come up.
     pub fn start(arguments: &[&str]) -> io::Result<RedisServer> {
         let arguments: Vec<String> = arguments.iter().map(|a| (*a).to_owned()).collect();
         let dir = tempfile::Builder::new().prefix("lockgate-redis-").tempdir()?;
@@ -63,7 +62,7 @@ impl RedisServer {
         format!("redis://{}", self.addr())
     }
 
-    /// Path of the server's Unix socket.
+    /// The path of the server's Unix socket.
     pub fn unix_socket(&self) -> PathBuf {
         self.dir.path().join("redis.sock")
     }
@@ -73,7 +72,7 @@ impl RedisServer {
         self.child.id()
     }
 
-    /// How many replicas the server has. Returns `None` if it does not say.
+    /// Returns the number of the server's replicas, or `None` if it does not answer.
     pub fn replicas(&self) -> Option<usize> {
         let mut stream = UnixStream::connect(self.unix_socket()).ok()?;
         stream.set_read_timeout(Some(Duration::from_secs(1))).ok()?;
@@ -112,7 +111,7 @@ impl RedisServer {
         self.signal(Signal::CONT)
     }
 
-    /// Kills the server if it runs, and starts it again, empty, on the same port.
+    /// Kills the server if it runs, and starts it again on the same port, empty.
     ///
     /// # Errors
     /// The errors of [`RedisServer::start`].
@@ -129,7 +128,7 @@ impl RedisServer {
 
 impl Drop for RedisServer {
     fn drop(&mut self) {
-        // A server that is gone already is as good; nobody is left to hear of other errors.
+        // The server may be gone already, and other errors cannot be reported here.
         let _ = self.kill();
     }
 }
@@ -150,12 +149,12 @@ fn spawn(port: u16, dir: &Path, arguments: &[String]) -> io::Result<Child> {
     until_up(child, &log, || answers(&dir.join("redis.sock")))
 }
 
-/// A command that starts `redis-server`, and whose process ends with this one.
+/// Returns a command for a `redis-server` that ends with this process.
 pub(super) fn bound_to_this_process() -> Command {
     let mut command = Command::new("setpriv");
     command
         .args(["--pdeathsig", "KILL", "redis-server"])
-        // A Ctrl-C in the terminal goes to the parent alone, which then ends its children.
+        // A Ctrl-C in the terminal then reaches only the parent, which ends its children.
         .process_group(0)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -166,7 +165,7 @@ pub(super) fn bound_to_this_process() -> Command {
 /// Starts the command, and waits until the server is up.
 ///
 /// # Errors
-/// The errors of [`RedisServer::start`], with the words of the server's log.
+/// The errors of [`RedisServer::start`].
 pub(super) fn until_up(
     command: &mut Command,
     log: &Path,
@@ -179,7 +178,7 @@ pub(super) fn until_up(
     let deadline = Instant::now() + START_LIMIT;
     loop {
         if let Some(status) = child.try_wait()? {
-            // setpriv's own status for a program that it cannot find.
+            // setpriv ends with 127 if it cannot find the program.
             if status.code() == Some(127) {
                 return Err(missing("redis-server (apt-get install redis-server)"));
             }
@@ -202,8 +201,8 @@ fn missing(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::NotFound, format!("not found: {what}"))
 }
 
-/// Whether the server answers PING at all; `-NOAUTH` will do. Asks at its Unix socket, which the
-/// server opens last and no other process has.
+/// Whether the server answers PING at all; `-NOAUTH` counts. Asks at its Unix socket, which the server opens
+/// last and no other process has.
 fn answers(socket: &Path) -> bool {
     let ping = || -> io::Result<bool> {
         let mut stream = UnixStream::connect(socket)?;

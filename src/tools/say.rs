@@ -1,5 +1,5 @@
-//! What commands print. Servers choose the words of their errors, and a terminal obeys what stands in them: all
-//! of it goes through here.
+//! Prints what commands have to say. A server's errors may hold characters that a terminal obeys, so all output
+//! goes through here.
 
 use std::fmt::Display;
 

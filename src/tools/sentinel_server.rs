@@ -23,8 +23,8 @@ pub struct SentinelServer {
 }
 
 impl SentinelServer {
-    /// Starts a Sentinel with these lines in its file. Must be called from a thread that lives as long
-    /// as the Sentinel is wanted.
+    /// Starts a Sentinel with these lines in its file. Must be called from a thread that lives as long as the
+    /// Sentinel is wanted.
     ///
     /// # Errors
     /// The errors of [`RedisServer::start`](super::redis_server::RedisServer::start).
@@ -64,7 +64,7 @@ impl SentinelServer {
 
 impl Drop for SentinelServer {
     fn drop(&mut self) {
-        // A Sentinel that is gone already is as good; nobody is left to hear of other errors.
+        // The Sentinel may be gone already, and other errors cannot be reported here.
         let _ = self.kill();
     }
 }
@@ -78,7 +78,7 @@ fn spawn(port: u16, lines: &str) -> io::Result<SentinelServer> {
     std::fs::write(&file, text)?;
     let mut command = bound_to_this_process();
     let child = until_up(command.arg(&file).arg("--sentinel"), &log, || {
-        // Its own log: another process could answer at the port.
+        // Its own log counts, as another process could answer at the port.
         std::fs::read_to_string(&log).is_ok_and(|text| text.contains("Sentinel ID is"))
             && TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok()
     })?;

@@ -1,7 +1,7 @@
-//! The lock nodes are changed for others again and again, while clients lock: coordinators are killed,
-//! run at once or against each other, and nodes before or to come forget, stand still or die meanwhile.
+//! Changes of the lock nodes, again and again, while clients lock: coordinators are killed, run at once or against
+//! each other, and nodes of both sets forget, stand still or die meanwhile.
 //!
-//! All on one host, without networks of its own: what is cut off here is cut off by its process. One of
+//! All processes are on one host, without networks of their own: a node is cut off by stopping its process. One of
 //! three proxies hears of each change late. The checker judges what clients were told.
 
 use std::{
@@ -25,9 +25,9 @@ use crate::{
     support::{Proxy, Reply, eventually},
 };
 
-/// Nodes of which sets are made.
+/// The number of nodes of which sets are made.
 const POOL: usize = 7;
-/// Proxies; the last one hears of changes late.
+/// The number of proxies; the last one hears of changes late.
 const PROXIES: usize = 3;
 /// The longest TTL in ms.
 const MAX_TTL: u64 = 3000;
@@ -35,7 +35,7 @@ const MAX_TTL: u64 = 3000;
 const LIMIT: Duration = Duration::from_secs(60);
 const STYLES: [Style; 5] =
     [Style::Mixed, Style::ToTheEnd, Style::Sessions, Style::Late, Style::Mixed];
-/// Clients of each style.
+/// The number of clients of each style.
 const CLIENTS: usize = 3;
 
 /// What may happen to a node while the nodes are changed.
@@ -52,7 +52,7 @@ enum Harm {
 
 const HARMS: [Harm; 4] = [Harm::None, Harm::Emptied, Harm::Killed, Harm::Frozen];
 
-/// What was done.
+/// Counts of what was done.
 #[derive(Debug, Default)]
 struct Counts {
     changes: usize,
@@ -68,14 +68,14 @@ struct Scene {
     random: StdRng,
     pool: Vec<RedisServer>,
     proxies: Vec<Proxy>,
-    /// The nodes that vote, of the pool.
+    /// The nodes of the pool that vote.
     now: Vec<usize>,
     /// The binary by which nodes are changed, and the fault planted in it.
     tool: (PathBuf, Option<&'static str>),
     clients: Vec<(Child, PathBuf)>,
     control: PathBuf,
     counts: Counts,
-    /// When no node voted, as the tool tells.
+    /// The events and their times.
     log: Vec<(Time, String)>,
     directory: tempfile::TempDir,
 }
@@ -113,7 +113,7 @@ impl Scene {
     fn start_client(&mut self, seed: u64, number: usize) {
         let style = STYLES[number % STYLES.len()];
         let addresses = self.proxies.iter().map(|proxy| address(proxy.port()));
-        // One of three keeps to the proxy that hears late.
+        // One client of three keeps to the proxy that hears late.
         let proxies = match number % CLIENTS {
             0 => addresses.skip(PROXIES - 1).collect(),
             _ => addresses.take(PROXIES - 1).collect(),
@@ -149,7 +149,7 @@ impl Scene {
         nodes.iter().map(|node| self.pool[*node].url()).collect()
     }
 
-    /// Writes both lists into a proxy's file and has it read that.
+    /// Writes both lists into a proxy's file and makes the proxy read it.
     fn list(&self, proxy: usize, nodes: &[usize], next: &[usize]) {
         let proxy = &self.proxies[proxy];
         let text = fs::read_to_string(proxy.config_file()).expect("file");
@@ -163,7 +163,7 @@ impl Scene {
         eventually("the file was read again", || done() > before);
     }
 
-    /// The nodes that a proxy asks, and how many of them vote.
+    /// Returns the nodes that a proxy asks, and how many of them vote.
     fn asked(&self, proxy: usize) -> (Vec<String>, usize) {
         let Reply::Array(all) = self.proxies[proxy].client().cmd(&["LOCKGATE", "NODES"]) else {
             return (Vec::new(), 0);
@@ -208,7 +208,7 @@ impl Scene {
         command
     }
 
-    /// The first line of what the tool shows: which nodes vote.
+    /// Returns the first line of what the tool shows: which nodes vote.
     fn shown(&self) -> String {
         let output = self.tool(&self.proxies[0].config_file(), &[]).output().expect("lockgate");
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -227,7 +227,7 @@ impl Scene {
         self.counts.shared += usize::from(next.iter().any(|node| self.now.contains(node)));
         let now = self.now.clone();
         (0..PROXIES - 1).for_each(|proxy| self.list(proxy, &now, &next));
-        // Nodes before or to come, but no more than one: a quorum of each is needed.
+        // No more than one node of both sets is harmed: a quorum of each is needed.
         let all: Vec<usize> = [&now[..], &next[..]].concat();
         let harmed = all[self.random.random_range(0..all.len())];
         let harm = HARMS[self.random.random_range(0..HARMS.len())];
@@ -239,7 +239,7 @@ impl Scene {
         }
         if is_changed {
             self.counts.changes += 1;
-            // The last proxy hears of it now.
+            // The last proxy hears of the change now.
             thread::sleep(Duration::from_millis(self.random.random_range(0..600)));
             self.list(PROXIES - 1, &now, &next);
             self.now = next;
@@ -252,7 +252,7 @@ impl Scene {
         (0..PROXIES).for_each(|proxy| self.list(proxy, &now, &[]));
     }
 
-    /// The first attempt: its coordinator may be killed, another may meet it, and a node be harmed.
+    /// Makes the first attempt: its coordinator may be killed, another may meet it, and a node may be harmed.
     fn attempt(&mut self, harm: Harm, harmed: usize) {
         let (file, other) = (self.proxies[0].config_file(), self.proxies[1].config_file());
         let quiet = |mut command: Command| {
@@ -291,7 +291,7 @@ impl Scene {
         }
     }
 
-    /// Brings the change to its end, or takes it back. Returns whether it is made.
+    /// Completes the change, or takes it back. Returns whether it is made.
     fn settle(&mut self) -> bool {
         let deadline = Instant::now() + LIMIT;
         let file = self.proxies[0].config_file();
@@ -300,7 +300,7 @@ impl Scene {
         loop {
             let shown = self.shown();
             if shown.starts_with("locks.next_nodes vote") {
-                // They may not have begun: their coordinator is dead.
+                // The next nodes may not have begun, as their coordinator is dead.
                 let output = self.tool(&file, &["--change"]).output().expect("lockgate");
                 let error = String::from_utf8_lossy(&output.stderr).into_owned();
                 self.note(format!("--change: {shown}: {}", error.trim()));
@@ -310,7 +310,7 @@ impl Scene {
                 assert!(Instant::now() < deadline, "it does not begin: {:#?}", self.log);
                 continue;
             }
-            // Half of what did not begin is begun again.
+            // A change that did not begin is tried again, unless it is taken back.
             if shown.starts_with("locks.nodes vote") && (backs_out || tried > 1) {
                 return false;
             }
@@ -352,12 +352,12 @@ fn address(port: u16) -> SocketAddr {
     ([127, 0, 0, 1], port).into()
 }
 
-/// The binary that is tested.
+/// Returns the binary that is tested.
 fn tool() -> (PathBuf, Option<&'static str>) {
     (env!("CARGO_BIN_EXE_lockgate").into(), None)
 }
 
-/// Changes the nodes for so long, and returns what is wrong.
+/// Changes the nodes for `length`, and returns what is wrong.
 fn run(seed: u64, length: Duration, tool: (PathBuf, Option<&'static str>)) -> Vec<String> {
     let _alone = alone();
     let mut scene = Scene::start(seed, tool);
@@ -409,7 +409,7 @@ fn locks_hold_while_their_nodes_are_changed_for_minutes() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// The copy leaves out who holds the locks.
+/// The copy leaves out the holders of the locks.
 #[test]
 #[ignore = "needs a build with planted faults: make chaos"]
 fn a_change_that_copies_no_holder_is_found() {

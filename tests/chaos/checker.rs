@@ -1,23 +1,22 @@
-//! Checks that what must hold in every history does: pure, from what clients wrote down.
+//! Checks what must hold in every history: a pure function of what clients wrote down.
 //!
 //! The checks follow from what a client may believe:
 //! - A lease is held from when the client is told so until the validity that it was told is over,
 //!   counted from when it *sent* the request: it cannot know how long the answer was under way. Or
 //!   until it sends UNLOCK.
-//! - A session lock is held in the same way for the validity that the client was told, even if
-//!   others end its connection. It is also held up to the last moment at which the client sent
-//!   something (PING, RENEW, UNLOCK, a read, a write) that was answered as if the lock were held.
-//!   It is never held beyond the end that the client makes of its connection itself, or the word
-//!   that the lock is lost. The answers to a library that reconnects silently show nothing; the
-//!   validity that it was told counts.
+//! - A session lock is held in the same way for the validity that the client was told, even if others end its
+//!   connection. It is also held up to the last moment at which the client sent something (PING, RENEW, UNLOCK, a
+//!   read, a write) that was answered as if the lock were held. It is not held after the client itself has ended its
+//!   connection, or was told that the lock is lost. The answers to a library that reconnects silently show nothing;
+//!   the validity that it was told counts.
 //!
-//! - A lock library's lock is held for the whole TTL from the reply on, until its release is sent.
-//!   A reply that was under way for longer than the proxies set aside may come too late: then the
-//!   TTL counts from that much behind the sending. Past the proxies nothing is set aside. A blind
-//!   DEL may end it, as on Redis, but never a lock that was taken by LOCK.
+//! - A lock library's lock is held for the whole TTL from the reply on, until its release is sent. A reply that was
+//!   under way for longer than the proxies set aside may come too late: then the TTL counts from the sending and the
+//!   time that they set aside. Past the proxies nothing is set aside. A blind DEL may end it, as on Redis, but never
+//!   a lock that was taken by LOCK.
 //!
-//! A loss told by a push is the answer to the next command as well. Behind the first command of a
-//! pipeline that is answered so, nothing is carried out.
+//! A loss told by a push is the answer to the next command as well. Nothing is carried out behind the first command
+//! of a pipeline that is answered so.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -43,7 +42,7 @@ enum Asked {
     Idiom,
 }
 
-/// A time in which a client believes to hold a lock.
+/// A time in which a client believes that it holds a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Belief {
     pub(crate) key: String,
@@ -58,7 +57,7 @@ pub(crate) struct Belief {
     pub(crate) careless: Time,
 }
 
-/// A blind DEL: from when it was sent to when it was answered.
+/// A blind DEL, from its sending to its answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Deletion {
     key: String,
@@ -91,7 +90,7 @@ pub(crate) enum Wrong {
     TwoHolders(Belief, Belief),
     /// A fence was told after another, and is not larger.
     Fence { key: String, before: u64, fence: u64, told: Time },
-    /// A request has no end, and nobody killed its client.
+    /// A request has no end, though its client was not killed.
     NoAnswer { client: usize, sent: Time },
     /// A push said that a lock is lost, and the next command was carried out.
     Untold { key: String, client: usize, sent: Time },
@@ -124,14 +123,14 @@ pub(crate) struct Verdict {
     pub(crate) counts: Counts,
     /// The times when LOCK was answered with a grant, in order.
     pub(crate) granted: Vec<Time>,
-    /// The same of lock libraries' commands.
+    /// The times when lock libraries' commands were answered with a lock.
     pub(crate) taken: Vec<Time>,
     /// Errors that lock libraries were told, by their first word.
     pub(crate) refused: BTreeMap<String, usize>,
     pub(crate) silences: Vec<Silence>,
-    /// Overlaps there would be if holders counted from when the answer came.
+    /// The number of overlaps if holders counted from when the answer came.
     pub(crate) careless: usize,
-    /// Clients that came to their end, told to or killed.
+    /// The number of clients that ended, as they were told to or killed.
     pub(crate) over: usize,
 }
 
@@ -161,7 +160,7 @@ pub(crate) fn check(histories: &[Vec<(Time, Event)>]) -> Verdict {
     verdict
 }
 
-/// The longest time without a grant within `from..until`, and when it began.
+/// Returns the longest time without a grant within `from..until`, and when it began.
 pub(crate) fn longest_gap(granted: &[Time], from: Time, until: Time) -> (Time, Time) {
     let within = granted.iter().copied().filter(|time| (from..until).contains(time));
     let (mut last, mut longest) = (from, (0, from));
@@ -172,7 +171,7 @@ pub(crate) fn longest_gap(granted: &[Time], from: Time, until: Time) -> (Time, T
     longest
 }
 
-/// Cuts off what blind DELs may have ended: what was asked for before they were answered.
+/// Cuts beliefs off that blind DELs may have ended: those in locks that were asked for before the DEL was answered.
 fn delete(beliefs: &mut [Belief], deletions: &[Deletion]) {
     for belief in beliefs {
         let Some(asked) = belief.adopted else { continue };
@@ -185,7 +184,7 @@ fn delete(beliefs: &mut [Belief], deletions: &[Deletion]) {
     }
 }
 
-/// Pairs of grants that hold one key at once; each is in one at most with an earlier one.
+/// Returns pairs of beliefs in one key at once; each belief is in at most one pair with an earlier one.
 fn overlaps(beliefs: &[Belief], until: impl Fn(&Belief) -> Time) -> Vec<(&Belief, &Belief)> {
     let mut in_order: Vec<&Belief> = beliefs.iter().filter(|b| until(b) > b.from).collect();
     in_order.sort_by_key(|belief| belief.from);
@@ -384,7 +383,7 @@ impl Reader {
         }
     }
 
-    /// Whether a loss is the answer to each command that follows it.
+    /// Checks that a loss is the answer to the commands that follow it.
     fn told_of_loss(
         &mut self,
         sent: Time,
@@ -424,7 +423,7 @@ impl Reader {
         }
     }
 
-    /// Takes in that a lock library's command is being sent.
+    /// Notes that a lock library's command is being sent.
     fn sends(&mut self, time: Time, idiom: &Idiom) {
         let shortened = match idiom.kind {
             IdiomKind::Release | IdiomKind::Delete => time,
@@ -488,8 +487,8 @@ impl Reader {
         }
     }
 
-    /// Notes that a lock library was told at `told` that it has the lock. What it was told before
-    /// is a belief of its own: a blind DEL may have ended that, and not this.
+    /// Notes that a lock library was told at `told` that it has the lock. An earlier answer makes a belief of its
+    /// own: a blind DEL may have ended that one, and not this.
     fn takes(
         &mut self,
         idiom: &Idiom,
@@ -517,7 +516,7 @@ impl Reader {
         self.holds = Some(Belief { key, token, client, session, adopted, from, until, careless });
     }
 
-    /// Notes that the client was told at `time` that its lock is valid for so long.
+    /// Notes that the client was told at `time` that its lock is valid for `validity`.
     fn extends(&mut self, sent: Time, time: Time, validity: Time) {
         let Some(belief) = &mut self.holds else { return };
         if belief.until < time && !belief.session {
@@ -538,7 +537,8 @@ impl Reader {
         }
     }
 
-    /// Ends the client's belief. If its connection ends, only the belief in a session lock does.
+    /// Ends the client's belief. With `connection`, as its connection has ended, only the belief in a session lock
+    /// ends.
     fn ends(&mut self, time: Time, connection: bool) {
         let Some(mut belief) = self.holds.take() else { return };
         if connection && !belief.session {
@@ -562,7 +562,7 @@ impl Reader {
             verdict.over += 1;
         }
         if let Some(mut belief) = self.holds.take() {
-            // A client that still runs has surely held the lock up to its last line.
+            // Of a client that still runs, it is certain only up to its last line that it held the lock.
             if belief.session && !self.is_over {
                 belief.until = belief.until.min(self.last);
             }
@@ -773,7 +773,7 @@ mod tests {
     /// A lock library's lock, from 2000 on, for 300 ms that count from 201000 at the latest.
     const TAKEN: &str = "1000 idiom Take a x 300 200 | 2000 set | 990000 over";
 
-    /// A LOCK that is told at this time.
+    /// Returns the history of a LOCK that is told at this time.
     fn lock_told(time: u64) -> String {
         format!("{} sent Lease a | {time} granted y 2 999 | 1990000 over", time - 500)
     }
@@ -782,7 +782,7 @@ mod tests {
     fn a_lock_librarys_lock_is_held_for_its_ttl_from_the_reply_on() {
         assert!(is_two(&judge(&[TAKEN, &lock_told(301_999)])));
         assert_eq!(judge(&[TAKEN, &lock_told(302_000)]).wrong, []);
-        // Of a late answer the client cannot know how long it was under way.
+        // The client cannot know for how long a late answer was under way.
         let late = TAKEN.replace("2000 set", "450000 set");
         assert!(is_two(&judge(&[&late, &lock_told(500_999)])));
         assert_eq!(judge(&[&late, &lock_told(501_000)]).wrong, []);
@@ -813,7 +813,7 @@ mod tests {
         let refused = then("100000 idiom Extend a x 300 200 | 101000 number 0");
         assert!(is_two(&judge(&[&refused, &lock_told(99_999)])));
         assert_eq!(judge(&[&refused, &lock_told(100_000)]).wrong, []);
-        // An error ends nothing; what is shortened counts from when that was sent.
+        // An error ends nothing, but a shorter TTL counts from when it was sent.
         let failed = then("100000 idiom Extend a x 50 200 | 101000 error NOQUORUM");
         assert!(is_two(&judge(&[&failed, &lock_told(149_999)])));
         assert_eq!(judge(&[&failed, &lock_told(150_000)]).wrong, []);
@@ -830,13 +830,13 @@ mod tests {
         assert_eq!(judge(&[TAKEN, delete, &lock_told(100_000)]).wrong, []);
         assert!(is_two(&judge(&[TAKEN, delete, &lock_told(99_999)])));
         assert!(is_two(&judge(&[TAKEN, &delete.replace(" a ", " b "), &lock_told(100_000)])));
-        // What is told later may have been granted before; what is asked for later was not.
+        // A lock that is told later may have been granted before; one that is asked for later was not.
         let at = |time: u64| TAKEN.replace("1000", &time.to_string()).replace("2000 ", "120000 ");
         assert_eq!(judge(&[&at(110_000), delete, &lock_told(120_001)]).wrong, []);
         assert!(is_two(&judge(&[&at(110_001), delete, &lock_told(120_001)])));
         let open = delete.replace("number 1", "ended");
         assert_eq!(judge(&[&at(110_001), &open, &lock_told(120_001)]).wrong, []);
-        // What was prolonged since was there.
+        // A lock that was prolonged since was still there.
         let prolonged =
             TAKEN.replace("990000", "110001 idiom Extend a x 300 200 | 120000 set | 990000");
         assert!(is_two(&judge(&[&prolonged, delete, &lock_told(120_001)])));

@@ -46,8 +46,8 @@ pub(crate) enum Style {
     Late,
     /// Short leases, and writes to their end and beyond.
     Writers,
-    /// Leases of the longest TTL, waited for and given back soon. All clients use one proxy, as a
-    /// lock is handed over only if nobody waits elsewhere.
+    /// Leases of the longest TTL, waited for and given back soon. All clients use one proxy, as a lock is handed over
+    /// only if no client waits elsewhere.
     Queue,
     /// All that clients of lock libraries can do, on adopted keys.
     Adopted,
@@ -99,7 +99,7 @@ impl Plan {
         .join(";")
     }
 
-    /// The arguments of a client of a library, which keeps to one proxy.
+    /// Returns the arguments of a client of a library, which keeps to one proxy.
     pub(crate) fn arguments(&self) -> [String; 7] {
         [
             self.seed.to_string(),
@@ -147,7 +147,7 @@ impl Plan {
     }
 }
 
-/// The interpreter that has redis-py, and the client that it runs.
+/// Returns the interpreter that has redis-py, and the client that it runs.
 pub(crate) fn python() -> [PathBuf; 2] {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
     [tests.join("clients/.venv/bin/python"), tests.join("chaos/redis_py.py")]
@@ -221,7 +221,7 @@ impl Client {
     fn lease(&mut self, key: &str) -> Result<(), Ended> {
         self.think(2, 40);
         let kind = self.random.random_range(0..100);
-        // A client that does not give back must not keep others away for long.
+        // A client that does not give its lock back must not keep others away for long.
         let ttl = if kind < 20 {
             self.random.random_range(250..700)
         } else {
@@ -230,8 +230,7 @@ impl Client {
         let mut grant = self.lock(key, Some(ttl))?;
         self.work(key, &grant)?;
         match kind {
-            // Sleeps past the lock's end, writes all the same, and gives back what may be another's
-            // lock by then.
+            // Sleeps past the lock's end, writes all the same, and gives back a lock that may be another's by then.
             0..8 => {
                 self.sleep_until(grant.until);
                 self.think(1, 150);

@@ -25,17 +25,17 @@ use crate::{
     writes::Lists,
 };
 
-/// Lock nodes: hosts from 0.
+/// The number of lock nodes, on hosts from 0.
 pub(crate) const NODES: usize = 5;
-/// Proxies: hosts that follow the nodes.
+/// The number of proxies, on the hosts that follow.
 pub(crate) const PROXIES: usize = 3;
 /// The host of the data node.
 pub(crate) const DATA: usize = NODES + PROXIES;
-/// Groups of clients, each a host.
+/// The number of groups of clients, each on a host of its own.
 pub(crate) const GROUPS: usize = 2;
 const HOSTS: usize = DATA + 1 + GROUPS;
 const REDIS_PORT: u16 = 6379;
-/// The port of the server that is to take a node's place.
+/// The port of the server that may take a node's place.
 pub(crate) const SPARE_PORT: u16 = 6390;
 const PROXY_PORT: u16 = 6380;
 /// The longest time for processes to start.
@@ -45,8 +45,7 @@ const END_LIMIT: Duration = Duration::from_secs(30);
 /// The longest time for a proxy to end, once told to, and for which connections go on through a
 /// process that was replaced.
 const GRACE: Duration = Duration::from_secs(3);
-/// Scripts that run for longer than so many ms are noticed: other clients get -BUSY. And a replica
-/// is synchronised at once.
+/// Other clients get -BUSY once a script has run for 100 ms, and a replica is synchronised at once.
 const HASTE: [&str; 4] = ["--lua-time-limit", "100", "--repl-diskless-sync-delay", "0"];
 /// The size of the file systems that are filled.
 const DISK: &str = "size=24m";
@@ -55,17 +54,17 @@ const DISK: &str = "size=24m";
 const DATA_PERSISTENCE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
 const DATA_DISK: &str = "size=256m";
 
-/// The host of a proxy.
+/// Returns the host of a proxy.
 pub(crate) fn proxy_host(proxy: usize) -> usize {
     NODES + proxy
 }
 
-/// The host of a group of clients.
+/// Returns the host of a group of clients.
 pub(crate) fn group_host(group: usize) -> usize {
     DATA + 1 + group
 }
 
-/// The persistence of a node: none, or a file on a disk, which may be one that can be filled.
+/// Returns the persistence of a node: none, or a file on a disk that can be filled.
 pub(crate) fn persistence(node: usize) -> &'static [&'static str] {
     match node {
         0 => &["--appendonly", "yes", "--appendfsync", "always"],
@@ -80,12 +79,12 @@ pub(crate) struct Options {
     pub(crate) seed: u64,
     pub(crate) style: Style,
     pub(crate) clients: usize,
-    /// Clients that run a stock redis-py.
+    /// The number of clients that run a stock redis-py.
     pub(crate) stock: usize,
     /// The `mode` of the proxies' `adopt` rule, if they have one.
     pub(crate) adopt: Option<&'static str>,
-    /// Clients that lock as lock libraries do, those that run redis-py's own Lock, and those that
-    /// go to the data node past the proxies.
+    /// The numbers of clients that lock as lock libraries do, of those that run redis-py's own Lock, and of those
+    /// that go to the data node past the proxies.
     pub(crate) adopted: usize,
     pub(crate) stock_adopted: usize,
     pub(crate) past: usize,
@@ -100,8 +99,7 @@ pub(crate) struct Options {
     pub(crate) guards: bool,
     /// The binary, and the fault planted in it.
     pub(crate) proxy: (PathBuf, Option<&'static str>),
-    /// The clocks of nodes at the start, in libfaketime's words. `None`: the machine's clock is
-    /// used.
+    /// The clocks of nodes at the start, in libfaketime's notation. `None`: the machine's clock.
     pub(crate) node_clocks: [Option<&'static str>; NODES],
     pub(crate) proxy_clocks: [Option<&'static str>; PROXIES],
 }
@@ -128,7 +126,7 @@ impl Server {
     }
 }
 
-/// What a client runs.
+/// The program of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Program {
     /// This test's own client.
@@ -157,7 +155,7 @@ pub(crate) struct Deployment {
     proxies: Vec<Option<Child>>,
     data: Server,
     clients: Vec<Running>,
-    /// Connections over which a script was started that does not end.
+    /// Connections over which an endless script was started.
     busy: HashMap<PathBuf, UnixStream>,
     /// The seconds by which a node's clock is wrong, if it was set.
     clocks: [i64; NODES],
@@ -243,12 +241,12 @@ impl Deployment {
         self.log.push((history::now(), what));
     }
 
-    /// The network.
+    /// Returns the network.
     pub(crate) fn network(&self) -> &Network {
         &self.network
     }
 
-    /// The options of the start.
+    /// Returns the options of the start.
     pub(crate) fn options(&self) -> &Options {
         &self.options
     }
@@ -365,7 +363,7 @@ impl Deployment {
     }
 
     fn end_script(&mut self, socket: &Path) {
-        // Redis kills a script only once it has run for as long as is noticed.
+        // Redis kills a script only once it has run for so long that others get -BUSY.
         eventually("the script is ended", || match tell(socket, &["SCRIPT", "KILL"]) {
             Reply::Error(error) => error.starts_with("NOTBUSY"),
             _ => false,
@@ -373,7 +371,7 @@ impl Deployment {
         self.busy.remove(socket);
     }
 
-    /// Makes the clock of a node that has one of its own wrong by so many seconds.
+    /// Makes the clock of a node that has one of its own wrong by `seconds`.
     pub(crate) fn set_node_clock(&mut self, node: usize, seconds: i64) {
         assert!(self.options.node_clocks[node].is_some(), "node {node} has no clock of its own");
         self.clocks[node] = seconds;
@@ -386,19 +384,19 @@ impl Deployment {
         self.set_node_clock(node, self.clocks[node] + seconds);
     }
 
-    /// Sets a proxy's clock, in libfaketime's words.
+    /// Sets a proxy's clock, in libfaketime's notation.
     pub(crate) fn set_proxy_clock(&self, proxy: usize, clock: &str) {
         assert!(self.options.proxy_clocks[proxy].is_some(), "proxy {proxy} has no clock");
         self.set_clock(&format!("proxy-clock-{proxy}"), clock);
     }
 
     fn set_clock(&self, name: &str, clock: &str) {
-        // The file is replaced as a whole, so that nobody reads half of it.
+        // The file is replaced as a whole, so that no process reads half of it.
         let (new, file) = (self.path(&format!("{name}.new")), self.path(name));
         fs::write(&new, clock).and_then(|()| fs::rename(&new, file)).expect("a clock");
     }
 
-    /// Fills the disk of a node that has one. The node may end of that.
+    /// Fills the disk of a node that has one. This may end the node.
     pub(crate) fn fill_disk(&self, node: usize) {
         let file = self.nodes[node].directory.join("filler");
         let mut filler = File::options().create(true).append(true).open(file).expect("filler");
@@ -445,7 +443,7 @@ impl Deployment {
         self.data.child.iter().for_each(|child| send_signal(child, signal));
     }
 
-    /// The entries written under each lock, in the order in which they landed.
+    /// Returns the entries written under each lock, in the order in which they landed.
     pub(crate) fn lists(&self) -> Lists {
         lists(&self.data.socket(), self.options.keys)
     }
@@ -473,7 +471,7 @@ impl Deployment {
             self.path(&format!("upgrade-{proxy}.socket")).display(),
             grace = GRACE.as_secs(),
         );
-        // The file is replaced as a whole, so that nobody reads half of it.
+        // The file is replaced as a whole, so that no process reads half of it.
         let (new, file) = (self.path(&format!("{proxy}.new")), self.configuration(proxy));
         fs::write(&new, settings).and_then(|()| fs::rename(&new, file)).expect("configuration");
     }
@@ -512,8 +510,8 @@ impl Deployment {
         self.proxies[proxy] = Some(command.spawn().expect("nsenter"));
     }
 
-    /// The processes of a proxy, the newest last. Those that were replaced still serve the
-    /// connections they have.
+    /// Returns the processes of a proxy, the newest last. Those that were replaced still serve the connections that
+    /// they have.
     fn proxy_processes(&self, proxy: usize) -> Vec<Pid> {
         self.network.processes(proxy_host(proxy))
     }
@@ -540,7 +538,7 @@ impl Deployment {
         self.proxy_processes(proxy).last().iter().for_each(|pid| _ = kill_process(**pid, signal));
     }
 
-    /// Has all proxies take this mode of their `adopt` rule, one after the other, while clients go on.
+    /// Makes all proxies take this mode of their `adopt` rule, one after the other, while clients go on.
     pub(crate) fn step_to(&mut self, mode: &'static str, pause: Duration) {
         const TAKEN: &str = "read the configuration again";
         self.note(format!("mode {mode}"));
@@ -579,7 +577,7 @@ impl Deployment {
         }
     }
 
-    /// Leaves a proxy no descriptor beyond those it has open, or lifts that limit.
+    /// Leaves a proxy no descriptors beyond those that it has open, or lifts that limit.
     pub(crate) fn limit_descriptors(&self, proxy: usize, limited: bool) {
         for pid in self.proxy_processes(proxy) {
             let descriptors = format!("/proc/{}/fd", pid.as_raw_nonzero());
@@ -623,7 +621,7 @@ impl Deployment {
         }
     }
 
-    /// Has the clients past the proxies end, or lets others go on.
+    /// Ends the clients past the proxies, or lets new ones go on.
     pub(crate) fn stop_past(&mut self, stop: bool) {
         let word = if stop { "" } else { "go on" };
         fs::write(self.path("control-past"), word).expect("control");
@@ -684,7 +682,7 @@ impl Deployment {
         self.path(&format!("client-{number}.log"))
     }
 
-    /// The number of clients at any time.
+    /// Returns the number of clients at any time.
     pub(crate) fn running_clients(&self) -> usize {
         let Options { clients, adopted, stock, stock_adopted, past, .. } = self.options;
         clients + adopted + stock + stock_adopted + past
@@ -738,15 +736,15 @@ impl Deployment {
         }
     }
 
-    /// The number of client processes so far.
+    /// Returns the number of client processes so far.
     pub(crate) fn clients(&self) -> usize {
         self.clients.len()
     }
 
-    /// The histories of all clients so far.
+    /// Returns the histories of all clients so far.
     pub(crate) fn histories(&self) -> Vec<Vec<(Time, Event)>> {
-        // A history read later may tell of what followed from a line that came too late to be
-        // read in an earlier one: all are cut at one time.
+        // All are cut at one time: a history read later may have what followed from a line that came too late for one
+        // read earlier.
         let until = history::now();
         let read = |client: &Running| {
             let mut events = history::read(&client.history);
@@ -756,7 +754,7 @@ impl Deployment {
         self.clients.iter().map(read).collect()
     }
 
-    /// The log of a proxy.
+    /// Returns the log of a proxy.
     pub(crate) fn proxy_log(&self, proxy: usize) -> String {
         fs::read_to_string(self.path(&format!("proxy-{proxy}.log"))).unwrap_or_default()
     }
@@ -784,7 +782,7 @@ fn must_be_able() {
     assert!(python.exists(), "{} is missing: run \"make test\"", python.display());
 }
 
-/// The library that gives a process a clock of its own.
+/// Returns the library that gives a process a clock of its own.
 fn libfaketime() -> PathBuf {
     let directories = fs::read_dir("/usr/lib").into_iter().flatten().flatten();
     let files = directories.map(|entry| entry.path().join("faketime/libfaketimeMT.so.1"));
@@ -792,12 +790,11 @@ fn libfaketime() -> PathBuf {
     found.expect("chaos needs libfaketimeMT.so.1 (apt-get install faketime)")
 }
 
-/// The environment of a process whose time of day is that of a file. Time since the start of the
-/// machine stays true: nobody can set it.
+/// Returns the environment of a process whose time of day is that of a file. The time since the machine's start stays
+/// true: it cannot be set.
 fn faketime(file: &Path) -> [String; 4] {
     [
-        // The C library comes before jemalloc, which asks for the time while libfaketime is not yet
-        // ready to tell it.
+        // The C library comes before jemalloc, which asks for the time before libfaketime is ready.
         format!("LD_PRELOAD={}:libc.so.6", libfaketime().display()),
         format!("FAKETIME_TIMESTAMP_FILE={}", file.display()),
         "FAKETIME_NO_CACHE=1".to_owned(),
@@ -805,7 +802,7 @@ fn faketime(file: &Path) -> [String; 4] {
     ]
 }
 
-/// The seconds by which a clock is wrong, and the words for its rate.
+/// Returns the seconds by which a clock is wrong, and the words for its rate.
 fn wrong_by(clock: &'static str) -> (i64, &'static str) {
     let (seconds, rate) = clock.split_at(clock.find(' ').unwrap_or(clock.len()));
     (seconds.parse().expect("seconds"), rate)
@@ -843,9 +840,8 @@ pub(crate) fn end(child: &mut Option<Child>) {
     }
 }
 
-/// Says something to a Redis, which must be running, and reads what it answers.
-/// Cuts a node's append-only file where a full disk has broken it, as an operator would:
-/// Redis does not start with it otherwise.
+/// Cuts a node's append-only file where a full disk has broken it, as an operator would: Redis does not start with it
+/// otherwise.
 fn mend_file(directory: &Path) {
     let manifest = directory.join("appendonlydir/appendonly.aof.manifest");
     if manifest.exists() {
@@ -858,6 +854,7 @@ fn mend_file(directory: &Path) {
     }
 }
 
+/// Sends a command to a Redis, which must be running, and reads the answer.
 fn tell(socket: &Path, words: &[&str]) -> Reply {
     let stream = connect(socket);
     stream.set_read_timeout(Some(START_LIMIT)).expect("limit");
@@ -901,8 +898,8 @@ pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// The entries written under each of so many locks, in the order in which they landed on the data node
-/// at this socket.
+/// Returns the entries written under each of the first `locks` locks, in the order in which they landed on the data
+/// node at this socket.
 pub(crate) fn lists(socket: &Path, locks: usize) -> Lists {
     eventually("the data node answers", || answers(socket));
     let stream = UnixStream::connect(socket).expect("the data node");

@@ -1,5 +1,5 @@
-//! Checks that the checker finds what it is there to find: faults planted in Lockgate, each
-//! provoked by a schedule of its own. Without the fault the same schedule finds nothing.
+//! Shows that the checker finds what it is there to find: faults planted in Lockgate, each provoked by a schedule of
+//! its own. Without the fault the same schedule finds nothing.
 
 use std::{
     ops::Range,
@@ -39,7 +39,7 @@ enum Sought {
     TwoHolders,
     /// A library's update, lost within the validity that it was told.
     LostUpdate,
-    /// A lock that nobody is granted for long.
+    /// A lock that no client is granted for long.
     Stuck,
     /// A session lock that is lost although a quorum has kept it all the time.
     Lost,
@@ -177,7 +177,7 @@ fn forgetting(name: &'static str, quarantine: bool) -> Directed {
     Directed { name, options, sought: Sought::TwoHolders, step }
 }
 
-/// Steps the clocks of so many nodes forward by an hour, over and over.
+/// Steps the clocks of nodes forward by hours, over and over.
 fn stepping(name: &'static str, step: fn(&mut Deployment, usize)) -> Directed {
     let clock = Some("+0");
     let options = Options { node_clocks: [clock; NODES], ..calm(Style::ToTheEnd, 3000) };
@@ -216,7 +216,7 @@ fn divided(proxy: (PathBuf, Option<&'static str>)) -> Directed {
         if step != 3 {
             return;
         }
-        // Before, and after a while, every proxy reaches all nodes.
+        // Until then every proxy reaches all nodes.
         let mut wires = deployment.network().all_well();
         for proxy in 0..PROXIES {
             for node in (0..NODES).filter(|node| (node + NODES - 2 * proxy) % NODES >= 2) {
@@ -230,7 +230,7 @@ fn divided(proxy: (PathBuf, Option<&'static str>)) -> Directed {
     Directed { name: "a quorum one too small", options, sought: Sought::TwoHolders, step }
 }
 
-/// Clients give back late, when others have the lock.
+/// Clients give their locks back late, when others have them.
 fn late(proxy: (PathBuf, Option<&'static str>)) -> Directed {
     let options = Options { proxy, clients: 12, ..calm(Style::Late, 3000) };
     Directed {
@@ -253,7 +253,7 @@ fn fast(proxy: (PathBuf, Option<&'static str>)) -> Directed {
     }
 }
 
-/// The binary with the feature `planted`.
+/// Returns the binary with the feature `planted`, and the fault.
 fn planted(fault: &'static str) -> (PathBuf, Option<&'static str>) {
     let binary = std::env::var_os("LOCKGATE_PLANTED").expect("LOCKGATE_PLANTED: make chaos");
     (binary.into(), Some(fault))
@@ -292,9 +292,9 @@ fn planted_faults_of_adopted_locks_are_found() {
     past("bridge").holds();
 }
 
-/// Has writes that were let through come late, when others have the lock: the way of one proxy to
-/// the data node is cut for longer than locks last, and clients are stopped for as long. Then
-/// another proxy is cut off, with writes under way to a data node that is somewhat far.
+/// Makes writes that were let through come late, when others have the lock: the way of one proxy to the data node is
+/// cut for longer than locks last, and clients are stopped for as long. Then another proxy is stopped, with writes
+/// under way to a data node that is somewhat far.
 fn overdue(proxy: (PathBuf, Option<&'static str>)) -> Directed {
     let options =
         Options { guards: true, proxy, clients: 12, keys: 2, ..calm(Style::Writers, 3000) };
@@ -320,16 +320,16 @@ fn overdue(proxy: (PathBuf, Option<&'static str>)) -> Directed {
     Directed { name: "fences not compared", options, sought: Sought::LateWrite, step }
 }
 
-/// Makes no fault, but clients go on writing over attached connections when others have been
-/// granted the lock and have not written yet.
+/// Makes no fault, but clients go on writing over attached connections when others that were granted the lock have
+/// not written yet.
 fn hasty(proxy: (PathBuf, Option<&'static str>)) -> Directed {
     let options = Options { guards: true, proxy, clients: 12, keys: 2, ..calm(Style::Mixed, 3000) };
     let (name, sought) = ("the data node not told at LOCK", Sought::LateWrite);
     Directed { name, options, sought, step: |_, _| () }
 }
 
-/// Has lock libraries hold locks to their very end, and poll for them, through proxies of which one
-/// hears the nodes late.
+/// Lets lock libraries hold locks to their very end, and poll for them, through proxies one of which hears the nodes
+/// late.
 fn far(proxy: (PathBuf, Option<&'static str>)) -> Directed {
     let adopt = Some("enforce");
     let options = Options { adopt, proxy, ..calm(Style::AdoptedToTheEnd, 3000) };
@@ -346,7 +346,7 @@ fn far(proxy: (PathBuf, Option<&'static str>)) -> Directed {
     Directed { name, options, sought: Sought::TwoHolders, step }
 }
 
-/// Has lock libraries prolong locks that may be others' by then.
+/// Lets lock libraries prolong locks that may be others' by then.
 fn anybody(proxy: (PathBuf, Option<&'static str>)) -> Directed {
     let adopt = Some("enforce");
     let options = Options { adopt, proxy, clients: 12, ..calm(Style::Adopted, 3000) };
@@ -354,15 +354,15 @@ fn anybody(proxy: (PathBuf, Option<&'static str>)) -> Directed {
     Directed { name, options, sought: Sought::TwoHolders, step: |_, _| () }
 }
 
-/// Has lock libraries' clients go past the proxies, which take these locks on the data node too only
-/// if the mode says so.
+/// Lets clients of lock libraries go past the proxies, which take these locks on the data node too only if the mode
+/// says so.
 fn past(adopt: &'static str) -> Directed {
     let options = Options { past: 6, adopted: 6, adopt: Some(adopt), ..calm(Style::Late, 3000) };
     let name = "lock libraries past the proxies";
     Directed { name, options, sought: Sought::TwoHolders, step: |_, _| () }
 }
 
-/// Has lock libraries delete locks that LOCK clients have.
+/// Lets lock libraries delete locks that LOCK clients have.
 fn blind(proxy: (PathBuf, Option<&'static str>)) -> Directed {
     let (adopt, adopted) = (Some("enforce"), 8);
     let options =
@@ -400,8 +400,7 @@ fn standing_still(
     Directed { name, options, sought: Sought::Untold, step }
 }
 
-/// Does this to the nodes every seven seconds, and undoes it a second later, while locks are held
-/// to their end.
+/// Takes these steps while locks are held to their end.
 fn shaken(
     name: &'static str,
     proxy: (PathBuf, Option<&'static str>),
@@ -421,7 +420,7 @@ fn now_and_then(deployment: &mut Deployment, step: usize, fault: Fault) {
     }
 }
 
-/// All nodes forget, and a newcomer finds no trace of anybody.
+/// All nodes forget, and a new process of a proxy finds no trace of the deployment.
 fn newcomer(proxy: (PathBuf, Option<&'static str>)) -> Directed {
     shaken("a newcomer where all nodes have forgotten", proxy, |deployment, step| {
         let fault = Fault::AllForget { proxy: 0, upgraded: step / 7 % 2 == 0 };
@@ -436,7 +435,7 @@ fn flushed(proxy: (PathBuf, Option<&'static str>)) -> Directed {
     })
 }
 
-/// Three addresses lead to other nodes, which have been up for long.
+/// Three addresses lead to other nodes, which have long been up.
 fn exchanged(proxy: (PathBuf, Option<&'static str>)) -> Directed {
     shaken("three nodes exchanged", proxy, |deployment, step| {
         now_and_then(deployment, step, Fault::QuorumExchanged);
@@ -452,8 +451,7 @@ fn promoted(proxy: (PathBuf, Option<&'static str>)) -> Directed {
     })
 }
 
-/// Has the data node end all connections, and terminates one proxy after the other, while session
-/// locks are held.
+/// Makes the data node end all connections, and terminates one proxy after the other, while session locks are held.
 fn disconnecting(deployment: &mut Deployment, step: usize) {
     let terminated = Fault::ProxyTerminated(step / 4 % PROXIES);
     match step % 4 {
@@ -470,15 +468,14 @@ fn disconnected(proxy: (PathBuf, Option<&'static str>)) -> Directed {
     Directed { name, options, sought, step: disconnecting }
 }
 
-/// Does as `disconnecting`, before a library that reconnects and goes on.
+/// Takes the steps of `disconnecting` before a library that reconnects and goes on.
 fn reconnected(proxy: (PathBuf, Option<&'static str>)) -> Directed {
     let options = Options { proxy, clients: 0, stock: 8, ..calm(Style::Sessions, 3000) };
     let (name, sought) = ("connections made anew by redis-py", Sought::LostUpdate);
     Directed { name, options, sought, step: disconnecting }
 }
 
-/// Does this to nodes for a second, after which one goes away, while locks that live for long are
-/// given back and waited for.
+/// Takes these steps while long leases are given back and waited for.
 fn giving_back(
     name: &'static str,
     proxy: (PathBuf, Option<&'static str>),
@@ -488,7 +485,7 @@ fn giving_back(
     Directed { name, options, sought: Sought::Stuck, step }
 }
 
-/// All nodes are full: nothing can be handed over, and a release must go all the same.
+/// All nodes are full: nothing can be handed over, but releases must work.
 fn full(proxy: (PathBuf, Option<&'static str>)) -> Directed {
     giving_back("nodes full when locks are handed over", proxy, |deployment, step| {
         meddle(deployment, step, 0..NODES, Meddling::Full);

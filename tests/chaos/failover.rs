@@ -1,11 +1,11 @@
 //! Failovers among the faults: a lock node that Sentinels watch, alone or beside two others, and a
 //! data node that they watch too.
 //!
-//! The master is killed, stopped, made a replica by hand, cut off together with a proxy and a
-//! Sentinel, and comes back as a master that does not know yet. Replicas promoted meanwhile lack
-//! locks. The checker judges what clients were told; here is judged that grants come again through
-//! every proxy, that no session lock is lost where other lock nodes are a quorum, and that no write is
-//! acknowledged by a Redis that is not the data node any more.
+//! The master is killed, stopped, made a replica by hand, cut off together with a proxy and a Sentinel, and comes
+//! back as a master that does not know of the failover yet. Replicas promoted meanwhile lack locks. The checker
+//! judges what clients were told. Here it is judged that grants come again through every proxy, that no session lock
+//! is lost where other lock nodes are a quorum, and that no Redis acknowledges a write once it is no longer the data
+//! node.
 
 mod cluster;
 mod fleet;
@@ -26,12 +26,12 @@ use crate::{
 use fleet::{Act, Fleet, History, Options, PLAIN, PROXIES, SENTINELS, What};
 
 const SECOND: Time = 1_000_000;
-/// How long a promoted replica waits for longer than the longest TTL: `CONFIRM` of the lock nodes.
+/// The time for which a promoted replica waits beyond the longest TTL: `CONFIRM` of the lock nodes.
 const CONFIRM: Time = 5 * SECOND;
 /// The time beyond the documented wait until each proxy has granted a lock: an election that has to be
 /// repeated, connections that are made anew, TCP, and clients that still wait for earlier answers.
 const RECOVERY: Time = 15 * SECOND;
-/// How long after a switch a write may be acknowledged by the data node before.
+/// The time for which the former data node may acknowledge writes after a switch.
 const MOVED: Time = 2 * SECOND;
 /// The pause between two looks at the histories.
 const LOOK: Duration = Duration::from_secs(1);
@@ -39,7 +39,7 @@ const LOOK: Duration = Duration::from_secs(1);
 const AROUND: Time = 20 * SECOND;
 const LINES: usize = 600;
 
-/// Kinds of faults, by what is printed of them.
+/// The kinds of faults, as they are printed.
 const KINDS: [&str; 9] = [
     "SENTINEL FAILOVER",
     "master killed, back at once",
@@ -52,21 +52,21 @@ const KINDS: [&str; 9] = [
     "SENTINEL FAILOVER twice",
 ];
 
-/// The steps of an episode: in ms from its begin, in order.
+/// The steps of an episode, in order, each with its time in ms from the beginning.
 type Steps = Vec<(u64, Act)>;
 
-/// An episode that has been.
+/// An episode that is over.
 struct Episode {
     /// The kinds of its faults.
     kinds: Vec<usize>,
     from: Time,
     until: Time,
-    /// When each proxy had granted a lock again. `None` if the next one began soon.
+    /// The time by which each proxy had granted a lock again. `None` if the next episode began soon.
     recovered: Option<Time>,
 }
 
-/// Options of a random run. The TTLs of a lock node that is alone are short for an odd seed; for an
-/// even one they are long enough for session locks to outlive a failover.
+/// Returns options of a random run. The TTLs of a lock node that is alone are short for an odd seed; for an even one
+/// they are long enough for session locks to outlive a failover.
 fn random(seed: u64, alone: bool) -> Options {
     let (max_ttl, default_ttl) = match (alone, seed % 2) {
         (true, 0) => (16_000, 16_000),
@@ -86,8 +86,8 @@ fn random(seed: u64, alone: bool) -> Options {
     }
 }
 
-/// Options under which a lock that is granted twice is seen at once: where replicas do not wait, by
-/// leases that last for longer than an election.
+/// Returns options under which a lock that is granted twice is seen at once: where replicas do not wait, by leases
+/// that last for longer than an election.
 fn calm(quarantine: bool) -> Options {
     let pinned = &[Style::ToTheEnd, Style::ToTheEnd, Style::Late];
     let max_ttl = if quarantine { 4000 } else { 10_000 };
@@ -98,15 +98,15 @@ fn binary() -> PathBuf {
     sound().0
 }
 
-/// Options of a random run whose clients write under the locks of guards. All replicas acknowledge
-/// each write.
+/// Returns options of a random run whose clients write under the locks of guards. `guards`: what the proxies'
+/// `guards` have beside their rules.
 fn guarded(seed: u64, guards: &'static str) -> Options {
     let pinned = &[Style::Mixed, Style::ToTheEnd, Style::Writers];
     let wandering = &[Style::Mixed, Style::Writers];
     Options { guards: Some(guards), pinned, wandering, ..random(seed, false) }
 }
 
-/// The steps of one fault. `data`: how often it is about the data node.
+/// Returns the steps of one fault. `data`: how likely it is about the data node.
 fn steps(kind: usize, data: f64, random: &mut StdRng) -> Steps {
     let what = if random.random_bool(data) { What::Data } else { What::Locks };
     let mut within = |range: Range<u64>| random.random_range(range);
@@ -164,7 +164,7 @@ fn steps(kind: usize, data: f64, random: &mut StdRng) -> Steps {
     }
 }
 
-/// An episode: one fault, and often another that begins while it lasts.
+/// Makes an episode: one fault, and often another that begins while it lasts.
 fn episode(kind: usize, data: f64, random: &mut StdRng) -> (Vec<usize>, Steps) {
     let (mut kinds, mut all) = (vec![kind], steps(kind, data, random));
     if random.random_bool(0.5) {
@@ -172,7 +172,7 @@ fn episode(kind: usize, data: f64, random: &mut StdRng) -> (Vec<usize>, Steps) {
         if second != kind {
             let begin = random.random_range(0..3000);
             let later = steps(second, data, random).into_iter().map(|(at, act)| (at + begin, act));
-            // A proxy or a master that one of them has is not the other's.
+            // The two faults must not be about the same proxy or master.
             let is_other = |act: &Act| all.iter().all(|(_, other)| !collide(act, other));
             let later: Steps = later.collect();
             if later.iter().all(|(_, act)| is_other(act)) {
@@ -203,7 +203,7 @@ fn collide(one: &Act, other: &Act) -> bool {
         || both(what(one).map(|what| what as usize), what(other).map(|what| what as usize))
 }
 
-/// Makes faults for so long, and until each kind has come.
+/// Makes faults for `length`.
 fn play_all(fleet: &mut Fleet, length: Duration) -> Vec<Episode> {
     let mut random = StdRng::seed_from_u64(fleet.options().seed);
     let data = if fleet.options().guards.is_some() { 0.7 } else { 0.3 };
@@ -243,7 +243,7 @@ fn play(fleet: &mut Fleet, steps: &[(u64, Act)]) {
     }
 }
 
-/// The longest time without a grant behind the end of a fault.
+/// Returns the longest time that may pass without a grant after the end of a fault.
 fn limit(options: &Options) -> Time {
     let wait = if options.alone { options.max_ttl * 1010 + CONFIRM } else { 0 };
     wait + RECOVERY
@@ -268,13 +268,13 @@ fn recover(fleet: &mut Fleet, since: Time) -> Time {
     }
 }
 
-/// When clients of a proxy, or of all, were told of a grant.
+/// Returns the times when clients of a proxy, or of all proxies, were told of a grant.
 fn granted(histories: &[(Option<usize>, History)], proxy: Option<usize>) -> Vec<Time> {
     let of = histories.iter().filter(|(one, _)| proxy.is_none() || *one == proxy);
     checker::check(&of.map(|(_, history)| history.clone()).collect::<Vec<_>>()).granted
 }
 
-/// Session locks of which a client was told that it has lost them, by proxy.
+/// Returns the proxies and times of all session locks that clients were told they had lost.
 fn losses(histories: Vec<(Option<usize>, History)>) -> Vec<(usize, Time)> {
     let is_loss = |event: &Event| matches!(event, Event::Pushed | Event::Answered(Outcome::Lost));
     let of = |(proxy, history): (Option<usize>, History)| {
@@ -358,8 +358,8 @@ fn judge(fleet: &Fleet, episodes: &[Episode], from: Time) {
     panic!("seed {}: {} things are wrong:\n{}", options.seed, wrong.len(), wrong.join("\n"));
 }
 
-/// Counts acknowledged writes. Returns what is wrong with some: acknowledged by a Redis that was not
-/// the data node any more, or lost by the one that is.
+/// Counts acknowledged writes. Returns what is wrong with some: acknowledged by a Redis that was no longer the data
+/// node, or lost by the one that is.
 fn strayed(fleet: &Fleet) -> (usize, Vec<String>) {
     let tenures = fleet.tenures(What::Data);
     let writes = fleet.acknowledged();
@@ -408,7 +408,7 @@ fn print(fleet: &Fleet, verdict: &checker::Verdict, episodes: &[Episode], from: 
     println!("{:?}", fleet.options());
 }
 
-/// Events of clients and faults about what is wrong.
+/// Returns events of clients and faults about what is wrong.
 fn around(log: &[(Time, String)], histories: &[(Option<usize>, History)], wrong: &Wrong) -> String {
     let (key, time) = match wrong {
         Wrong::TwoHolders(_, other) => (&*other.key, other.from),
@@ -490,7 +490,7 @@ fn no_acknowledged_write_is_lost_that_all_replicas_have() {
     run(|seed| guarded(seed, "  replicas: 2\n  replica_timeout: 300ms\n  wait_at: write\n"));
 }
 
-/// Writes that the master had not replicated when it died, where nobody waits for replicas.
+/// Writes that the master had not replicated when it died, where no proxy waits for replicas.
 #[test]
 #[ignore = "takes minutes: make chaos"]
 fn without_replicas_acknowledged_writes_are_lost() {
@@ -524,7 +524,7 @@ fn cut(proxy: usize, shared: Vec<usize>) -> Act {
     Act::CutOff { proxy, sentinel: proxy, plain: vec![], shared, data: true }
 }
 
-/// The pairs of clients that have had a lock at once.
+/// Returns the pairs of clients that have had a lock at once.
 fn two_holders(histories: Vec<(Option<usize>, History)>) -> Vec<Wrong> {
     let histories: Vec<_> = histories.into_iter().map(|(_, history)| history).collect();
     let wrong = checker::check(&histories).wrong.into_iter();
@@ -561,7 +561,7 @@ fn without_quarantine_a_failover_makes_two_holders() {
     panic!("not found: nothing shows that the wait is needed");
 }
 
-/// Until when a proxy that is cut off with the old master grants, and from when the others do.
+/// Shows until when a proxy that is cut off with the old master grants, and from when the others do.
 #[test]
 #[ignore = "takes minutes: make chaos"]
 fn a_proxy_cut_off_with_the_old_master_stops_before_others_grant() {
@@ -582,7 +582,7 @@ fn a_proxy_cut_off_with_the_old_master_stops_before_others_grant() {
         let (_, _, master) = *fleet.tenures(What::Locks).last().expect("a master");
         let told = fleet.tenures(What::Locks).last().map_or(0, |(time, ..)| *time);
         let stopped = inside.iter().filter(within).max().copied().unwrap_or(cut_off);
-        // What was granted before the cut may have been told just behind it.
+        // A grant from before the cut may be told just after it.
         let began = outside.iter().filter(within).find(|time| **time > told).copied();
         let began = began.expect("the others grant before the cut is healed");
         println!(

@@ -1,14 +1,13 @@
 //! Faults: how each begins and ends, and what may be expected while it lasts.
 //!
-//! Only faults that can be survived are here. A node that forgets is one, whether it is restarted,
-//! flushed, exchanged, or made a replica and a master again, alone or with all others: it waits for
-//! as long as it could do harm. A node, or a quorum, whose clock is stepped forward while it runs
-//! is one, for proxies that were there and see it: it waits as long. A proxy that starts within
-//! that time cannot know, and a wait in quarantine goes by the node's clock: so no proxy starts,
-//! nor waits a node, meanwhile ([`Fault::jumps`]). Otherwise clocks go wrong by a constant, by a
-//! rate within `drift_factor`, and backward. Proxies' clocks propose fences: while nodes forget
-//! fences, the clocks differ by less than `max_ttl`; by hours only when no node forgets. The data
-//! node forgets nothing: it is the resource, and no proxy could give back what it would lose.
+//! Only faults that can be survived are here. A node may forget, as it is restarted, flushed, exchanged, or made a
+//! replica and a master again, alone or with all others: it waits for as long as it could do harm. The clock of a
+//! node, or of a quorum, may step forward while proxies run that have seen it before: such a node waits as long. But
+//! a proxy that starts within that time cannot know of the jump, and a wait in quarantine goes by the node's clock.
+//! So no proxy starts and no node waits meanwhile ([`Fault::jumps`]). Otherwise clocks go wrong by a constant, by a
+//! rate within `drift_factor`, and backward. Proxies' clocks propose fences: while nodes forget fences, the clocks
+//! differ by less than `max_ttl`; by hours only when no node forgets. The data node forgets nothing: it is the
+//! resource, and no proxy could restore what it would lose.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -34,14 +33,14 @@ const PROXY_JUMPS: usize = 0;
 /// The note about a node that has ended of a full disk.
 pub(crate) const ENDED: &str = "ended by itself: node";
 
-/// How long after its end a fault may still be felt: connections are made anew, and TCP repeats
-/// what was lost.
+/// The time for which a fault may still be felt after its end: connections are made anew, and TCP repeats what was
+/// lost.
 pub(crate) const AFTER: Duration = Duration::from_secs(4);
 
-/// How long the end of a short stop, or of a quick start, may still be felt.
+/// The time for which a short stop, or a quick start, may still be felt after its end.
 const BACK: Duration = Duration::from_secs(1);
 const RESTARTED: Duration = Duration::from_secs(2);
-/// Milliseconds without answers while all clients are paused: they cannot be let go earlier.
+/// The time in ms without answers while all clients are paused, which cannot be ended earlier.
 const PAUSE: u64 = 1200;
 const PAUSE_WORD: &str = "1200";
 
@@ -81,7 +80,7 @@ pub(crate) enum Master {
     Nobody,
     /// An empty master.
     Empty,
-    /// Another node, whose votes it then has.
+    /// Another node, whose memory it then has.
     Node(usize),
 }
 
@@ -136,15 +135,15 @@ pub(crate) enum Fault {
     HostLossy(usize, f64),
     /// A share of the packets everywhere is lost.
     AllLossy(f64),
-    /// A running node's clock steps back by so many seconds, for good.
+    /// A running node's clock steps back by this many seconds, for good.
     ClockBack(u64),
-    /// A running node's clock steps forward by so many seconds.
+    /// A running node's clock steps forward by this many seconds.
     ClockForward(u64),
     /// The clocks of three running nodes step forward alike.
     QuorumForward(u64),
-    /// A node is started again with a clock that is wrong by so many seconds.
+    /// A node is started again with a clock that is wrong by this many seconds.
     ClockAtStart(i64),
-    /// A proxy's clock is wrong by so many ms for a while.
+    /// A proxy's clock is wrong by this many ms for a while.
     ProxyClock(i64),
     /// The disk of a node is full.
     DiskFull(usize),
@@ -167,7 +166,7 @@ pub(crate) struct Impaired {
     pub(crate) proxies: BTreeSet<usize>,
     /// Whether nothing may work.
     pub(crate) everything: bool,
-    /// The time after the fault's end for which that goes on.
+    /// The time for which that goes on after the fault's end.
     pub(crate) after: Duration,
 }
 
@@ -180,8 +179,8 @@ pub(crate) const KINDS: usize = 49;
 pub(crate) const SUDDEN: usize = 12;
 
 impl Fault {
-    /// A fault of a kind from 0 to [`KINDS`]. `wild`: no node forgets, so the proxies' clocks may
-    /// say anything. Returns `None` for a kind that cannot be then.
+    /// Returns a fault of a kind from 0 to [`KINDS`], or `None` for a kind that is not possible. `wild`: no node
+    /// forgets, so the proxies' clocks may say anything.
     pub(crate) fn of_kind(kind: usize, wild: bool, choose: Choose<'_>) -> Option<Fault> {
         let ways = [Way::To, Way::From, Way::Both];
         let forgetful = 2 + choose(NODES - 2);
@@ -241,7 +240,7 @@ impl Fault {
         })
     }
 
-    /// A fault of a kind from 0 to [`SUDDEN`], which is over at once.
+    /// Returns a fault of a kind from 0 to [`SUDDEN`], which is over at once.
     pub(crate) fn sudden(kind: usize, wild: bool, choose: Choose<'_>) -> Option<Fault> {
         Some(match kind {
             0 | 1 if wild => return None,
@@ -260,7 +259,7 @@ impl Fault {
         })
     }
 
-    /// The fault's name in the table; faults that differ only in their targets share one.
+    /// Returns the fault's name in the table; faults that differ only in their targets share one.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Fault::NodeForgets(_) => "node killed, restarted empty",
@@ -338,8 +337,8 @@ impl Fault {
         }
     }
 
-    /// The processes and hosts that the fault hits. Two faults at once hit different ones, so that
-    /// each can be undone without the other.
+    /// Returns the processes and hosts that the fault hits. Two faults at once hit different ones, so that each can
+    /// be undone without the other.
     pub(crate) fn targets(self) -> Vec<usize> {
         match self {
             Fault::NodeForgets(node)
@@ -396,7 +395,7 @@ impl Fault {
         )
     }
 
-    /// The parts that need not work, until some time after the fault's end.
+    /// Returns the parts that need not work, until some time after the fault's end.
     pub(crate) fn impaired(self, max_ttl: Duration) -> Impaired {
         // A node that was restarted is back after quarantine, in whole seconds.
         let forgotten = max_ttl + Duration::from_secs(2) + AFTER;
@@ -442,7 +441,7 @@ impl Fault {
             | Fault::ProxyCut(proxy, _)
             | Fault::ClientsCut(_, proxy, _)
             | Fault::NoDescriptors(proxy) => proxies(proxy),
-            // Without the data node no lock of a guard is granted, and no connection made.
+            // Without the data node no lock that guards need is granted, and no connection is made.
             Fault::DataStopped => everything(BACK),
             Fault::DataKilled => everything(RESTARTED),
             Fault::DataMeddled(Meddling::Scripts | Meddling::Subscribers) => Impaired::default(),
@@ -478,7 +477,7 @@ impl Fault {
             Fault::NodeExchanged(node) => deployment.exchange_node(node),
             Fault::QuorumExchanged => forgetful().for_each(|node| deployment.exchange_node(node)),
             Fault::NodeReplica(node, master) => {
-                // Nobody listens at port 1.
+                // No server listens at port 1.
                 let (host, port) = match master {
                     Master::Nobody => ("127.0.0.1".to_owned(), "1".to_owned()),
                     Master::Empty => ("127.0.0.1".to_owned(), SPARE_PORT.to_string()),
@@ -558,7 +557,7 @@ impl Fault {
                 deployment.configure(proxy, Settings::Right);
                 deployment.signal_newest(proxy, Signal::HUP);
             }
-            // The spare is for the next time.
+            // The next exchange needs the spare.
             Fault::NodeExchanged(node) => deployment.start_spare(node),
             Fault::QuorumExchanged => forgetful().for_each(|node| deployment.start_spare(node)),
             Fault::NodeReplica(node, _) => deployment.tell_node(node, &["REPLICAOF", "NO", "ONE"]),
@@ -641,7 +640,7 @@ impl Fault {
 }
 
 impl Meddling {
-    /// The command that begins the meddling, unless it is a script.
+    /// Returns the command that begins the meddling, unless it is a script.
     fn begins(self) -> Option<&'static [&'static str]> {
         Some(match self {
             Meddling::Scripts => &["SCRIPT", "FLUSH"],
@@ -655,7 +654,7 @@ impl Meddling {
         })
     }
 
-    /// The command that ends the meddling, unless it ends by itself.
+    /// Returns the command that ends the meddling, unless it ends by itself.
     fn ends(self) -> Option<&'static [&'static str]> {
         match self {
             Meddling::PauseWrites => Some(&["CLIENT", "UNPAUSE"]),
@@ -666,7 +665,7 @@ impl Meddling {
     }
 }
 
-/// Nodes that keep nothing on a disk: a quorum.
+/// Returns the nodes that keep nothing on a disk: a quorum.
 pub(crate) fn forgetful() -> impl Iterator<Item = usize> {
     2..NODES
 }

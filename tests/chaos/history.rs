@@ -1,7 +1,7 @@
 //! The requests and answers of one client, as lines of a file, and back.
 //!
-//! Times are those of CLOCK_MONOTONIC in microseconds: one clock for all processes of a machine, in
-//! whatever namespace, that nobody sets.
+//! Times are those of CLOCK_MONOTONIC in microseconds: one clock for all processes of a machine, in any namespace,
+//! which is never set.
 
 use std::{
     fmt,
@@ -16,7 +16,7 @@ use rustix::time::{ClockId, clock_gettime};
 /// Microseconds since the machine was started.
 pub(crate) type Time = u64;
 
-/// Now.
+/// Returns the present time.
 pub(crate) fn now() -> Time {
     let time = clock_gettime(ClockId::Monotonic);
     time.tv_sec.unsigned_abs() * 1_000_000 + time.tv_nsec.unsigned_abs() / 1000
@@ -36,7 +36,7 @@ pub(crate) enum Verb {
     Read,
     /// LOCK.ATTACH, on another connection.
     Attach,
-    /// A library's read of the value that it is to change.
+    /// A library's read of the value that it will change.
     Get,
 }
 
@@ -60,7 +60,7 @@ pub(crate) enum Shape {
 pub(crate) struct Writing {
     /// The lock.
     pub(crate) key: String,
-    /// The fence of the grant in which the client believes, or believed.
+    /// The fence of the grant that the client believes, or believed, that it has.
     pub(crate) fence: u64,
     /// The number among the client's writes.
     pub(crate) number: u64,
@@ -87,7 +87,7 @@ pub(crate) struct Setting {
 /// What a command of a lock library does to a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum IdiomKind {
-    /// Takes it if nobody has it.
+    /// Takes it if it is free.
     Take,
     /// Gives it a TTL, if the token has it.
     Extend,
@@ -95,9 +95,9 @@ pub(crate) enum IdiomKind {
     Add,
     /// Frees it, if the token has it.
     Release,
-    /// Tells who has it.
+    /// Tells which token has it.
     Look,
-    /// Frees it, whoever has it.
+    /// Frees it, whichever token has it.
     Delete,
 }
 
@@ -116,8 +116,8 @@ pub(crate) struct Idiom {
 }
 
 impl Idiom {
-    /// The time until which a client may count on a lock that it asked for at `sent` and was told
-    /// of at `told`.
+    /// Returns the time until which a client may count on a lock that it asked for at `sent` and was told of at
+    /// `told`.
     pub(crate) fn until(&self, sent: Time, told: Time) -> Time {
         told.min(sent + self.aside * 1000) + self.ttl * 1000
     }
@@ -325,7 +325,7 @@ impl FromStr for Event {
     }
 }
 
-/// A client's whole history.
+/// Reads a client's whole history.
 pub(crate) fn read(file: &Path) -> Vec<(Time, Event)> {
     parse(&std::fs::read_to_string(file).unwrap_or_default())
 }

@@ -1,20 +1,18 @@
 //! Real processes, and everything that can go wrong with them.
 //!
-//! Five lock nodes, three proxies and two dozen clients, each a process and each host in a
-//! network namespace, before one data node. Nodes, proxies, clients and the data node are
-//! killed and stopped, cut off each way, made slow and lossy; nodes forget, are flushed,
-//! exchanged, made replicas, have clocks that are wrong or jump, and full disks; other clients of the nodes and
-//! of the data node flush scripts, kill and pause clients, keep them busy and full; proxies
-//! are upgraded, reloaded, terminated, and run out of file descriptors. Clients write under
-//! their locks, in time and too late, and write down what they ask and are told; some are a
-//! stock redis-py, and some lock as libraries do, by commands that the proxies adopt. A checker
-//! judges: never two holders at once, however a connection ended; fences that grow, an answer to
-//! every request, grants and writes whenever a quorum and the data node are up; of the writes, that
-//! what was acknowledged is there, what was refused is not, and none landed below a larger fence;
-//! and that redis-py loses no update.
+//! Five lock nodes, three proxies and two dozen clients, each a process and each host in a network namespace, before
+//! one data node. Nodes, proxies, clients and the data node are killed and stopped, cut off each way, made slow and
+//! lossy; nodes forget, are flushed, exchanged, made replicas, have clocks that are wrong or jump, and full disks;
+//! other clients of the nodes and of the data node flush scripts, kill and pause clients, and keep them busy and
+//! full; proxies are upgraded, reloaded, terminated, and run out of file descriptors. Clients write under their
+//! locks, in time and too late, and write down what they ask and are told; some are a stock redis-py, and some lock
+//! as libraries do, by commands that the proxies adopt. A checker judges: never two holders at once, however a
+//! connection ended; fences that grow, an answer to every request, grants and writes whenever a quorum and the data
+//! node are up; of the writes, that what was acknowledged is there, what was refused is not, and none landed below a
+//! larger fence; and that redis-py loses no update.
 //!
-//! Failovers of a lock node and of the data node have a deployment of their own ([`failover`]), and so has
-//! what happens while the lock nodes are changed for others ([`change`]).
+//! Failovers of a lock node and of the data node have a deployment of their own ([`failover`]), and so have changes
+//! of the lock nodes ([`change`]).
 //!
 //! `make test` runs the short form; `make chaos` the long one (`MINUTES`, `SEED`), and
 //! shows that planted faults are found. It needs root.
@@ -59,9 +57,9 @@ use schedule::Pace;
 
 /// The seed of the short form.
 const SEED: u64 = 4;
-/// Twice the proxies' `node_timeout`, in ms: lock nodes hold adopted locks for that much longer.
+/// Twice the proxies' `node_timeout`, in ms: by so much longer lock nodes hold adopted locks.
 const ASIDE: u64 = 200;
-/// How long no fault happens at the end of every run.
+/// The time without faults at the end of every run.
 const CALM: Duration = Duration::from_secs(13);
 
 /// Locks a mutex: two deployments at a time would starve each other.
@@ -70,13 +68,13 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The binary as it is delivered, or another to be tried (`LOCKGATE_BINARY`).
+/// Returns the binary as it is delivered, or another to be tried (`LOCKGATE_BINARY`).
 fn sound() -> (PathBuf, Option<&'static str>) {
     let other = std::env::var_os("LOCKGATE_BINARY").filter(|file| !file.is_empty());
     (other.map_or(PathBuf::from(env!("CARGO_BIN_EXE_lockgate")), PathBuf::from), None)
 }
 
-/// Options in which all nodes but one have wrong clocks, by a little or a lot.
+/// Returns options in which all nodes but one have clocks that are wrong, by a little or a lot.
 fn everything(seed: u64) -> Options {
     Options {
         seed,
@@ -98,7 +96,7 @@ fn everything(seed: u64) -> Options {
     }
 }
 
-/// A number from the environment, or `otherwise`.
+/// Returns a number from the environment, or `otherwise`.
 fn number(name: &str, otherwise: u64) -> u64 {
     let value = std::env::var(name).ok().filter(|value| !value.is_empty());
     value.map_or(otherwise, |value| value.parse().expect("a number"))
@@ -132,7 +130,7 @@ fn locks_hold_while_everything_fails_once() {
     run(everything(number("LOCKGATE_SEED", SEED)), Duration::from_secs(30), &pace);
 }
 
-/// Options in which lock libraries' clients go to the data node through the proxies and past them.
+/// Returns options in which clients of lock libraries go to the data node through the proxies and past them.
 fn bridged(seed: u64) -> Options {
     let adopt = Some("bridge");
     Options { adopt, clients: 12, stock: 2, adopted: 4, past: 5, ..everything(seed) }
@@ -145,9 +143,8 @@ fn bridged_locks_hold_while_everything_fails_once() {
     run(bridged(number("LOCKGATE_SEED", SEED)), Duration::from_secs(30), &pace);
 }
 
-/// Moves a fleet from one Redis to the lock nodes, and half the way back, while all its clients go
-/// on. LOCK clients come once all proxies are bridged; who goes past the proxies is gone before one
-/// is enforced.
+/// Moves a fleet from one Redis to the lock nodes, and half the way back, while all its clients go on. LOCK clients
+/// come once all proxies are bridged; clients that go past the proxies end before one is enforced.
 #[test]
 #[ignore = "takes minutes: make chaos"]
 fn locks_hold_while_their_mode_changes() {
@@ -158,7 +155,7 @@ fn locks_hold_while_their_mode_changes() {
         stock: 0,
         adopted: 6,
         past: 5,
-        // In mode audit a reply that is late shortens the lock, as on Redis.
+        // In mode audit a late reply shortens the lock, as on Redis.
         aside: 0,
         ..everything(number("LOCKGATE_SEED", SEED))
     };
@@ -183,7 +180,7 @@ fn locks_hold_while_their_mode_changes() {
     deployment.stop_past(false);
     deployment.start_more(Program::Past, 5);
     thread::sleep(work);
-    // Who has a session lock goes on for seconds.
+    // A client that has a session lock goes on for seconds.
     let until = history::now();
     deployment.stop_clients();
     report::judge(&deployment, &[], until - 1, until);

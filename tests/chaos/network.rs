@@ -30,9 +30,9 @@ pub(crate) const PREFIX: &str = "lockgate-chaos-";
 const NETWORK: [u8; 3] = [10, 213, 7];
 /// The first host's last byte.
 const FIRST: u8 = 10;
-/// Late packets under way at the most; any more are lost.
+/// The most late packets under way; any more are lost.
 const LATE_LIMIT: usize = 50_000;
-/// Bytes of a buffer that no packet fills.
+/// The size in bytes of a buffer that no packet fills.
 const PACKET: usize = 2048;
 
 /// The treatment of packets from one host to another.
@@ -89,7 +89,7 @@ struct Late {
 }
 
 impl Network {
-    /// Makes so many hosts that reach each other. `name` is unique on this machine.
+    /// Makes `hosts` hosts that reach each other. `name` is unique on this machine.
     pub(crate) fn new(name: &str, hosts: usize) -> Network {
         let prefix = format!("{PREFIX}{name}-");
         let mut devices = Vec::new();
@@ -127,12 +127,12 @@ impl Network {
         Network { prefix, hosts, switch }
     }
 
-    /// The path at which `ip netns` and `nsenter --net` find a host.
+    /// Returns the path at which `ip netns` and `nsenter --net` find a host.
     pub(crate) fn namespace(&self, host: usize) -> String {
         format!("/run/netns/{}{host}", self.prefix)
     }
 
-    /// A command on a host, which ends with the thread that starts it.
+    /// Returns a command on a host, which ends with the thread that starts it.
     pub(crate) fn command(&self, host: usize) -> Command {
         let mut command = Command::new("nsenter");
         command
@@ -144,7 +144,7 @@ impl Network {
         command
     }
 
-    /// The processes on a host, the newest last.
+    /// Returns the processes on a host, the newest last.
     pub(crate) fn processes(&self, host: usize) -> Vec<Pid> {
         processes_of(&self.namespace(host))
     }
@@ -156,7 +156,7 @@ impl Network {
         }
     }
 
-    /// Wires on which everything passes.
+    /// Returns wires on which everything passes.
     pub(crate) fn all_well(&self) -> Wires {
         vec![vec![Wire::default(); self.hosts]; self.hosts]
     }
@@ -167,7 +167,7 @@ impl Network {
         *self.switch.wires.write().unwrap() = wires;
     }
 
-    /// The counts of packets.
+    /// Returns the counts of packets.
     pub(crate) fn counts(&self) -> &Counts {
         &self.switch.counts
     }
@@ -268,7 +268,7 @@ impl Switch {
     }
 }
 
-/// The address of a host.
+/// Returns the address of a host.
 pub(crate) fn address(host: usize) -> Ipv4Addr {
     let [a, b, c] = NETWORK;
     Ipv4Addr::new(a, b, c, FIRST + u8::try_from(host).expect("a small number"))
@@ -291,7 +291,7 @@ pub(crate) fn sweep() {
         unmount_below(&directory.join(&name));
         let _ = fs::remove_dir_all(directory.join(name));
     }
-    // libfaketime cleans up only behind processes that end by themselves.
+    // libfaketime cleans up only after processes that end by themselves.
     for name in names("/dev/shm").filter(|name| name.contains("faketime_s")) {
         let pid = name.rsplit('_').next().unwrap_or_default();
         if !Path::new("/proc").join(pid).exists() {
@@ -309,7 +309,7 @@ pub(crate) fn unmount_below(directory: &Path) {
     }
 }
 
-/// The processes in a namespace, in the order in which they were started.
+/// Returns the processes in a namespace, in the order in which they were started.
 fn processes_of(namespace: &str) -> Vec<Pid> {
     let inode = |path: &Path| fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
     let Some(wanted) = inode(Path::new(namespace)) else { return Vec::new() };
@@ -318,7 +318,7 @@ fn processes_of(namespace: &str) -> Vec<Pid> {
         .filter_map(|pid| {
             let process = Path::new("/proc").join(pid.as_raw_nonzero().to_string());
             (inode(&process.join("ns/net"))? == wanted).then_some(())?;
-            // The start time is the 20th word behind the name, which is in brackets.
+            // The start time is the 20th word after the name, which is in brackets.
             let stat = fs::read_to_string(process.join("stat")).ok()?;
             let started = stat.rsplit(')').next()?.split_whitespace().nth(19)?;
             Some((started.parse().ok()?, pid))

@@ -1,4 +1,4 @@
-//! Prints the outcome of a run, and ends it if something was wrong.
+//! Prints the outcome of a run, and fails the test if something was wrong.
 
 use std::{collections::BTreeMap, fmt::Write as _, sync::atomic::Ordering, time::Duration};
 
@@ -17,8 +17,8 @@ const GAP: Time = 5_000_000;
 /// The longest time without a grant once a quorum is up again: quarantine is over by then, but
 /// clients may still be waiting for answers to earlier requests, and for TCP.
 const RECOVERY: Time = 8_000_000;
-/// The time before the clients are stopped in which each of their requests is answered, some with a
-/// grant and some with an acknowledged write.
+/// The time before the clients are stopped in which each of their requests must be answered, some with a grant and
+/// some with an acknowledged write.
 const ANSWERED: Time = 4_000_000;
 /// The time around a fault from which lines of history are shown.
 const AROUND: Time = 4_000_000;
@@ -89,7 +89,7 @@ pub(crate) fn judge(deployment: &Deployment, spans: &[Span], from: Time, until: 
     });
 }
 
-/// Pauses without any of `what` that are too long.
+/// Returns the pauses without any of `what` that are too long.
 fn pauses(what: &str, times: &[Time], windows: &[(Time, Time)]) -> Vec<String> {
     let long = windows.iter().filter_map(|window| {
         let (late, gap) = pace(times, *window);
@@ -104,20 +104,20 @@ fn pauses(what: &str, times: &[Time], windows: &[(Time, Time)]) -> Vec<String> {
     long.collect()
 }
 
-/// Complains if none of `what` came when nothing was wrong any more: all must have recovered,
-/// however often things have failed.
+/// Returns a complaint if none of `what` came once nothing was wrong any more: everything must have recovered,
+/// however often it has failed.
 fn goes_on(what: &str, times: &[Time], until: Time) -> Option<String> {
     let is_there = times.iter().any(|time| (until - ANSWERED..until).contains(time));
     (!is_there).then(|| format!("no {what} in the calm"))
 }
 
-/// The time until the first of these times, and the longest from one to the next.
+/// Returns the time until the first of these times, and the longest from one to the next.
 fn pace(times: &[Time], (from, until): (Time, Time)) -> (Time, Time) {
     let first = times.iter().find(|time| **time >= from).copied().unwrap_or(until).min(until);
     (first - from, checker::longest_gap(times, first, until).0)
 }
 
-/// Requests that were not answered although nothing was wrong any more.
+/// Returns the requests that were not answered although nothing was wrong any more.
 fn silences(verdict: &Verdict, until: Time) -> Vec<String> {
     let late = verdict.silences.iter().filter(|silence| silence.sent > until - ANSWERED);
     late.map(|silence| format!("no answer in the calm: {silence:?}")).collect()
@@ -195,7 +195,7 @@ fn print(
     }
 }
 
-/// The longest time until the first, and the longest pause, in any of these windows.
+/// Returns the longest time until the first of these times, and the longest pause, in any of these windows.
 fn slowest(times: &[Time], windows: &[(Time, Time)]) -> (Time, Time) {
     let paces = || windows.iter().map(|window| pace(times, *window));
     let recovery = paces().map(|(recovery, _)| recovery).max();
@@ -230,7 +230,7 @@ fn print_writes(verdict: &writes::Verdict, windows: &[(Time, Time)]) {
     }
 }
 
-/// How often the proxies have logged these words.
+/// Returns how often the proxies have logged these words.
 fn logged(deployment: &Deployment, words: &str) -> String {
     let times = |proxy| deployment.proxy_log(proxy).matches(words).count();
     (0..PROXIES).map(times).sum::<usize>().to_string()
@@ -273,7 +273,7 @@ fn print_updates(verdict: &updates::Verdict) {
     row("redis-py: updates lost", verdict.wrong.len());
 }
 
-/// The lock of a fault, and its time.
+/// Returns the lock of a fault, and its time.
 fn whereabouts(wrong: &Wrong) -> (&str, Time) {
     match wrong {
         Wrong::TwoHolders(_, other) => (&other.key, other.from),
@@ -283,7 +283,7 @@ fn whereabouts(wrong: &Wrong) -> (&str, Time) {
     }
 }
 
-/// Faults that may be the reason of what went wrong at `time`, the latest last.
+/// Returns the faults that may be the reason for what went wrong at `time`, the latest last.
 fn faults_before(spans: &[Span], time: Time, max_ttl: Duration) -> String {
     let earliest = time.saturating_sub(Time::try_from(max_ttl.as_micros()).unwrap_or(Time::MAX));
     let mut felt: Vec<&Span> =
@@ -296,7 +296,7 @@ fn faults_before(spans: &[Span], time: Time, max_ttl: Duration) -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
-/// Events of clients and faults about this key, around that time.
+/// Returns events of clients about this key, and faults, around that time.
 fn history_around(deployment: &Deployment, (key, time): (&str, Time)) -> String {
     let mut lines: Vec<(Time, String)> = deployment.log.clone();
     for (client, history) in deployment.histories().iter().enumerate() {

@@ -1,9 +1,8 @@
-//! The order and targets of faults: all follows from a seed, but for the instants.
+//! The order and targets of faults. All but the exact times follows from a seed.
 //!
-//! Faults come in episodes of one to three at once, with a calm after each; and with those that
-//! last comes one that is over at once. Every kind comes before one comes again. Clocks of nodes
-//! jump forward while no node waits and no proxy starts. In the last quarter no node forgets, so
-//! that the proxies' clocks may say anything.
+//! Faults come in episodes of one to three at once, with a calm after each. While they last, one more comes that is
+//! over at once. Every kind comes before one comes again. Clocks of nodes jump forward only while no node waits and
+//! no proxy starts. In the last quarter no node forgets, so that the proxies' clocks may say anything.
 
 use std::{
     collections::BTreeSet,
@@ -31,11 +30,11 @@ const SEEN: Duration = Duration::from_millis(1000);
 pub(crate) struct Pace {
     pub(crate) fault: std::ops::Range<u64>,
     pub(crate) calm: std::ops::Range<u64>,
-    /// Faults at once, at the most.
+    /// The most faults at once.
     pub(crate) together: usize,
 }
 
-/// A fault that has been.
+/// A fault that has come.
 #[derive(Debug, Clone)]
 pub(crate) struct Span {
     pub(crate) fault: Fault,
@@ -58,7 +57,7 @@ impl Bag {
         Bag { random, kinds: Vec::new(), sudden: Vec::new(), wild: false }
     }
 
-    /// The faults of the next episode: of different targets.
+    /// Returns the faults of the next episode, which have different targets.
     fn episode(&mut self, together: usize) -> Vec<Fault> {
         let wanted = self.random.random_range(1..=together);
         let mut faults = Vec::new();
@@ -75,7 +74,7 @@ impl Bag {
     }
 }
 
-/// Draws kinds until there are so many faults, or none is left that has other targets.
+/// Draws kinds until there are `wanted` faults, or no kind with other targets is left.
 fn draw(
     random: &mut StdRng,
     kinds: &mut Vec<usize>,
@@ -106,7 +105,7 @@ fn draw(
     kinds.extend(later);
 }
 
-/// Makes faults for `time` and, if `all_kinds`, until each kind has come.
+/// Makes faults for `length` and, if `all_kinds`, until each kind has come.
 pub(crate) fn run(
     deployment: &mut Deployment,
     length: Duration,
@@ -133,7 +132,7 @@ pub(crate) fn run(
     }
 }
 
-/// Waits until clocks may jump, if these faults do that, or proxies start.
+/// Waits until clocks may jump or proxies may start, if these faults make them.
 fn wait_for_others(faults: &[Fault], spans: &[Span], deployment: &Deployment) {
     // Waits in quarantine, and after jumps, are over; and proxies reach all nodes.
     let settled = Duration::from_millis(deployment.options().max_ttl) + SETTLED;
@@ -173,7 +172,7 @@ fn play(
         deployment.network().set(wires(deployment, &active));
     }
     sleep(&pace.fault, 1);
-    // Faults end in another order than they came.
+    // The last fault ends first.
     while let Some(mut span) = active.pop() {
         span.fault.end(deployment);
         deployment.network().set(wires(deployment, &active));
@@ -193,8 +192,8 @@ fn wires(deployment: &Deployment, active: &[Span]) -> Wires {
     wires
 }
 
-/// The times in which a quorum of nodes, a proxy and the data node worked and could be reached by
-/// all. In between, grants may pause.
+/// Returns the times in which a quorum of nodes, a proxy and the data node worked and could be reached by all. In
+/// between, grants may pause.
 pub(crate) fn quorum_up(
     spans: &[Span],
     from: Time,

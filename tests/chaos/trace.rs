@@ -1,5 +1,5 @@
-//! The entries that clients write under their locks: at the end of a list for each lock, so that
-//! the data node itself tells in which order they landed.
+//! The entries that clients write under their locks: at the end of a list for each lock, so that the data node itself
+//! shows in which order they landed.
 
 use std::{fmt, str::FromStr};
 
@@ -9,23 +9,23 @@ pub(crate) const GUARDS: &str = "guards:\n\
     \x20 - keys: \"data:key-*\"\n    lock: \"key-{1}\"\n    policy: enforce\n\
     \x20 - keys: \"stock:key-*\"\n    lock: \"key-{1}\"\n    policy: enforce\n";
 
-/// The proxies' `adopt`, with this mode.
+/// Returns the proxies' `adopt`, with this mode.
 pub(crate) fn adopt(mode: &str) -> String {
     format!("adopt:\n  - keys: \"old:*\"\n    lock: \"{{1}}\"\n    mode: {mode}\n")
 }
 
-/// The key that lock libraries take for this lock.
+/// Returns the key that lock libraries take for this lock.
 pub(crate) fn adopted(lock: &str) -> String {
     format!("old:{lock}")
 }
 
-/// Whether lock libraries delete this lock without asking whose it is. Those locks are no guards'.
+/// Whether lock libraries delete this lock without asking whose it is. No guard needs such a lock.
 pub(crate) fn may_be_deleted(lock: &str) -> bool {
     let number = lock.strip_prefix("free-").and_then(|number| number.parse::<usize>().ok());
     number.is_some_and(|number| number % 8 == 7)
 }
 
-/// The name of a lock. One of four guards nothing.
+/// Returns the name of a lock. One of four guards nothing.
 pub(crate) fn lock(number: usize) -> String {
     if number % 4 == 3 { format!("free-{number}") } else { format!("key-{number}") }
 }
@@ -35,7 +35,7 @@ pub(crate) fn is_guard(lock: &str) -> bool {
     lock.starts_with("key-")
 }
 
-/// The list that is written under a lock.
+/// Returns the list that is written under a lock.
 pub(crate) fn list(lock: &str) -> String {
     format!("data:{lock}")
 }

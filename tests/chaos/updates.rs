@@ -1,5 +1,5 @@
-//! Checks the updates that libraries make as a naive user would: LOCK, read, compute, write,
-//! UNLOCK. Pure, from what the clients wrote down.
+//! Checks the updates that libraries make as a naive user would: LOCK, read, compute, write, UNLOCK. A pure function
+//! of what the clients wrote down.
 //!
 //! Each written value is unique, and its writer has noted what it had read. So if two updates have
 //! the same value before them, one is lost. That is wrong
@@ -56,7 +56,7 @@ struct Update {
     is_timely: bool,
 }
 
-/// Judges the updates of all clients. `guards`: the proxies have some.
+/// Judges the updates of all clients. `guards`: whether the proxies have some.
 pub(crate) fn check(histories: &[Vec<(Time, Event)>], guards: bool) -> Verdict {
     let mut verdict = Verdict::default();
     let mut updates = Vec::new();
@@ -169,7 +169,7 @@ mod tests {
         check(&histories.iter().map(|lines| parse(&text(lines))).collect::<Vec<_>>(), true)
     }
 
-    /// An update under a lock valid from 1000 to 11000.
+    /// Returns the history of an update under a lock valid from 1000 to 11000.
     fn update(key: &str, value: &str, before: &str, told: Time) -> String {
         format!(
             "1000 sent Session {key} | 2000 granted x 1 10 | 3000 setting {key} {value} {before} 1 \

@@ -1,12 +1,11 @@
-//! Checks guarded writes: pure, from what clients wrote down and from the lists as they are in the
-//! end.
+//! Checks guarded writes: a pure function of what clients wrote down and of the lists at the end.
 //!
 //! - An acknowledged write is there, once, whole, and where its client was told.
 //! - A refused write, with whatever error, is not there. A write without an answer may be there,
 //!   whole, or not at all; so may one that replicas have not acknowledged in time.
 //! - Fences never fall from one entry of a list to the next.
-//! - A client that reads a list's length under a new lock has seen all that was ever written under
-//!   the locks before: behind that length there is no smaller fence.
+//! - A client that reads a list's length under a new lock has seen all that was ever written under earlier locks:
+//!   behind that length there is no smaller fence.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -44,7 +43,7 @@ pub(crate) enum What {
     Half,
     /// The write was refused with this word, and is there.
     Refused(String),
-    /// The write was told to end at this length, and does not.
+    /// The client was told that the write ends at this length, and it does not.
     Elsewhere(u64),
     /// No client has written the entry.
     Unknown,
@@ -263,7 +262,7 @@ fn fate(write: &Write, found: &[(usize, Entry)], verdict: &mut Verdict) {
             let first = usize::try_from(*length).ok().and_then(|length| length.checked_sub(*parts));
             let is_at =
                 |(index, entry): &(usize, Entry)| Some(*index) == first.map(|f| f + entry.part);
-            // Another connection under the same lock may write in between a pipeline's.
+            // Another connection under the same lock may write in between the commands of a pipeline.
             let is_told = match is_pipeline {
                 true => found.last().is_some_and(is_at),
                 false => found.iter().all(is_at),
@@ -342,7 +341,7 @@ mod tests {
         judge(histories, list).wrong.into_iter().map(|wrong| wrong.what).collect()
     }
 
-    /// One write of client 0 with fence 5, of two entries, and its answer.
+    /// Returns the history of one write of client 0 with fence 5, of two entries, and its answer.
     fn one(answer: &str) -> String {
         format!("1 writing key-0 5 1 2 Command own | 2 {answer} | 3 over")
     }
@@ -428,7 +427,7 @@ mod tests {
             whats(&[&attached.replace("attached", "own")], "6:0:1:0 5:0:2:0"),
             [What::Below(6)]
         );
-        // Behind another client's grant it is not.
+        // Behind another client's grant, it may not land.
         let another = "5 sent Lease key-0 | 6 granted y 7 9 | 7 writing key-0 7 1 1 Command own \
                        | 8 written 2 | 9 over";
         let attached = attached.replace("6 written 2", "9 written 3");

@@ -1,8 +1,7 @@
-//! Programs as people use them do real work through the proxy and notice nothing:
-//! redis-py, ioredis, lock libraries, redis-cli, redis-benchmark, and a Redis that replicates.
+//! Unchanged programs do real work through the proxy and notice nothing: redis-py, ioredis, lock libraries,
+//! redis-cli, redis-benchmark, and a replica.
 //!
-//! Each library has a script in `tests/clients/`, which is only started here. `make test` installs
-//! the libraries.
+//! Each library has a script in `tests/clients/`, which is only started here. `make test` installs the libraries.
 
 mod agents;
 mod cluster;
@@ -24,11 +23,11 @@ use lockgate::tools::redis_server::RedisServer;
 
 use crate::support::{self, Client, Proxy, Reply, eventually};
 
-/// The longest time for a program, in seconds: far more than any of them needs. It is killed then,
-/// so that a lost reply is a failure.
+/// The longest time for a program, in seconds: far more than any of them needs. Then it is killed, so that a lost
+/// reply is a failure.
 const LIMIT: &str = "120";
 
-/// Held by tests that need their share of the machine: some time their faults, others run dozens of
+/// Held by tests that need their share of the machine: some depend on when their faults come, others run dozens of
 /// libraries at once.
 static MACHINE: RwLock<()> = RwLock::new(());
 
@@ -46,7 +45,7 @@ fn run(program: impl AsRef<OsStr>, arguments: &[&str], input: &[u8]) -> Output {
     let mut stdin = child.stdin.take().unwrap();
     let output = thread::scope(|scope| {
         scope.spawn(move || {
-            // A program that ended early has logged why.
+            // A program that ended early has said why.
             let _ = stdin.write_all(input);
         });
         child.wait_with_output().unwrap()
@@ -62,18 +61,18 @@ fn run(program: impl AsRef<OsStr>, arguments: &[&str], input: &[u8]) -> Output {
     output
 }
 
-/// A proxy whose nodes get much time: the machine may be busy with the other tests.
+/// Starts a proxy whose nodes have much time to answer: the machine may be busy with other tests.
 fn proxy() -> Proxy {
     Proxy::with().nodes(3).locks("node_timeout: 2s").locks("node_silence: 4s").start()
 }
 
-/// The path of a file in `tests/clients/`.
+/// Returns the path of a file in `tests/clients/`.
 fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients").join(name)
 }
 
-/// Runs a library's script in a RESP version. Its last promise leaves 50 at `counter` on the data
-/// node, and no lock.
+/// Runs a library's script in a RESP version. At its end the script leaves 50 at `counter` on the data node, and no
+/// lock.
 fn library_works(program: &Path, installed: &str, script: &str, version: &str) {
     assert!(
         file(installed).exists(),
@@ -121,7 +120,7 @@ fn ioredis_works_in_resp3() {
     ioredis_works("3");
 }
 
-/// The output of redis-cli, through the proxy or to a server.
+/// Returns the output of redis-cli at this port, which is the proxy's or a server's.
 fn redis_cli(port: u16, arguments: &[&str], input: &str) -> String {
     let port = port.to_string();
     let arguments = [&["-p", &port], arguments].concat();
@@ -152,7 +151,7 @@ fn redis_cli_locks_and_works_as_always() {
         let direct = redis_cli(data, &[protocol], session);
         redis_cli(data, &[], "FLUSHALL\n");
         assert_eq!(redis_cli(port, &[protocol], session), direct);
-        // The command that redis-cli sends at its prompt, to give hints; 170 KB.
+        // redis-cli sends this command at its prompt, to give hints; 170 KB.
         let docs = redis_cli(port, &[protocol, "COMMAND", "DOCS"], "");
         let direct = redis_cli(data, &[protocol, "COMMAND", "DOCS"], "");
         let ours = docs.strip_prefix(direct.trim_end()).expect("Redis's own first");
@@ -202,7 +201,7 @@ fn a_redis_replicates_through_the_proxy() {
     eventually("the replica follows", || reader.cmd(&["LLEN", "after"]) == Reply::Int(1000));
     assert!(proxy.is_alive());
     let mut direct = Client::connect(proxy.data().port());
-    // The replica's acknowledgements pass the other way.
+    // The replica's acknowledgements pass in the other direction.
     assert_eq!(direct.cmd(&["WAIT", "1", "25000"]), Reply::Int(1));
 }
 

@@ -1,6 +1,5 @@
-//! The programs of docs/clients/, as they stand there: the short ones wait for a lock with the
-//! libraries' default settings; the long ones lose no update while their locks and their connections
-//! are taken away.
+//! The programs of docs/clients/, as they stand there. The short ones wait for a lock with the libraries' default
+//! settings. The long ones lose no update while their locks and their connections are taken away.
 
 use std::{
     path::{Path, PathBuf},
@@ -21,7 +20,7 @@ const PAGES: [&str; 4] = [
     include_str!("../../docs/clients/rust.md"),
     include_str!("../../docs/clients/shell.md"),
 ];
-/// The pages of the commands: a row of their tables has what was sent, and the error.
+/// The pages of the commands: a row of their tables has a command and its error.
 const COMMANDS: [&str; 7] = [
     include_str!("../../docs/commands/index.md"),
     include_str!("../../docs/commands/lock.md"),
@@ -33,7 +32,7 @@ const COMMANDS: [&str; 7] = [
 ];
 /// How often each program adds one.
 const TIMES: usize = 20;
-/// The longest time for the programs.
+/// The longest time for all programs.
 const LIMIT: Duration = Duration::from_secs(120);
 
 mod rust {
@@ -63,7 +62,7 @@ mod short_rust {
     }
 }
 
-/// All programs in this language, in the order of the pages.
+/// Returns all programs in this language, in the order of the pages.
 fn blocks(language: &str) -> impl Iterator<Item = &'static str> {
     let begin = format!("```{language}\n");
     let blocks = move |page: &'static str| {
@@ -73,12 +72,12 @@ fn blocks(language: &str) -> impl Iterator<Item = &'static str> {
     PAGES.into_iter().flat_map(blocks)
 }
 
-/// The long programs in this language: those that take arguments.
+/// Returns the long programs in this language: those that take arguments.
 fn programs(language: &str) -> Vec<&'static str> {
     blocks(language).filter(|text| text.contains("argv")).collect()
 }
 
-/// Starts a program that is a script, from a file, where it finds its library.
+/// Starts a program that is a script, from a file, in an environment with its library.
 fn spawn(language: &str, text: &str, script: &Path, arguments: &[String]) -> Child {
     let interpreter = match language {
         "python" => file(".venv/bin/python"),
@@ -111,8 +110,8 @@ fn start(port: u16, kind: &str, directory: &Path) -> Vec<Child> {
     children
 }
 
-/// Adds as often as the scripts' own loops. Returns how often the connection broke, so that it is
-/// not known whether that was added.
+/// Adds one, as many times as the loops of the scripts do. Returns how often the connection broke, so that it is
+/// unknown whether the one was added.
 async fn add_often(port: u16, kind: &str) -> usize {
     let client = Client::open(format!("redis://127.0.0.1:{port}")).unwrap();
     let (mut done, mut attempts, mut unknown) = (0, 0, 0);
@@ -124,8 +123,7 @@ async fn add_often(port: u16, kind: &str) -> usize {
                 let again = ["LOCKLOST", "NOTHELD", "FENCED", "LOST", "NOQUORUM"]
                     .iter()
                     .any(|word| error.to_string().contains(word));
-                // A busy machine may not connect within redis-rs's second, nor answer within half
-                // of it.
+                // On a busy machine redis-rs may not connect within its second, nor get an answer within half of it.
                 let broken = error.is_unrecoverable_error() || error.is_timeout();
                 assert!(again || broken, "{error}");
                 unknown += usize::from(broken && !again);
@@ -138,8 +136,7 @@ async fn add_often(port: u16, kind: &str) -> usize {
 
 /// Runs all programs at once, all adding to one number, while `fault` happens again and again.
 ///
-/// Returns what they have added beyond what they know of, apart from what redis-rs gave up waiting
-/// for.
+/// Returns how much they have added beyond what they know of, without what redis-rs gave up waiting for.
 fn add_up(kind: &str, pause: Duration, mut fault: impl FnMut(&mut Proxy)) -> usize {
     let _shared = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
     let guards = "guards:\n  - {keys: 'account:*', lock: 'account:{1}'}";
@@ -187,7 +184,7 @@ fn the_page_has_the_programs_in_rust() {
     assert!(blocks("rust").eq(programs));
 }
 
-/// While another has the lock none of them goes on; then each adds one, whoever comes first.
+/// No program goes on while another client has the lock; then each adds one, in any order.
 #[test]
 fn its_short_programs_wait_for_the_lock() {
     let _shared = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
@@ -206,7 +203,7 @@ fn its_short_programs_wait_for_the_lock() {
     }
     assert_eq!(children.len(), 6);
     let rust = thread::spawn(move || short_rust::run(port));
-    // Those in Node.js ask again and again, all others stand in line.
+    // The programs in Node.js ask again and again, all others stand in line.
     eventually("all others wait", || proxy.waiters() == 5);
     let refused = || {
         let labels = r#"operation="lock",result="busy""#;
@@ -235,7 +232,7 @@ fn its_session_locks_lose_no_update_though_they_are_taken_away() {
     assert_eq!(add_up("session", Duration::from_millis(50), take_locks_away), 0);
 }
 
-/// Keeps nodes silent for longer than votes count, and so seldom that locks have time enough.
+/// Keeps two nodes silent for longer than votes count, and so seldom that locks still have enough time.
 fn keep_nodes_silent(proxy: &mut Proxy) {
     (0..2).for_each(|node| drop(proxy.node_client(node).cmd(&["CLIENT", "PAUSE", "150"])));
 }
@@ -247,9 +244,9 @@ fn its_leases_lose_no_update_though_nodes_are_silent() {
 
 #[test]
 fn its_session_locks_lose_no_update_though_connections_are() {
-    // A lock whose LOCK or UNLOCK was under way runs out, so kills must not come too often.
+    // A lock whose LOCK or UNLOCK was in flight has to run out, so kills must not come too often.
     let mut kills = 0;
-    // Commands under way in a connection that broke, on a machine too busy to reconnect in time.
+    // The unknown ones were in flight on a connection that broke, on a machine too busy to reconnect in time.
     let unknown = add_up("session", Duration::from_millis(200), |proxy| {
         if kills < 6 {
             proxy.data_client().cmd(&["CLIENT", "KILL", "TYPE", "normal"]);

@@ -1,8 +1,8 @@
-//! Faults as holders of locks see them through the libraries that people have, all with their
-//! default settings: they reconnect and repeat silently, and speak RESP3.
+//! Faults as holders of locks see them through stock client libraries, all with default settings: these reconnect and
+//! repeat silently, and speak RESP3.
 //!
-//! Each scenario is carried out with all libraries at once, each under locks of its own. For
-//! each lock a rival polls a second proxy, and changes what the lock protects once it has it.
+//! Each scenario runs with all libraries at once, each under locks of its own. For each lock a rival polls a second
+//! proxy, and once it has the lock it changes what the lock protects.
 
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
@@ -15,19 +15,19 @@ use bb8_redis::redis::{self, Connection, Value};
 use super::agents::{Library, from_value, libraries};
 use crate::support::{LIMIT, Proxy, Reply, eventually};
 
-/// The TTL of session locks: longer than a library needs to come back.
+/// The TTL of session locks: longer than a library needs to reconnect.
 const TTL: &str = "default_ttl: 6s";
 const GUARDS: &str = "guards:
   - {keys: 'account:*', lock: 'account:{1}'}
   - {keys: 'kept:*', lock: 'kept:{1}'}";
-/// Errors for a client that holds the lock no more.
+/// Errors for a client that no longer holds the lock.
 const TOLD: [&str; 4] = ["LOCKLOST", "NOTHELD", "FENCED", "NOTOKEN"];
 
 fn told(reply: &Reply) -> bool {
     TOLD.iter().any(|word| reply.error_text().contains(word))
 }
 
-/// Asks again until there is an answer, as a program does that has lost its connection.
+/// Asks until there is an answer, as a program that has lost its connection does.
 fn settled(mut ask: impl FnMut() -> Reply) -> Reply {
     let mut answer = ask();
     eventually("an answer", || {
@@ -49,7 +49,7 @@ fn number(reply: &Reply) -> i64 {
     }
 }
 
-/// A token of its own for each attempt.
+/// Returns a new token, one for each attempt.
 fn token() -> String {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     format!("attempt-{}", NEXT.fetch_add(1, Ordering::Relaxed))
@@ -57,7 +57,7 @@ fn token() -> String {
 
 type Libraries = [Box<dyn Library>];
 
-/// Does this with all libraries at once.
+/// Does `work` with all libraries at once.
 fn each<'a, T: Send>(
     libraries: &'a Libraries,
     work: impl Fn(&'a dyn Library) -> T + Sync,
@@ -65,7 +65,7 @@ fn each<'a, T: Send>(
     all_at_once(libraries, |library| work(library.as_ref()))
 }
 
-/// Does this with all of them at once.
+/// Does `work` with all of them at once.
 fn all_at_once<'a, S: Sync, T: Send>(all: &'a [S], work: impl Fn(&'a S) -> T + Sync) -> Vec<T> {
     thread::scope(|scope| {
         let work = &work;
@@ -74,7 +74,7 @@ fn all_at_once<'a, S: Sync, T: Send>(all: &'a [S], work: impl Fn(&'a S) -> T + S
     })
 }
 
-/// The proxy of the holders and the one of their rivals.
+/// The proxy of the holders and the proxy of their rivals.
 struct Scene {
     proxy: Proxy,
     other: Proxy,
@@ -88,11 +88,11 @@ impl Scene {
         Scene { proxy, other }
     }
 
-    /// A session lock `kind:LIBRARY`, taken by a client of its own, and what it protects read.
+    /// Takes a session lock `kind:LIBRARY` with a client of its own, and reads what it protects.
     fn hold<'a>(&self, library: &'a dyn Library, kind: &str) -> Hold<'a> {
         let name = format!("{kind}:{}", library.name());
         library.open(&name, self.proxy.port(), false);
-        // redis-rs gives up after half a second; a token may be sent again on its connection.
+        // redis-rs gives up after half a second; on the same connection the token may be sent again.
         let (token, mut asked) = (token(), Instant::now());
         let granted = settled(|| {
             asked = Instant::now();
@@ -107,23 +107,23 @@ impl Scene {
         Hold { library, name, token, promised, read }
     }
 
-    /// Holds, with each library, a lock with a guard and one without.
+    /// Takes two locks with each library, one with a guard and one without.
     fn hold_pairs<'a>(&self, libraries: &'a Libraries) -> Vec<Hold<'a>> {
         let pair = |library| ["account", "free"].map(|kind| self.hold(library, kind));
         each(libraries, pair).into_iter().flatten().collect()
     }
 
-    /// Checks that nothing left on the lock nodes keeps others out.
+    /// Whether no lock node has the lock any more, which would keep others out.
     fn is_free(&self, lock: &str) -> bool {
         self.proxy.nodes_with(&format!("lock:{lock}")) == 0
     }
 
-    /// Deletes the locks on every node behind their holders' backs.
+    /// Deletes the locks on every node without telling their holders.
     fn delete<'a>(&self, holds: impl IntoIterator<Item = &'a Hold<'a>>) {
         for hold in holds {
             for node in 0..3 {
                 let lock = format!("lock:{}", hold.name);
-                // A grant takes a quorum; the others follow.
+                // A quorum makes the grant; the other nodes follow.
                 eventually("the node has it", || {
                     self.proxy.node_client(node).cmd(&["DEL", &lock]) == Reply::Int(1)
                 });
@@ -131,7 +131,7 @@ impl Scene {
         }
     }
 
-    /// Waits until the holders' proxy knows that none of them holds a lock any more.
+    /// Waits until the proxy of the holders knows that none of them holds a lock any more.
     fn noticed(&self) {
         eventually("the losses are noticed", || {
             self.proxy.metric("lockgate_session_locks", "") == 0.0
@@ -139,7 +139,7 @@ impl Scene {
     }
 }
 
-/// A lock, its key on the data node and its client, all of one name.
+/// A lock, its key on the data node and its client, all with one name.
 struct Hold<'a> {
     library: &'a dyn Library,
     name: String,
@@ -154,13 +154,13 @@ impl Hold<'_> {
         self.library.call(&self.name, words)
     }
 
-    /// Writes the result of what was read.
+    /// Writes a value that follows from what was read.
     fn write(&self, more: i64) -> Reply {
         let value = (self.read + more).to_string();
         settled(|| self.send(&["SET", &self.name, &value]))
     }
 
-    /// Gives up the lock that is lost: it frees nobody's lock, and is told that it has none.
+    /// Gives up the lost lock: the client is told that it has none, and frees no other client's.
     fn gives_up(&self, rival: &mut Rival) {
         let name = &self.name;
         let renewed = settled(|| self.send(&["RENEW", name, &self.token]));
@@ -172,18 +172,18 @@ impl Hold<'_> {
     }
 }
 
-/// A client that wants the lock as well.
+/// A client that also wants the lock.
 struct Rival {
     connection: Connection,
     name: String,
     token: String,
     granted: Instant,
-    /// The value that it found and made one larger.
+    /// The value that it found, and raised by one.
     found: i64,
 }
 
 impl Rival {
-    /// Asks until it is granted the lock; then it adds one to what the lock protects.
+    /// Asks until the lock is granted, then adds one to what the lock protects.
     fn of(name: &str, port: u16) -> Rival {
         let url = format!("redis://127.0.0.1:{port}");
         let deadline = Instant::now() + 2 * LIMIT;
@@ -200,7 +200,7 @@ impl Rival {
                 match lock.query::<Value>(&mut connection) {
                     Ok(Value::Nil) => thread::sleep(Duration::from_millis(10)),
                     Ok(Value::Array(_)) => break true,
-                    // The data node or its proxy is away; or this one knows its nodes not yet.
+                    // The data node or the proxy is away, or the proxy does not know its nodes yet.
                     _ => break false,
                 }
             };
@@ -238,11 +238,11 @@ impl Rival {
     }
 }
 
-/// The holder's connection breaks; it reconnects and goes on as if nothing had been.
+/// Breaks the holder's connection; the holder reconnects and goes on as if nothing had happened.
 fn a_broken_connection(fault: impl FnOnce(&mut Proxy)) {
     let (mut scene, libraries) = (Scene::start(), libraries());
     let others = scene.other.port();
-    // The holder goes on; takes its lock over; and does nothing for longer than it was told.
+    // By kind, the holder goes on, takes its lock over, or does nothing for longer than its validity.
     let kinds = ["account", "kept", "idle"];
     let holds = each(&libraries, |library| kinds.map(|kind| scene.hold(library, kind)));
     let holds: Vec<_> = holds.into_iter().flatten().collect();
@@ -262,8 +262,7 @@ fn a_broken_connection(fault: impl FnOnce(&mut Proxy)) {
     });
 }
 
-/// Goes on with a guarded key: writes made before another has the lock count, later ones are
-/// refused.
+/// Goes on with a guarded key: writes made before another client has the lock count, later ones are refused.
 fn goes_on(hold: &Hold<'_>, rival: impl FnOnce() -> Rival) {
     let name = &hold.name;
     let written = hold.write(50);
@@ -277,8 +276,8 @@ fn goes_on(hold: &Hold<'_>, rival: impl FnOnce() -> Rival) {
     hold.gives_up(&mut rival);
 }
 
-/// Takes the lock over: the guard tells the client that its connection is another one, which keeps
-/// the lock once it sends RENEW with the token.
+/// Takes the lock over: the guard tells the client that it is on another connection, which keeps the lock once it
+/// sends RENEW with the token.
 fn takes_over(hold: &Hold<'_>, rival: impl FnOnce() -> Rival) {
     let name = &hold.name;
     eventually("it has reconnected", || told(&hold.write(25)));
@@ -293,7 +292,7 @@ fn takes_over(hold: &Hold<'_>, rival: impl FnOnce() -> Rival) {
     thread::sleep(Duration::from_secs(1));
     assert_eq!(hold.write(50), Reply::ok(), "{name}");
     let released = Instant::now();
-    // Without its token: the new connection knows it.
+    // Without the token, which the new connection knows.
     assert_eq!(settled(|| hold.send(&["UNLOCK", name])), Reply::Int(1), "{name}");
     let mut rival = rival();
     assert!(rival.granted >= released, "{name}: granted to two");
@@ -301,8 +300,7 @@ fn takes_over(hold: &Hold<'_>, rival: impl FnOnce() -> Rival) {
     hold.gives_up(&mut rival);
 }
 
-/// Sleeps without a guard: writes within the validity count, and after that the client is told of
-/// the loss, if it asks.
+/// Sleeps without a guard: writes within the validity count; after that the client is told of the loss, if it asks.
 fn sleeps(hold: &Hold<'_>, rival: impl FnOnce() -> Rival) {
     let name = &hold.name;
     let written = hold.write(50);
@@ -340,8 +338,8 @@ fn no_update_is_lost_when_the_data_node_is_restarted() {
     a_broken_connection(|proxy| proxy.data().restart().unwrap());
 }
 
-/// While the data node is away, clients meet no word of an error: libraries would take it for an answer, and many
-/// programs for their end. What libraries repeat of their own accord they repeat here.
+/// While the data node is away, clients get no error reply: libraries would take it for an answer, and many programs
+/// would end. Libraries repeat here what they repeat without a proxy.
 #[test]
 fn a_data_node_that_is_away_for_a_moment_is_waited_for_as_without_a_proxy() {
     let (mut scene, libraries) = (Scene::start(), libraries());
@@ -355,7 +353,7 @@ fn a_data_node_that_is_away_for_a_moment_is_waited_for_as_without_a_proxy() {
         assert_eq!(settled(|| library.call(way, &["SET", way, "0"])), Reply::ok());
     });
     scene.proxy.data().kill().unwrap();
-    // What was sent on the connection that is lost and not answered is another matter.
+    // Commands sent on the lost connection and not yet answered would be another matter.
     thread::sleep(Duration::from_millis(300));
     let answered = thread::scope(|scope| {
         let asking = scope.spawn(|| {
@@ -375,7 +373,7 @@ fn a_data_node_that_is_away_for_a_moment_is_waited_for_as_without_a_proxy() {
             }
             _ => assert_eq!(*direct, Reply::ok(), "{name}"),
         }
-        // Once it is connected, node-redis sends what waits, and has that fail with the connection.
+        // On reconnecting, node-redis sends what waits, and reports it as failed if that connection fails.
         match name {
             "redis-rs" => assert_eq!(through, direct),
             "node-redis" if *through != Reply::ok() => {
@@ -386,8 +384,8 @@ fn a_data_node_that_is_away_for_a_moment_is_waited_for_as_without_a_proxy() {
     }
 }
 
-/// The lock is deleted on its nodes and another is granted it at once: a write behind that is
-/// refused by the guard at once, and without one by the proxy as soon as it knows.
+/// The lock is deleted on its nodes and granted to another client at once. The guard refuses the holder's next write
+/// at once; without a guard the proxy does, as soon as it knows.
 #[test]
 fn a_holder_whose_lock_was_deleted_is_refused() {
     let (scene, libraries) = (Scene::start(), libraries());
@@ -404,7 +402,7 @@ fn a_holder_whose_lock_was_deleted_is_refused() {
     });
 }
 
-/// Nothing of a pipeline that was sent under a lost lock is carried out.
+/// A pipeline that was sent under a lost lock changes nothing.
 #[test]
 fn a_pipeline_under_a_lost_lock_does_nothing() {
     let (scene, libraries) = (Scene::start(), libraries());
@@ -422,8 +420,8 @@ fn a_pipeline_under_a_lost_lock_does_nothing() {
         }
         let data = [&second, &third].map(|key| rival.cmd(&["EXISTS", key]));
         assert_eq!(data, [Reply::Int(0), Reply::Int(0)], "{name}");
-        // A LOCK in one pipeline with the write it is for. Without a guard the write behind a
-        // refused LOCK would be carried out.
+        // The LOCK stands in one pipeline with the write that needs it. Without a guard the write behind a refused
+        // LOCK would be carried out.
         if name.starts_with("account") {
             let token = token();
             let replies = library.pipe(
@@ -441,7 +439,7 @@ fn a_pipeline_under_a_lost_lock_does_nothing() {
     });
 }
 
-/// Several workers share a client: a pool, or one connection where the library has none.
+/// Several workers share a client: a pool, or one connection if the library has no pool.
 #[test]
 fn workers_that_share_a_pool_lose_nothing() {
     const WORKERS: usize = 4;
@@ -452,7 +450,7 @@ fn workers_that_share_a_pool_lose_nothing() {
         let name = name.as_str();
         library.open(name, scene.proxy.port(), true);
         let attempt = |token: &str| {
-            // A lease. It waits a little, even over the connection by which another worker holds it.
+            // A lease. Its LOCK waits a little, even on the connection by which another worker holds the lock.
             let lock = ["LOCK", name, token, "PX", "20000", "WAIT", "100"];
             let reply = library.call(name, &lock);
             if let Reply::Array(_) = reply {
@@ -462,9 +460,9 @@ fn workers_that_share_a_pool_lose_nothing() {
             let is_shared = ["ioredis", "redis-rs"].contains(&library.name());
             assert!(is_shared || !has_more_behind, "{name}: a pool sends nothing behind it");
             let busy = reply == Reply::Null || has_more_behind;
-            // redis-rs gives up after half a second, and bb8 gives out such connections again.
+            // redis-rs gives up after half a second, and bb8 gives such connections out again.
             assert!(busy || reply.error_text().contains("timed out"), "{name}: {reply:?}");
-            // As in a "finally": whatever became of it, it frees no lock but its own.
+            // As in a "finally": whatever became of the LOCK, it frees only its own lock.
             let freed = settled(|| library.call(name, &["UNLOCK", name, token]));
             assert!(freed == Reply::Int(0) || !busy, "{name}: another's lock was released");
             false
@@ -482,7 +480,7 @@ fn workers_that_share_a_pool_lose_nothing() {
                     Reply::Null => 0,
                     value => number(&value),
                 };
-                // The pool may give out another connection than the one that holds it.
+                // The pool may give out another connection than the one that holds the lock.
                 let more = (read + 1).to_string();
                 let attach = ["LOCK.ATTACH", name, &token];
                 let detach = ["LOCK.DETACH", name];
@@ -496,7 +494,7 @@ fn workers_that_share_a_pool_lose_nothing() {
         let done = settled(|| library.call(name, &["GET", name]));
         assert_eq!(number(&done), (WORKERS * ROUNDS) as i64, "{name}: lost update");
     });
-    // A session lock that one of them took is lost: refused are the writes of all.
+    // A session lock that one worker took is lost: the writes of all workers are refused.
     let holds = each(&libraries, |library| {
         let name = format!("account:{}", library.name());
         let token = token();
@@ -515,7 +513,7 @@ fn workers_that_share_a_pool_lose_nothing() {
     });
 }
 
-/// Longer than redis-py and node-redis wait for a reply; redis-rs gives up long before.
+/// The wait is longer than redis-py and node-redis wait for a reply; redis-rs gives up long before.
 #[test]
 fn a_wait_beyond_the_librarys_time_out_leaves_nobody_with_the_lock() {
     let (scene, libraries) = (Scene::start(), libraries());
@@ -540,7 +538,7 @@ fn a_wait_beyond_the_librarys_time_out_leaves_nobody_with_the_lock() {
                     let written = settled(|| library.call(name, &["SET", name, &more]));
                     assert_eq!(written, Reply::ok(), "{name}");
                 }
-                // As in a "finally", behind a time-out too: it stands behind the LOCK.
+                // As in a "finally", after a time-out too: UNLOCK stands behind the LOCK.
                 let released = library.call(name, &["UNLOCK", name, &token]);
                 println!("{name}: UNLOCK: {released:?}");
                 assert!(!granted || released == Reply::Int(1), "{name}: {released:?}");

@@ -1,11 +1,9 @@
-//! Checks that [`properties`] hold for any bytes: inputs that were found to be interesting, and a
-//! fixed number made out of them.
+//! Checks that [`properties`] hold for any bytes: for interesting inputs found before, and for a fixed number made
+//! from them.
 //!
-//! `make fuzz` looks for more, guided by coverage. `LOCKGATE_TEST_SEED=n` makes other
-//! inputs here.
+//! `make fuzz` looks for more, guided by coverage. `LOCKGATE_TEST_SEED=n` makes other inputs here.
 //!
-//! The tests have a binary of their own: it shares its properties with `fuzz/`, and keeps the
-//! machine busy.
+//! These tests have a binary of their own, because it shares its properties with `fuzz/` and keeps the machine busy.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -19,7 +17,7 @@ use properties::{
 };
 use rand::{SeedableRng, rngs::StdRng};
 
-/// Names the input at hand if the test fails.
+/// Prints the current input if the test fails.
 struct AtHand {
     what: String,
     input: Vec<u8>,
@@ -33,7 +31,7 @@ impl Drop for AtHand {
     }
 }
 
-/// Checks the target's corpus and then `count` inputs made out of it.
+/// Checks the target's corpus, and then `count` inputs made from it.
 fn run(target: &str, count: u64, mut check: impl FnMut(&[u8])) {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzzing/corpus").join(target);
     let mut files: Vec<_> =

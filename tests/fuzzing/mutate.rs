@@ -1,4 +1,4 @@
-//! Inputs out of other inputs, as a fuzzer makes them, but the same ones each time.
+//! Makes inputs from other inputs, as a fuzzer does, but the same ones each time.
 
 use rand::{RngExt, rngs::StdRng, seq::IndexedRandom};
 
@@ -49,7 +49,7 @@ const TOKENS: [&str; 40] = [
     "- ",
 ];
 
-/// One of `corpus` with some bytes changed, or bytes out of nothing.
+/// Returns one of `corpus` with some bytes changed, or random bytes.
 pub(crate) fn input(corpus: &[Vec<u8>], rng: &mut StdRng) -> Vec<u8> {
     let mut input = match corpus.choose(rng) {
         Some(seed) if rng.random_bool(0.8) => seed.clone(),
@@ -72,7 +72,7 @@ pub(crate) fn input(corpus: &[Vec<u8>], rng: &mut StdRng) -> Vec<u8> {
                 input.splice(at..at, other[from..].iter().copied());
             }
             5 => {
-                // A chain, or one inside the other.
+                // A chain, or a nesting.
                 let token = TOKENS.choose(rng).copied().unwrap_or_default();
                 let times = 1 << rng.random_range(0..10);
                 input.splice(at..at, token.repeat(times).bytes());

@@ -1,8 +1,8 @@
-//! Every write command of Redis is answered under guards as without them.
+//! With guards, every write command of Redis has the same replies as without.
 //!
-//! `guarded.txt` has the cases. Each is carried out four times in RESP2 and in RESP3, on keys
-//! prepared alike, by the proxy's data node and by a plain Redis: under the locks, without them,
-//! and in a transaction. Replies are compared byte for byte, and then the data.
+//! `guarded.txt` has the cases. Each runs four times in RESP2 and in RESP3, on keys prepared alike, at the proxy and
+//! at a plain Redis: under the locks, without them, and in a transaction. Replies are compared byte for byte, and
+//! then the data.
 
 use std::{
     collections::BTreeSet,
@@ -13,14 +13,14 @@ use crate::support::{Client, Proxy, Reply};
 use lockgate::{resp::inline, tools::redis_server::RedisServer};
 
 const CASES: &str = include_str!("guarded.txt");
-/// Writes that name no key, or none that could be guarded: these pass.
+/// Writes that name no key, or none that could be guarded. They pass.
 const FREE: [&str; 4] = [
     "FUNCTION|DELETE nolib",
     "FUNCTION|LOAD REPLACE {lib}",
     "FUNCTION|RESTORE garbage",
     "FUNCTION|FLUSH ASYNC",
 ];
-/// Writes of whole databases: these are refused (`guards.flush`).
+/// Writes of whole databases. They are refused (`guards.flush`).
 const REFUSED: [&str; 3] = ["FLUSHALL", "FLUSHDB", "SWAPDB"];
 const GUARDS: &str = "guards:\n  - keys: 'g:*'\n    lock: 'l:{1}'";
 const LOCKS: [&[u8]; 6] = [b"l:a", b"l:b", b"l:c", b"l:d", b"l:missing", b"l:\x00\xff \n*"];
@@ -44,7 +44,7 @@ fn encode(words: &[Vec<u8>]) -> Vec<u8> {
     out
 }
 
-/// The bytes of one reply; no push comes between.
+/// Reads the bytes of one reply; no push comes between.
 fn read_raw(client: &mut Client, out: &mut Vec<u8>) {
     let begin = out.len();
     client.reader().read_until(b'\n', out).expect("reply");
@@ -99,7 +99,7 @@ struct Bench {
     third: RedisServer,
     /// A connection straight to the proxy's data node.
     data: Client,
-    /// A connection straight to the plain server, to prepare and look at keys.
+    /// A connection straight to the plain server, to prepare keys and to look at them.
     other: Client,
     dump: Vec<u8>,
     sha: Vec<u8>,
@@ -120,7 +120,7 @@ impl Bench {
         Bench { proxy, plain, third, data, other, dump, sha }
     }
 
-    /// The words, with values filled in that are known only now.
+    /// Returns the words, with the values that are known only now.
     fn filled(&self, words: &[Vec<u8>]) -> Words {
         let fill = |word: &Vec<u8>| match word.as_slice() {
             b"{port}" => self.third.port().to_string().into_bytes(),
@@ -132,7 +132,7 @@ impl Bench {
         words.iter().map(fill).collect()
     }
 
-    /// Empties both servers, but for fences, and prepares the keys of a case.
+    /// Empties both servers, except for fences, and prepares the keys of a case.
     fn prepare(&mut self, case: &Case) {
         let third = &mut Client::connect(self.third.port());
         third.cmd(&["FLUSHALL"]);
@@ -157,14 +157,14 @@ impl Bench {
         }
     }
 
-    /// Checks that both servers have the same at all keys.
+    /// Checks that both servers have the same data.
     fn compare_data(&mut self, case: &Case) {
         let (data, other) = (state(&mut self.data), state(&mut self.other));
         assert_eq!(data, other, "{}", case.line);
     }
 }
 
-/// Every key of both databases but fences, with a digest of its value.
+/// Returns every key of both databases except fences, with a digest of its value.
 fn state(client: &mut Client) -> Vec<(String, Vec<u8>, String)> {
     let mut all = Vec::new();
     for database in ["1", "0"] {
@@ -195,12 +195,12 @@ fn state(client: &mut Client) -> Vec<(String, Vec<u8>, String)> {
     all
 }
 
-/// A connection that speaks this protocol, with the locks or without.
+/// Opens a connection that speaks this protocol, with or without the locks.
 fn connect(port: u16, protocol: &str, locks: bool) -> Client {
     let mut client = Client::connect(port);
     client.cmd(&["HELLO", protocol]);
     for lock in LOCKS.iter().filter(|_| locks) {
-        // The client before may be on its way out.
+        // The client that held the lock before may still be on its way out.
         let wait = [b"LOCK".to_vec(), lock.to_vec(), b"WAIT".to_vec(), b"10000".to_vec()];
         let granted = raw(&mut client, &wait);
         assert!(granted.starts_with(b"*3"), "{}", shown(&granted));
@@ -216,7 +216,7 @@ fn compare_all(protocol: &str) {
     for case in cases() {
         let command = bench.filled(&case.command);
         bench.prepare(&case);
-        // Without the locks nothing changes, wherever it stands.
+        // Without the locks nothing changes, in a transaction or out of it.
         let before = bench.data.cmd(&["DEBUG", "DIGEST"]);
         let refused = raw(&mut stranger, &command);
         assert!(refused.starts_with(b"-NOTHELD '"), "{}: {}", case.line, shown(&refused));
@@ -249,7 +249,7 @@ fn compare_all(protocol: &str) {
         }
         bench.compare_data(&case);
     }
-    // Words that are missing are told by Redis.
+    // Redis itself answers a command that lacks words.
     for name in write_commands(&mut bench.other) {
         let bare: Words = name.split('|').map(|word| word.as_bytes().to_vec()).collect();
         if REFUSED.contains(&name.as_str()) || name == "FUNCTION|FLUSH" {
@@ -283,7 +283,7 @@ fn every_write_is_answered_as_without_guards_in_resp3() {
     compare_all("3");
 }
 
-/// All commands that a Redis lists as writes, subcommands as `CONTAINER|SUB`.
+/// Returns all commands that a Redis lists as writes, subcommands as `CONTAINER|SUB`.
 fn write_commands(client: &mut Client) -> BTreeSet<String> {
     fn text(reply: &Reply) -> &str {
         match reply {
@@ -378,7 +378,7 @@ fn blocking_commands_answer_at_once_instead_of_waiting() {
         for (line, expected) in [
             ("BLPOP g:a 0", array),
             ("BRPOP g:a g:b 0", array),
-            // Redis answers these otherwise where their time is up: with a null array.
+            // After a time-out Redis answers these two with a null array, unlike here.
             ("BLMOVE g:a g:b LEFT LEFT 0", bulk),
             ("BRPOPLPUSH g:a g:b 0", bulk),
             ("BLMPOP 0 1 g:a LEFT", array),
@@ -431,7 +431,7 @@ fn messages_to_the_writer_itself_stand_where_they_would() {
         let mut both = Vec::new();
         for client in [&mut holder, &mut plain] {
             client.send(&encode(&words(line)));
-            // An echo behind it: all up to that came for the command.
+            // The echo marks the end: everything before it answers the command.
             client.send(&encode(&words("PING end")));
             let mut all = Vec::new();
             while !all.ends_with(b"$3\r\nend\r\n") {
@@ -470,7 +470,7 @@ fn who_listens_is_refused_in_the_words_of_redis() {
                 let both = [&mut holder, &mut plain].map(|client| {
                     let line_bytes = format!("{line}\r\n").into_bytes();
                     client.send(&if as_line { line_bytes } else { encode(&words(line)) });
-                    // Lines about other commands are told from replies by their time.
+                    // The lines of MONITOR about other commands begin with their time.
                     loop {
                         let mut reply = Vec::new();
                         read_raw(client, &mut reply);
@@ -483,7 +483,7 @@ fn who_listens_is_refused_in_the_words_of_redis() {
             }
         }
         if reset == "RESET" {
-            // The client has given the session lock back.
+            // RESET has released the session lock.
             let write = holder.cmd(&["SET", "g:a", "v"]);
             assert!(write.error().starts_with("NOTHELD"), "{write:?}");
             holder.cmd(&["LOCK", "l:a", "WAIT", "10000"]).grant();

@@ -1,10 +1,9 @@
-//! Fences live in one database, whichever of them clients have selected: a lock counts alike
-//! for its keys in all.
+//! Fences live in one database, whichever one clients have selected: a lock covers its keys in all of them.
 
 use super::account::{ACCOUNTS, SCRIPT, WAYS, is_written, take_away, write};
 use crate::support::{Client, Proxy, Reply, eventually, pipeline};
 
-/// A deployment whose accounts are guarded.
+/// Starts a deployment with guarded accounts.
 fn accounts() -> Proxy {
     Proxy::with().top(ACCOUNTS).start()
 }
@@ -17,7 +16,7 @@ fn data(proxy: &mut Proxy) -> Client {
     Client::connect(proxy.data().port())
 }
 
-/// The values of a key in the first eight databases.
+/// Returns the values of a key in the first eight databases.
 fn values(data: &mut Client, key: &str) -> Vec<(usize, String)> {
     let mut all = Vec::new();
     for database in 0..8 {
@@ -29,7 +28,7 @@ fn values(data: &mut Client, key: &str) -> Vec<(usize, String)> {
     all
 }
 
-/// How often the data node was sent this command.
+/// Returns how often the data node has run this command.
 fn calls(data: &mut Client, command: &str) -> usize {
     let Reply::Bulk(info) = data.cmd(&["INFO", "commandstats"]) else { panic!("no INFO") };
     let info = String::from_utf8_lossy(&info).into_owned();
@@ -55,12 +54,12 @@ fn an_earlier_holder_is_refused_in_every_database_once_the_next_has_locked_in_an
             let database = of_slow.parse().expect("a number");
             let early = [(database, "early".to_owned())];
             assert_eq!(values(&mut data(&mut proxy), "account:1"), early, "{way}");
-            // The next one may write wherever it likes.
+            // The next holder may write in any database.
             for database in ["0", "1", "5"] {
                 assert_eq!(quick.cmd(&["SELECT", database]), Reply::ok());
                 assert!(is_written(&write(&mut quick, way, "quick")), "{way} {database}");
             }
-            // The fence is in one of them.
+            // The fence is in database 0 alone.
             let fences = values(&mut data(&mut proxy), "lockgate:guard:lock:account:1");
             assert_eq!(fences.iter().map(|(at, _)| *at).collect::<Vec<_>>(), [0]);
         }
@@ -89,7 +88,7 @@ fn a_write_lands_in_the_database_that_is_selected_and_is_asked_for_once() {
             assert_eq!(values(&mut data, "account:1"), expected);
             assert_eq!(calls(&mut data, "client|info"), database - 2);
         }
-        // The script is the way of common writes there too, and its numbers are read back.
+        // Common writes go by the script there too, and numbers are read back exactly.
         assert_eq!(client.cmd(&["SET", "account:1", "9007199254740993"]), Reply::ok());
         let transactions = calls(&mut data, "multi");
         assert_eq!(client.cmd(&["INCR", "account:1"]), Reply::Int(9_007_199_254_740_994));
@@ -127,7 +126,7 @@ fn a_select_is_seen_however_it_comes() {
     assert_eq!([client.reply(), client.reply()], [Reply::ok(), Reply::ok()]);
     expected.push((3, "three".to_owned()));
     assert_eq!(values(&mut data, "account:1"), expected);
-    // In a transaction, in which it counts at once; or not at all.
+    // In a transaction that runs, where it counts at once, and in two that do not run.
     let replies =
         client.pipe(&[&["MULTI"], &["SELECT", "4"], &set("four"), &["EXEC"], &set("four!")]);
     assert_eq!(replies[3], Reply::Array(vec![Reply::ok(), Reply::ok()]));
@@ -154,7 +153,7 @@ fn a_select_is_seen_however_it_comes() {
     assert_eq!([client.reply(), client.reply()], [Reply::ok(), Reply::simple("PONG")]);
     expected.extend([(5, "five".to_owned()), (6, "six".to_owned())]);
     assert_eq!(values(&mut data, "account:1"), expected);
-    // RESET goes back.
+    // RESET selects database 0 again.
     assert_eq!(client.cmd(&["RESET"]), Reply::simple("RESET"));
     assert!(is_written(&write(&mut client, "transaction", "zero")));
     expected.insert(0, (0, "zero".to_owned()));
@@ -189,7 +188,7 @@ fn what_writes_to_another_database_is_a_write_as_any_other() {
     assert_eq!(values(&mut data, "account:1"), [(1, "y".to_owned()), (2, "x".to_owned())]);
 }
 
-/// Has the client lock again, and then another client.
+/// Makes the client take the lock again, and then another client.
 fn lock_again(client: &mut Client, proxy: &Proxy) {
     take_away(proxy);
     lock(client);
@@ -222,7 +221,7 @@ fn who_is_attached_writes_in_any_database() {
     assert_eq!(values(&mut data, "account:1"), expected);
 }
 
-/// A client with the rights of this user of the data node.
+/// Returns a client with the rights of this user of the data node.
 fn user(proxy: &Proxy, data: &mut Client, rules: &[&str]) -> Client {
     let words = [&["ACL", "SETUSER", "app", "on", ">pw", "~*", "&*"], rules].concat();
     assert_eq!(data.cmd(&words), Reply::ok());
@@ -256,7 +255,7 @@ fn who_may_not_ask_for_its_database_is_refused_behind_select() {
     assert_eq!([client.reply(), client.reply()], [Reply::ok(), Reply::ok()]);
     assert_eq!(values(&mut data, "account:1"), [(0, "zero".to_owned())]);
     assert_eq!(values(&mut data, "free"), [(1, "one".to_owned())]);
-    // A user that may not SELECT has selected nothing.
+    // A user that may not SELECT is still in database 0.
     let mut client = user(&proxy, &mut data, &["+client|info", "-select"]);
     take_away(&proxy);
     lock(&mut client);
@@ -309,8 +308,7 @@ fn a_connection_that_may_be_in_another_database_than_its_client_believes_is_clos
     }
 }
 
-/// Checks that `select` in scripts and functions changes nothing for their client: the proxy counts
-/// on that.
+/// `select` in scripts and functions changes nothing for their client: the proxy counts on that.
 #[test]
 fn scripts_and_functions_select_nothing_for_their_client() {
     let mut proxy = accounts();

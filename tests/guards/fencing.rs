@@ -1,6 +1,5 @@
-//! Kleppmann's scenario, with real processes: A locks and is stopped past its TTL, B locks and
-//! writes, A wakes and writes. Whether the client, its proxy or a packet is stopped: A's write is
-//! refused, and the data is B's.
+//! Kleppmann's scenario, with real processes: A locks and is stopped past its TTL, B locks and writes, A wakes and
+//! writes. Whether the client, its proxy or a packet is stopped, A's write is refused, and the data is B's.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -21,22 +20,22 @@ use crate::support::{
 use rustix::process::{Pid, Signal, kill_process};
 
 const ACCOUNTS: &str = "guards:\n  - keys: 'account:*'\n    lock: 'account:{1}'";
-/// TTL of session locks here: short, so that a stopped proxy's run out soon.
+/// The TTL of session locks here: short, so that those of a stopped proxy run out soon.
 const SESSION_TTL: &str = "default_ttl: 2s";
 
-/// A deployment whose accounts are guarded.
+/// Starts a deployment with guarded accounts.
 fn accounts() -> Proxy {
     Proxy::with().nodes(3).top(ACCOUNTS).locks(SESSION_TTL).start()
 }
 
-/// Another proxy before the same nodes, which may have another way to the data node.
+/// Starts another proxy with the same nodes, perhaps with another way to the data node.
 fn beside(proxy: &Proxy, change: impl FnOnce(Setup) -> Setup) -> Proxy {
     let other = change(Proxy::beside(proxy).top(ACCOUNTS)).start();
     eventually("the other proxy is ready", || other.http("/readyz").starts_with("HTTP/1.1 200"));
     other
 }
 
-/// B's proxy, A's proxy, and A's way to the data node.
+/// Starts B's proxy, A's proxy, and A's way to the data node.
 fn with_relay() -> (Proxy, Proxy, Relay) {
     let mut b = accounts();
     let relay = Relay::to(b.data().port());
@@ -44,31 +43,31 @@ fn with_relay() -> (Proxy, Proxy, Relay) {
     (b, a, relay)
 }
 
-/// B, which has the lock as soon as A's runs out.
+/// Returns B, which has taken the lock as soon as A's has run out.
 fn next_holder(proxy: &Proxy) -> Client {
     let mut client = proxy.client();
     client.cmd(&["LOCK", "account:1", "PX", "30000", "WAIT", "30000"]).grant();
     client
 }
 
-/// The ways on which a guarded write reaches the data node.
+/// The ways in which a guarded write reaches the data node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// A script compares the fence and writes.
+    /// A script that compares the fence and writes.
     Short,
-    /// The proxy asks for the fence and writes in a transaction, which is dropped if the fence is
+    /// A transaction of the proxy, which has asked for the fence before; the data node drops it if the fence is
     /// written in between.
     Long,
-    /// Two writes by the same script at once.
+    /// Two writes in one call of that script.
     Together,
-    /// The client's own transaction.
+    /// A transaction of the client.
     Transaction,
 }
 
 impl Way {
     const ALL: [Way; 4] = [Way::Short, Way::Together, Way::Long, Way::Transaction];
 
-    /// A write whose key is its second word, so that it takes this way.
+    /// Sends a write in this way; its key is the second word.
     fn send(self, client: &mut Client, words: &[&str]) {
         let script = "return redis.call(unpack(ARGV))";
         match self {
@@ -79,7 +78,7 @@ impl Way {
         }
     }
 
-    /// The reply to the write, or an error, if there was any.
+    /// Returns an error if a reply to the write is one, else the last reply.
     fn outcome(self, client: &mut Client) -> Reply {
         let count = match self {
             Way::Short | Way::Long => 1,
@@ -121,7 +120,7 @@ impl RedisCli {
         writeln!(self.stdin, "{line}").expect("input");
     }
 
-    /// The next line that is not empty.
+    /// Returns the next line that is not empty.
     fn line(&mut self) -> String {
         let mut line = String::new();
         while line.trim().is_empty() {
@@ -164,7 +163,7 @@ fn a_client_stopped_past_its_ttl_writes_nothing_when_it_wakes() {
         a.type_line("SET account:1 early");
         assert_eq!(a.line(), "OK");
         a.freeze();
-        // The stopped client reads this once it goes on, and still believes in its lock.
+        // The stopped client reads this once it goes on, when it still believes that it has its lock.
         a.type_line("SET account:1 late");
         let mut b = next_holder(proxy);
         assert_eq!(b.cmd(&["GET", "account:1"]), Reply::bulk("early"));
@@ -199,7 +198,7 @@ fn a_client_stopped_with_a_session_lock_keeps_it_as_its_proxy_renews_it() {
     a.lock("LOCK account:1");
     a.freeze();
     a.type_line("SET account:1 late");
-    // More than twice its TTL.
+    // WAIT is more than twice the session lock's TTL.
     let mut b = second.client();
     let held = b.cmd(&["LOCK", "account:1", "PX", "30000", "WAIT", "5000"]);
     assert_eq!(held, Reply::NullArray);
@@ -209,27 +208,27 @@ fn a_client_stopped_with_a_session_lock_keeps_it_as_its_proxy_renews_it() {
     assert_eq!(b.cmd(&["GET", "account:1"]), Reply::bulk("late"));
 }
 
-/// The clients of [`stop_the_proxy`].
+/// The number of clients of [`stop_the_proxy`].
 const CLIENTS: usize = 16;
 
-/// Writes an `a` to the end of a list again and again, until it is refused or, with the
-/// proxy awake again, may still write. Returns the word that it was refused with.
+/// Appends an `a` to a list again and again, until a write is refused, or until a round of writes after the proxy has
+/// woken succeeds. Returns the first word of the refusal, or `OK`.
 fn writer(
     mut client: Client,
     (name, way): (String, Way),
     started: mpsc::Sender<()>,
     awake: Arc<AtomicBool>,
 ) -> String {
-    // All have written once when the last one of these is gone.
+    // Once all writers have dropped their sender, each has written once.
     let mut started = Some(started);
     loop {
         let last = awake.load(Ordering::Relaxed);
-        // Some are on their way whenever the proxy is stopped.
+        // Several at a time, so that some are in flight whenever the proxy is stopped.
         (0..4).for_each(|_| way.send(&mut client, &["RPUSH", &name, "a"]));
         let replies = [(); 4].map(|()| way.outcome(&mut client));
         let is_error = |reply: &Reply| matches!(reply, Reply::Error(_));
         if let Some(first) = replies.iter().position(is_error) {
-            // From then on it writes nothing more.
+            // No later write is made either.
             assert!(replies[first..].iter().all(is_error), "{replies:?}");
             return replies[first].error().split(' ').next().unwrap_or_default().to_owned();
         }
@@ -240,10 +239,10 @@ fn writer(
     }
 }
 
-/// Stops A's proxy under clients that write to an account each without pause, at another moment
-/// every time. B locks the accounts through another proxy and writes, and then A's proxy goes on.
-/// Every write is an entry in its account's list, so that the lists tell the order. Returns the
-/// words that A's clients were refused with, and how many lists have an entry of A's behind B's.
+/// Stops A's proxy at another moment each time, under clients of which each writes to its own account without pause.
+/// B locks the accounts through another proxy and writes; then A's proxy goes on. Every write is an entry in its
+/// account's list, so that the lists tell the order. Returns the first words of the refusals to A's clients, and how
+/// many lists have an entry of A's behind B's.
 fn stop_the_proxy(b: &Proxy, a: &Proxy, lock: &[&str], stops: usize) -> (Vec<String>, usize) {
     let (mut told, mut lost) = (Vec::new(), 0);
     for stop in 0..stops {
@@ -303,23 +302,23 @@ fn without_guards_a_proxy_that_was_stopped_overwrites_the_next_holder() {
     assert_eq!((lost, told), (CLIENTS, vec!["OK".to_owned(); CLIENTS]));
 }
 
-/// The place where A's write is late.
+/// Where A's write is delayed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Late {
     /// The packet with the write is on its way to the data node.
     Write,
     /// The data node's answer about the fence is on its way back.
     Check,
-    /// The data node's answer has arrived, but the proxy is stopped and will read it when it wakes.
+    /// The data node's answer has arrived, but the proxy is stopped and reads it only when it wakes.
     CheckUnread,
 }
 
-/// A writes on this way and is late, until B has the lock and has done `b_does`.
+/// Makes A write in this way, late: only after B has taken the lock and `b_does` has run.
 fn a_is_late(late: Late, way: Way, lock: &[&str], b_does: impl FnOnce(&mut Client)) -> Reply {
     let (b, a, relay) = with_relay();
     let mut client = a.client();
     let fence = client.cmd(&[&["LOCK", "account:1"], lock].concat()).grant().fence.to_string();
-    // The script is known from here on.
+    // From here on the data node knows the script.
     assert_eq!(client.cmd(&["SET", "account:1", "100"]), Reply::ok());
     match late {
         Late::Write => relay.hold_request("late"),
@@ -340,7 +339,7 @@ fn a_is_late(late: Late, way: Way, lock: &[&str], b_does: impl FnOnce(&mut Clien
     relay.release();
     a.thaw();
     let told = way.outcome(&mut client);
-    // Nothing is left of it either.
+    // The connection keeps no right to write either.
     assert_refused(&client.cmd(&["SET", "account:1", "later"]), &["NOTHELD", "LOCKLOST"]);
     assert_eq!(next.cmd(&["INCR", "account:1"]), Reply::Int(102));
     told
@@ -356,13 +355,13 @@ fn a_late_packet_is_refused_by_the_data_node_once_the_next_holder_has_written() 
     }
 }
 
-/// The next holder's LOCK alone is enough: what it reads from then on is what it changes.
+/// The next holder's LOCK alone is enough, so that it can change the value that it reads from then on.
 #[test]
 fn a_late_packet_is_refused_once_the_next_holder_has_locked() {
     Way::ALL.into_iter().for_each(|way| assert_late_packet_refused(way, ["0", "0"]));
 }
 
-/// Late packets are refused too if the clients have selected several databases: fences live in one.
+/// Late packets are refused too where the clients have selected several databases: fences live in one.
 #[test]
 fn a_late_packet_is_refused_in_another_database_than_the_next_holders() {
     for (way, databases) in Way::ALL.into_iter().zip([["1", "0"], ["1", "2"], ["0", "1"]]) {
@@ -388,7 +387,7 @@ fn assert_late_packet_refused(way: Way, [of_late, of_next]: [&str; 2]) {
     assert_eq!(reader.cmd(&["GET", "account:1"]), Reply::bulk("100"));
     relay.release();
     assert_refused(&way.outcome(&mut late), &["FENCED"]);
-    // The value that it has read is the one that it changes.
+    // The next holder changes the very value that it has read.
     assert_eq!(reader.cmd(&["GET", "account:1"]), Reply::bulk("100"), "{way:?}");
     assert_eq!(next.cmd(&["SET", "account:1", "101"]), Reply::ok());
 }
@@ -405,8 +404,7 @@ fn a_proxy_late_between_its_check_and_its_write_is_refused() {
     }
 }
 
-/// No client is granted the lock while the data node cannot be told of it, so that what came first
-/// is carried out first.
+/// A lock is not granted while the data node cannot be told of it, so that what was sent first is carried out first.
 #[test]
 fn a_data_node_stopped_past_the_ttl_lets_the_next_holder_read_what_was_written() {
     for way in Way::ALL {
@@ -431,7 +429,7 @@ fn a_data_node_stopped_past_the_ttl_lets_the_next_holder_read_what_was_written()
     }
 }
 
-/// A client that is told of a lock is told how long it holds from then on, or that it does not.
+/// A client that is told of a lock is told how long it holds from then on, or that it does not hold.
 #[test]
 fn a_lock_whose_fence_the_data_node_learns_late_is_granted_for_what_is_left() {
     let (b, a, relay) = with_relay();
@@ -455,7 +453,7 @@ fn a_lock_whose_fence_the_data_node_learns_late_is_granted_for_what_is_left() {
     relay.release();
     assert_refused(&client.reply(), &["NOTHELD"]);
     assert_refused(&client.cmd(&["SET", "account:1", "150"]), &["NOTHELD"]);
-    // Another was granted it meanwhile.
+    // Meanwhile the lock was granted to another client.
     relay.hold_request("lockgate:guard:");
     client.send(&encode(&["LOCK", "account:1", "PX", "1000"]));
     relay.wait_until_held();
@@ -468,15 +466,14 @@ fn a_lock_whose_fence_the_data_node_learns_late_is_granted_for_what_is_left() {
     assert!(nodes >= 2, "{nodes}");
 }
 
-/// A proxy whose clock was ahead has left a large fence at the data node, and the lock nodes
-/// have forgotten it since.
+/// A proxy whose clock was ahead has left a large fence on the data node, and the lock nodes have forgotten it since.
 #[test]
 fn a_fence_that_the_data_node_has_seen_is_outbid_for_that_lock_alone() {
     let mut proxy = accounts();
     let mut data = Client::connect(proxy.data().port());
     let mut client = proxy.client();
     let usual = client.cmd(&["LOCK", "account:2", "PX", "30000"]).grant().fence;
-    // Two days ahead: more than a proxy takes over for other locks.
+    // Two days ahead: more than a proxy accepts for other locks.
     let ahead = usual + 2 * 24 * 60 * 60 * 1_000_000;
     data.cmd(&["SET", "lockgate:guard:lock:account:1", &ahead.to_string()]);
     let mut last = ahead;
@@ -489,7 +486,7 @@ fn a_fence_that_the_data_node_has_seen_is_outbid_for_that_lock_alone() {
     }
     let other = client.cmd(&["LOCK", "account:3", "PX", "30000"]).grant().fence;
     assert!(other < ahead, "{other} has learned from {ahead}");
-    // The last that the numbers allow.
+    // The last fence that the range of numbers allows.
     data.cmd(&["SET", "lockgate:guard:lock:account:4", "9007199254740990"]);
     let refused = client.cmd(&["LOCK", "account:4", "PX", "30000"]);
     assert!(refused.error_text().starts_with("FENCED the data node"), "{refused:?}");
@@ -497,8 +494,7 @@ fn a_fence_that_the_data_node_has_seen_is_outbid_for_that_lock_alone() {
     eventually("it is given back", || proxy.nodes_with("lock:account:4") == 0);
 }
 
-/// LOCK again with the token that holds the lock has a larger fence; it is refused to
-/// every other connection.
+/// LOCK again with the token of the holder gets a larger fence; on any other connection it is refused.
 #[test]
 fn a_lock_is_taken_again_on_its_own_connection_alone() {
     let proxy = accounts();
@@ -511,13 +507,13 @@ fn a_lock_is_taken_again_on_its_own_connection_alone() {
     assert_eq!(first.cmd(&["SET", "account:1", "100"]), Reply::ok());
 }
 
-/// A has a session lock, and its write is held on its way to the data node.
+/// A holds a session lock, and a relay holds its write on the way to the data node.
 struct UnderWay {
     b: Proxy,
     a: Proxy,
     relay: Relay,
     client: Client,
-    /// A's connection to the data node, as CLIENT LIST names it.
+    /// The id of A's connection to the data node, as in CLIENT LIST.
     upstream: String,
     fence: String,
 }
@@ -539,15 +535,15 @@ impl UnderWay {
         Client::connect(self.b.data().port())
     }
 
-    /// Whether the data node still has A's connection, with what it watches and queues.
+    /// Whether the data node still has A's connection, with the keys it watches and the commands it queues.
     fn is_connected(&mut self) -> bool {
         let Reply::Bulk(list) = self.data().cmd(&["CLIENT", "LIST"]) else { panic!("no list") };
         let id = format!("id={} ", self.upstream);
         String::from_utf8_lossy(&list).lines().any(|line| line.starts_with(&id))
     }
 
-    /// Checks that A's lock is given back and its connection to the data node ends. Nothing was
-    /// written, and nothing will be though the packet may still arrive.
+    /// Checks that A's lock is given back and that its connection to the data node ends. Nothing has been written,
+    /// and nothing will be, though the packet may still arrive.
     fn assert_nothing_done(&mut self) {
         let b = &self.b;
         eventually("the lock is given back", || b.nodes_with("lock:account:1") == 0);
@@ -573,7 +569,7 @@ fn the_data_node_dies_between_the_check_and_the_write() {
         let b = &it.b;
         eventually("the lock is given back", || b.nodes_with("lock:account:1") == 0);
         it.b.data().restart().expect("restarted");
-        // The data node has forgotten all, and nobody else carries out what was under way.
+        // The data node has forgotten everything, and no later connection carries out what was in flight.
         it.relay.release();
         let mut next = next_holder(&it.a);
         assert_eq!(next.cmd(&["GET", "account:1"]), Reply::NullBulk);
@@ -602,7 +598,7 @@ fn the_data_node_ends_the_connection_between_the_check_and_the_write() {
     }
 }
 
-/// Checks that the connection ends, with only the replies to MULTI before.
+/// Checks that the connection ends without a reply to the write: at most MULTI is answered.
 fn assert_no_reply(way: Way, client: &mut Client) {
     let (said, _) = client.rest();
     let multi: &[u8] = if way == Way::Transaction { b"+OK\r\n" } else { b"" };
@@ -623,7 +619,7 @@ fn a_client_that_only_stops_sending_has_its_reply() {
     for way in Way::ALL {
         let mut it = under_way(way);
         it.client.hang_up();
-        // A's lock lasts as long as the write that it has sent.
+        // A's lock is kept until the write that it has sent is done.
         let mut other = it.b.client();
         let held = other.cmd(&["LOCK", "account:1", "PX", "30000", "WAIT", "300"]);
         assert_eq!(held, Reply::NullArray, "{way:?}");
@@ -641,7 +637,7 @@ fn the_proxy_is_killed_between_the_check_and_the_write() {
     for way in Way::ALL {
         let mut it = under_way(way);
         it.a.kill();
-        // Nobody gives the lock back: it runs out.
+        // A killed proxy gives no lock back: the lock runs out.
         it.assert_nothing_done_after_the_next();
     }
 }
@@ -656,7 +652,7 @@ fn fences_and_scripts_that_an_operator_deletes_meanwhile_are_written_again() {
         it.relay.release();
         let told = way.outcome(&mut it.client);
         if way == Way::Transaction {
-            // The proxy does not repeat what is the client's.
+            // The proxy does not repeat a transaction of the client.
             assert_refused(&told, &["FENCED"]);
             way.send(&mut it.client, &["SET", "account:1", "again"]);
             assert_eq!(way.outcome(&mut it.client), Reply::Array(vec![Reply::ok()]));

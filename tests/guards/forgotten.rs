@@ -1,12 +1,11 @@
-//! A data node that has forgotten a fence is told it again under a lock that is still held,
-//! and under no other.
+//! A fence that the data node has forgotten is announced again under a lock that is still held, and under no other.
 
 use super::account::{ACCOUNTS, WAYS, is_written, take_away, write};
 use crate::support::{Client, Proxy, Reply, eventually};
 
 const FENCE: &str = "lockgate:guard:lock:account:1";
 
-/// A deployment whose accounts are guarded.
+/// Starts a deployment with guarded accounts.
 fn accounts() -> Proxy {
     Proxy::with().nodes(3).top(ACCOUNTS).start()
 }
@@ -37,12 +36,12 @@ fn an_earlier_holder_cannot_raise_its_fence_again() {
             for client in [&mut slow, &mut attached] {
                 let refused = write(client, way, "late");
                 let text = refused.error_text();
-                // Unless the watchdog was first.
+                // Unless the watchdog has noticed it first.
                 let lost = lock.len() == 2 && text.starts_with("LOCKLOST");
                 assert!(lost || text.starts_with("NOTHELD"), "{way} {lock:?}: {refused:?}");
                 assert_eq!(data.cmd(&["GET", FENCE]), before, "{way} {lock:?}");
-                // A later write is refused too: the session's claim is gone, whatever the data node
-                // knows then. A session lock's claim goes with the news of its loss.
+                // A later write is refused too: the session has given up its claim, whatever the data node knows by
+                // then. The claim of a session lock goes with the news of its loss.
                 if lock.len() > 2 {
                     data.cmd(&["SET", FENCE, &granted.fence.to_string()]);
                 }
@@ -51,11 +50,11 @@ fn an_earlier_holder_cannot_raise_its_fence_again() {
                 data.cmd(forgets);
             }
             assert_eq!(data.cmd(&["GET", "account:1"]), Reply::bulk("early"));
-            // The lock's holder need not know that its fence was forgotten.
+            // The lock's holder need not know that the data node has forgotten its fence.
             assert!(is_written(&write(&mut quick, way, "quick")), "{way} {lock:?}");
             assert_eq!(data.cmd(&["GET", FENCE]), Reply::bulk(&newer.to_string()));
             if lock.len() == 2 {
-                // The news of a session lock comes all the same, if it has not before.
+                // The news of a session lock's loss comes all the same, if it has not come before.
                 let told = || proxy.metric("lockgate_session_locks", "") == 0.0;
                 eventually("it is lost", told);
             }
@@ -71,7 +70,7 @@ fn a_lock_that_was_granted_anew_to_the_same_token_fences_the_first() {
         let mut data = data(&mut proxy);
         let (mut first, mut second) = (proxy.client(), proxy.client());
         for client in [&mut first, &mut second] {
-            // The nodes are changed as if the first holder's time were over.
+            // The lock is deleted on the nodes, as if the first holder's time were over.
             for node in 0..3 {
                 proxy.node_client(node).cmd(&["DEL", "lock:account:1"]);
             }
@@ -96,7 +95,7 @@ fn the_holder_of_a_session_lock_that_is_fenced_is_told_of_its_loss() {
             let newer = fence + 1;
             if forgotten {
                 assert!(is_written(&write(&mut first, way, "early")));
-                // The nodes are changed as if another proxy had granted it to the same token.
+                // The fence is set on the nodes as if another proxy had granted the lock to the same token.
                 let grant = format!("{newer} 1234567890123456");
                 for node in 0..3 {
                     proxy.node_client(node).cmd(&["SET", "lockgate:fence:lock:account:1", &grant]);
@@ -106,7 +105,7 @@ fn the_holder_of_a_session_lock_that_is_fenced_is_told_of_its_loss() {
                 data.cmd(&["SET", FENCE, &newer.to_string()]);
             }
             let refused = write(&mut first, way, "late");
-            // The rest of a transaction's pipeline is refused by the news already.
+            // In a transaction the news of the loss already refuses the rest of the pipeline.
             let mut told = refused.error_text().to_owned();
             if way != "transaction" {
                 assert!(told.starts_with("FENCED"), "{way}: {told}");
@@ -134,7 +133,7 @@ fn nothing_is_written_while_the_lock_nodes_cannot_say() {
             proxy.node(node).freeze().expect("stopped");
         }
         let refused = write(&mut client, way, "never");
-        // A transaction goes on with the other lock.
+        // The other lock lets a transaction go on.
         let word = if way == "transaction" { "NOTHELD" } else { "NOQUORUM" };
         assert!(refused.error_text().starts_with(word), "{way}: {refused:?}");
         let other = client.pipe(&[&["MULTI"], &["SET", "account:2", "x"], &["EXEC"]]);
@@ -144,7 +143,7 @@ fn nothing_is_written_while_the_lock_nodes_cannot_say() {
         for node in 0..2 {
             proxy.node(node).thaw().expect("goes on");
         }
-        // The session's claim was not given up.
+        // The session has not given up its claim.
         eventually("it may write again", || is_written(&write(&mut client, way, "again")));
     }
 }
@@ -166,7 +165,7 @@ fn who_has_its_fence_in_place_asks_no_lock_node() {
     let mut client = proxy.client();
     client.cmd(&["LOCK", "account:1", "PX", "30000"]).grant();
     eventually("all nodes were asked", || proxy.nodes_with("lock:account:1") == 3);
-    // A lock node that is a little late to connect has the lease put back.
+    // A lock node that connects a little late has the lease put back, which takes calls too.
     eventually("nobody was asked", || {
         let before = asked();
         for way in WAYS {

@@ -1,5 +1,4 @@
-//! docs/guards.md tells the truth: its configuration, its session, its program and its user of the
-//! ACL.
+//! Checks that docs/guards.md tells the truth: its configuration, its session, its program and its ACL user.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -13,13 +12,13 @@ use crate::support::{Client, Proxy, Reply, eventually, pipeline, relay::Relay, s
 
 const GUIDE: &str = include_str!("../../docs/guards.md");
 
-/// The first block of code in this language.
+/// Returns the first block of code in this language.
 fn block(language: &str) -> &'static str {
     let (_, rest) = GUIDE.split_once(&format!("```{language}\n")).expect("a block");
     rest.split_once("```").expect("its end").0
 }
 
-/// The guards of the guide's configuration.
+/// Returns the guards of the guide's configuration.
 fn guards() -> String {
     let yaml = block("yaml");
     yaml[yaml.find("guards:\n").expect("guards")..].to_owned()
@@ -44,7 +43,7 @@ fn the_configuration_has_no_mistake() {
     assert!(check.status.success(), "{}", String::from_utf8_lossy(&check.stderr));
 }
 
-/// The next line that is not empty.
+/// Returns the next line that is not empty.
 fn line(from: &mut impl BufRead) -> String {
     let mut line = String::new();
     while line.trim().is_empty() {
@@ -67,7 +66,7 @@ fn the_session_with_redis_cli_is_as_shown() {
         .expect("redis-cli");
     let mut input = cli.stdin.take().expect("input");
     let mut output = BufReader::new(cli.stdout.take().expect("output"));
-    // Output of the other terminal that was not compared yet.
+    // Output of the other terminal that is not compared yet.
     let mut other: Option<BufReader<&[u8]>>;
     let mut printed = Vec::new();
     let mut lines = block("console").lines().peekable();
@@ -100,7 +99,7 @@ fn the_session_with_redis_cli_is_as_shown() {
     cli.wait().expect("its end");
 }
 
-/// The guide's program, which makes so many transfers.
+/// Starts the guide's program, which makes `transfers` transfers.
 fn start_program(file: &Path, port: u16, transfers: usize) -> Child {
     let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients/.venv/bin/python");
     assert!(python.exists(), "{python:?} is missing: run \"make test\", which installs it");
@@ -140,7 +139,7 @@ fn the_program_keeps_the_sum_of_all_balances_though_its_locks_are_taken_away() {
         let mut nodes: Vec<Client> = (0..3).map(|node| first.node_client(node)).collect();
         let mut turn = 0;
         while programs.iter_mut().any(|program| program.try_wait().expect("status").is_none()) {
-            // Nobody holds the lock any more, and who waits for it is told.
+            // The lock is deleted on the nodes, and its waiters are told.
             let lock = format!("lock:{}", accounts[turn % 4]);
             for node in &mut nodes {
                 node.cmd(&["DEL", &lock]);
@@ -222,7 +221,7 @@ fn the_user_of_the_acl_may_do_what_the_guide_does_and_needs_what_it_says() {
     let replies = client.pipe(&[&["MULTI"], &["SET", "account:1", "4"], &["EXEC"]]);
     assert_eq!(replies[2], Reply::Array(vec![Reply::ok()]));
     assert_eq!(client.cmd(&["SET", "account:1", "5", "x"]).error(), "ERR syntax error");
-    // Refused where a transaction must be undone.
+    // Refused, by a transaction that must be undone.
     for words in [&["SET", "account:1", "6"][..], &["EVAL", script, "1", "account:1", "6"]] {
         let mut next = log_in();
         holder(&mut next).grant();
@@ -232,17 +231,17 @@ fn the_user_of_the_acl_may_do_what_the_guide_does_and_needs_what_it_says() {
     }
     assert!(client.cmd(&["SET", "other", "1"]).error().starts_with("NOPERM"));
     assert!(client.cmd(&["SET", "lockgate:guard:x", "1"]).error().starts_with("ERR keys"));
-    // A script that names no keys writes no fence but of locks that are its user's anyway.
+    // A script that names no keys can write only fences of locks that its user may take anyway.
     for (lock, may) in [("other", false), ("accounts", false), ("account:9", true)] {
         let spoil = format!("return redis.call('SET', 'lockgate:guard:lock:{lock}', '1')");
         let said = client.cmd(&["EVAL", &spoil, "0"]);
         assert_eq!(said == Reply::ok(), may, "{lock}: {said:?}");
     }
 
-    // Without any one of them nothing is written unchecked.
+    // Without any one of these permissions nothing is written unchecked.
     for missing in rules.iter().filter_map(|rule| rule.strip_prefix('+')) {
         user(&[&format!("-{missing}")]);
-        // Without these, only what they are for is not possible.
+        // Without these, only what they are for is impossible.
         let optional = ["evalsha", "script|load", "unwatch", "discard"].contains(&missing);
         let short = optional || ["watch", "multi", "exec"].contains(&missing);
         for (words, possible) in [
@@ -259,7 +258,7 @@ fn the_user_of_the_acl_may_do_what_the_guide_does_and_needs_what_it_says() {
         user(&[&format!("+{missing}")]);
     }
 
-    // A user that sends SELECT needs these besides.
+    // A user that sends SELECT needs these in addition.
     let besides = ["select", "client|info"];
     let named: Vec<String> = besides.iter().map(|name| format!("+{name}")).collect();
     assert!(
@@ -285,7 +284,7 @@ fn the_user_of_the_acl_may_do_what_the_guide_does_and_needs_what_it_says() {
     }
 }
 
-/// An error that cannot be undone must not be hidden from the client either.
+/// An error that cannot be undone must not be hidden from the client.
 #[test]
 fn a_user_who_may_not_discard_is_told_and_closed() {
     let mut proxy = deployment();
@@ -294,7 +293,7 @@ fn a_user_who_may_not_discard_is_told_and_closed() {
     assert_eq!(data.cmd(&user), Reply::ok());
     let mut client = proxy.client();
     assert_eq!(client.cmd(&["AUTH", "bank", "secret"]), Reply::ok());
-    // A lease, of whose loss nothing is told before.
+    // A lease: its loss is not told before.
     client.cmd(&["LOCK", "account:1", "PX", "30000"]).grant();
     for node in 0..3 {
         proxy.node_client(node).cmd(&["DEL", "lock:account:1"]);

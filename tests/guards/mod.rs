@@ -1,4 +1,4 @@
-//! Guarded keys are written under their locks, or not at all, and replies are Redis's.
+//! Guarded keys are written under their locks or not at all, and replies are those of Redis.
 
 mod account;
 mod commands;

@@ -1,4 +1,4 @@
-//! Patterns of guards match what Redis's KEYS gives for them.
+//! Patterns of guards match the keys that Redis's KEYS returns for them.
 
 use crate::support::{Client, Reply};
 use lockgate::{config::Pattern, tools::redis_server::RedisServer};
@@ -10,7 +10,7 @@ use proptest::{
 /// All characters that have a meaning in patterns, and some that have none.
 const ALPHABET: [&str; 9] = ["a", "b", "c", "*", "[", "]", "^", "-", "\\"];
 
-/// All texts of one to `length` letters.
+/// Returns all texts of one to `length` letters.
 fn texts(length: usize) -> Vec<String> {
     let mut all = vec![String::new()];
     let mut from = 0;
@@ -21,8 +21,7 @@ fn texts(length: usize) -> Vec<String> {
             all.extend(ALPHABET.iter().map(|letter| text.clone() + letter));
         }
     }
-    // KEYS * has the empty key too, but by a way of its own: matched against the
-    // empty text, Redis's star fails.
+    // The empty key is left out: KEYS * returns it by a shortcut, but Redis's star does not match the empty text.
     all.split_off(1)
 }
 
@@ -36,7 +35,7 @@ fn a_pattern_matches_what_keys_gives_for_it() {
             ["MSET"].into_iter().chain(keys.iter().flat_map(|key| [key.as_str(), "1"])).collect();
         assert_eq!(client.cmd(&words), Reply::ok());
     }
-    // All short patterns, and longer ones by chance.
+    // All short patterns, and random longer ones.
     let mut patterns = texts(3);
     let letter = proptest::sample::select([&ALPHABET[..], &["?", "*"]].concat());
     let longer = proptest::collection::vec(letter, 4..10);

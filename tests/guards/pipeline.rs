@@ -1,5 +1,5 @@
-//! Guarded writes that a client sends one behind the other share one call on the data node,
-//! and each is still checked, carried out once and answered as if it had come alone.
+//! Guarded writes that a client sends one behind the other share one call on the data node. Each is still checked,
+//! carried out once and answered as if it had come alone.
 
 use std::{thread, time::Duration};
 
@@ -12,7 +12,7 @@ fn accounts() -> Setup {
     Proxy::with().top(ACCOUNTS)
 }
 
-/// A client that holds the locks of these accounts, and has made the script known.
+/// Returns a client that holds the locks of these accounts and has loaded the script on the data node.
 fn holder(proxy: &Proxy, accounts: &[&str]) -> Client {
     let mut client = proxy.client();
     for account in accounts {
@@ -26,7 +26,7 @@ fn direct(proxy: &mut Proxy) -> Client {
     Client::connect(proxy.data().port())
 }
 
-/// How often the data node has carried out this command.
+/// Returns how often the data node has carried out this command.
 fn calls(data: &mut Client, command: &str) -> usize {
     let Reply::Bulk(info) = data.cmd(&["INFO", "commandstats"]) else { panic!("no INFO") };
     let info = String::from_utf8_lossy(&info).into_owned();
@@ -34,7 +34,7 @@ fn calls(data: &mut Client, command: &str) -> usize {
     rest.split(',').next().and_then(|calls| calls.parse().ok()).unwrap_or_default()
 }
 
-/// Sends all so that the proxy finds all of it at once, and reads a reply for each.
+/// Sends all commands so that the proxy finds them at once, and reads a reply for each.
 fn at_once(proxy: &Proxy, client: &mut Client, commands: &[&[&str]]) -> Vec<Reply> {
     proxy.freeze();
     client.send(&pipeline(commands));
@@ -42,7 +42,7 @@ fn at_once(proxy: &Proxy, client: &mut Client, commands: &[&[&str]]) -> Vec<Repl
     commands.iter().map(|_| client.reply()).collect()
 }
 
-/// The number of writes with this result.
+/// Returns the number of writes with this result.
 fn counted(proxy: &Proxy, result: &str) -> f64 {
     proxy.metric("lockgate_guarded_writes_total", &format!("\"{result}\""))
 }
@@ -58,11 +58,11 @@ fn writes_that_are_here_share_a_call() {
         .collect();
     let expected: Vec<Reply> = (0..100).map(|n| Reply::Int(n / 2 + 1)).collect();
     assert_eq!(at_once(&proxy, &mut client, &commands), expected);
-    // At most 64 in one.
+    // One call carries at most 64 writes.
     assert_eq!(calls(&mut data, "evalsha") - before, 2);
     assert_eq!(counted(&proxy, "passed") - passed, 100.0);
     assert_eq!(data.cmd(&["GET", "account:2"]), Reply::bulk("50"));
-    // And at most 16 KB.
+    // It carries at most 16 KB.
     let value = "v".repeat(3000);
     let command = ["SET", "account:1", &value];
     let commands = vec![&command[..]; 50];
@@ -160,7 +160,7 @@ fn writes_that_fail_are_not_sent_many_times() {
     let commands = [&["LPUSH", "account:1", "0123456789"][..]; 200];
     let replies = at_once(&proxy, &mut client, &commands);
     assert!(replies.iter().all(|reply| reply.error_text().starts_with("WRONGTYPE")), "{replies:?}");
-    // Twice each, with what is asked before, and one call of 64.
+    // Each write is sent twice, with the questions of the long way, and one call carries 64.
     let sent = received() - before;
     assert!(sent < 200 * 600, "{sent} bytes");
 }
@@ -360,7 +360,7 @@ fn large_replies_wait_for_a_client_that_does_not_read() {
     let (bytes, before) = (pipeline(&commands), proxy.memory("VmHWM"));
     let mut writer = client.socket().try_clone().expect("socket");
     let sender = thread::spawn(move || std::io::Write::write_all(&mut writer, &bytes));
-    // Whatever can be held on the way to it is.
+    // By then, all that can be held on the way to the client is held.
     thread::sleep(Duration::from_millis(1000));
     for at in 0..commands.len() {
         let Reply::Bulk(value) = client.reply() else { panic!("no value") };
@@ -371,7 +371,7 @@ fn large_replies_wait_for_a_client_that_does_not_read() {
     assert_eq!(proxy.metric("lockgate_closes_total", "barrier_buffer"), 0.0);
 }
 
-/// A proxy whose way to the data node can be cut, and a client of it.
+/// Starts a proxy whose connections to the data node can be cut, and connects a client to it.
 fn with_relay() -> (Proxy, Proxy, Relay, Client) {
     let mut first = accounts().start();
     let relay = Relay::to(first.data().port());
@@ -386,7 +386,7 @@ fn a_connection_cut_in_the_middle_tells_nothing_that_has_not_happened() {
     for what in ["request", "reply", "part"] {
         let (mut first, proxy, relay, mut client) = with_relay();
         let mut data = direct(&mut first);
-        // Often enough that some packet has one whole, wherever packets end.
+        // Repeated, so that a packet has a whole one, wherever packets end.
         let large = "x".repeat(8 << 20) + &"END".repeat(1000);
         data.cmd(&["SET", "account:2", &large]);
         match what {
@@ -434,7 +434,7 @@ fn a_lost_lock_is_told_between_them() {
     let mut data = direct(&mut proxy);
     let mut client = holder(&proxy, &["1"]);
     client.cmd(&["LOCK", "session"]).grant();
-    // The first waits for its turn when the lock is lost, the others behind it.
+    // The first write waits for its turn when the lock is lost, and the others wait behind it.
     client.send(&pipeline(&[
         &["BLPOP", "list", "0"],
         &["INCR", "account:1"],
@@ -452,7 +452,7 @@ fn a_lost_lock_is_told_between_them() {
     eventually("it is lost", || proxy.metric("lockgate_lost_locks_total", "") == 1.0);
     data.cmd(&["RPUSH", "list", "item"]);
     assert_eq!(client.reply(), Reply::Array(vec![Reply::bulk("list"), Reply::bulk("item")]));
-    // None of them had been sent on.
+    // The proxy had sent none of the writes on.
     for _ in 0..4 {
         assert!(client.reply().error().starts_with("LOCKLOST the lock 'session'"));
     }
@@ -480,14 +480,14 @@ fn those_before_the_end_of_a_client_are_all_made_however_long_it_takes() {
     let mut proxy = accounts().data_arguments(&["--enable-debug-command", "yes"]).start();
     let mut data = direct(&mut proxy);
     let mut client = holder(&proxy, &["1"]);
-    // Together they take longer than one may behind a client's end. A sleep stops Redis for just
-    // so long, and then everybody has a turn before the next; CLIENT PAUSE ends by a timer of
-    // 100 ms, and the next may begin before the proxy has had its turn.
+    // Together the writes take longer than a single one may take once the client has ended. DEBUG SLEEP stops Redis
+    // for exactly its time, and every client has a turn before the next one. CLIENT PAUSE ends by a timer of 100 ms,
+    // and the next one may begin before the proxy has had its turn.
     let sleep = encode(&["DEBUG", "SLEEP", "0.12"]);
     data.send(&sleep);
-    // These go the longer way, each by itself.
+    // These take the long way, one by one.
     client.send(&encode(&["ZINCRBY", "account:1", "1", "m"]).repeat(1000));
-    // And what comes behind them waits for the data node alone.
+    // The command behind them waits only for the data node.
     client.send(&encode(&["DEBUG", "SLEEP", "1.2"]));
     client.hang_up();
     for sum in 1..11 {
@@ -506,7 +506,7 @@ fn one_that_never_has_its_turn_does_not_keep_a_client_that_has_gone() {
     let mut proxy = accounts().start();
     let mut data = direct(&mut proxy);
     let mut client = holder(&proxy, &["1"]);
-    // So long that its end is seen while the first one waits.
+    // Long enough for the proxy to see the client's end while the first write waits.
     assert_eq!(data.cmd(&["CLIENT", "PAUSE", "300"]), Reply::ok());
     client.send(&pipeline(&[
         &["INCR", "account:1"],

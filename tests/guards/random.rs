@@ -1,9 +1,8 @@
-//! For all bytes that a client sends, in whatever pieces: without locks it changes no guarded key,
-//! and with all of them it is answered as by Redis itself.
+//! For any bytes of a client, in any pieces: without locks it changes no guarded key, and with all locks it is
+//! answered as by Redis itself.
 //!
-//! Commands are drawn from the table of `commands.rs`, from others about the state
-//! of a connection, and from bytes that are no command. A seed that fails is named;
-//! LOCKGATE_SEED runs that one alone.
+//! The commands come from the table of `commands.rs` and from others about the state of a connection; bytes that are
+//! no command come between. A failure names its seed; LOCKGATE_SEED runs that one alone.
 
 use std::{
     io::{Read, Write},
@@ -68,7 +67,7 @@ const STATE: &[&str] = &[
     "LOCK l:other",
     "UNLOCK l:other",
 ];
-/// Bytes that are no command, or only the half of one.
+/// Bytes that are no command, or only half of one.
 const NOISE: &[&[u8]] = &[
     b"\r\n",
     b"*0\r\n",
@@ -87,7 +86,7 @@ fn seeds() -> Vec<u64> {
     }
 }
 
-/// The table's commands and their preparations, if they do not need more than that.
+/// Returns the table's commands and their preparations, without those that need values filled in.
 fn table(with_preparations: bool, is_wanted: impl Fn(&str) -> bool) -> Vec<&'static str> {
     let mut all = Vec::new();
     for line in CASES.lines().filter(|line| !line.starts_with('#')) {
@@ -99,14 +98,14 @@ fn table(with_preparations: bool, is_wanted: impl Fn(&str) -> bool) -> Vec<&'sta
     all
 }
 
-/// A command as an array or, now and then, as a careless one or as a line.
+/// Appends a command as an array or, now and then, as a careless array or as a line.
 fn encode(rng: &mut StdRng, line: &str, out: &mut Vec<u8>) {
     if rng.random_ratio(1, 8) {
         out.extend_from_slice(line.as_bytes());
         out.extend_from_slice(if rng.random() { b"\r\n" } else { b"\n" });
         return;
     }
-    // Redis does not look at the byte behind `\r`, nor at the two behind a word.
+    // Redis ignores the byte behind `\r`, and the two behind a word.
     let careless = rng.random_ratio(1, 8);
     let any = |usual: u8, rng: &mut StdRng| {
         if careless { one(rng, b"\n\r$*0\0x") } else { usual }
@@ -130,7 +129,7 @@ fn one<Item: Copy>(rng: &mut StdRng, items: &[Item]) -> Item {
     items[rng.random_range(0..items.len())]
 }
 
-/// Sends all in pieces of random length, as long as the other side takes it.
+/// Sends all bytes in pieces of random length, as long as the other side takes them.
 fn send_in_pieces(rng: &mut StdRng, mut stream: &TcpStream, mut bytes: &[u8]) {
     while !bytes.is_empty() {
         let most = one(rng, &[1, 7, 100, 1000, 100_000]);
@@ -142,7 +141,7 @@ fn send_in_pieces(rng: &mut StdRng, mut stream: &TcpStream, mut bytes: &[u8]) {
     }
 }
 
-/// Digests of all guarded keys of both databases.
+/// Returns digests of all guarded keys of both databases.
 fn guarded_keys(client: &mut Client) -> Vec<(String, Reply, Reply)> {
     let mut all = Vec::new();
     for database in ["1", "0"] {
@@ -160,7 +159,7 @@ fn guarded_keys(client: &mut Client) -> Vec<(String, Reply, Reply)> {
     all
 }
 
-/// Writes of the short way, with every kind of reply, and others that may stand between.
+/// Writes of the short way, with every kind of reply, and others that may stand between them.
 const PIPELINED: &[&str] = &[
     "SET g:a v",
     "SET g:b 1 NX",
@@ -212,7 +211,7 @@ const FAILING: &[&str] = &[
     "LSET g:l 99 x",
     "RENAME g:none g:a",
 ];
-/// The locks of these keys, under which all is written here.
+/// The locks under which all keys here are written.
 const LOCKED: &str = "abcdhlnpst";
 
 #[test]
@@ -275,8 +274,7 @@ fn without_locks_no_guarded_key_ever_changes() {
 
 #[test]
 fn with_all_locks_replies_are_those_of_redis() {
-    // Commands that depend on chance, on time, on another server or on blocked clients are left
-    // out.
+    // Commands that depend on chance, on time, on another server or on blocked clients are left out.
     let differs = ["SPOP", "nosort", "MIGRATE", "BLOCK", "BL", "BR", "BZ", "for i=1", "SORT s"];
     let writes = table(true, |line| {
         let name = line.split(' ').next().unwrap_or_default();
@@ -373,7 +371,7 @@ fn pipelines_of_guarded_writes_are_answered_byte_for_byte_as_by_redis() {
         let plain = RedisServer::start(&debug).expect("plain server");
         let rng = &mut StdRng::seed_from_u64(seed);
         let (mut bytes, mut writes) = (Vec::new(), 0);
-        // From none to every third.
+        // From no command to almost every third.
         let failing = rng.random_range(0..30);
         for _ in 0..1500 {
             let line = match rng.random_range(0..100) {

@@ -1,5 +1,5 @@
-//! A data node that has replicas: they acknowledge fences, and writes; and a data node that goes back
-//! to an earlier fence lets no late holder in.
+//! A data node with replicas, which acknowledge fences and writes. A data node that goes back to an earlier fence
+//! lets no late holder in.
 
 use std::time::{Duration, Instant};
 
@@ -12,10 +12,10 @@ use crate::support::{
 
 const FENCE: &str = "lockgate:guard:lock:account:1";
 const TOKEN: &str = "a-token-of-at-least-20-characters";
-/// Replicas come at once instead of after five seconds.
+/// The master sends a replica its data at once, and not after five seconds.
 const AT_ONCE: &[&str] = &["--repl-diskless-sync-delay", "0"];
 
-/// The guard, with these other keys.
+/// The guard, with these other keys beside it.
 fn guards(others: &str) -> String {
     format!("guards:\n  {others}\n  rules:\n    - keys: 'account:*'\n      lock: 'account:{{1}}'")
 }
@@ -24,13 +24,13 @@ fn guards(others: &str) -> String {
 struct Deployment {
     proxy: Proxy,
     replica: RedisServer,
-    /// The way from the data node to the replica.
+    /// The data node's connection to the replica.
     replication: Relay,
     _data: RedisServer,
 }
 
-/// Has a lock granted whose fence the replica must acknowledge within a short time: on a busy machine not at once.
-/// Returns how many were not acknowledged.
+/// Takes a lock, again until the replica acknowledges its fence within a short time, which a busy machine may delay.
+/// Returns how many fences were not acknowledged.
 fn granted(proxy: &Proxy, client: &mut Client, lock: &[&str]) -> f64 {
     eventually("it is granted", || matches!(client.cmd(lock), Reply::Array(_)));
     unacknowledged(proxy, "lock")
@@ -42,7 +42,7 @@ fn ready(proxy: &Proxy) {
 
 impl Deployment {
     fn start(others: &str) -> Deployment {
-        // The first replica gives the data another history, so it comes before the proxy.
+        // The first replica gives the data another history, so it is started before the proxy.
         let data = RedisServer::start(AT_ONCE).expect("data node");
         let replication = Relay::to(data.port());
         let master = replication.port().to_string();
@@ -60,7 +60,7 @@ fn unacknowledged(proxy: &Proxy, of: &str) -> f64 {
     proxy.metric("lockgate_guard_unacknowledged_total", &format!("of=\"{of}\""))
 }
 
-/// The word with which a reply that is an error begins.
+/// Returns the first word of an error reply.
 fn word(reply: &Reply) -> &str {
     reply.error_text().split(' ').next().unwrap_or_default()
 }
@@ -69,7 +69,7 @@ fn word(reply: &Reply) -> &str {
 fn a_lock_that_is_told_has_its_fence_on_the_replica() {
     let Deployment { proxy, replica, replication, _data } =
         Deployment::start("replicas: 1\n  replica_timeout: 10s");
-    // Nothing is there by chance.
+    // With a slow replication the fence is not there by chance.
     replication.delay_replies(Duration::from_millis(20));
     let mut replica = Client::connect(replica.port());
     let mut client = proxy.client();
@@ -89,7 +89,7 @@ fn a_lock_that_is_told_has_its_fence_on_the_replica() {
     proxy.data_client().cmd(&["DEL", FENCE]);
     let fence = attached.cmd(&["LOCK.ATTACH", "account:1", "mine"]).grant().fence;
     check(&mut replica, fence);
-    // Whatever state the connection is in.
+    // The state of the connection makes no difference.
     for before in [&["SELECT", "3"][..], &["HELLO", "3"], &["CLIENT", "REPLY", "SKIP"]] {
         let mut client = proxy.client();
         client.send(&encode(before));
@@ -122,9 +122,9 @@ fn a_lock_whose_fence_no_replica_acknowledges_is_not_granted() {
         eventually("it is given back", || proxy.nodes_with("lock:account:1") == 0);
         assert_eq!(word(&write(&mut client, "short", "never")), "NOTHELD");
     }
-    // A lock that no guard is about needs no replica.
+    // A lock that no guard needs needs no replica.
     client.cmd(&["LOCK", "other", "PX", "30000"]).grant();
-    // Nobody attaches either, and a lock that its client has from before stays.
+    // LOCK.ATTACH is refused too, and a lock that its client already has stays.
     let attach = ["LOCK.ATTACH", "account:2", "held"];
     assert_eq!(word(&client.cmd(&attach)), "NOREPLICAS");
     assert_eq!(word(&holder.cmd(&again)), "NOREPLICAS");
@@ -142,7 +142,7 @@ fn a_lock_whose_fence_no_replica_acknowledges_is_not_granted() {
         assert_eq!(error.map(word), Some(expected), "{way}: {replies:?}");
     }
     assert_eq!(proxy.data_client().cmd(&["EXISTS", "account:2"]), Reply::Int(0));
-    // Commands behind it go on.
+    // Other commands of that client go on.
     assert_eq!(holder.cmd(&["PING"]), Reply::simple("PONG"));
     replica.thaw().expect("goes on");
     eventually("it may write again", || holder.cmd(&["SET", "account:2", "x"]) == Reply::ok());
@@ -151,9 +151,7 @@ fn a_lock_whose_fence_no_replica_acknowledges_is_not_granted() {
     });
 }
 
-/// Nobody waits for replicas longer than the lock lasts.
-/// The replica has nothing of a fence that is announced again, so it must not be written under.
-/// Has an operator take the lock back at the admin address.
+/// Makes an operator take the lock back at the admin address.
 fn unlock_over_http(proxy: &Proxy) -> String {
     let headers = format!("Authorization: Bearer {TOKEN}\r\nContent-Type: application/json\r\n");
     proxy.http_post("/api/locks/unlock", &headers, r#"{"key": "account:1", "any": true}"#)
@@ -165,7 +163,7 @@ const UNLOCK: [&str; 4] = ["LOCKGATE", "UNLOCK", "account:1", "ANY"];
 fn a_lock_that_an_operator_takes_back_has_a_larger_fence_on_the_replica() {
     let Deployment { proxy, replica, replication, _data } =
         Deployment::start("replicas: 1\n  replica_timeout: 10s");
-    // Nothing is there by chance.
+    // With a slow replication the fence is not there by chance.
     replication.delay_replies(Duration::from_millis(20));
     let mut replica = Client::connect(replica.port());
     let (mut holder, mut operator) = (proxy.client(), proxy.client());
@@ -201,6 +199,7 @@ fn a_lock_whose_larger_fence_no_replica_acknowledges_is_not_taken_back() {
     proxy.assert_on_nodes("lock:account:1", 0);
 }
 
+/// A fence that is announced again is not on the replica yet, so nothing may be written under it.
 #[test]
 fn nothing_is_written_under_a_forgotten_fence_before_replicas_have_it_again() {
     let Deployment { proxy, replica, replication: _way, _data } =
@@ -228,6 +227,7 @@ fn nothing_is_written_under_a_forgotten_fence_before_replicas_have_it_again() {
     }
 }
 
+/// The wait for replicas ends with the lock at the latest.
 #[test]
 fn a_lock_is_refused_once_its_time_is_over() {
     let Deployment { proxy, replica, replication: _way, _data } =
@@ -256,7 +256,7 @@ fn a_user_who_may_not_wait_is_told_so() {
 fn a_write_that_is_answered_is_on_the_replica() {
     let Deployment { proxy, replica, replication, _data } =
         Deployment::start("replicas: 1\n  wait_at: write\n  replica_timeout: 10s");
-    // Nothing is there by chance.
+    // With a slow replication the write is not there by chance.
     replication.delay_replies(Duration::from_millis(20));
     let mut replica = Client::connect(replica.port());
     let mut client = proxy.client();
@@ -266,7 +266,7 @@ fn a_write_that_is_answered_is_on_the_replica() {
         assert!(is_written(&write(&mut client, WAYS[round % WAYS.len()], &value)));
         assert_eq!(replica.cmd(&["GET", "account:1"]), Reply::bulk(&value));
     }
-    // Several writes in one call, the last of which is answered by a number too large for Lua.
+    // Several writes in one call; one reply is a number too large for Lua.
     let many: Vec<[&str; 3]> = vec![["APPEND", "account:1", "x"]; 40];
     let mut all: Vec<&[&str]> = vec![&["SET", "account:1", ""]];
     all.extend(many.iter().map(|words| &words[..]));
@@ -283,12 +283,12 @@ fn a_write_that_is_answered_is_on_the_replica() {
     assert_eq!(word(&replies[43]), "WRONGTYPE");
     assert_eq!(replies[44], Reply::ok());
     assert_eq!(replica.cmd(&["GET", "account:1"]), Reply::bulk("last"));
-    // The client's own WATCH drops its transaction, with Redis's own reply.
+    // The client's own WATCH drops its transaction, and Redis's own reply says so.
     assert_eq!(client.cmd(&["WATCH", "seen"]), Reply::ok());
     proxy.data_client().cmd(&["SET", "seen", "1"]);
     let replies = client.pipe(&[&["MULTI"], &["SET", "account:1", "x"], &["EXEC"]]);
     assert_eq!(replies[2], Reply::NullArray);
-    // A fence that was written in between drops it too.
+    // A fence written in between drops it too.
     let replies = client.pipe(&[&["MULTI"], &["SET", "account:1", "x"]]);
     assert_eq!(replies[1], Reply::simple("QUEUED"));
     proxy.data_client().cmd(&["SET", FENCE, "9007199254740000"]);
@@ -303,7 +303,7 @@ fn a_client_is_told_that_no_replica_has_its_write() {
         Deployment::start("replicas: 1\n  wait_at: write\n  replica_timeout: 100ms");
     let mut client = proxy.client();
     client.cmd(&["LOCK", "account:1", "PX", "30000"]).grant();
-    // The script is known from here on.
+    // From here on the data node knows the script.
     assert_eq!(client.cmd(&["SET", "account:1", "before"]), Reply::ok());
     replica.freeze().expect("stopped");
     for way in WAYS {
@@ -317,10 +317,10 @@ fn a_client_is_told_that_no_replica_has_its_write() {
     let replies = client.pipe(&three);
     assert!(replies.iter().all(|reply| word(reply) == "UNREPLICATED"), "{replies:?}");
     assert_eq!(unacknowledged(&proxy, "write"), 6.0);
-    // What was not written cannot be lost, and a read waits for nobody.
+    // A command that wrote nothing cannot be lost, and a read waits for no replica.
     assert_eq!(word(&client.cmd(&["LPUSH", "account:1", "x"])), "WRONGTYPE");
     assert_eq!(client.cmd(&["GET", "account:1"]), Reply::bulk("transactionxxx"));
-    // Who takes no replies is not waited for.
+    // A write with replies off is not waited for.
     client.send(&pipeline(&[
         &["CLIENT", "REPLY", "OFF"],
         &["SET", "account:1", "silent"],
@@ -353,7 +353,7 @@ fn replicas_that_are_away_are_waited_for_once_where_the_script_is_not_known() {
     eventually("it is acknowledged again", || is_written(&write(&mut client, "short", "after")));
 }
 
-/// A data node and its replica, whose replication can stand still; and A's way to the data node.
+/// A data node and its replica, whose replication can be held, and A's way to the data node.
 struct Pair {
     data: RedisServer,
     /// B's proxy.
@@ -381,9 +381,8 @@ impl Pair {
         Pair { data, b, a, way, replication, replica }
     }
 
-    /// Makes the replica the master, and then the data node its replica, and the master again: a
-    /// failover and a failback, in which the data node goes back to what the replica had. All
-    /// connections to it stay.
+    /// Promotes the replica, makes the data node its replica, and then promotes the data node: a failover and a
+    /// failback, in which the data node goes back to the replica's data. All connections to it stay.
     fn fail_over_and_back(&self) {
         let mut replica = Client::connect(self.replica.port());
         assert_eq!(replica.cmd(&["REPLICAOF", "NO", "ONE"]), Reply::ok());
@@ -398,7 +397,7 @@ impl Pair {
         assert_eq!(data.cmd(&["REPLICAOF", "NO", "ONE"]), Reply::ok());
     }
 
-    /// Has the proxies see that the data node has another history.
+    /// Waits until both proxies have seen that the data node has another history.
     fn is_seen(&self) {
         let Reply::Bulk(info) = Client::connect(self.data.port()).cmd(&["INFO", "replication"])
         else {
@@ -412,12 +411,12 @@ impl Pair {
     }
 }
 
-/// A has the lock and its time runs out, as far as the lock nodes know; B asks for it, while the
-/// replica gets no more. Returns A, with its fence, and B, with the answer to its LOCK.
+/// Grants A the lock, deletes it on the lock nodes as if its time were over, and has B ask for it while the replica
+/// gets nothing more. Returns A with its fence, and B with the reply to its LOCK.
 fn two_holders(pair: &Pair) -> (Client, i64, Client, Reply) {
     let (mut a, mut b) = (pair.a.client(), pair.b.client());
     let fence = a.cmd(&["LOCK", "account:1", "PX", "30000"]).grant().fence;
-    // The script is known from here on.
+    // From here on the data node knows the script.
     assert_eq!(a.cmd(&["SET", "account:1", "100"]), Reply::ok());
     eventually("the replica has it", || {
         Client::connect(pair.replica.port()).cmd(&["GET", "account:1"]) == Reply::bulk("100")
@@ -429,7 +428,7 @@ fn two_holders(pair: &Pair) -> (Client, i64, Client, Reply) {
     (a, fence, b, answer)
 }
 
-/// What became of A's write, on each way, and of B's, if B was told of its lock.
+/// Returns the reply to A's late write in this way, and to B's write if B was told of its lock.
 fn late_write(way: &str, others: &str) -> (Reply, Option<Reply>) {
     let pair = Pair::start(others);
     let (mut a, fence, mut b, answer) = two_holders(&pair);
@@ -442,8 +441,8 @@ fn late_write(way: &str, others: &str) -> (Reply, Option<Reply>) {
     (late, is_told.then(|| write(&mut b, way, "quick")))
 }
 
-/// The connections of A and B have lived through it, and the data node knows A's fence again. The
-/// lock nodes say that A's time is over, and that B has the lock.
+/// The connections of A and B have survived the failovers, and the data node has A's fence again. The lock nodes say
+/// that A's time is over and that B has the lock.
 #[test]
 fn a_data_node_with_another_history_has_the_lock_nodes_asked() {
     for way in WAYS {
@@ -453,8 +452,8 @@ fn a_data_node_with_another_history_has_the_lock_nodes_asked() {
     }
 }
 
-/// What A is told of a write that was on its way when the data node went back: nobody is asked about
-/// it any more. And what B was told of its lock.
+/// Returns the reply to a write of A that was in flight when the data node went back: nothing asks about it any more.
+/// Returns also the reply to B's LOCK.
 fn write_under_way(others: &str) -> (Reply, Reply) {
     let pair = Pair::start(others);
     pair.way.hold_request("late");
@@ -469,7 +468,7 @@ fn write_under_way(others: &str) -> (Reply, Reply) {
     (told, answer)
 }
 
-/// The hole that replicas close: B believes that nobody writes below it.
+/// The hole that replicas close: B believes that no earlier holder can write any more.
 #[test]
 fn without_replicas_a_write_under_way_lands_where_the_data_node_goes_back() {
     let (told, answer) = write_under_way("replicas: 0");
@@ -481,12 +480,12 @@ fn without_replicas_a_write_under_way_lands_where_the_data_node_goes_back() {
 fn with_replicas_nobody_is_told_of_a_lock_that_the_data_node_can_go_back_behind() {
     let (told, answer) = write_under_way("replicas: 1\n  replica_timeout: 1s");
     assert_eq!(word(&answer), "NOREPLICAS", "{answer:?}");
-    // Nobody has locked since, so there is nobody to protect.
+    // No other client has been told of the lock since, so none needs protection.
     assert_eq!(told, Reply::ok());
 }
 
-/// A master was replaced, and B's proxy has not heard of it. A has attached to its lock on the new
-/// master before its time ran out. Returns what A is told of its late write, and B of its LOCK.
+/// A master was replaced, and B's proxy has not heard of it. A has attached to its lock on the new master before its
+/// time was over. Returns the replies to A's late write and to B's LOCK.
 fn two_masters(others: &str) -> (Reply, Reply) {
     let pair = Pair::start(others);
     let mut first = pair.b.client();
@@ -496,7 +495,7 @@ fn two_masters(others: &str) -> (Reply, Reply) {
     });
     let mut replica = Client::connect(pair.replica.port());
     assert_eq!(replica.cmd(&["REPLICAOF", "NO", "ONE"]), Reply::ok());
-    // The new master has no replica yet, so it is not waited for one.
+    // The new master has no replica yet, so its proxy waits for none.
     let after = Proxy::beside(&pair.b).top(&guards("flush: refuse"));
     let after = after.data_port(pair.replica.port()).start();
     ready(&after);
@@ -519,6 +518,6 @@ fn without_replicas_a_master_that_was_replaced_has_fences_of_its_own() {
 fn with_replicas_a_master_that_was_replaced_grants_no_lock() {
     let (told, answer) = two_masters("replicas: 1\n  replica_timeout: 1s");
     assert_eq!(word(&answer), "NOREPLICAS", "{answer:?}");
-    // Nobody has locked since, so there is nobody to protect.
+    // No other client has been told of the lock since, so none needs protection.
     assert_eq!(told, Reply::ok());
 }

@@ -1,5 +1,4 @@
-//! Guards at the fronts of a Redis Cluster: fences lie in the slots of what they protect, wherever
-//! these move.
+//! Guards at the fronts of a Redis Cluster: a fence lies in the slot of what it protects, wherever that slot moves.
 
 use std::{
     path::Path,
@@ -17,7 +16,7 @@ use crate::support::{
     relay::Relay,
 };
 
-/// Keys with a hash tag, and keys that are named as their locks.
+/// Keys with a hash tag, and keys with the names of their locks.
 const RULES: &str = "  rules:\n    - {keys: 'account:{*}:*', lock: 'account:{{1}}'}\n    - {keys: \
                      'plain:*', lock: 'plain:{1}'}";
 
@@ -29,8 +28,8 @@ fn proxy(cluster: &Cluster) -> Setup {
     cluster.proxy("").nodes(3).top(&guards(""))
 }
 
-/// Makes these writes to a key: by the proxy's script, in a transaction of the proxy's, in one of the
-/// client's. Returns the reply, or an error, if there was any.
+/// Writes a key in this way: by the proxy's script, in a transaction of the proxy, or in one of the client. Returns
+/// an error if a reply is one, else the last reply.
 fn write(client: &mut Client, way: &str, key: &str, value: &str) -> Reply {
     let replies = match way {
         "short" => client.pipe(&[&["SET", key, value]]),
@@ -47,7 +46,7 @@ fn is_written(reply: &Reply) -> bool {
     [Reply::ok(), Reply::Array(vec![Reply::ok()])].contains(reply)
 }
 
-/// An account of the master with this number: a key, and its lock.
+/// Returns an account on the master with this number: a key, and its lock.
 fn account(cluster: &Cluster, master: usize, name: &str) -> (String, String) {
     let tag = cluster.key(master, name);
     (format!("account:{tag}:balance"), format!("account:{tag}"))
@@ -60,7 +59,7 @@ fn slot(cluster: &Cluster, key: &str) -> i64 {
     }
 }
 
-/// The key of a lock's fence on a node, with the fence.
+/// Returns the key of a lock's fence on a node, and the fence.
 fn fence(cluster: &Cluster, node: usize, lock: &str) -> Option<(String, String)> {
     let mut client = cluster.client(node);
     let Reply::Array(keys) = client.cmd(&["KEYS", "lockgate:guard:*"]) else { return None };
@@ -69,7 +68,7 @@ fn fence(cluster: &Cluster, node: usize, lock: &str) -> Option<(String, String)>
     Some((key, fence))
 }
 
-/// Takes a lock from its holder on the lock nodes, without telling the proxy.
+/// Deletes a lock on the lock nodes without telling the proxy.
 fn take_away(proxy: &Proxy, lock: &str) {
     for node in 0..3 {
         proxy.node_client(node).cmd(&["DEL", &format!("lock:{lock}")]);
@@ -81,7 +80,7 @@ fn is_taken(proxy: &Proxy, lock: &str) -> bool {
     proxy.on_nodes(&format!("lock:{lock}")).iter().any(|value| *value != Reply::NullBulk)
 }
 
-/// Tells a node what becomes of a slot.
+/// Tells a node the new state of a slot.
 fn set_slot(cluster: &Cluster, node: usize, slot: i64, words: &[&str]) {
     let slot = slot.to_string();
     let words = [&["CLUSTER", "SETSLOT", &slot], words].concat();
@@ -101,10 +100,10 @@ fn carry(cluster: &Cluster, key: &str, from: usize, to: usize) {
     assert_eq!(cluster.client(from).cmd(&words), Reply::ok(), "{key}");
 }
 
-/// Ends moving a slot.
+/// Ends the move of a slot.
 fn end_to_move(cluster: &Cluster, slot: i64, to: usize) {
     let id = cluster.id(to);
-    // Who has not heard of the largest epoch might take it a second time, and lose the slot again.
+    // A node that has not heard of the largest epoch might take that epoch too, and lose the slot again.
     let epoch = |node: usize, name: &str| {
         let info = cluster.text(node, &["CLUSTER", "INFO"]);
         let line = info.lines().find_map(|line| line.strip_prefix(name)).expect("the field");
@@ -147,7 +146,7 @@ fn a_lock_is_granted_at_the_front_of_its_slot_and_fenced_there() {
             for words in take {
                 assert_eq!(client.cmd(words), moved, "{key} at {index}");
             }
-            // A replica serves its master's keys to whoever wants to read.
+            // A replica serves its master's keys to a client that only reads.
             assert_eq!(client.cmd(&["READONLY"]), Reply::ok());
             assert_eq!(client.cmd(take[0]), moved, "{key} at {index}");
             for way in ["short", "long"] {
@@ -180,7 +179,7 @@ fn a_lock_is_granted_at_the_front_of_its_slot_and_fenced_there() {
     for (index, front) in fronts.iter().enumerate() {
         Client::connect(*front).cmd(&["LOCK", &format!("free-{index}"), "PX", "30000"]).grant();
     }
-    // No tag is between these braces, so the key and its lock are in different slots.
+    // Between these braces is no tag, so the key and its lock are in different slots.
     let mut client = Client::connect(fronts[0]);
     let refused = write(&mut client, "short", "account:{}:1", "x");
     assert!(refused.error_text().starts_with("CROSSSLOT 'account:{}:1'"), "{refused:?}");
@@ -232,11 +231,11 @@ fn locks_of_several_slots_serve_each_their_transactions_and_pipelines() {
         assert!(is_written(&write(&mut client, "transaction", key, "x")));
         assert!(is_written(&write(&mut client, "long", key, "x")));
     }
-    // As Redis has it: a command has keys of one slot.
+    // As with Redis, all keys of a command are in one slot.
     let [(one, _), (two, _), _] = &accounts[..] else { panic!("three") };
     let refused = client.cmd(&["MSET", one, "1", two, "2"]);
     assert!(refused.error_text().starts_with("CROSSSLOT"), "{refused:?}");
-    // One of the slots goes elsewhere: the others are written under as before.
+    // One of the slots moves away; under the other locks, writes go on as before.
     let (gone, lock) = &accounts[2];
     let slot = slot(&cluster, gone);
     begin_to_move(&cluster, slot, 0, 1);
@@ -266,18 +265,18 @@ fn a_slot_that_moves_carries_its_fences_and_nobody_writes_past_them() {
         let other = &key.replace("balance", "other");
         assert!(is_written(&write(&mut holder, way, other, "early")));
         begin_to_move(&cluster, slot, 0, 1);
-        // All is there still.
+        // The key and the fence are both still there.
         assert!(is_written(&write(&mut holder, way, key, "still")));
-        // The key has gone, and the fence has not.
+        // The key has moved, the fence has not.
         carry(&cluster, other, 0, 1);
         let is_refused = |reply: &Reply| reply.error_text().starts_with("TRYAGAIN");
         let refused = write(&mut holder, way, other, "between");
-        // In a transaction Redis itself refuses it, and EXEC.
+        // In a transaction Redis itself refuses the write, and EXEC.
         let is_asked = refused == Reply::Error(format!("ASK {slot} 127.0.0.1:{}", fronts[1]));
         let is_expected = if way == "transaction" { is_asked } else { is_refused(&refused) };
         assert!(is_expected, "{way}: {refused:?}");
         assert!(is_written(&write(&mut holder, way, key, "still")));
-        // The fence has gone, and the key has not.
+        // The fence has moved, the key has not.
         let (fence_key, _) = fence(&cluster, 0, lock).unwrap();
         carry(&cluster, &fence_key, 0, 1);
         let refused = write(&mut holder, way, key, "between");
@@ -297,28 +296,29 @@ fn a_slot_that_moves_carries_its_fences_and_nobody_writes_past_them() {
         carry(&cluster, key, 0, 1);
         end_to_move(&cluster, slot, 1);
         let moved = Reply::Error(format!("MOVED {slot} 127.0.0.1:{}", fronts[1]));
-        // Both are true. It is the data node that says so, or the lock nodes while the proxy has not seen the move.
+        // Both replies are right: MOVED comes from the data node, NOTHELD from the lock nodes while the proxy has not
+        // seen the move.
         let elsewhere = write(&mut holder, way, key, "elsewhere");
         let is_lost = elsewhere.error_text().starts_with("NOTHELD");
         assert!(elsewhere == moved || is_lost, "{way}: {elsewhere:?}");
         assert_eq!(fence(&cluster, 1, lock).unwrap().1, first.fence.to_string());
-        // The next holder is told its fence where the slot is now.
+        // The next holder's fence is announced where the slot is now.
         let mut next = Client::connect(fronts[1]);
         let second = next.cmd(&["LOCK", lock, "next", "PX", "30000"]).grant();
         assert!(is_written(&write(&mut next, way, key, "next")));
-        // The slot comes back, and with it the fence: the first holder is late.
+        // The slot comes back with the fence, so the first holder is late.
         begin_to_move(&cluster, slot, 1, 0);
         for key in [key, other, &fence_key] {
             carry(&cluster, key, 1, 0);
         }
         end_to_move(&cluster, slot, 0);
         let late = write(&mut holder, way, key, "late");
-        // The lock nodes say so, once the proxy has seen that the slot came back.
+        // NOTHELD comes from the lock nodes, once the proxy has seen that the slot came back.
         let is_late = ["FENCED", "NOTHELD"].iter().any(|word| late.error_text().starts_with(word));
         assert!(is_late, "{way}: {late:?}");
         assert_eq!(holder.cmd(&["GET", key]), Reply::bulk("next"));
         assert_eq!(fence(&cluster, 0, lock).unwrap().1, second.fence.to_string());
-        // A fence that was left behind is asked for on the lock nodes.
+        // Where the fence was left behind, the lock nodes are asked.
         let mut again = Client::connect(fronts[0]);
         again.cmd(&["LOCK.ATTACH", lock, "next"]).grant();
         assert!(is_written(&write(&mut again, way, key, "again")));
@@ -336,7 +336,7 @@ fn a_slot_that_moves_carries_its_fences_and_nobody_writes_past_them() {
 fn nothing_is_wrong_where_the_nodes_were_not_asked_yet() {
     let cluster = Cluster::start(3);
     let rules = guards("").replace("'}", "', policy: audit}");
-    // The first look takes its time.
+    // The first look at the nodes takes some time.
     let way = Relay::to(cluster.nodes[0].port());
     way.delay_replies(Duration::from_millis(100));
     let data = format!("{{cluster: ['127.0.0.1:{}']}}", way.port());
@@ -362,7 +362,7 @@ fn a_clients_transaction_that_is_led_after_a_key_writes_nothing() {
     begin_to_move(&cluster, slot, 0, 1);
     let ask = Reply::Error(format!("ASK {slot} 127.0.0.1:{}", fronts[1]));
     let set = |key: &str| ["SET".to_owned(), key.to_owned(), "late".to_owned()];
-    // A key has gone before it is written.
+    // A key moves before it is written.
     carry(&cluster, first, 0, 1);
     let [one, two] = [set(key), set(first)];
     let [one, two] = [&one, &two].map(|words| words.each_ref().map(String::as_str));
@@ -370,17 +370,17 @@ fn a_clients_transaction_that_is_led_after_a_key_writes_nothing() {
     assert_eq!(replies[..3], [Reply::ok(), Reply::simple("QUEUED"), ask.clone()]);
     assert!(replies[3].error_text().starts_with("EXECABORT"), "{replies:?}");
     assert_eq!(cluster.client(0).cmd(&["GET", key]), Reply::bulk("early"));
-    // A key goes while it is queued.
+    // A key moves while its write is queued.
     let three = set(second);
     let three = three.each_ref().map(String::as_str);
     let replies = holder.pipe(&[&["MULTI"], &three]);
     assert_eq!(replies, [Reply::ok(), Reply::simple("QUEUED")]);
     carry(&cluster, second, 0, 1);
     assert_eq!(holder.cmd(&["EXEC"]), ask);
-    // The transaction has ended, and the connection is as good as before.
+    // The transaction has ended, and the connection still works.
     assert!(holder.cmd(&["EXEC"]).error_text().starts_with("ERR EXEC without MULTI"));
     assert!(is_written(&write(&mut holder, "transaction", key, "still")));
-    // Who goes after the key has no lock there.
+    // A client that follows the key holds no lock there.
     let mut asking = Client::connect(fronts[1]);
     for other in [first, second] {
         let words = set(other);
@@ -391,7 +391,7 @@ fn a_clients_transaction_that_is_led_after_a_key_writes_nothing() {
         let there = cluster.client(1).pipe(&[&["ASKING"], &["GET", other]]);
         assert_eq!(there[1], Reply::bulk("early"));
     }
-    // What no guard is about is written there, as before nodes, whatever locks the connection has.
+    // Keys that no guard covers are written there as without the proxy, whatever locks the connection has.
     let free = &format!("free:{}", &lock["account:".len()..]);
     let (_, its) = &account(&cluster, 1, "b");
     asking.cmd(&["LOCK", its, "PX", "30000"]).grant();
@@ -425,7 +425,7 @@ fn the_user_of_the_acl_writes_its_own_fences_and_no_others() {
             let written = write(&mut client, way, &key, way);
             assert!(is_written(&written), "{way}: {written:?}");
         }
-        // A script that declares no key can write all that its user may.
+        // A script that declares no key can write everything that its user may.
         let (own, _) = fence(&cluster, 1, &lock).unwrap();
         for other in
             ["lockgate:guard:{aaaa}:lock:order:1", "lockgate:guard:{a}:lock:x}:lock:account:1"]
@@ -439,7 +439,7 @@ fn the_user_of_the_acl_writes_its_own_fences_and_no_others() {
     }
 }
 
-/// What docs/cluster.md shows, and the lines before and behind it.
+/// The program around what docs/cluster.md shows: the lines before, and those behind.
 const PROGRAM: (&str, &str) = (
     "import sys, redis\n\
      from redis.cluster import RedisCluster\n\
@@ -481,14 +481,14 @@ fn redis_py_is_led_to_the_front_of_a_lock() {
         .expect("timeout");
     let said = String::from_utf8_lossy(&run.stdout);
     let error = String::from_utf8_lossy(&run.stderr);
-    // Whichever connection was first has the lock, and the others have it not.
+    // The connection that was first has the lock, and the others do not.
     let lines: Vec<&str> = said.lines().collect();
     assert_eq!((lines.first(), lines.last()), (Some(&"100"), Some(&"NOTHELD")), "{said}{error}");
     assert_eq!(lines.len(), 5, "{said}{error}");
     assert!(lines[1..4].contains(&"mine"), "{said}{error}");
 }
 
-/// Sends a command to the front that has the slot of its key. Comes again while the slot moves.
+/// Sends a command to the front that has the slot of its key, and repeats it while the slot moves.
 fn led(client: &mut Client, fronts: &[u16], words: &[&str]) -> Reply {
     for _ in 0..1000 {
         let reply = client.cmd(words);
@@ -512,7 +512,7 @@ fn no_counter_loses_a_count_while_slots_are_moved_under_it() {
     let cluster = Cluster::start(3);
     let proxy = proxy(&cluster).start();
     let fronts = cluster.fronts(&proxy);
-    // In the slots that are moved first.
+    // Accounts in the slots that are moved first.
     let accounts: Vec<(String, String)> = (0..)
         .map(|number| (format!("account:{{{number}}}:balance"), format!("account:{{{number}}}")))
         .filter(|(key, _)| {
@@ -541,7 +541,7 @@ fn no_counter_loses_a_count_while_slots_are_moved_under_it() {
                     let before = match client.cmd(&["GET", key]) {
                         Reply::NullBulk => 0,
                         Reply::Bulk(text) => String::from_utf8(text).unwrap().parse().unwrap(),
-                        // The slot has gone meanwhile: once more, from the lock on.
+                        // The slot has moved meanwhile: start again with LOCK.
                         _ => {
                             client.cmd(&["UNLOCK", lock]);
                             continue;
@@ -567,11 +567,11 @@ fn no_counter_loses_a_count_while_slots_are_moved_under_it() {
             run.status.success().then_some(()).ok_or(run.stdout)
         };
         for (from, to, slots) in [(0, 1, "100"), (1, 2, "200"), (2, 0, "200"), (0, 1, "100")] {
-            // The nodes may not have heard all of the move before yet.
+            // The nodes may not have heard of the whole previous move yet.
             let begun = Instant::now();
             while let Err(words) = reshard(from, to, slots) {
                 if begun.elapsed() > LIMIT {
-                    // The workers would go on for ever.
+                    // Otherwise the workers would go on for ever.
                     stop.store(true, Ordering::Relaxed);
                     panic!("{}", String::from_utf8_lossy(&words));
                 }
@@ -618,7 +618,7 @@ fn a_fence_that_comes_back_as_an_earlier_one_lets_no_late_holder_in() {
         take_away(&proxy, lock);
         let mut holder = Client::connect(fronts[1]);
         holder.cmd(&["LOCK", lock, "PX", "60000"]).grant();
-        // The proxy looks every two seconds who has which slots.
+        // The proxy looks every two seconds which node has which slots.
         thread::sleep(Duration::from_secs(3));
         // As if that node had been replaced by one that had not heard of the fence.
         let set = cluster.client(1).cmd(&["SET", &fence_key, &first.fence.to_string()]);
@@ -631,14 +631,14 @@ fn a_fence_that_comes_back_as_an_earlier_one_lets_no_late_holder_in() {
     }
 }
 
-/// Makes a replica the master by CLUSTER FAILOVER, and waits until all know.
+/// Promotes a replica by CLUSTER FAILOVER, and waits until all nodes know.
 fn promote(cluster: &Cluster, node: usize, others: &[usize]) {
     let id = cluster.id(node);
     let is_known = |other: &usize| {
         let is_master = |line: &str| line.starts_with(&id) && line.contains("master");
         cluster.text(*other, &["CLUSTER", "NODES"]).lines().any(is_master)
     };
-    // Whoever is a master already refuses.
+    // A node refuses as long as it is still a master.
     eventually("it is promoted", || {
         cluster.client(node).cmd(&["CLUSTER", "FAILOVER", "TAKEOVER"]) == Reply::ok()
     });
@@ -674,7 +674,7 @@ fn a_node_that_was_a_replica_in_between_lets_no_late_holder_in() {
             || begun.elapsed() > Duration::from_secs(5)
     });
     thread::sleep(Duration::from_millis(1500));
-    // As if it had lost the last writes.
+    // As if the node had lost the last writes.
     let (fence_key, _) = fence(&cluster, 0, lock).unwrap();
     let set = cluster.client(0).cmd(&["SET", &fence_key, &first.fence.to_string()]);
     assert_eq!(set, Reply::ok());
@@ -708,7 +708,7 @@ fn a_replica_has_the_fence_before_its_lock_is_told() {
         assert!(is_written(&write(&mut client, way, key, way)));
         assert_eq!(replica.cmd(&["GET", key]), Reply::bulk(way));
     }
-    // Redirections are told as fronts here too.
+    // Redirections name fronts here too.
     let slot = slot(&cluster, key);
     let moving = &["MULTI"];
     assert_eq!(client.cmd(moving), Reply::ok());
@@ -762,7 +762,7 @@ fn a_way_past_the_fronts_keeps_the_proxy_from_starting() {
     let (is_well, said) = run(&["doctor"]);
     assert!(!is_well && said.contains("!! the node"), "{said}");
     assert!(said.contains("announces no front"), "{said}");
-    // Nodes that are seen later only lead nobody past the proxy.
+    // Nodes that are seen only later cannot lead clients past the proxy either.
     for node in &cluster.nodes {
         node.freeze().expect("stopped");
     }

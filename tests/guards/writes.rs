@@ -1,4 +1,4 @@
-//! A guarded key is written under its lock and by no larger fence's predecessor, or not at all.
+//! A guarded key is written only under its lock, and not once a larger fence has been announced.
 
 use std::time::Duration;
 
@@ -6,12 +6,12 @@ use crate::support::{Client, Proxy, Reply, eventually, pipeline};
 
 const ACCOUNTS: &str = "guards:\n  - keys: 'account:*'\n    lock: 'account:{1}'";
 
-/// A deployment whose accounts are guarded.
+/// Starts a deployment with guarded accounts.
 fn accounts() -> Proxy {
     Proxy::with().top(ACCOUNTS).start()
 }
 
-/// A client that holds the locks of these accounts.
+/// Returns a client that holds the locks of these accounts.
 fn holder(proxy: &Proxy, accounts: &[&str]) -> Client {
     let mut client = proxy.client();
     for account in accounts {
@@ -90,7 +90,7 @@ fn who_slept_through_its_ttl_is_refused_by_the_data() {
     let mut slow = proxy.client();
     slow.cmd(&["LOCK", "account:1", "mine", "PX", "30000"]).grant();
     assert_eq!(slow.cmd(&["SET", "account:1", "slow"]), Reply::ok());
-    // The lock is gone from the nodes and another has it, but the proxy has not been told.
+    // Another client has the lock on the nodes, but the proxy has not been told.
     for node in 0..proxy.nodes_up() {
         proxy.node_client(node).cmd(&["DEL", "lock:account:1"]);
     }
@@ -100,7 +100,7 @@ fn who_slept_through_its_ttl_is_refused_by_the_data() {
     assert!(refused.error().starts_with("FENCED 'account:1' was not written: the lock 'account:1' was granted again since, with fence "), "{refused:?}");
     assert_eq!(quick.cmd(&["SET", "account:1", "quick"]), Reply::ok());
     assert_eq!(direct(&mut proxy).cmd(&["GET", "account:1"]), Reply::bulk("quick"));
-    // The session's claim is gone.
+    // The session has given up its claim.
     assert!(slow.cmd(&["SET", "account:1", "later"]).error().starts_with("NOTHELD"));
     assert_eq!(proxy.metric("lockgate_guarded_writes_total", "\"fenced\""), 1.0);
 }
@@ -149,7 +149,7 @@ fn a_transaction_writes_under_locks_held_at_its_beginning() {
     let mut data = direct(&mut proxy);
     assert_eq!(data.cmd(&["GET", "free"]), Reply::bulk("1"));
     assert_eq!(data.cmd(&["EXISTS", "account:3"]), Reply::Int(0));
-    // Without any lock, MULTI is as ever, and the write still refused.
+    // Without any lock MULTI works as ever, and the write is still refused.
     let replies = proxy.client().pipe(&[&["MULTI"], &["SET", "account:1", "x"], &["EXEC"]]);
     assert_eq!(replies[0], Reply::ok());
     assert!(replies[1].error().starts_with("NOTHELD"));
@@ -168,7 +168,7 @@ fn a_transaction_of_a_holder_that_was_superseded_executes_nothing() {
     let mut quick = holder(&proxy, &["1"]);
     assert!(slow.cmd(&["EXEC"]).error().starts_with("FENCED"));
     assert_eq!(quick.cmd(&["SET", "account:1", "quick"]), Reply::ok());
-    // Superseded before MULTI, it is told at the write.
+    // If its fence was replaced before MULTI, the write is refused at once.
     let replies = slow.pipe(&[&["MULTI"], &["SET", "account:1", "slow"], &["EXEC"]]);
     assert_eq!(replies[0], Reply::ok());
     assert!(replies[1].error().starts_with("FENCED"), "{replies:?}");
@@ -285,7 +285,7 @@ fn a_lock_taken_without_a_reply_fences_the_holder_before() {
         let refused = slow.cmd(&["SET", "account:1", "late"]);
         assert!(refused.error_text().starts_with("FENCED"), "{mode}: {refused:?}");
         assert_eq!(quick.cmd(&["SET", "account:1", "quick"]), Reply::ok());
-        // A lock whose fence the data node does not take is given back silently.
+        // A lock whose fence the data node refuses is given back without a reply.
         let mut data = direct(&mut proxy);
         let user = ["ACL", "SETUSER", "app", "on", ">pw", "~*", "+@all", "-eval"];
         assert_eq!(data.cmd(&user), Reply::ok());
@@ -319,7 +319,7 @@ fn a_large_value_passes_and_a_larger_one_is_refused() {
     assert!(refused.error().starts_with("ERR command too large"), "{refused:?}");
     assert_eq!(client.cmd(&["SET", "free", &larger]), Reply::ok());
     assert_eq!(direct(&mut proxy).cmd(&["STRLEN", "account:1"]), Reply::Int(60 << 20));
-    // Many small words, a byte of them at a time in the end.
+    // Many small words.
     let values: Vec<String> = (0..200_000).map(|n| n.to_string()).collect();
     let mut words = vec!["RPUSH", "account:list"];
     words.extend(values.iter().map(String::as_str));
@@ -331,7 +331,7 @@ fn a_large_value_passes_and_a_larger_one_is_refused() {
 fn audit_lets_pass_and_counts() {
     let rules = "guards:\n  - keys: 'account:*'\n    lock: 'account:{1}'\n    policy: audit";
     let proxy = Proxy::with().top(rules).start();
-    // Before that, nothing is counted.
+    // Before the commands are known, nothing is counted.
     eventually("commands are known", || proxy.log().contains("commands are known"));
     assert_eq!(proxy.client().cmd(&["SET", "account:1", "x"]), Reply::ok());
     assert_eq!(holder(&proxy, &["1"]).cmd(&["SET", "account:1", "y"]), Reply::ok());
@@ -357,7 +357,7 @@ fn the_lock_of_a_session_counts_until_it_is_released() {
     let mut client = proxy.client();
     client.cmd(&["LOCK", "account:1"]).grant();
     assert_eq!(client.cmd(&["SET", "account:1", "x"]), Reply::ok());
-    // A lease counts no longer than the client was told.
+    // A lease counts only for the validity that the client was told.
     client.cmd(&["LOCK", "account:2", "PX", "150"]).grant();
     assert_eq!(client.cmd(&["SET", "account:2", "x"]), Reply::ok());
     std::thread::sleep(Duration::from_millis(200));
@@ -377,7 +377,7 @@ fn common_writes_go_the_short_way_and_reply_as_ever() {
         let rest = info.split(&field).nth(1).unwrap_or("0,");
         rest.split(',').next().and_then(|calls| calls.parse::<usize>().ok()).unwrap_or_default()
     };
-    // The first one finds that the data node does not know the script.
+    // The first write finds that the data node does not know the script.
     assert_eq!(client.cmd(&["SET", "account:1", "9007199254740991"]), Reply::ok());
     assert_eq!((calls("evalsha"), calls("multi")), (1, 1));
     for (words, reply) in [
@@ -394,7 +394,7 @@ fn common_writes_go_the_short_way_and_reply_as_ever() {
         assert_eq!(client.cmd(words), reply, "{words:?}");
     }
     assert_eq!((calls("evalsha"), calls("multi")), (10, 1));
-    // An error is found again on the long way, and worded there.
+    // The long way finds the error again, and its reply is Redis's.
     assert!(client.cmd(&["INCR", "account:1"]).error().starts_with("WRONGTYPE"));
     assert_eq!(client.cmd(&["SET", "account:1", "x", "y"]).error(), "ERR syntax error");
     assert_eq!((calls("evalsha"), calls("multi")), (12, 3));
@@ -420,7 +420,7 @@ fn a_client_that_may_not_call_scripts_writes_all_the_same() {
     client.cmd(&["LOCK", "account:1", "PX", "30000"]).grant();
     assert_eq!(client.cmd(&["SET", "account:1", "x"]), Reply::ok());
     assert_eq!(client.cmd(&["SET", "account:1", "y"]), Reply::ok());
-    // A user that may not do what a guard needs is refused, not let through.
+    // A user without a permission that guards need is refused, not let through.
     assert_eq!(data.cmd(&["ACL", "SETUSER", "app", "-multi"]), Reply::ok());
     assert_no_permission(&client.cmd(&["SET", "account:1", "z"]));
     assert_eq!(data.cmd(&["ACL", "SETUSER", "app", "+multi", "-watch"]), Reply::ok());

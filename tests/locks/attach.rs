@@ -1,4 +1,4 @@
-//! A connection acts under a lock that another has taken, as long as the lock nodes say so.
+//! A connection acts under a lock that was taken on another one, as long as the lock nodes confirm it.
 
 use std::{thread, time::Duration};
 
@@ -11,8 +11,7 @@ fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// A deployment whose accounts are guarded, with nodes that are waited for even where
-/// the machine is busy.
+/// Sets up a deployment with guarded accounts, and with nodes that the proxy waits for even on a busy machine.
 fn accounts() -> Setup {
     guarded("2s")
 }
@@ -22,7 +21,7 @@ fn guarded(node_timeout: &str) -> Setup {
     Proxy::with().nodes(5).top(ACCOUNTS).locks(&node_timeout).locks("node_silence: 20s")
 }
 
-/// A client with the lock of account 1, for long.
+/// Returns a client that has the lock of account 1 for a long time.
 fn holder(proxy: &Proxy) -> (Client, Granted) {
     let mut client = proxy.client();
     let grant = client.cmd(&["LOCK", LOCK, "PX", "30000"]).grant();
@@ -39,7 +38,7 @@ fn write(client: &mut Client) -> Reply {
     client.cmd(&["INCR", LOCK])
 }
 
-/// Waits until all nodes have answered the LOCK.
+/// Waits until this many nodes have the lock.
 fn settled(proxy: &Proxy, nodes: usize) {
     eventually("all have it", || proxy.nodes_with(&format!("lock:{LOCK}")) == nodes);
 }
@@ -82,7 +81,7 @@ fn whose_token_does_not_hold_the_lock_is_refused() {
     assert_eq!(other.cmd(&["LOCK.ATTACH", LOCK, "wrong"]), Reply::Null);
     other.cmd(&["LOCK.ATTACH", LOCK, &grant.token]).grant();
     assert_eq!(write(&mut other), Reply::Int(1));
-    // Refused later, it acts under the lock no longer.
+    // Once LOCK.ATTACH is refused, the client no longer acts under the lock.
     assert_eq!(owner.cmd(&["UNLOCK", LOCK]), Reply::Int(1));
     assert_eq!(other.cmd(&["LOCK.ATTACH", LOCK, &grant.token]), Reply::Null);
     assert!(write(&mut other).error().starts_with("NOTHELD"));
@@ -113,7 +112,7 @@ fn a_pool_writes_under_the_lock_of_one_of_its_connections() {
     let mut pool = [attached(&proxy, &grant.token), attached(&proxy, &grant.token)];
     let asked = || proxy.metric("lockgate_guarded_writes_total", "passed");
     for round in 0..4 {
-        // Each time their claims have run out, and the lock was renewed.
+        // Before each further round their claims have run out, while the lock was renewed.
         for client in pool.iter_mut().chain([&mut owner]) {
             for _ in 0..2 {
                 let written = write(client);
@@ -124,12 +123,12 @@ fn a_pool_writes_under_the_lock_of_one_of_its_connections() {
     }
     assert_eq!(asked(), 24.0);
     let [first, second] = &mut pool;
-    // An attached connection that ends has taken nothing with it.
+    // An attached connection takes nothing with it when it ends.
     second.hang_up();
     eventually("it is gone", || proxy.metric("lockgate_client_connections", "") == 2.0);
     assert_eq!(write(&mut owner), Reply::Int(25));
     assert_eq!(write(first), Reply::Int(26));
-    // The lock ends with its owner, whatever the pool does.
+    // The lock ends with its owner's connection, whatever the pool does.
     owner.hang_up();
     eventually("it is free", || proxy.nodes_with(&format!("lock:{LOCK}")) == 0);
     thread::sleep(ms(2100));
@@ -153,7 +152,7 @@ fn a_claim_whose_lock_went_to_another_is_refused_by_the_data() {
         assert_eq!(client.cmd(&["LOCK.DETACH", LOCK]), Reply::Int(0), "it ended already");
     }
     assert_eq!(write(&mut next), Reply::Int(2));
-    // The lock nodes still know the token, but the data has seen a newer grant.
+    // The lock nodes still know the token, but the data node has seen a newer grant.
     let larger = (newer.fence + 5).to_string();
     let mut data = Client::connect(proxy.data().port());
     data.cmd(&["SET", &format!("lockgate:guard:lock:{LOCK}"), &larger]);
@@ -164,14 +163,14 @@ fn a_claim_whose_lock_went_to_another_is_refused_by_the_data() {
     );
     assert_eq!(refused.error(), expected);
     assert!(write(&mut other).error().starts_with("NOTHELD"));
-    // The attached connection has not taken the lock from its holder.
+    // The attached connection has not taken the lock away from its holder.
     assert!(matches!(next.cmd(&["RENEW", LOCK]), Reply::Int(1..)));
 }
 
 #[test]
 fn a_quorum_of_nodes_decides() {
     let mut proxy = guarded("500ms").start();
-    // On a minority it is nobody's.
+    // On a minority of the nodes a lock belongs to no client.
     for node in 0..2 {
         proxy.node_client(node).cmd(&["SET", "lock:account:2", "few", "PX", "60000"]);
     }
@@ -186,14 +185,14 @@ fn a_quorum_of_nodes_decides() {
     let mut other = proxy.client();
     assert_eq!(other.cmd(&["LOCK.ATTACH", LOCK, &grant.token]).grant().fence, grant.fence);
     assert_eq!(other.cmd(&["LOCK.ATTACH", LOCK, "wrong"]), Reply::NullArray);
-    // Three that are left, one of which does not hold it: two may hold it and cannot say.
+    // Three nodes are left, and one of them does not have the lock. The two silent ones may have it.
     proxy.node_client(4).cmd(&["DEL", &format!("lock:{LOCK}")]);
     let refused = other.cmd(&["LOCK.ATTACH", LOCK, &grant.token]);
     assert!(refused.error().starts_with("NOQUORUM 3 of 5 lock nodes answered"), "{refused:?}");
     proxy.node(2).freeze().unwrap();
     let refused = other.cmd(&["LOCK.ATTACH", LOCK, &grant.token]);
     assert!(refused.error().starts_with("NOQUORUM 2 of 5 lock nodes answered, 3 are needed"));
-    // An attachment counts for the validity that was told, and then nobody can tell.
+    // An attachment counts for the validity that was told. After that, too few nodes can confirm it.
     assert_eq!(write(&mut early), Reply::Int(1));
     thread::sleep(ms(4100));
     let refused = write(&mut early);
@@ -216,7 +215,7 @@ fn the_time_is_that_of_a_quorum() {
     // those that answer first may have it for less.
     let told = proxy.client().cmd(&["LOCK.ATTACH", LOCK, &grant.token]).grant();
     assert!(told.validity > 0 && told.validity <= 17_818, "{told:?}");
-    // Without a TTL, no longer than any lock may last.
+    // Without a TTL, it lasts no longer than any lock may.
     for node in 0..5 {
         proxy.node_client(node).cmd(&["PERSIST", &format!("lock:{LOCK}")]);
     }
@@ -224,7 +223,7 @@ fn the_time_is_that_of_a_quorum() {
     assert!(told.validity > 50_000 && told.validity < 60_000, "{told:?}");
 }
 
-/// Has nodes store another fence of the lock than that of its grant.
+/// Makes nodes store another fence of the lock than that of its grant.
 fn store(proxy: &Proxy, nodes: &[usize], fence: i64) {
     for node in nodes {
         let key = format!("lockgate:fence:lock:{LOCK}");
@@ -238,7 +237,7 @@ fn the_fence_is_that_of_the_grant_whatever_a_minority_stores() {
     let (mut owner, grant) = holder(&proxy);
     settled(&proxy, 5);
     let told = |proxy: &Proxy| {
-        // Whichever nodes answer first.
+        // Asked many times, since any nodes may answer first.
         let mut fences: Vec<i64> = (0..20)
             .map(|_| proxy.client().cmd(&["LOCK.ATTACH", LOCK, &grant.token]).grant().fence)
             .collect();
@@ -249,13 +248,13 @@ fn the_fence_is_that_of_the_grant_whatever_a_minority_stores() {
     assert_eq!(told(&proxy), [grant.fence]);
     store(&proxy, &[1], grant.fence - 1000);
     assert_eq!(told(&proxy), [grant.fence]);
-    // With one away it is the least that it can be.
+    // With one node away, the smallest possible fence is told.
     store(&proxy, &[1], grant.fence + 1000);
     proxy.node(4).kill().unwrap();
     assert_eq!(told(&proxy), [grant.fence]);
-    // The lock's holder is never refused for that.
+    // The lock's holder is never refused because of that.
     assert_eq!(write(&mut owner), Reply::Int(1));
-    // A lock that was taken past Lockgate has none.
+    // A lock that was taken without Lockgate has no fence.
     for node in 0..4 {
         proxy.node_client(node).cmd(&["SET", "lock:account:2", "raw", "PX", "60000"]);
     }
@@ -292,13 +291,13 @@ fn detach_ends_what_attach_began_and_no_more() {
     assert_eq!(other.cmd(&["LOCK.DETACH", LOCK]), Reply::Int(0));
     assert!(write(&mut other).error().starts_with("NOTHELD"));
     assert!(other.cmd(&["UNLOCK", LOCK]).error().starts_with("NOTOKEN"));
-    // The connection that took the lock keeps it, whatever it says.
+    // The connection that took the lock keeps it, whatever it sends.
     assert_eq!(owner.cmd(&["LOCK.DETACH", LOCK]), Reply::Int(0));
     assert_eq!(owner.cmd(&["LOCK.ATTACH", LOCK, &grant.token]).grant().fence, grant.fence);
     assert_eq!(owner.cmd(&["LOCK.DETACH", LOCK]), Reply::Int(0));
     assert_eq!(write(&mut owner), Reply::Int(1));
     assert!(proxy.nodes_with(&format!("lock:{LOCK}")) >= 3);
-    // And it ends with that connection, as ever.
+    // The lock ends with that connection, as ever.
     drop(owner);
     eventually("it is free", || proxy.nodes_with(&format!("lock:{LOCK}")) == 0);
 }
@@ -326,13 +325,13 @@ fn a_transaction_writes_under_a_lock_that_the_connection_is_attached_to() {
         assert_eq!(replies[1..], [Reply::simple("QUEUED"), Reply::Array(vec![Reply::Int(round)])]);
         thread::sleep(ms(2100));
     }
-    // Our commands are refused in it, by Redis itself.
+    // Lockgate's commands are refused in a transaction, by Redis itself.
     for words in [&["LOCK.ATTACH", LOCK, &grant.token][..], &["LOCK.DETACH", LOCK]] {
         let replies = other.pipe(&[&["MULTI"], words, &["EXEC"]]);
         assert!(replies[1].error().starts_with("ERR unknown command 'LOCK."), "{replies:?}");
         assert!(replies[2].error().starts_with("EXECABORT"));
     }
-    // Released and taken by another between MULTI and EXEC.
+    // The lock is released, and granted to another client, between MULTI and EXEC.
     assert!(matches!(write(&mut other), Reply::Int(_)));
     assert_eq!(other.cmd(&["MULTI"]), Reply::ok());
     assert_eq!(other.cmd(&["INCR", LOCK]), Reply::simple("QUEUED"));
@@ -365,7 +364,7 @@ fn who_asks_about_its_own_session_lock_is_still_told_that_it_is_lost() {
         proxy.node_client(node).cmd(&["DEL", &format!("lock:{LOCK}")]);
     }
     let is_lost = |reply: &Reply| reply.error_text().starts_with("LOCKLOST");
-    // Unless it was told before.
+    // Unless the client was told before.
     let told = owner.cmd(&["LOCK.ATTACH", LOCK, &grant.token]);
     if !is_lost(&told) {
         assert_eq!(told, Reply::NullArray);

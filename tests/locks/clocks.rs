@@ -1,7 +1,6 @@
 //! Clocks that jump, and proxies whose clocks stand still: no two clients hold one lock.
 //!
-//! `clocks.c`, preloaded into lock nodes and proxies, moves each of their clocks
-//! while they run.
+//! `clocks.c` is preloaded into lock nodes and proxies, and moves each of their clocks while they run.
 
 use std::{
     fs::File,
@@ -21,7 +20,7 @@ use lockgate::{
     tools::{free_port::free_port, redis_server::RedisServer},
 };
 
-/// The numbers of clocks in the file that moves them.
+/// The positions of clocks in the file that moves them.
 const REALTIME: u64 = 0;
 const MONOTONIC: u64 = 1;
 const BOOTTIME: u64 = 2;
@@ -32,11 +31,11 @@ fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// The library, compiled once.
+/// Returns the path of the library, compiled once.
 fn library() -> PathBuf {
     static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
         let library = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("clocks.so");
-        // Several processes may do so at once.
+        // Several processes may compile it at once.
         let own = library.with_extension(std::process::id().to_string());
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/locks/clocks.c");
         let compiling = ["-shared", "-fPIC", "-O1", "-o"];
@@ -63,7 +62,7 @@ impl Clocks {
         [("LD_PRELOAD".into(), text(&library())), ("CLOCKS".into(), text(self.0.path()))]
     }
 
-    /// Sets how far a clock is from the true one.
+    /// Sets how far a clock is ahead of the true one.
     fn set(&self, clock: u64, ahead: i64) {
         let file: &File = self.0.as_file();
         file.write_all_at(&ahead.to_ne_bytes(), 8 * clock).unwrap();
@@ -91,7 +90,7 @@ impl Node {
         Node { child: Node::spawn(port, &clocks), port, clocks }
     }
 
-    /// Restarts the node without its memory; its clock stays as it is.
+    /// Restarts the node without its memory; its clock stays moved.
     fn restart(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -150,7 +149,7 @@ fn fault_at(node: &Node, name: &str) -> String {
     format!("127.0.0.1:{}\",fault=\"{name}\"", node.port)
 }
 
-/// Asks until the lock is granted. Returns the time, and all answers before.
+/// Asks until the lock is granted. Returns the time, and all errors before.
 fn granted_at(client: &mut Client) -> (Instant, String) {
     let mut said = String::new();
     loop {
@@ -162,8 +161,8 @@ fn granted_at(client: &mut Client) -> (Instant, String) {
     }
 }
 
-/// A quorum has a lease. Then `count` clocks jump by an hour, and no other client gets it before it
-/// has run out.
+/// Takes a lease on a quorum, then moves `count` clocks forward by an hour. No other client gets the lock before the
+/// lease has run out.
 fn jumping_clocks_grant_nothing_twice(count: usize) {
     let nodes = three();
     let proxy = before(&nodes).top("log: {locks: all}").start();
@@ -173,7 +172,7 @@ fn jumping_clocks_grant_nothing_twice(count: usize) {
     let held = proxy.client().cmd(&["LOCK", "k", "a", "PX", "4000"]).grant();
     let until = Instant::now() + ms(held.validity.unsigned_abs());
     if count == 1 {
-        // Deletes the lock there, as if the third node had been away when it was taken.
+        // The lock is deleted there, as if the third node had been away when it was taken.
         eventually("all have it", || nodes[2].client().cmd(&["DEL", "lock:k"]) == Reply::Int(1));
     }
     nodes[..count].iter().for_each(|node| node.clocks.forward(REALTIME, HOUR));
@@ -208,7 +207,7 @@ fn all_clocks_that_jump_grant_nothing_twice() {
     jumping_clocks_grant_nothing_twice(3);
 }
 
-/// A lease of one proxy outlasts the `max_ttl` of another, which sees all clocks jump.
+/// A lease of one proxy outlasts the `max_ttl` of another proxy, which sees all clocks jump.
 fn clocks_that_jump_end_no_longer_lease(
     shorter: impl FnOnce(&[Node], Proxy) -> (Option<Proxy>, Proxy),
 ) {
@@ -219,7 +218,7 @@ fn clocks_that_jump_end_no_longer_lease(
     let until = Instant::now() + ms(held.validity.unsigned_abs());
     let (_longer, shorter) = shorter(&nodes, proxy);
     all_up(&shorter);
-    // The proxy must know the clocks to see that they jump.
+    // Only a proxy that knows the clocks can see that they jump.
     eventually("they are measured", || {
         nodes.iter().all(|node| {
             let labels = format!(":{}\"", node.port);
@@ -250,7 +249,7 @@ fn a_proxy_whose_max_ttl_was_lowered_waits_for_the_leases_of_before() {
 #[tokio::test(flavor = "multi_thread")]
 async fn clocks_that_jump_make_no_lock_look_free() {
     let nodes = three();
-    // This proxy makes the nodes a deployment, and takes no part.
+    // This proxy makes the nodes a deployment, and takes no further part.
     all_up(&before(&nodes).start());
     let urls = nodes.iter().map(|node| format!("redis://127.0.0.1:{}", node.port).parse());
     let engine = Engine::start(&LocksConfig {
@@ -289,7 +288,7 @@ fn a_node_whose_clock_has_jumped_is_named_and_the_others_go_on() {
     let offset = |node: &Node| {
         proxy.metric("lockgate_node_clock_offset_seconds", &format!(":{}\"", node.port))
     };
-    // It has no other use than to be looked at, so a busy machine may blur it.
+    // The offset is only there to be looked at, so a busy machine may blur it.
     eventually("it is measured", || (0.4..0.6).contains(&offset(&nodes[1])));
     eventually("the others too", || offset(&nodes[0]).abs() < 0.1);
     assert!(proxy.http("/readyz").contains("its clock has jumped"), "{}", proxy.http("/readyz"));
@@ -317,13 +316,13 @@ fn a_clock_that_is_stepped_back_is_named_and_votes_on() {
     assert_eq!(proxy.nodes_up(), 3);
 }
 
-/// A proxy that has never had the nodes' votes sees the jump in what it asks them while they wait.
+/// A proxy that has never had the nodes' votes sees the jump by what it asks them while they wait.
 #[test]
 fn a_clock_that_jumps_while_its_node_waits_is_seen() {
     let mut nodes = three();
     let first = before(&nodes).start();
     all_up(&first);
-    // Too few are left to write down that these wait, so that nobody is connected to them yet.
+    // Too few nodes are left to note that these wait, so no proxy is connected to them yet.
     nodes[1].restart();
     nodes[2].restart();
     let proxy = before(&nodes).start();
@@ -339,9 +338,9 @@ fn a_clock_that_jumps_while_its_node_waits_is_seen() {
     assert_eq!(proxy.metric("lockgate_clock_jumps_total", "forward"), 1.0);
 }
 
-/// Stops a proxy whose client has a session lock, until another has it and has written; meanwhile
-/// these clocks of the proxy stand still. Returns both proxies, and the client, which has sent a
-/// write in the meantime.
+/// Stops a proxy whose client has a session lock, until another client has the lock and has written. Meanwhile the
+/// clocks `stopped` of the proxy stand still. Returns both proxies, and the first client, which has sent a write
+/// meanwhile.
 fn late_write(nodes: &[Node], stopped: &[u64]) -> (Proxy, Proxy, Client) {
     let clocks = Clocks::new();
     let mut setup = before(nodes);
@@ -364,7 +363,7 @@ fn late_write(nodes: &[Node], stopped: &[u64]) -> (Proxy, Proxy, Client) {
         clocks.back(*clock, since.elapsed());
     }
     proxy.thaw();
-    // The file goes with the clocks, but the process has it.
+    // The file is deleted with `clocks`, but the process still has it open.
     (proxy, other, late)
 }
 
@@ -377,7 +376,7 @@ fn a_proxy_that_was_suspended_counts_that_time() {
     assert_eq!(other.client().cmd(&["GET", "x"]), Reply::bulk("next"));
 }
 
-/// A limit: such a proxy cannot know until it has asked the nodes for their time.
+/// A limit: such a proxy cannot know of the pause before it has asked the nodes for their time.
 #[test]
 fn a_proxy_that_was_paused_with_its_clocks_finds_out_and_grants_nothing_for_a_while() {
     let nodes = three();
@@ -399,7 +398,7 @@ fn a_proxy_that_was_paused_with_its_clocks_finds_out_and_grants_nothing_for_a_wh
         matches!(client.cmd(&["LOCK", "free", "t", "PX", "100"]), Reply::Array(_))
     });
     assert!(thawed.elapsed() > ms(4000), "not before what it may have granted has run out");
-    // A machine that stands still at the wrong moment makes a node's clock look wrong once more.
+    // If the machine stands still at the wrong moment, a node's clock looks wrong once more.
     assert!(proxy.metric("lockgate_clock_jumps_total", "forward") >= 3.0);
 }
 
@@ -424,7 +423,7 @@ fn a_node_that_does_not_tell_its_time_votes_and_is_warned_of() {
         .unwrap();
     let said = String::from_utf8_lossy(&doctor.stdout);
     assert!(said.contains("+time"), "{said}");
-    // Mended while it runs.
+    // The permission is given back while the proxy runs.
     for node in &all {
         Client::connect(node.port()).cmd(&["ACL", "SETUSER", "default", "+time"]);
     }

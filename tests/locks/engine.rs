@@ -1,6 +1,6 @@
-//! Promises of the lock engine to its callers, over real nodes.
+//! What the lock engine promises its callers, with real nodes.
 //!
-//! Clients and their protocol are not part of it: `locking.rs` has what they see.
+//! `locking.rs` has what clients see of it.
 
 use std::{
     future::Future,
@@ -36,7 +36,7 @@ impl Nodes {
     fn start(count: usize) -> Nodes {
         let nodes = Nodes((0..count).map(|_| RedisServer::start(&[]).unwrap()).collect());
         let config = nodes.config();
-        // Apart from the test's own runtime.
+        // In a thread apart from the test's own runtime.
         let init = thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.unwrap().block_on(lockgate::lock::initialise(&config)).unwrap();
@@ -50,7 +50,7 @@ impl Nodes {
         LocksConfig { nodes, node_timeout: ms(300), ..LocksConfig::default() }
     }
 
-    /// An engine that reaches all nodes.
+    /// Starts an engine, and waits until it reaches all nodes.
     fn engine(&self, config: &LocksConfig) -> Arc<Engine> {
         let engine = Engine::start(config);
         all_up(&engine);
@@ -61,13 +61,13 @@ impl Nodes {
         Client::connect(self.0[node].port())
     }
 
-    /// The nodes that have this key.
+    /// Returns the nodes that have this key.
     fn with(&self, key: &str) -> Vec<usize> {
         let has = |node: &usize| self.client(*node).cmd(&["EXISTS", key]) == Reply::Int(1);
         (0..self.0.len()).filter(has).collect()
     }
 
-    /// Locks on all nodes; fences are none.
+    /// Returns the locks on all nodes, without fences.
     fn locks(&self) -> Vec<Reply> {
         let keys = |node| match self.client(node).cmd(&["KEYS", "lock:*"]) {
             Reply::Array(keys) => keys,
@@ -158,7 +158,7 @@ async fn a_renewal_that_too_few_could_answer_leaves_the_lock_alone() {
     let engine = nodes.engine(&nodes.config());
     engine.acquire(b"lock:k", b"t", MINUTE, None).await.unwrap();
     eventually("all have it", || nodes.with("lock:k").len() == 5);
-    // One has lost it; two that have it are slow: four of five hold it.
+    // One node has lost the lock, and two that have it are slow: four of five hold it.
     nodes.client(0).cmd(&["DEL", "lock:k"]);
     nodes.each(RedisServer::freeze, &[1, 2]);
     let error = engine.renew(b"lock:k", b"t", MINUTE, None).await.unwrap_err();
@@ -166,7 +166,7 @@ async fn a_renewal_that_too_few_could_answer_leaves_the_lock_alone() {
     assert!(!error.to_string().contains("are needed"), "three did answer: {error}");
     nodes.each(RedisServer::thaw, &[1, 2]);
     engine.drain(MINUTE).await;
-    // Where a node came back meanwhile, the lock is put back on the first one.
+    // If a slow node answered again in time, the lock was put back on the first node.
     let with = nodes.with("lock:k");
     assert!([1, 2, 3, 4].iter().all(|node| with.contains(node)), "{with:?}");
     assert!(engine.renew(b"lock:k", b"t", MINUTE, None).await.unwrap().is_some());
@@ -194,7 +194,7 @@ async fn a_second_lock_that_comes_to_nothing_does_not_end_the_first() {
         let all: Vec<usize> = (0..count).collect();
         let grant = engine.acquire(b"lock:k", b"t", MINUTE, None).await.unwrap();
         eventually("all have it", || nodes.with("lock:k").len() == count);
-        // Nobody says in time that it is the holder who asks.
+        // No node says in time that the holder is the one that asks.
         nodes.each(RedisServer::freeze, &all);
         let again = engine.acquire(b"lock:k", b"t", MINUTE, grant.claim).await;
         assert!(matches!(again, Err(NotGranted::NoQuorum(_))), "{again:?}");
@@ -203,14 +203,14 @@ async fn a_second_lock_that_comes_to_nothing_does_not_end_the_first() {
         nodes.each(RedisServer::thaw, &all);
         engine.drain(MINUTE).await;
         assert_eq!(nodes.with("lock:k").len(), count);
-        // A node that another grant's attempt alone has got is given back all the same.
+        // Where a new attempt alone has taken the lock, it is given back all the same.
         nodes.client(0).cmd(&["DEL", "lock:k"]);
         nodes.each(RedisServer::freeze, &all);
         assert!(engine.acquire(b"lock:k", b"t", MINUTE, None).await.is_err());
         nodes.each(RedisServer::thaw, &all);
         engine.drain(MINUTE).await;
         assert_eq!(nodes.with("lock:k"), all[1..]);
-        // The holder's own goes back with the lock.
+        // What the holder's own attempts took is given back with the lock.
         if count > 1 {
             assert!(engine.acquire(b"lock:k", b"t", MINUTE, grant.claim).await.is_ok());
             eventually("all have it again", || nodes.with("lock:k").len() == count);
@@ -239,7 +239,7 @@ async fn an_acquire_nobody_waits_for_leaves_nothing() {
     assert_eq!(nodes.locks(), []);
 }
 
-/// Whether the acquire is done, asked once.
+/// Polls the acquire once. Returns whether it is done.
 async fn is_done(acquire: &mut Pin<Box<Acquire>>) -> bool {
     tokio::task::yield_now().await;
     std::future::poll_fn(|cx| Poll::Ready(acquire.as_mut().poll(cx).is_ready())).await
@@ -254,7 +254,7 @@ async fn a_lock_unread_for_longer_than_its_ttl_leaves_no_ghost() {
     nodes.each(RedisServer::freeze, &[0]);
     engine.acquire(b"lock:k", b"t", ttl, None).await.unwrap();
     eventually("the stopped node is cut off", || up(&engine) == 2);
-    // Not released: only the stopped node's own TTL, which has not begun, is in question.
+    // The lock is not released: the question is only what becomes of the stopped node's TTL, which has not begun.
     tokio::time::sleep(ttl + ms(500)).await;
     nodes.each(RedisServer::thaw, &[0]);
     all_up(&engine);
@@ -273,7 +273,7 @@ async fn failed_locks_do_not_crowd_out_a_release_that_a_node_has_missed() {
     engine.acquire(b"lock:other", b"t", MINUTE, None).await.unwrap();
     eventually("the stopped node is cut off", || up(&engine) == 2);
     assert_eq!(engine.release(b"lock:k", b"t", None).await, Ok(true));
-    // More than a node's list has room for.
+    // More than a node's clean-up list has room for.
     for _ in 0..11 {
         let tries: Vec<_> =
             (0..1000).map(|_| engine.acquire(b"lock:held", b"another", MINUTE, None)).collect();
@@ -344,7 +344,7 @@ async fn scripts_flushed_under_load_by_two_engines_leave_nothing_behind() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_greets_and_goes_is_not_up() {
-    // No Redis can be made to leave at that moment, hence a fake one.
+    // No real Redis can be made to leave at that moment.
     let mut engines = Vec::new();
     for _ in 0..40 {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -365,7 +365,7 @@ async fn a_node_that_greets_and_goes_is_not_up() {
     }
 }
 
-/// Reads the handshake and answers it as a Redis would, but for `run_id`.
+/// Reads the handshake and answers it as a Redis would, except for `run_id`.
 fn greet(stream: &mut std::net::TcpStream) {
     let mut seen = Vec::new();
     while !seen.ends_with(b"lockgate:max_ttl\r\n") {
@@ -454,7 +454,7 @@ async fn a_restarted_node_votes_again() {
     }
 }
 
-/// A user of the nodes' own for one engine, so that its ways to some nodes can be cut.
+/// An engine with a user of its own on the nodes, so that its connections to some of them can be cut.
 impl Nodes {
     fn engine_that_can_be_cut(&self) -> Arc<Engine> {
         for node in 0..self.0.len() {
@@ -490,14 +490,14 @@ impl Nodes {
 async fn a_late_release_takes_nothing_newer_of_the_same_token() {
     let nodes = Nodes::start(5);
     let (first, second) = (nodes.engine_that_can_be_cut(), nodes.engine(&nodes.config()));
-    // The giver knows the claim or, as the lock was granted elsewhere, does not.
+    // The giver knows the claim or, if another engine took the lock, does not.
     for knows in [true, false] {
         let grantor = if knows { &first } else { &second };
         let grant = grantor.acquire(b"lock:k", b"worker-7", MINUTE, None).await.unwrap();
         eventually("all have it", || nodes.with("lock:k").len() == 5);
         nodes.cut(&first, &[3, 4]);
         assert_eq!(first.release(b"lock:k", b"worker-7", None).await, Ok(true));
-        // There it runs out in the meantime.
+        // There the lock runs out in the meantime.
         for node in [3, 4] {
             nodes.client(node).cmd(&["DEL", "lock:k"]);
         }
@@ -519,10 +519,10 @@ async fn an_unlock_elsewhere_under_way_to_a_slow_node_ends_no_newer_grant() {
     let (grantor, releaser) = (nodes.engine(&config), nodes.engine(&config));
     let first = grantor.acquire(b"lock:k", b"worker-7", MINUTE, None).await.unwrap();
     eventually("all have it", || nodes.with("lock:k").len() == 3);
-    // As if the slow node had been another's when the lock was granted.
+    // As if another client had had the slow node when the lock was granted.
     nodes.client(2).cmd(&["DEL", "lock:k"]);
     nodes.each(RedisServer::freeze, &[2]);
-    // The node reads first what came first, and all that this client has sent.
+    // The node first serves the connection whose data came first, and reads all that it has sent.
     let other = grantor.acquire(b"lock:other", b"o", MINUTE, None).await.unwrap();
     assert_eq!(releaser.release(b"lock:k", b"worker-7", None).await, Ok(true));
     let newer = grantor.acquire(b"lock:k", b"worker-7", MINUTE, None).await.unwrap();
@@ -546,7 +546,7 @@ async fn what_was_unlocked_elsewhere_is_locked_again_by_a_new_claim() {
     nodes.each(RedisServer::freeze, &[2]);
     grantor.acquire(b"lock:other", b"o", MINUTE, None).await.unwrap();
     assert_eq!(releaser.release(b"lock:k", b"worker-7", None).await, Ok(true));
-    // The slow node has the grant still, and is about to release it.
+    // The slow node still has the grant, and is about to release it.
     let again = grantor.acquire(b"lock:k", b"worker-7", MINUTE, first.claim).await.unwrap();
     assert!(again.fence > first.fence && again.claim != first.claim);
     nodes.each(RedisServer::thaw, &[2]);
@@ -563,7 +563,7 @@ async fn what_is_being_unlocked_elsewhere_is_not_put_back() {
     let (releaser, grantor) = (nodes.engine_that_can_be_cut(), nodes.engine(&nodes.config()));
     let grant = grantor.acquire(b"lock:k", b"worker-7", MINUTE, None).await.unwrap();
     eventually("all have it", || nodes.with("lock:k").len() == 3);
-    // The release has come to the first node only when the lock is renewed.
+    // By the time of the renewal the release has reached only the first node.
     nodes.cut(&releaser, &[1, 2]);
     let found = grant.claim.unwrap();
     assert!(releaser.release_found(b"lock:k", b"worker-7", found).await.is_err());
@@ -589,7 +589,7 @@ async fn an_unlock_elsewhere_that_too_few_nodes_can_answer_releases_nothing() {
     nodes.mend(&releaser, &[1, 2]);
     assert_eq!(releaser.release(b"lock:k", b"another", None).await, Ok(false));
     assert_eq!(nodes.with("lock:k"), [0, 1, 2]);
-    // Nobody waits for the answer.
+    // The caller does not wait for the answer.
     drop(releaser.release(b"lock:k", b"worker-7", None));
     eventually("all have given it back", || nodes.with("lock:k").is_empty());
 }
@@ -606,7 +606,7 @@ async fn a_token_is_unlocked_through_a_proxy_that_knows_only_an_earlier_grant_of
     eventually("all have given it back", || nodes.with("lock:k").is_empty());
     let newer = second.acquire(b"lock:k", b"worker-7", MINUTE, None).await.unwrap();
     eventually("all have the newer one", || nodes.with("lock:k").len() == 3);
-    // Who names the earlier grant means no other.
+    // A release that names the earlier grant affects no other.
     assert_eq!(first.release(b"lock:k", b"worker-7", earlier.claim).await, Ok(false));
     assert_eq!(nodes.with("lock:k").len(), 3);
     assert_eq!(second.release(b"lock:k", b"worker-7", newer.claim).await, Ok(true));
@@ -684,9 +684,9 @@ async fn a_hand_over_shortens_nothing() {
     let nodes = Nodes::start(3);
     let engines = [nodes.engine(&nodes.config()), nodes.engine(&nodes.config())];
     let late = engines[0].acquire(b"lock:k", b"ta", MINUTE, None).await.unwrap();
-    // A vote that is still under way would come behind the DEL.
+    // A vote still in flight would arrive behind the DEL.
     eventually("all have it", || nodes.with("lock:k").len() == 3);
-    // The lock runs out, and another client has it by the token that waits.
+    // The lock runs out, and another client takes it with the token of the waiter.
     for node in 0..3 {
         nodes.client(node).cmd(&["DEL", "lock:k"]);
     }
@@ -722,7 +722,7 @@ async fn a_renewal_puts_a_lock_back_where_it_was_lost() {
         let stored = nodes.client(lost[0]).cmd(&["GET", "lockgate:fence:lock:k"]);
         assert_eq!(stored, Reply::bulk(&format!("{} {}", grant.fence, grant.claim.unwrap())));
     }
-    // Others' failed attempts may have left larger fences on as many nodes as have lost it in turn.
+    // Failed attempts of others may have left larger fences on the nodes that lose it in turn.
     let larger = grant.fence + 1_000_000_000;
     for lost in [[0, 1], [2, 3], [4, 0]] {
         for node in lost {
@@ -735,16 +735,16 @@ async fn a_renewal_puts_a_lock_back_where_it_was_lost() {
     }
     let attached = engine.attach(&b"lock:k"[..], &b"t"[..]).await.unwrap().unwrap();
     assert_eq!(attached.fence, grant.fence);
-    // A connection that knows no claim renews it and gives it back with the same fence.
+    // A connection that does not know the claim renews the lock and gives it back with the same fence.
     assert!(engine.renew(b"lock:k", b"t", MINUTE, None).await.unwrap().is_some());
     assert_eq!(engine.release(b"lock:k", b"t", None).await, Ok(true));
     engine.drain(MINUTE).await;
     assert_eq!(nodes.with("lock:k"), [0; 0]);
-    // The next grant's fence exceeds every one that a node has seen.
+    // The next grant's fence exceeds every fence that a node has seen.
     let grant = engine.acquire(b"lock:k", b"t", MINUTE, None).await.unwrap();
     assert!(grant.fence > larger, "{} {larger}", grant.fence);
     eventually("all have it", || nodes.with("lock:k").len() == 5);
-    // A lock that a quorum has lost is not put back: it is lost, and stays on no node.
+    // A lock that a quorum has lost is not put back: it is lost, and leaves every node.
     for node in [0, 1, 2] {
         nodes.client(node).cmd(&["DEL", "lock:k"]);
     }
@@ -761,7 +761,7 @@ async fn a_renewal_puts_a_lock_back_where_it_was_lost() {
     assert_eq!(nodes.with("lock:k"), [0; 0]);
 }
 
-/// The holder's token and the rest of its TTL, as looked up.
+/// Returns the holder's token and what is left of its TTL.
 async fn looked(engine: &Engine) -> Option<(Vec<u8>, Option<Duration>)> {
     let held = engine.look(b"lock:k").await.unwrap()?;
     Some((held.token.to_vec(), held.left))
@@ -776,7 +776,7 @@ async fn who_holds_a_lock_is_told_as_soon_as_a_quorum_settles_it() {
     let engine = nodes.engine(&config);
     let is_early = |since: Instant| assert!(since.elapsed() < limit, "{:?}", since.elapsed());
     assert_eq!(looked(&engine).await, None);
-    // Any bytes are a token.
+    // A token may have any bytes.
     let token = b"\0$1\r\n\r\n*\xff";
     engine.acquire(b"lock:k", token, MINUTE, None).await.unwrap();
     eventually("all have it", || nodes.with("lock:k").len() == 5);
@@ -785,7 +785,7 @@ async fn who_holds_a_lock_is_told_as_soon_as_a_quorum_settles_it() {
     }
     let (holder, left) = looked(&engine).await.unwrap();
     assert_eq!(holder, token);
-    // One in a hundred and 2 ms are set aside.
+    // The drift, one hundredth and 2 ms, is taken off.
     let (least, most) = (ms(50_000), MINUTE - MINUTE / 100 - ms(2));
     assert!(left.is_some_and(|left| least < left && left <= most), "{left:?}");
     assert_eq!(nodes.with("lock:k").len(), 5, "nothing is changed");
@@ -827,7 +827,7 @@ async fn nobody_holds_a_lock_that_no_token_can_have_on_a_quorum() {
     nodes.each(RedisServer::thaw, &[4]);
     all_up(&engine);
     engine.drain(MINUTE).await;
-    // A quorum keeps it for as long as the third-longest TTL.
+    // A quorum has the lock for as long as the third-longest TTL.
     set(["a", "b", "a", "a", "a"]);
     let (holder, left) = looked(&engine).await.unwrap();
     assert_eq!(holder, b"a");
@@ -890,7 +890,7 @@ async fn a_node_that_has_forgotten_is_not_believed_that_a_lock_is_free() {
     });
     let error = engine.look(b"lock:k").await.unwrap_err();
     assert!(error.to_string().contains("(waits "), "{error}");
-    // Somebody has it there: that is believed.
+    // The node is believed when it says that the lock is held.
     nodes.client(1).cmd(&["SET", "lock:k", "t"]);
     assert_eq!(looked(&engine).await.unwrap().0, b"t");
 }

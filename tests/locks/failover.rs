@@ -1,5 +1,5 @@
-//! Lock nodes that Sentinels fail over: whoever is promoted may lack a lock, and grants none twice.
-//! What is held stays held.
+//! Lock nodes that Sentinels fail over: a promoted replica may lack a lock, and still no lock is granted twice. What
+//! is held stays held.
 
 use std::{
     thread,
@@ -14,7 +14,7 @@ use crate::support::{
     sentinel::{MASTER, Sentinel, Watched},
 };
 
-/// Before these lock nodes.
+/// Sets up a proxy with these lock nodes.
 fn before(nodes: &[String]) -> Setup {
     Proxy::with().node_urls(nodes).locks("default_ttl: 2s").locks("node_timeout: 400ms")
 }
@@ -29,8 +29,8 @@ fn waits(proxy: &Proxy) {
     });
 }
 
-/// Kills the only lock node before it has replicated a lock, and has another client ask for the lock
-/// until it is granted. Returns the end of the first grant, and the time of the second one.
+/// Kills the only lock node before a lock is replicated, and has another client ask for the lock until it is granted.
+/// Returns when the first grant ends, and when the second one was made.
 fn second_grant_after_a_failover(line: &str) -> (Instant, Instant) {
     let mut watched = Watched::start(&[]);
     let proxy = before(&[watched.data("")]).locks("max_ttl: 8s").locks(line).start();
@@ -88,7 +88,7 @@ fn a_proxy_that_hears_of_no_sentinel_grants_and_renews_nothing() {
         }
     };
     let sentinel = |watched: &Watched, index: usize| Some(watched.sentinels[index].port());
-    // The master still answers; but another may have been promoted.
+    // The master still answers, but a replica may have been promoted.
     lead(2, |_, _| None);
     let reason = "not confirmed by its Sentinels: 2 of 3 Sentinels must name one master";
     eventually("nothing is granted", || client.cmd(&["LOCK", "l"]).error_text().contains(reason));
@@ -99,7 +99,7 @@ fn a_proxy_that_hears_of_no_sentinel_grants_and_renews_nothing() {
     let page = proxy.http("/readyz");
     assert!(page.starts_with("HTTP/1.1 503") && page.contains(reason), "{page}");
     eventually("it is counted", || unconfirmed(&proxy) == 1.0);
-    // What is given back is given back wherever it is.
+    // A lock can be given back all the same.
     assert_eq!(client.cmd(&["UNLOCK", "k", "a"]), Reply::Int(1));
     lead(2, sentinel);
     eventually("locks are granted again", || matches!(client.cmd(&["LOCK", "m"]), Reply::Array(_)));
@@ -118,7 +118,7 @@ fn what_is_held_stays_held_while_one_of_three_nodes_fails_over() {
     let mut holder = proxy.client();
     holder.cmd(&["LOCK", "k"]).grant();
     watched.master.kill().unwrap();
-    // Who promotes a replica ends its connections.
+    // A promotion ends the connections to the replica.
     waits(&proxy);
     eventually("the lock is put back on the promoted replica, which waits", || {
         watched.replica_client().cmd(&["EXISTS", "lock:k"]) == Reply::Int(1)
@@ -145,8 +145,7 @@ fn a_lock_outlives_a_failover_by_hand() {
     assert_eq!(stored, Reply::bulk("a"));
 }
 
-/// Whether the lock's TTL on what was the replica is longer than what is left of one that nobody has
-/// renewed since `since`.
+/// Whether the lock's TTL on the former replica is longer than it would be without a renewal since `since`.
 fn is_renewed(watched: &Watched, key: &str, ttl: Duration, since: Instant) -> bool {
     let left = watched.replica_client().cmd(&["PTTL", key]);
     let before = ttl.saturating_sub(since.elapsed());
@@ -213,7 +212,7 @@ fn a_promoted_replica_alone_says_nothing_of_locks_that_the_proxy_does_not_know()
     for proxy in [&proxy, &other] {
         waits(proxy);
     }
-    // Both keep what they know, once the master before would grant nothing any more.
+    // Each proxy keeps what it knows to be valid, once the former master would no longer grant anything.
     for (holder, key) in holders.iter_mut().zip(["k", "l"]) {
         let renew = ["RENEW", key, "a", "PX", "50000"];
         eventually("its own lease is renewed", || matches!(holder.cmd(&renew), Reply::Int(1..)));
@@ -228,8 +227,8 @@ fn a_promoted_replica_alone_says_nothing_of_locks_that_the_proxy_does_not_know()
     assert_eq!(other.client().cmd(&["UNLOCK", "k", "a"]), Reply::Int(1));
 }
 
-/// A master may be elected again that has not heard of the one in between, and so has everything that
-/// proves its votes.
+/// A master may be elected again without having heard of the one in between. It then has everything that proves its
+/// votes.
 #[test]
 fn a_master_that_is_elected_again_waits() {
     let master = RedisServer::start(&[]).unwrap();

@@ -1,4 +1,4 @@
-//! Promises of LOCK, UNLOCK and RENEW, over real nodes.
+//! What LOCK, UNLOCK and RENEW promise, with real nodes.
 
 use std::{thread, time::Duration};
 
@@ -19,7 +19,7 @@ fn every_row_of_the_command_table() {
         assert_eq!(b.cmd(&["LOCK", "k", "PX", "10000"]), Reply::NullArray);
         assert!(matches!(b.cmd(&["HELLO", "3"]), Reply::Map(_)));
         assert_eq!(b.cmd(&["LOCK", "k", "t", "EX", "10"]), Reply::Null);
-        // The one that was refused may send its UNLOCK all the same; one that never asked may not.
+        // A client that was refused may still send its UNLOCK; one that never asked may not.
         for words in [&["UNLOCK", "k"][..], &["RENEW", "k"]] {
             let error = "NOTOKEN this connection took no lock 'k'; name its token";
             assert_eq!(b.cmd(words), Reply::Int(0));
@@ -99,7 +99,7 @@ fn bad_words_are_refused_in_redis_wording_and_harm_nothing() {
         ),
     ];
     for (words, error) in cases {
-        // A command before and behind it keep their places.
+        // The commands before and behind it keep their places.
         let replies = client.pipe(&[&["ECHO", "before"], words, &["ECHO", "behind"]]);
         assert_eq!(replies[0], Reply::bulk("before"), "{words:?}");
         assert_eq!(replies[1].error(), error, "{:?}", &words[..words.len().min(3)]);
@@ -115,7 +115,7 @@ fn who_was_refused_a_lock_cannot_free_it() {
     for (key, mut b) in [("k", proxy.client()), ("l", other.client())] {
         let mut a = proxy.client();
         let lease = ["LOCK", key, "host", "PX", "60000"];
-        // Two programs on one host would use one token so, each on its own connection.
+        // Two programs on one host would use one token like this, each on its own connection.
         for (held, wait) in [(&lease[..], None), (&lease[..3], None), (&lease[..], Some("50"))] {
             a.cmd(held).grant();
             let wanted = wait.map_or(lease.to_vec(), |ms| [&lease[..], &["WAIT", ms]].concat());
@@ -127,24 +127,24 @@ fn who_was_refused_a_lock_cannot_free_it() {
             }
             proxy.assert_value_on_nodes(&format!("lock:{key}"), "host");
             assert_eq!(a.cmd(&["UNLOCK", key, "host"]), Reply::Int(1));
-            // A grant made since is the client's own, over another connection of its pool.
+            // A grant made since the refusal is the client's own, made on another connection of its pool.
             a.cmd(held).grant();
             assert_eq!(b.cmd(&["UNLOCK", key, "host"]), Reply::Int(1));
             a.cmd(&["UNLOCK", key, "host"]);
         }
-        // So is one that was made when the token had no lock before.
+        // So is a grant made after the token was refused without having a lock.
         a.cmd(&["LOCK", key, "other", "PX", "60000"]).grant();
         assert_eq!(b.cmd(&lease), Reply::NullArray);
         assert_eq!(a.cmd(&["UNLOCK", key, "other"]), Reply::Int(1));
         a.cmd(&lease).grant();
         assert!(matches!(b.cmd(&["RENEW", key, "host", "PX", "60000"]), Reply::Int(1..)));
         assert_eq!(b.cmd(&["UNLOCK", key, "host"]), Reply::Int(1));
-        // Attached, it acts for who holds the lock.
+        // Once attached, the connection acts for the holder of the lock.
         a.cmd(&lease).grant();
         assert_eq!(b.cmd(&lease), Reply::NullArray);
         b.cmd(&["LOCK.ATTACH", key, "host"]).grant();
         assert_eq!(b.cmd(&["UNLOCK", key, "host"]), Reply::Int(1));
-        // A lock that the client holds from before stays its own, whatever is refused then.
+        // A lock that the client held before stays its own, whatever is refused later.
         b.cmd(&["LOCK", key, "mine", "PX", "60000"]).grant();
         assert_eq!(b.cmd(&["LOCK", key, "another", "PX", "60000"]), Reply::NullArray);
         assert_eq!(b.cmd(&["UNLOCK", key, "another"]), Reply::Int(0));
@@ -158,7 +158,7 @@ fn who_was_refused_a_lock_cannot_free_it() {
 fn a_refusal_that_is_not_remembered_frees_nothing() {
     let proxy = Proxy::with().nodes(3).start();
     let (mut a, mut b) = (proxy.client(), proxy.client());
-    // Refusals for which other tokens stood in the way need not be remembered.
+    // Refusals because of other tokens need not be remembered.
     a.cmd(&["LOCK", "k", "t", "PX", "60000"]).grant();
     for n in 0..600 {
         assert_eq!(b.cmd(&["LOCK", "k", &format!("t{n}"), "PX", "60000"]), Reply::NullArray);
@@ -213,7 +213,7 @@ fn an_unlock_without_a_token_is_about_the_last_lock_without_one() {
     let mut pooled = proxy.client();
     let must_name = "NOTOKEN several LOCKs of 'k' came over this connection; name the token";
     let lock = ["LOCK", "k", "PX", "60000"];
-    // Two threads with one connection of a pool.
+    // Two threads share one connection of a pool.
     for refused in [&lock[..], &["LOCK", "k", "PX", "70000"], &["LOCK", "k", "WAIT", "1"]] {
         let first = pooled.cmd(&lock).grant();
         let said = pooled.cmd(refused);
@@ -225,21 +225,21 @@ fn an_unlock_without_a_token_is_about_the_last_lock_without_one() {
         assert_eq!(pooled.cmd(&["UNLOCK", "k", &first.token]), Reply::Int(1));
         assert_eq!(pooled.cmd(&["UNLOCK", "k"]), Reply::Int(0));
     }
-    // The second one comes late with its UNLOCK.
+    // The second thread sends its UNLOCK late.
     let first = pooled.cmd(&lock).grant();
     assert_eq!(pooled.cmd(&lock), Reply::NullArray);
     assert_eq!(pooled.cmd(&["UNLOCK", "k", &first.token]), Reply::Int(1));
     pooled.cmd(&["LOCK", "k", "third", "PX", "60000"]).grant();
     assert_eq!(pooled.cmd(&["UNLOCK", "k"]).error(), must_name);
     assert_eq!(pooled.cmd(&["UNLOCK", "k", "third"]), Reply::Int(1));
-    // A named token serves until somebody else asks.
+    // The token may be left out until another LOCK comes over the connection.
     pooled.cmd(&["LOCK", "k", "mine", "PX", "60000"]).grant();
     assert_eq!(pooled.cmd(&["UNLOCK", "k"]), Reply::Int(1));
     pooled.cmd(&["LOCK", "k", "mine", "PX", "60000"]).grant();
     assert_eq!(pooled.cmd(&["LOCK", "k", "another", "PX", "60000"]), Reply::NullArray);
     assert_eq!(pooled.cmd(&["UNLOCK", "k"]).error(), must_name);
     assert_eq!(pooled.cmd(&["UNLOCK", "k", "mine"]), Reply::Int(1));
-    // Nothing but a refusal.
+    // The connection has only had a refusal.
     let mut other = proxy.client();
     other.cmd(&lock).grant();
     assert_eq!(pooled.cmd(&lock), Reply::NullArray);
@@ -277,7 +277,7 @@ fn a_connection_waits_for_its_own_lease_which_another_may_release() {
     pooled.reply().grant();
     assert_eq!(other.cmd(&["UNLOCK", "job", "b"]), Reply::Int(1));
 
-    // What comes behind ends no wait for a lock that somebody else has meanwhile.
+    // Commands behind the LOCK do not end the wait for a lock that another client has meanwhile.
     pooled.cmd(&["LOCK", "job", "a", "PX", "60000"]).grant();
     assert_eq!(other.cmd(&["UNLOCK", "job", "a"]), Reply::Int(1));
     other.cmd(&["LOCK", "job", "c", "PX", "60000"]).grant();
@@ -302,7 +302,7 @@ fn a_connection_does_not_wait_for_itself() {
     assert_eq!(client.cmd(&["UNLOCK", "k", "other"]), Reply::Int(0));
     client.cmd(&["LOCK", "k", &session.token, "WAIT", "0"]).grant();
     assert_eq!(client.cmd(&["UNLOCK", "k", &session.token]), Reply::Int(1));
-    // A lease may be released by another connection, unless something waits behind the LOCK.
+    // Another connection may release a lease, unless something waits behind the LOCK.
     let lease = client.cmd(&["LOCK", "k", "PX", "60000"]).grant();
     let behind = client.pipe(&[&["LOCK", "k", "WAIT", "20000"], &["ECHO", "behind"]]);
     assert_eq!((behind[0].error(), &behind[1]), (deadlock, &Reply::bulk("behind")));
@@ -317,14 +317,14 @@ fn a_connection_does_not_wait_for_itself() {
     client.cmd(&["LOCK", "k", "PX", "300"]).grant();
     client.cmd(&["LOCK", "k", "PX", "60000", "WAIT", "30000"]).grant();
     assert_eq!(client.cmd(&["UNLOCK", "k"]), Reply::Int(1));
-    // A lock whose UNLOCK is on its way is, too.
+    // So is a lock whose UNLOCK is still under way.
     client.cmd(&["LOCK", "k", "PX", "60000"]).grant();
     (0..2).for_each(|node| proxy.node(node).freeze().unwrap());
     assert!(client.cmd(&["UNLOCK", "k"]).error().starts_with("NOQUORUM"));
     client.send(&encode(&["LOCK", "k", "PX", "60000", "WAIT", "30000"]));
     (0..2).for_each(|node| proxy.node(node).thaw().unwrap());
     client.reply().grant();
-    // A lock that is held elsewhere is, too.
+    // So is a lock that is held elsewhere.
     let mut other = proxy.client();
     let grant = other.cmd(&["LOCK", "l"]).grant();
     client.cmd(&["LOCK.ATTACH", "l", &grant.token]).grant();
@@ -397,7 +397,7 @@ fn the_holder_may_lock_again_and_fences_only_grow() {
         last = grant.fence;
     }
     client.cmd(&["UNLOCK", "k", "t"]);
-    // A node whose fence is far ahead makes the next one larger still.
+    // A node whose fence is far ahead makes the next fence larger still.
     proxy.node_client(1).cmd(&["SET", "lockgate:fence:lock:k", "9000000000000000"]);
     let mut fences = Vec::new();
     for _ in 0..5 {
@@ -452,7 +452,7 @@ fn locks_hold_while_a_quorum_is_up_and_noquorum_says_who_is_missing() {
     for node in 3..5 {
         assert_eq!(proxy.node_client(node).cmd(&["EXISTS", "lock:k"]), Reply::Int(0), "released");
     }
-    // Back again, empty: the held lock has two votes left of five.
+    // The nodes are back, but empty: the held lock has two votes of five left.
     for node in 0..3 {
         proxy.node(node).restart().unwrap();
     }
@@ -467,7 +467,7 @@ fn nodes_that_are_all_late_at_once_are_waited_for_once_more() {
         Proxy::with().nodes(3).locks("node_timeout: 1500ms\n  node_silence: 20s").start();
     let mut client = proxy.client();
     for words in [&["LOCK", "k", "t", "PX", "60000"][..], &["UNLOCK", "k", "t"]] {
-        // As long as the nodes are stopped, so is this machine, as far as the proxy can see.
+        // To the proxy it looks as if this machine stood still while the nodes are stopped.
         (0..3).for_each(|node| proxy.node(node).freeze().unwrap());
         client.send(&encode(words));
         thread::sleep(ms(2000));
@@ -488,7 +488,7 @@ fn a_node_stopped_during_acquire_is_left_without_a_ghost() {
     // The connection survives the stop.
     let proxy = Proxy::with().nodes(3).start();
     ghost_hunt(proxy, ms(300));
-    // The connection is dropped for its silence, and made anew after the stop.
+    // The connection is closed because of the silence, and made anew after the stop.
     let proxy = Proxy::with().nodes(3).locks("node_silence: 200ms").start();
     ghost_hunt(proxy, ms(800));
 }
@@ -499,14 +499,14 @@ fn ghost_hunt(mut proxy: Proxy, stopped: Duration) {
     let grant = client.cmd(&["LOCK", "won", "PX", "60000"]).grant();
     assert!(grant.validity < 59_900);
     assert_eq!(client.cmd(&["UNLOCK", "won"]), Reply::Int(1));
-    // Held on one of the two that answer: not granted, with the stopped one unknown.
+    // One of the two nodes that answer has another's lock: it is not granted, and the stopped node is unknown.
     proxy.node_client(1).cmd(&["SET", "lock:lost", "other", "PX", "60000"]);
     let reply = client.cmd(&["LOCK", "lost", "PX", "60000"]);
     assert_eq!(reply, Reply::NullArray);
     thread::sleep(stopped);
     proxy.node(0).thaw().unwrap();
     eventually("the node is up", || proxy.nodes_up() == 3);
-    // Whatever the stopped node had to read, it has read before this.
+    // The stopped node has read everything it had to read before it votes on this.
     proxy.client().cmd(&["LOCK", "after", "PX", "60000"]).grant();
     eventually("the node votes again", || {
         proxy.node_client(0).cmd(&["EXISTS", "lock:after"]) == Reply::Int(1)
@@ -562,7 +562,7 @@ fn a_client_that_hangs_up_during_its_lock_leaves_nothing() {
     for reset in [false, true] {
         let mut proxy =
             Proxy::with().nodes(3).locks("node_timeout: 5s").locks("node_silence: 6s").start();
-        // Two nodes that do not answer keep the LOCK waiting.
+        // Two silent nodes keep the LOCK waiting.
         proxy.node(1).freeze().unwrap();
         proxy.node(2).freeze().unwrap();
         let mut client = proxy.client();
@@ -656,7 +656,7 @@ fn a_wrong_password_is_named_and_the_node_does_not_vote() {
 #[test]
 fn a_node_that_answers_garbage_hurts_nobody() {
     use std::io::{Read, Write};
-    // No Redis can be made to misbehave so, hence a fake one.
+    // No real Redis can be made to misbehave like this.
     for garbage in [b"*1\r\n".repeat(100_000), vec![b'x'; 1_000_000], b"+OK\r\n".repeat(1000)] {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -698,7 +698,7 @@ fn a_holder_that_fails_to_lock_again_still_holds() {
     eventually("all vote again", || {
         matches!(holder.cmd(&["LOCK", "other", "o", "PX", "60000"]), Reply::Array(_))
     });
-    // The grant before counts until its TTL has run out.
+    // The grant counts until its TTL has run out.
     assert_eq!(proxy.client().cmd(&["LOCK", "k", "PX", "60000"]), Reply::NullArray);
     assert!(matches!(holder.cmd(&["RENEW", "k", "t"]), Reply::Int(1..)));
 }
@@ -721,7 +721,7 @@ fn what_was_given_back_while_a_node_was_cut_off_is_given_back_there_too() {
     client.cmd(&["LOCK", "before", "PX", "60000"]).grant();
     eventually("all have it", || proxy.nodes_with("lock:before") == 3);
     proxy.node(0).freeze().unwrap();
-    // Lies unread in the stopped node's socket, and is carried out after the stop.
+    // This LOCK lies unread in the stopped node's socket, and is carried out after the stop.
     client.cmd(&["LOCK", "unread", "PX", "60000"]).grant();
     eventually("the node is cut off", || proxy.nodes_up() == 2);
     for key in ["before", "unread"] {
@@ -743,13 +743,13 @@ fn a_fence_known_to_one_node_is_raised_on_a_quorum_before_it_is_given() {
     let mut proxy = Proxy::with().nodes(3).start();
     let mut client = proxy.client();
     proxy.node_client(1).cmd(&["SET", "lockgate:fence:lock:k", "9000000000000000"]);
-    // The node that knows the large one is needed for this grant …
+    // The node with the large fence is needed for this grant …
     proxy.node(2).freeze().unwrap();
     let first = client.cmd(&["LOCK", "k", "PX", "60000"]).grant();
     assert_eq!(first.fence, 9_000_000_000_000_001);
     assert_eq!(client.cmd(&["UNLOCK", "k"]), Reply::Int(1));
     proxy.node(2).thaw().unwrap();
-    // … and is not there for the next.
+    // … and is away for the next one.
     proxy.node(1).kill().unwrap();
     eventually("it is seen", || proxy.nodes_up() == 2);
     let second = client.cmd(&["LOCK", "k", "PX", "60000"]).grant();
@@ -786,7 +786,7 @@ fn what_was_given_back_late_ends_no_newer_grant() {
         refuse("1");
         assert!(client.cmd(&["UNLOCK", "k"]).error().starts_with("NOQUORUM"));
         refuse("0");
-        // Every node carries the UNLOCK out, sooner or later.
+        // Sooner or later every node carries the UNLOCK out.
         assert_eq!(client.cmd(&["RENEW", "k", "mine", "PX", "30000"]), Reply::Int(0));
         let waiting = [&lock[..], &["WAIT", "10000"]].concat();
         let granted = client.cmd(&waiting).grant();

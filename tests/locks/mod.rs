@@ -1,5 +1,4 @@
-//! Promises to clients that take locks, over real lock nodes that fail, restart and have wrong
-//! clocks.
+//! What clients that take locks are promised, with real lock nodes that fail, restart and have wrong clocks.
 
 mod attach;
 mod clocks;

@@ -1,4 +1,4 @@
-//! Seats of a cluster's shards: who is promoted has its master's, all proxies agree upon them, and
+//! Seats of a cluster's shards: a promoted replica has its master's seat, all proxies agree upon the seats, and
 //! another number of them is another deployment.
 
 use std::{
@@ -10,7 +10,7 @@ use lockgate::tools::redis_server::RedisServer;
 
 use crate::support::{self, Client, Proxy, Reply, Setup, cluster::Cluster, eventually};
 
-/// Before this cluster alone, whose promoted replicas need not wait for long.
+/// Sets up a proxy with this cluster alone, whose promoted replicas need not wait for long.
 fn before(voter: &str) -> Setup {
     let locks = Proxy::with().node_urls(&[voter.to_owned()]).locks("node_timeout: 400ms");
     locks.locks("max_ttl: 5s").locks("default_ttl: 4s")
@@ -20,7 +20,7 @@ fn is_granted(client: &mut Client, key: &str) -> bool {
     matches!(client.cmd(&["LOCK", key, "PX", "1000"]), Reply::Array(_))
 }
 
-/// The epochs that a proxy has learned.
+/// Counts the epochs that a proxy has learned.
 fn epochs(proxy: &Proxy) -> usize {
     proxy.log().matches("the lock nodes' epoch").count()
 }
@@ -36,7 +36,7 @@ fn who_is_promoted_has_its_masters_seat_in_all_proxies() {
     eventually("the replica is promoted", || {
         cluster.text(3, &["INFO", "replication"]).contains("role:master")
     });
-    // It has no marker that would tell the seat to a proxy that has not seen it as a replica.
+    // The promoted node has no marker, which would tell its seat to a proxy that has not seen it as a replica.
     assert_eq!(cluster.client(3).cmd(&["FLUSHALL"]), Reply::ok());
     let beside = before(&cluster.voter()).uninitialised().unready().start();
     for (name, proxy) in [("one", &proxy), ("other", &beside)] {
@@ -46,7 +46,7 @@ fn who_is_promoted_has_its_masters_seat_in_all_proxies() {
     }
     let log = proxy.log();
     assert!(!log.contains("\"shard\":4"), "it is no new shard: {log}");
-    // They do not overthrow each other's epochs. What is asked twice a second would have done so.
+    // They do not overthrow each other's epochs, which the questions that they ask twice a second would do.
     let before = [&proxy, &beside].map(epochs);
     thread::sleep(Duration::from_secs(3));
     assert_eq!([&proxy, &beside].map(epochs), before, "all agree");
@@ -104,7 +104,7 @@ fn a_cluster_in_another_place_of_the_list_refuses() {
         let other = in_order(order).uninitialised().start();
         let reason = "all proxies need the same locks.nodes in the same order";
         eventually("what differs is told", || other.http("/readyz").contains(reason));
-        // For so long it would have waited for nodes that have forgotten, or for a shard that is gone.
+        // The time for which it would wait for nodes that have forgotten, or for a shard that is gone.
         let last = Instant::now() + Duration::from_secs(18);
         while Instant::now() < last {
             let reply = other.client().cmd(&["LOCK", "k", "PX", "1000"]);
@@ -129,7 +129,7 @@ fn a_shard_that_gets_slots_while_it_waits_is_admitted_by_all() {
     assert_eq!(cluster.client(0).cmd(&["FLUSHALL"]), Reply::ok());
     eventually("it waits", || proxy.http("/readyz").contains(": waits "));
     thread::sleep(Duration::from_secs(1));
-    // Higher slots, in which its marker would be sought if nothing lay elsewhere.
+    // Higher slots, where its marker would be looked for if it did not lie elsewhere.
     let mut asked = cluster.client(0);
     for slot in [10_928, 11_200] {
         let slot = Reply::Int(slot);
@@ -137,7 +137,7 @@ fn a_shard_that_gets_slots_while_it_waits_is_admitted_by_all() {
         let inside =
             numbers.into_iter().find(|key| asked.cmd(&["CLUSTER", "KEYSLOT", key]) == slot);
         cluster.move_slot(&inside.unwrap(), 2, 0, |_| {});
-        // The first one changes its epoch, so that it is looked at anew; the next ones do not.
+        // The first slot changes the node's epoch, so that it is inspected again; the next slots do not.
         thread::sleep(Duration::from_secs(2));
     }
     for (name, proxy) in [("one", &proxy), ("other", &beside)] {
@@ -167,7 +167,7 @@ fn a_deployment_is_begun_by_a_whole_cluster_alone() {
     }
     let said = init(&cluster.voter());
     assert!(said.contains("the markers are written"), "{said}");
-    // A proxy that is started does not choose between two clusters.
+    // A proxy that starts does not choose between two clusters.
     let mixed = before(&with(other.nodes[0].port())).uninitialised().unready().start();
     eventually("two clusters are told", || mixed.http("/readyz").contains("another cluster"));
     let last = Instant::now() + Duration::from_secs(3);

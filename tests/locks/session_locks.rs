@@ -1,5 +1,5 @@
-//! Session locks live as long as their connection: they end with it at once if their client has
-//! ended it, and run out if others have. They are never lost in silence.
+//! Session locks live as long as their connection. They end with it at once if their client has ended it, and run out
+//! if another party has. They are never lost in silence.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -10,19 +10,19 @@ use std::{
 
 use crate::support::{Client, Proxy, Reply, encode, eventually, pipeline};
 
-/// The time by which anything immediate has come, however busy the machine.
+/// The time by which anything immediate has happened, however busy the machine.
 const SOON: Duration = Duration::from_secs(5);
 
 fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// Three nodes; a TTL so long that nothing ends by it, or so short that much is renewed.
+/// Starts a proxy with three nodes, and a TTL so long that nothing runs out, or so short that renewals are frequent.
 fn proxy(default_ttl: &str) -> Proxy {
     Proxy::with().nodes(3).locks(&format!("default_ttl: {default_ttl}")).start()
 }
 
-/// A proxy that does not wait for nodes for long, and whose connections outlive a stop.
+/// Starts a proxy that does not wait long for nodes, but keeps its connections to them while they are stopped.
 fn impatient(default_ttl: &str) -> Proxy {
     Proxy::with()
         .nodes(3)
@@ -36,17 +36,17 @@ fn free(proxy: &Proxy, key: &str) -> bool {
     proxy.nodes_with(&format!("lock:{key}")) == 0
 }
 
-/// Deletes the lock on every node behind its holder's back.
+/// Deletes the lock on every node without telling its holder.
 fn delete(proxy: &Proxy, key: &str, nodes: usize) {
     let lock = format!("lock:{key}");
     let mut nodes: Vec<Client> = (0..nodes).map(|node| proxy.node_client(node)).collect();
     let delete = encode(&["DEL", &lock]);
     eventually("all of the nodes have it, and none any more", || {
-        // A grant takes a quorum; the others follow.
+        // A quorum makes the grant; the other nodes follow.
         if !nodes.iter_mut().all(|node| node.cmd(&["EXISTS", &lock]) == Reply::Int(1)) {
             return false;
         }
-        // At once: a renewal in between would put it back.
+        // All at once: a renewal in between would put the lock back.
         nodes.iter_mut().for_each(|node| node.send(&delete));
         let replies: Vec<Reply> = nodes.iter_mut().map(Client::reply).collect();
         replies.iter().all(|reply| *reply == Reply::Int(1))
@@ -78,7 +78,7 @@ fn it_is_renewed_as_long_as_its_connection_lives() {
     assert_eq!(proxy.metric("lockgate_renewals_total", ""), renewals, "none after its end");
 }
 
-/// A client in a process of its own.
+/// Starts a client in a process of its own.
 fn child(port: u16, key: &str) -> Child {
     let script = format!(
         "exec 3<>/dev/tcp/127.0.0.1/{port}; printf 'LOCK {key}\\r\\n' >&3; \
@@ -96,7 +96,7 @@ fn child(port: u16, key: &str) -> Child {
     child
 }
 
-/// Checks that the lock at "k" is gone from every node at once.
+/// Checks that every node gives up the lock at "k" at once.
 fn ends(proxy: &Proxy, what: &str) {
     let begun = Instant::now();
     eventually(what, || free(proxy, "k"));
@@ -144,10 +144,10 @@ fn it_ends_with_its_connection_however_that_ends() {
     assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"), "nothing was lost");
 }
 
-/// Checks that "k" is renewed no more, and was not given back.
+/// Checks that "k" is no longer renewed, and was not given back.
 fn runs_out(proxy: &Proxy, what: &str) {
     eventually(what, || proxy.metric("lockgate_session_locks", "") == 0.0);
-    // A lock that was to be released would be by now.
+    // By now a lock that was to be released has been.
     thread::sleep(ms(300));
     assert_eq!(proxy.nodes_with("lock:k"), 3, "{what}");
     for node in 0..3 {
@@ -184,7 +184,7 @@ fn it_runs_out_where_the_data_node_or_the_proxy_ended_the_connection() {
     delete(&proxy, "other", 3);
     assert_eq!(client.cmd(&["RENEW", "other", "PX", "60000"]), Reply::Int(0));
     client.cmd(&["LOCK", "other", "PX", "60000"]).grant();
-    // A lock that another gives back is lost, and its connection is closed.
+    // A lock that another connection gives back is lost, and the connection that held it is closed.
     let grant = client.cmd(&["LOCK", "third"]).grant();
     assert_eq!(proxy.client().cmd(&["UNLOCK", "third", &grant.token]), Reply::Int(1));
     assert!(client.rest().0.is_empty());
@@ -252,7 +252,7 @@ fn it_runs_out_when_its_proxy_ends() {
     next.send(&encode(&["LOCK", "idle", "WAIT", "0"]));
     eventually("it waits", || other.waiters() == 1);
     proxy.terminate();
-    // At once where the connection is at rest, and after shutdown_grace otherwise.
+    // At once where the connection is at rest, otherwise after shutdown_grace.
     assert!(proxy.wait().success());
     assert!(idle.rest().0.is_empty());
     thread::sleep(ms(300));
@@ -275,7 +275,7 @@ fn a_lease_stays_when_its_connection_ends_and_is_not_renewed() {
     assert_eq!(proxy.metric("lockgate_renewals_total", ""), 0.0);
 }
 
-/// A network namespace, standing in for another host at the end of a cable.
+/// A network namespace that stands for another host at the end of a cable.
 struct Beyond {
     id: u32,
 }
@@ -303,7 +303,7 @@ impl Beyond {
         format!("lg{}", self.id)
     }
 
-    /// The address of one end of the cable.
+    /// Returns the address of one end of the cable.
     fn address(&self, end: u32) -> String {
         format!("10.213.{}.{}", self.id % 256, 4 * (self.id / 256 % 64) + end)
     }
@@ -325,7 +325,7 @@ fn as_root(command: &str) -> bool {
 #[test]
 fn a_peer_that_vanished_is_found_by_keepalive() {
     let Some(beyond) = Beyond::connect() else {
-        // Without another host it shows at least that the system looks after the peer.
+        // Without another host, the test shows at least that the kernel checks the peer.
         println!("no right to make network namespaces: looking at the socket's timer alone");
         let proxy = Proxy::with().top("tcp_keepalive: 1s").start();
         let mut client = proxy.client();
@@ -364,7 +364,7 @@ fn a_peer_that_vanished_is_found_by_keepalive() {
     assert_eq!(proxy.nodes_with("lock:k"), 3, "idle, but alive");
     let cut = Instant::now();
     assert!(as_root(&format!("ip link set {} down", beyond.cable())));
-    // The connection's client may be alive at the other end.
+    // The client at the other end may be alive, so the lock runs out.
     runs_out(&proxy, "found");
     println!("found {:?} after the cable was cut", cut.elapsed());
     let _ = child.kill();
@@ -469,7 +469,7 @@ fn commands_under_way_are_answered_before_the_news() {
     assert!(client.reply().error().starts_with("LOCKLOST"));
     assert!(client.reply().error().starts_with("LOCKLOST"));
     assert_eq!(client.cmd(&["EXISTS", "big"]), Reply::Int(0), "what was dropped was not stored");
-    // Own commands and inline ones are no exception.
+    // Lockgate's own commands and inline ones are no exception.
     for words in ["LOCK a", "UNLOCK a", "PING", "get x"] {
         client.cmd(&["LOCK", "k"]).grant();
         let before = lost(&proxy, "");
@@ -495,7 +495,7 @@ fn a_transaction_fails_with_the_lock() {
         assert!(reply.error().starts_with("LOCKLOST"), "{replies:?}");
     }
     assert_eq!(client.cmd(&["DBSIZE"]), Reply::Int(0), "nor is it queued");
-    // The command that ends the transaction comes later, or is refused itself.
+    // The command that ends the transaction comes later, or is itself refused.
     for ends in ["EXEC", "DISCARD"] {
         let before = lost(&proxy, "");
         client.cmd(&["LOCK", "k"]).grant();
@@ -517,7 +517,7 @@ fn a_transaction_fails_with_the_lock() {
     }
 }
 
-/// All that the client has sent before it is told was sent without knowing, however much it is.
+/// Everything that the client has sent before it is told was sent without knowing of the loss, however much it is.
 #[test]
 fn the_rest_of_a_pipeline_is_refused_with_the_command_that_tells() {
     let proxy = proxy("300ms");
@@ -529,7 +529,7 @@ fn the_rest_of_a_pipeline_is_refused_with_the_command_that_tells() {
         let before = lost(&proxy, "");
         delete(&proxy, "k", 3);
         eventually("it is lost", || lost(&proxy, "") > before);
-        // More than is read ahead, and less than the sockets hold.
+        // More than the proxy reads ahead, and less than the sockets hold.
         let incr = ["INCR", "executed"];
         client.send(&pipeline(&[&incr[..]; 3000]));
         thread::sleep(ms(200));
@@ -544,7 +544,7 @@ fn the_rest_of_a_pipeline_is_refused_with_the_command_that_tells() {
                 }
             }
         }
-        // And no more than that.
+        // Nothing later is refused.
         assert!(matches!(client.cmd(&["GET", "executed"]), Reply::NullBulk | Reply::Null));
         assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"));
     }
@@ -586,18 +586,18 @@ fn unlock_and_renew_of_a_lost_lock_tell_as_much() {
     let grants = lose(&mut client, &["k"]);
     assert_eq!(client.cmd(&["UNLOCK", "k", &grants[0].token]), Reply::Int(0));
     assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"));
-    // Behind a RENEW there is what was to be done under the lock.
+    // The commands behind a RENEW were to run under the lock.
     lose(&mut client, &["k"]);
     let replies = client.pipe(&[&["RENEW", "k"], &["INCR", "n"], &["UNLOCK", "k"]]);
     assert_eq!((&replies[0], &replies[2]), (&Reply::Int(0), &Reply::Int(0)));
     assert!(replies[1].error().starts_with("LOCKLOST"), "{replies:?}");
     assert_eq!(client.cmd(&["INCR", "n"]), Reply::Int(2));
-    // Two lost locks must both be told.
+    // Both losses must be told.
     lose(&mut client, &["k", "l"]);
     assert_eq!(client.cmd(&["UNLOCK", "l"]), Reply::Int(0));
     let told = client.cmd(&["PING"]);
     assert!(told.error().starts_with("LOCKLOST the lock 'k' was lost"), "{told:?}");
-    // Byte by byte.
+    // UNLOCK byte by byte.
     lose(&mut client, &["k"]);
     for byte in encode(&["UNLOCK", "k"]) {
         client.send(&[byte]);
@@ -632,7 +632,7 @@ fn resp3_is_told_by_a_push_between_frames() {
     let grant = client.cmd(&["LOCK", "k"]).grant();
     delete(&proxy, "k", 3);
     assert_eq!(client.reply(), push("k", &grant.token), "idle");
-    // Most libraries swallow pushes.
+    // The error is sent too, as most libraries swallow pushes.
     assert!(client.cmd(&["PING"]).error().starts_with("LOCKLOST"));
     assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"));
     client.cmd(&["LOCK", "k", "mine"]).grant();
@@ -642,7 +642,7 @@ fn resp3_is_told_by_a_push_between_frames() {
     proxy.client().cmd(&["RPUSH", "list", "item"]);
     assert!(matches!(client.reply(), Reply::Array(_)));
     assert!(client.cmd(&["PING"]).error().starts_with("LOCKLOST"));
-    // While a large reply is on its way, which is read late.
+    // A large reply is on its way, and is read late.
     let big = "x".repeat(30 << 20);
     client.cmd(&["SET", "big", &big]);
     client.cmd(&["LOCK", "k", "mine"]).grant();
@@ -731,7 +731,7 @@ fn of_a_lost_lock_nothing_stays_till_its_ttl_is_over() {
     eventually("it is lost", || lost(&proxy, "not_held") == 1.0);
     let begun = Instant::now();
     eventually("the last node has it no more", || free(&proxy, "k"));
-    // The lock's last renewal there was just now.
+    // The lock was renewed there just before, so it has not run out.
     assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
 }
 
@@ -785,8 +785,8 @@ fn a_proxy_that_slept_loses_what_another_has_taken() {
     assert_eq!(next.cmd(&["UNLOCK", "k"]), Reply::Int(1));
 }
 
-/// Many, as the proxy's threads race when it goes on: the one that serves the client may
-/// be before the one that finds the lock lost.
+/// Many holders, because the proxy's threads race when it goes on: the thread that serves a client may run before the
+/// one that finds the lock lost.
 #[test]
 fn what_was_sent_while_the_proxy_slept_is_not_executed_under_a_lost_lock() {
     let proxy = proxy("1s");
@@ -849,14 +849,14 @@ fn renew_and_lock_again_say_what_it_is_from_then_on() {
     assert!(validity > 2000);
     thread::sleep(ms(3500));
     assert_eq!(proxy.nodes_with("lock:k"), 3, "renewed with the new TTL");
-    // A LOCK again with that token and a TTL makes it a lease.
+    // LOCK again with that token and a TTL makes it a lease.
     client.cmd(&["LOCK", "k", &grant.token, "PX", "1000"]).grant();
     assert_eq!(proxy.metric("lockgate_session_locks", ""), 0.0);
     thread::sleep(ms(200));
     assert_eq!(proxy.nodes_with("lock:k"), 3, "nor given back");
     eventually("it is not renewed any more", || free(&proxy, "k"));
     assert_eq!(lost(&proxy, ""), 0.0);
-    // And the other way round.
+    // LOCK again without a TTL makes a lease a session lock.
     client.cmd(&["LOCK", "k", "t", "PX", "1000"]).grant();
     client.cmd(&["LOCK", "k", "t"]).grant();
     thread::sleep(ms(1500));
@@ -877,7 +877,7 @@ fn a_renewal_behind_a_longer_renew_takes_nothing_from_it() {
     client.cmd(&["LOCK", "k"]).grant();
     (0..3).for_each(|node| proxy.node(node).freeze().unwrap());
     client.send(&encode(&["RENEW", "k", "PX", "60000"]));
-    // The renewal after a third of the TTL comes to the nodes behind the RENEW.
+    // The renewal, due after a third of the TTL, reaches the nodes behind the RENEW.
     thread::sleep(ms(1200));
     (0..3).for_each(|node| proxy.node(node).thaw().unwrap());
     let Reply::Int(validity) = client.reply() else { panic!("not renewed") };
@@ -900,7 +900,7 @@ fn a_shorter_renew_of_which_nothing_is_heard_loses_nothing() {
     (0..3).for_each(|node| proxy.node(node).freeze().unwrap());
     let reply = client.cmd(&["RENEW", "k", "PX", "2000"]);
     assert!(reply.error().starts_with("NOQUORUM "), "{reply:?}");
-    // The nodes carry out what they were asked, and the lock has two seconds left.
+    // The nodes still carry out the RENEW, so the lock has two seconds left.
     (0..3).for_each(|node| proxy.node(node).thaw().unwrap());
     thread::sleep(ms(3000));
     assert_eq!(proxy.nodes_with("lock:k"), 3);
@@ -924,7 +924,7 @@ fn a_client_that_came_back_keeps_what_it_locked_again() {
     let proxy = proxy("300ms");
     let mut old = proxy.client();
     old.cmd(&["LOCK", "k", "mine"]).grant();
-    // The old client's connection is gone, but nobody has noticed yet.
+    // The old client's connection is gone, but the proxy has not noticed yet.
     let mut new = proxy.client();
     assert!(matches!(new.cmd(&["RENEW", "k", "mine"]), Reply::Int(1..)));
     drop(old);
@@ -949,20 +949,20 @@ fn renew_by_token_makes_another_connection_the_keeper() {
         let attached = new.cmd(&["LOCK.ATTACH", "k", &grant.token]).grant();
         assert_eq!(attached.fence, grant.fence);
         assert!(matches!(new.cmd(&["RENEW", "k", &grant.token]), Reply::Int(1..)));
-        // Long after the TTL with which the one before had it.
+        // Long after the TTL that the former keeper had set.
         thread::sleep(ms(2500));
         assert_eq!(first.nodes_with("lock:k"), 3);
         assert_eq!(new.cmd(&["PING"]), Reply::simple("PONG"));
         drop(new);
         eventually("released with its new connection", || free(&first, "k"));
     }
-    // Neither another's lock nor a free one can be taken over.
+    // Neither a lock of another token nor a free one can be taken over.
     let mut client = first.client();
     client.cmd(&["LOCK", "k", "t", "PX", "60000"]).grant();
     let mut other = first.client();
     assert_eq!(other.cmd(&["RENEW", "k", "wrong"]), Reply::Int(0));
     assert_eq!(other.cmd(&["RENEW", "free", "t"]), Reply::Int(0));
-    // With a TTL it stays a lease, and its own lease is no session lock.
+    // With a TTL it stays a lease, and RENEW by its own connection makes no session lock of it.
     assert!(matches!(other.cmd(&["RENEW", "k", "t", "PX", "50000"]), Reply::Int(49_000..)));
     assert!(matches!(client.cmd(&["RENEW", "k", "t"]), Reply::Int(59_000..)));
     assert_eq!(first.metric("lockgate_session_locks", ""), 0.0);
@@ -999,8 +999,8 @@ fn unlock_on_another_connection_is_told() {
     assert!(holder.cmd(&["PING"]).error().starts_with("LOCKLOST"));
     assert_eq!(lost(&proxy, ""), 1.0);
     assert_eq!(holder.cmd(&["UNLOCK", "k"]), Reply::Int(0));
-    // The end of the first connection does not touch a lock that is another's by then, even by the
-    // same token.
+    // The end of the first connection does not affect a lock that another client has by then, even with the same
+    // token.
     holder.cmd(&["LOCK", "k", "same"]).grant();
     assert_eq!(other.cmd(&["UNLOCK", "k", "same"]), Reply::Int(1));
     other.cmd(&["LOCK", "k", "same", "PX", "60000"]).grant();
@@ -1089,7 +1089,7 @@ fn a_writer_that_never_reads_is_told_when_it_does() {
     assert_eq!((echoes + refused, pushes), (2000, 1));
 }
 
-/// Many small commands, refused faster than their answers are read.
+/// Many small commands are refused faster than their answers are read.
 #[test]
 #[ignore = "takes long: make long"]
 fn refusals_that_are_not_read_are_not_piled_up() {
@@ -1117,8 +1117,8 @@ fn refusals_that_are_not_read_are_not_piled_up() {
     assert!(refused >= 1);
 }
 
-/// One node after the other is restarted and has forgotten all; never is more than one
-/// away. The lock is on each of them again before the next goes.
+/// One node after the other is restarted without its memory; never is more than one away. The lock is back on each of
+/// them before the next one goes.
 #[test]
 fn a_session_lock_outlives_a_restart_of_every_node() {
     let mut proxy = Proxy::with()
@@ -1141,7 +1141,7 @@ fn a_session_lock_outlives_a_restart_of_every_node() {
     assert!(proxy.metric("lockgate_heals_total", "") >= 3.0);
 }
 
-/// A renewal waits for all nodes, but the next ones do not wait for it.
+/// A renewal waits for all nodes, but the next renewals do not wait for it.
 #[test]
 #[ignore = "takes long: make long"]
 fn a_silent_node_keeps_no_lock_from_being_renewed() {

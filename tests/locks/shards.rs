@@ -1,5 +1,5 @@
-//! Redis Clusters as lock nodes: each lock is voted upon by the shard that has its slot, and a shard that
-//! fails over, or gives slots away, stops no other.
+//! Redis Clusters as lock nodes: the shard that has a lock's slot votes on it, and a shard that fails over or gives
+//! slots away stops no other.
 
 use std::{
     thread,
@@ -14,7 +14,7 @@ use crate::support::{
     eventually,
 };
 
-/// Before these lock nodes.
+/// Sets up a proxy with these lock nodes.
 fn before(nodes: &[String]) -> Setup {
     Proxy::with().node_urls(nodes).locks("node_timeout: 400ms")
 }
@@ -28,7 +28,7 @@ fn all_up(proxy: &Proxy, count: usize) {
     });
 }
 
-/// Takes, asks for, renews and gives back locks of all kinds of keys.
+/// Takes, asks for, renews and gives back locks with all kinds of keys.
 fn lock_all(proxy: &Proxy) {
     let (mut one, mut other) = (proxy.client(), proxy.client());
     let mut keys: Vec<String> = (0..30).map(|number| format!("job-{number}")).collect();
@@ -55,7 +55,7 @@ fn one_cluster_votes_by_the_shard_of_each_lock() {
     let proxy = before(&[cluster.voter()]).locks("default_ttl: 1500ms").start();
     all_up(&proxy, 1);
     lock_all(&proxy);
-    // Session locks of all shards are renewed.
+    // Session locks on all shards are renewed.
     let mut holder = proxy.client();
     let keys: Vec<String> =
         (0..3).flat_map(|index| [cluster.key(index, "a"), cluster.key(index, "b")]).collect();
@@ -71,7 +71,7 @@ fn one_cluster_votes_by_the_shard_of_each_lock() {
     for key in &keys {
         assert_eq!(other.cmd(&["LOCK", key]), Reply::NullArray, "{key}");
     }
-    // One that waits is woken by another proxy's release.
+    // A waiter is woken by a release through another proxy.
     let beside = before(&[cluster.voter()]).start();
     all_up(&beside, 1);
     let mut waiting = beside.client();
@@ -108,7 +108,7 @@ fn three_clusters_make_a_quorum() {
     lock_all(&proxy);
 }
 
-/// Asks for a lock until it is granted.
+/// Asks for a lock until it is granted. Returns the time.
 fn granted_at(client: &mut Client, key: &str) -> Instant {
     let begun = Instant::now();
     loop {
@@ -130,7 +130,7 @@ fn a_shard_that_fails_over_grants_nothing_twice_and_stops_no_other() {
         [(0, "lost"), (1, "kept"), (2, "free")].map(|(index, name)| cluster.key(index, name));
     let mut sessions = proxy.client();
     sessions.cmd(&["LOCK", &kept]).grant();
-    // Asynchronous replication may lack it.
+    // The replica may lack the next lock, as replication is asynchronous.
     let replica = cluster.nodes[3].port();
     Client::connect(replica).cmd(&["CONFIG", "SET", "repl-timeout", "3600"]);
     let mut holder = proxy.client();
@@ -143,7 +143,7 @@ fn a_shard_that_fails_over_grants_nothing_twice_and_stops_no_other() {
     // The cluster refuses everything until the replica is promoted; then the other shards go on.
     granted_at(&mut other, &free);
     let others_at = dead.elapsed();
-    // A copy of the lock may have been replicated: it must not be what keeps it.
+    // The lock may have been replicated. It must not be this copy that prevents a second grant.
     eventually("the replica is promoted", || {
         cluster.text(3, &["INFO", "replication"]).contains("role:master")
     });
@@ -210,7 +210,7 @@ fn a_new_shard_keeps_what_is_moved_to_it_and_waits_before_it_grants() {
         (first..=last).contains(&(slot as usize))
     });
     cluster.nodes.push(join(&cluster.nodes));
-    // Where its marker will lie: a new shard has a slot for it before others come.
+    // The slot where its marker will lie: a new shard has it before others come.
     let station = cluster.key_of_slot(slot as usize / 16 * 16);
     cluster.move_slot(&station, from.unwrap(), 6, |_| {});
     cluster.move_slot(held, from.unwrap(), 6, |_| {});
@@ -229,7 +229,7 @@ fn a_new_shard_keeps_what_is_moved_to_it_and_waits_before_it_grants() {
     assert_eq!(holder.cmd(&["UNLOCK", held]), Reply::Int(1), "it was never lost");
 }
 
-/// Its shard still answers, but another may have been promoted.
+/// The shard still answers, but another master may have been promoted.
 #[test]
 fn a_proxy_that_hears_of_no_majority_of_the_masters_grants_and_renews_nothing() {
     let cluster = Cluster::start(3).node_timeout(60_000);
@@ -250,7 +250,7 @@ fn a_proxy_that_hears_of_no_majority_of_the_masters_grants_and_renews_nothing() 
         assert!(reply.error_text().starts_with("NOQUORUM"), "{command:?}: {reply:?}");
     }
     assert_eq!(client.cmd(&["UNLOCK", &key, "a"]), Reply::Int(1), "what is given back is");
-    // Nor does one that knows nothing of before.
+    // Nor does a proxy that starts now and knows nothing of before.
     let started = before(&[cluster.voter()]).start();
     eventually("it tells why", || {
         let refused = started.client().cmd(&["LOCK", &other, "PX", "1000"]);
@@ -298,8 +298,7 @@ fn what_is_held_stays_held_while_its_slot_is_moved() {
     }
 }
 
-/// While half of a lock's keys are on either side its scripts are answered TRYAGAIN, then ASK, and
-/// MOVED in the end.
+/// While a lock's keys are on both sides, its scripts are answered TRYAGAIN, then ASK, and in the end MOVED.
 #[test]
 fn a_lock_whose_keys_lie_on_both_sides_is_nobody_elses_and_its_move_is_told() {
     let cluster = Cluster::start(3);
@@ -399,7 +398,7 @@ fn a_slot_that_no_shard_has_stops_its_own_locks_or_all_and_is_told() {
         }
         let covered = cluster.client(0).cmd(&["CLUSTER", "ADDSLOTS", &slot]);
         assert_eq!(covered, Reply::ok());
-        // It may have been elsewhere, and is in doubt at first, unless a note says otherwise.
+        // The slot may have been elsewhere, so it is in doubt at first, unless a note says otherwise.
         granted_at(&mut client, &lost);
         granted_at(&mut client, &free);
         assert!(!proxy.http("/readyz").contains(what));
@@ -411,7 +410,7 @@ fn a_slot_that_no_shard_has_stops_its_own_locks_or_all_and_is_told() {
 #[ignore = "takes long: make long"]
 fn a_shard_that_is_merged_away_leaves_its_seat_to_a_later_one() {
     let mut cluster = Cluster::start(3).node_timeout(2000);
-    // No more seats than shards.
+    // As many seats as shards.
     let voter = cluster.data(", shards: 3");
     let proxy = before(&[voter]).locks("max_ttl: 6s").locks("default_ttl: 4s").start();
     all_up(&proxy, 1);
@@ -423,7 +422,7 @@ fn a_shard_that_is_merged_away_leaves_its_seat_to_a_later_one() {
     // The proxy looks twice.
     thread::sleep(Duration::from_secs(3));
     assert!(!proxy.log().contains("in doubt"), "{}", proxy.log());
-    // The others agree upon a failover without it, once what it has granted has run out.
+    // Once the grants of that shard have run out, the others agree upon a failover without it.
     let promoted = cluster.client(3).cmd(&["CLUSTER", "FAILOVER"]);
     assert_eq!(promoted, Reply::ok());
     let filled = |seats: u8| proxy.log().matches(&format!("\"filled\":{seats}")).count();
@@ -435,7 +434,7 @@ fn a_shard_that_is_merged_away_leaves_its_seat_to_a_later_one() {
     assert_eq!((filled(2), filled(3)), (1, 1), "its seat is blank");
     let new = join(&cluster.nodes);
     cluster.nodes.push(new);
-    // A slot for its marker first.
+    // First a slot for its marker.
     let (first, _) = cluster.slots(2);
     let station = cluster.key_of_slot(first.div_ceil(16) * 16);
     let mine = cluster.key(2, "mine");
@@ -446,7 +445,7 @@ fn a_shard_that_is_merged_away_leaves_its_seat_to_a_later_one() {
     assert_eq!(holder.cmd(&["UNLOCK", &key]), Reply::Int(1), "it was never lost");
 }
 
-/// A shard's replica is promoted that lacks these locks, which are held until then.
+/// Promotes a shard's replica that lacks these locks. Returns the time until which all of them are held.
 fn promote_without(cluster: &mut Cluster, proxy: &Proxy, keys: &[&str]) -> Instant {
     // Replication stands still.
     let replica = cluster.nodes[3].port();
@@ -470,8 +469,8 @@ fn promote_without(cluster: &mut Cluster, proxy: &Proxy, keys: &[&str]) -> Insta
     until
 }
 
-/// The replica lacks the locks, and waits; the shard to which their slots are moved need not. One slot is
-/// moved while a proxy sees it, one while none runs.
+/// The replica lacks the locks, and waits; the shard to which their slots are moved need not wait. One slot is moved
+/// while a proxy sees it, one while no proxy runs.
 #[test]
 #[ignore = "takes long: make long"]
 fn a_slot_moved_away_from_a_promoted_shard_is_not_granted_before_its_wait_is_over() {
@@ -516,7 +515,7 @@ fn a_slot_moved_away_from_a_promoted_shard_is_not_granted_before_its_wait_is_ove
     eventually("it is over", || !is_told());
 }
 
-/// Where the cluster is the only voter, its other shards need nobody's consent.
+/// Where the cluster is the only voter, its other shards need no consent.
 #[test]
 #[ignore = "takes long: make long"]
 fn a_proxy_that_is_started_while_a_shard_is_away_or_waits_grants_on_the_others() {

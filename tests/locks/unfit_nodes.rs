@@ -1,5 +1,5 @@
-//! Nodes that must not vote do not: those that were restarted, and those that are not what they
-//! seem. All who look are told.
+//! Nodes that must not vote do not vote: those that were restarted, and those that are not what they seem. Operators
+//! are told, wherever they look.
 
 use std::{
     net::{Shutdown, TcpListener, TcpStream},
@@ -72,8 +72,8 @@ fn without_quarantine_two_clients_hold_one_lock() {
     assert!(granted_at(&mut proxy.client()) < until, "this is what quarantine is for");
 }
 
-/// Restarts two of three nodes while a lock is held. No other client gets it before it has run out,
-/// through a proxy that has seen it or through a new one.
+/// Restarts two of three nodes while a lock is held. No other client gets it before it has run out, neither through a
+/// proxy that has seen the restarts nor through a new one.
 fn two_restarted_nodes_grant_nothing_twice(arguments: &[&str], new_proxy: bool) {
     let mut nodes = nodes(3, arguments);
     let first = before(&nodes).start();
@@ -109,8 +109,7 @@ fn nodes_that_may_have_kept_their_memory_are_not_believed_either() {
     two_restarted_nodes_grant_nothing_twice(&["--appendonly", "yes"], true);
 }
 
-/// Restarts all nodes while a lock is held. No other client gets it before it has run out, through
-/// whichever proxy.
+/// Restarts all nodes while a lock is held. No other client gets it before it has run out, through any proxy.
 fn all_restarted_nodes_grant_nothing_twice(count: usize, stays: bool, comes: bool) {
     let mut nodes = nodes(count, &[]);
     let mut first = before(&nodes).start();
@@ -195,7 +194,7 @@ fn all_nodes_flushed_are_not_new_to_a_proxy_whose_own_ttls_are_shorter() {
         .locks("node_timeout: 100ms")
         .start();
     all_up(&shorter, 3);
-    // The new proxy hears of the other's TTLs soon after its start, if all is well.
+    // Normally the new proxy hears of the other's TTLs soon after its start.
     thread::sleep(ms(1500));
     let held = longer.client().cmd(&["LOCK", "k", "a", "PX", "4000"]).grant();
     let until = Instant::now() + ms(held.validity.unsigned_abs());
@@ -208,8 +207,8 @@ fn all_nodes_flushed_are_not_new_to_a_proxy_whose_own_ttls_are_shorter() {
     all_up(&shorter, 3);
 }
 
-/// One that starts while the nodes have forgotten all knows nothing itself, and is told by the proxy
-/// beside it: over the nodes that wait, as over its record.
+/// A proxy that starts after the nodes have forgotten everything knows nothing itself. The proxy beside it tells it,
+/// by a note on the nodes that wait and by its record.
 #[test]
 fn all_nodes_flushed_are_not_new_to_a_proxy_that_starts_with_shorter_ttls() {
     let nodes = nodes(3, &[]);
@@ -220,7 +219,7 @@ fn all_nodes_flushed_are_not_new_to_a_proxy_that_starts_with_shorter_ttls() {
     for node in &nodes {
         assert_eq!(Client::connect(node.port()).cmd(&["FLUSHALL"]), Reply::ok());
     }
-    // Its own would be over after the shortest wait, 2 s.
+    // With its own TTLs alone it would wait for the shortest time, 2 s.
     let shorter = Proxy::with()
         .node_urls(&urls(&nodes))
         .locks("max_ttl: 1s")
@@ -259,7 +258,7 @@ fn a_node_that_was_a_replica_has_one_fault_at_a_time() {
     let mut client = Client::connect(nodes[0].port());
     client.cmd(&["REPLICAOF", "127.0.0.1", "1"]);
     eventually("it is a replica", || line().contains("it is a replica"));
-    // It is inspected every ten seconds.
+    // Nodes are inspected every ten seconds.
     let until = Instant::now() + ms(11_000);
     while Instant::now() < until {
         assert!(!line().contains("refuses writes"), "{}", line());
@@ -331,7 +330,7 @@ impl Address {
 #[test]
 fn spares_that_were_started_in_time_grant_nothing_twice() {
     let (nodes, spares) = (nodes(3, &[]), nodes(2, &[]));
-    // Long enough for them to have been up for longer than any lock lasts.
+    // So long that they have been up for longer than any lock lasts.
     thread::sleep(MAX_TTL + ms(1200));
     let relays: Vec<Address> = nodes[..2].iter().map(|node| Address::of(node.port())).collect();
     let mut urls: Vec<String> =
@@ -393,7 +392,7 @@ fn a_node_of_another_deployment_is_named() {
     proxy.client().cmd(&["LOCK", "k", "t", "PX", "1000"]).grant();
 }
 
-/// Takes and gives back locks until `end`. Returns the number of locks, and all errors.
+/// Takes and gives back locks until `end`. Returns the number of grants and renewals, and all errors.
 fn lock_often(port: u16, name: &str, end: &AtomicBool) -> (usize, Vec<String>) {
     let mut client = Client::connect(port);
     let (mut granted, mut errors) = (0, Vec::new());
@@ -418,7 +417,7 @@ fn lock_often(port: u16, name: &str, end: &AtomicBool) -> (usize, Vec<String>) {
 #[ignore = "takes long: make long"]
 fn nodes_that_come_back_empty_keep_nobody_from_locking() {
     let mut nodes = nodes(5, &[]);
-    // An epoch that begins takes a moment, and a busy machine longer.
+    // The beginning of an epoch takes a moment, and longer on a busy machine.
     let setup = Proxy::with().node_urls(&urls(&nodes)).locks("node_timeout: 800ms");
     let one = setup.locks("max_ttl: 8s").locks("default_ttl: 8s").start();
     let other = Proxy::beside(&one).start();
@@ -504,8 +503,8 @@ fn a_lease_taken_while_a_node_waits_outlives_the_restart_of_the_next() {
     }
 }
 
-/// The wait of a node that could not be given a place to wait begins anew once it is: that is told while
-/// the first wait lasts.
+/// The wait of a node begins anew once it is given a place, if it could not be given one at first. Operators are told
+/// so during the first wait.
 #[test]
 fn a_wait_that_may_begin_anew_is_told_so() {
     let mut nodes = nodes(3, &[]);
@@ -567,7 +566,7 @@ fn a_lease_that_was_given_back_elsewhere_is_put_back_on_no_node_for_long() {
     ways[2] = format!("redis://127.0.0.1:{}", relay.port());
     let one = setup(&ways).start();
     all_up(&one, 3);
-    // The other proxy does not reach the node: its release does not come there.
+    // The other proxy does not reach the node, so its release does not arrive there.
     ways[2] = format!("redis://127.0.0.1:{}", free_port().unwrap());
     let other = setup(&ways).uninitialised().start();
     all_up(&other, 2);
@@ -656,7 +655,7 @@ fn init_ends_the_wait_and_is_refused_where_a_marker_is() {
     assert!(said.contains("nothing to do") && said.contains("is node 3 of 3"), "{said}");
 }
 
-/// Checks that a node's fault is named wherever somebody looks.
+/// Checks that a node's fault is named wherever an operator looks.
 fn is_named(proxy: &Proxy, node: &str, fault: &str, words: &str) {
     let port = node.rsplit(':').next().unwrap().to_owned();
     eventually(fault, || {
@@ -671,7 +670,7 @@ fn is_named(proxy: &Proxy, node: &str, fault: &str, words: &str) {
     assert!(format!("{told:?}").contains(&as_bulk(fault)), "{told:?}");
 }
 
-/// A bulk string with this text as it is printed for debugging, without its ends.
+/// Returns how a bulk string with this text is printed for debugging, without the ends.
 fn as_bulk(text: &str) -> String {
     let shown = format!("{:?}", text.as_bytes());
     shown.trim_matches(['[', ']']).to_owned()
@@ -689,7 +688,7 @@ fn whatever_makes_a_node_unfit_is_named() {
     let narrow = start(&[]);
     Client::connect(narrow.port()).cmd(&["ACL", "SETUSER", "default", "resetkeys", "~lock:*"]);
     let fit = start(&[]);
-    // No Redis can be made to misbehave so, hence a fake one.
+    // No real Redis can be made to misbehave like this.
     let garbage = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let garbage_url = format!("redis://{}", garbage.local_addr().unwrap());
     thread::spawn(move || {
@@ -718,7 +717,7 @@ fn whatever_makes_a_node_unfit_is_named() {
     ] {
         is_named(&proxy, &url, fault, words);
     }
-    // Sound, but without a marker.
+    // This node is fit, but has no marker.
     is_named(&proxy, &fit.url(), "quarantined", "waits ");
 }
 
@@ -729,7 +728,7 @@ fn an_eviction_policy_is_warned_of_and_votes() {
     all_up(&proxy, 3);
     proxy.client().cmd(&["LOCK", "k", "PX", "1000"]).grant();
     is_named(&proxy, &all[0].url(), "eviction", "noeviction");
-    // Mended while it runs.
+    // The policy is corrected while the proxy runs.
     Client::connect(all[0].port()).cmd(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
     eventually("it is seen", || {
         proxy.metric("lockgate_node_fault", &format!("{}\",fault=\"eviction", all[0].port())) == 0.0
@@ -738,7 +737,7 @@ fn an_eviction_policy_is_warned_of_and_votes() {
 
 #[test]
 fn protected_mode_is_named() {
-    // Only from another address does it refuse.
+    // Redis refuses only connections from another address.
     let Some(address) = own_address() else { return };
     let node = RedisServer::start(&["--bind", "0.0.0.0", "--protected-mode", "yes"]).unwrap();
     let url = format!("redis://{address}:{}", node.port());
@@ -749,10 +748,10 @@ fn protected_mode_is_named() {
     });
 }
 
-/// An address of this machine that is not loopback's.
+/// Returns an address of this machine beyond loopback.
 fn own_address() -> Option<std::net::IpAddr> {
     let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
-    // Sends nothing.
+    // This sends nothing.
     socket.connect("192.0.2.1:9").ok()?;
     let address = socket.local_addr().ok()?.ip();
     (!address.is_loopback()).then_some(address)

@@ -1,4 +1,4 @@
-//! The next in line has the lock at once, whichever process dies and whatever message is lost.
+//! The next in line gets the lock at once, whichever process dies and whatever message is lost.
 
 use std::{
     io::{BufRead, BufReader, ErrorKind, Write},
@@ -12,14 +12,14 @@ use std::{
 use crate::support::{Client, LIMIT, Proxy, Reply, Setup, encode, eventually, pipeline, rounds};
 use lockgate::tools::redis_server::RedisServer;
 
-/// The time by which anything immediate has come, however busy the machine.
+/// The time by which anything immediate has happened, however busy the machine.
 const SOON: Duration = Duration::from_secs(5);
 
 fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// A client whose LOCK stands in line.
+/// Returns a client whose LOCK stands in line.
 fn in_line(proxy: &Proxy, words: &[&str]) -> Client {
     let before = proxy.waiters();
     let mut client = proxy.client();
@@ -28,7 +28,7 @@ fn in_line(proxy: &Proxy, words: &[&str]) -> Client {
     client
 }
 
-/// Has the client leave, by RST or by FIN. The client must be kept for the FIN's sake.
+/// Makes the client leave, by RST or by FIN. After a FIN the client must be kept.
 fn leave(mut client: Client, reset: bool) -> Option<Client> {
     if reset {
         client.reset();
@@ -38,10 +38,9 @@ fn leave(mut client: Client, reset: bool) -> Option<Client> {
     Some(client)
 }
 
-/// Checks that a quorum of nodes has this token and no node another, and that another client gets
-/// nothing.
+/// Checks that a quorum of nodes has this token and no node another one, and that another client is refused.
 fn assert_held(proxy: &Proxy, key: &str, token: &str) {
-    // A node where the lease before ran out a little later than elsewhere has none.
+    // A node on which the earlier lease ran out a little later than elsewhere has no lock.
     eventually("a quorum has it", || {
         let stored = proxy.on_nodes(&format!("lock:{key}"));
         let (holds, free) = (Reply::bulk(token), Reply::NullBulk);
@@ -51,7 +50,7 @@ fn assert_held(proxy: &Proxy, key: &str, token: &str) {
     assert_eq!(proxy.client().cmd(&["LOCK", key, "PX", "1000"]), Reply::NullArray);
 }
 
-/// Checks that no client stands in line, and no node has the lock or gets it later.
+/// Checks that no client stands in line, and that no node has the lock or gets it later.
 fn assert_nothing_left(proxy: &Proxy, key: &str) {
     eventually("nobody waits", || proxy.waiters() == 0);
     let key = format!("lock:{key}");
@@ -60,7 +59,7 @@ fn assert_nothing_left(proxy: &Proxy, key: &str) {
     assert_eq!(proxy.nodes_with(&key), 0);
 }
 
-/// Nodes that are given time, whether the test stops them or the machine is slow.
+/// Sets up nodes that are given much time, whether the test stops them or the machine is slow.
 fn patient() -> Setup {
     Proxy::with().nodes(3).locks("node_timeout: 5s").locks("node_silence: 20s")
 }
@@ -96,7 +95,7 @@ fn a_free_lock_is_had_without_waiting_and_has_no_line() {
     let mut client = proxy.client();
     for wait in ["0", "1", "60000"] {
         client.cmd(&["LOCK", "k", "WAIT", wait, "PX", "60000"]).grant();
-        // A client that has the lock already does not wait for itself.
+        // A client that already has the lock does not wait for itself.
         let again = client.cmd(&["LOCK", "other", "t", "PX", "60000", "WAIT", wait]);
         let again = [again, client.cmd(&["LOCK", "other", "t", "EX", "60", "WAIT", wait])];
         assert!(again[0].grant().fence < again[1].grant().fence);
@@ -106,18 +105,18 @@ fn a_free_lock_is_had_without_waiting_and_has_no_line() {
     }
 }
 
-/// A clock that stands when the machine does.
+/// A clock that stands still when the machine does.
 struct Clock {
     ticks: AtomicUsize,
     stopped: AtomicBool,
 }
 
 impl Clock {
-    /// Ticks of at least 10 ms after which a free lock counts as left to lie. Only clients that
-    /// were not told leave it: they look for themselves after one to two seconds.
+    /// Ticks of at least 10 ms after which a free lock counts as left lying. Only clients that were not told leave
+    /// it: they look for themselves after one to two seconds.
     const STALL: usize = 80;
 
-    /// Lets the clock tick while `work` is done.
+    /// Lets the clock tick while `work` runs.
     fn run<T>(work: impl FnOnce(&Clock) -> T) -> T {
         let clock = Clock { ticks: AtomicUsize::new(0), stopped: AtomicBool::new(false) };
         thread::scope(|scope| {
@@ -142,20 +141,20 @@ impl Clock {
     }
 }
 
-/// The observations of many clients that wanted the same lock.
+/// What many clients that wanted one lock have seen.
 struct Contest {
     /// Grants, by proxy.
     shares: Vec<usize>,
     /// Clients that waited in vain.
     timed_out: usize,
-    /// Times when the lock was free and nobody took it.
+    /// How often the lock was free and no client took it.
     stalls: usize,
     took: Duration,
     slowest: Duration,
 }
 
-/// Has so many clients of each proxy pass one lock around until it was granted
-/// `rounds` times, and watches that they exclude each other.
+/// Makes `clients` clients of each proxy pass one lock around until it was granted `rounds` times, and checks that they
+/// exclude each other.
 fn contend(proxies: &[&Proxy], key: &str, clients: usize, rounds: usize) -> Contest {
     let (inside, last) = (AtomicBool::new(false), AtomicI64::new(0));
     let (granted, timed_out) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -244,7 +243,7 @@ fn a_lock_that_crosses_an_unlock_is_not_left_waiting() {
         holder.cmd(&["LOCK", key, "PX", "60000"]).grant();
         let mut stalls = 0;
         for round in 0..rounds(60) as u64 {
-            // The request of the one is on its way while the other releases.
+            // One client's request is on its way while the other releases.
             next.send(&lock);
             let until = Instant::now() + Duration::from_micros(7 * round % 250);
             while Instant::now() < until {
@@ -272,7 +271,7 @@ fn a_lock_that_crosses_an_unlock_is_not_left_waiting() {
             })
         });
         println!("stalls: {stalls}");
-        // The machine may rest for one of its parts only.
+        // Some part of the machine alone may have stood still.
         assert!(stalls < 3, "{stalls} times it was free, and who waited was not told");
     }
 }
@@ -355,7 +354,7 @@ fn a_release_through_another_proxy_is_told_at_once() {
         next.reply().grant();
         assert_eq!(next.cmd(&["UNLOCK", "k"]), Reply::Int(1));
     }
-    // A waiter looks for itself too, and may have been about to.
+    // A waiter also looks for itself, and may have been about to.
     let told = second.metric("lockgate_wakeups_total", "message");
     assert!(told >= 10.0, "{told} of 20");
 }
@@ -368,7 +367,7 @@ fn a_message_that_never_comes_costs_time_only() {
     holder.cmd(&["LOCK", "k", "h", "PX", "60000"]).grant();
     let mut next = in_line(&second, &["LOCK", "k", "n", "PX", "60000", "WAIT", "0"]);
     thread::sleep(ms(300));
-    // Nobody tells of this release.
+    // No message tells of this release.
     for node in 0..3 {
         assert_eq!(first.node_client(node).cmd(&["DEL", "lock:k"]), Reply::Int(1));
     }
@@ -525,7 +524,7 @@ fn waiters_that_die_at_any_moment_of_a_hand_over_leave_the_lock_to_the_next() {
         next.reply().grant();
         slowest = slowest.max(begun.elapsed());
         handed += dead.as_mut().map_or(0, |dead| usize::from(!dead.rest().0.is_empty()));
-        // A client that came behind has its turn by now.
+        // A client that stood behind has had its turn by now.
         eventually("nobody waits", || proxy.waiters() == 0);
     }
     println!("slowest {slowest:?}; {handed} of 75 had the lock when they died");
@@ -534,7 +533,7 @@ fn waiters_that_die_at_any_moment_of_a_hand_over_leave_the_lock_to_the_next() {
     assert!(slowest < SOON, "{slowest:?}");
 }
 
-/// A process of its own that has locked `k` on its connection.
+/// A process that has locked `k` on its connection.
 struct Holder(Child);
 
 impl Holder {
@@ -574,7 +573,7 @@ fn kill_9_of_the_holder_gives_the_next_one_its_session_lock_at_once() {
         for reads in [false, true] {
             let holder = Holder::start(&first, "LOCK k h", reads);
             let mut next = in_line(other, &["LOCK", "k", "n", "PX", "60000", "WAIT", "0"]);
-            // Long enough for it to have asked to be told.
+            // Long enough for the other proxy to have subscribed.
             thread::sleep(ms(200));
             assert_held(&first, "k", "h");
             let killed = Instant::now();
@@ -619,10 +618,10 @@ fn a_proxy_killed_gives_its_holders_locks_away_when_their_ttl_is_over() {
         in_line(&first, &["LOCK", "session", "PX", "60000", "WAIT", "0"]),
         in_line(&first, &["LOCK", "lease", "PX", "60000", "WAIT", "0"]),
     ];
-    // Waits there for a lock that is held here: nothing of it may stay.
+    // A waiter there for a lock that is held here; nothing of it may stay.
     first.client().cmd(&["LOCK", "other", "o", "PX", "60000"]).grant();
     let _waiter = in_line(&second, &["LOCK", "other", "PX", "60000", "WAIT", "0"]);
-    // More than its TTL, through which it was renewed.
+    // Longer than the TTL of the session lock, which is renewed.
     next[0].expect_silence(ms(1500));
     let killed = Instant::now();
     second.kill();
@@ -643,7 +642,7 @@ fn a_proxy_that_hangs_with_waiters_holds_nobody_up() {
     let mut holder = first.client();
     holder.cmd(&["LOCK", "k", "h", "PX", "60000"]).grant();
     let mut waiting = in_line(&second, &["LOCK", "k", "w", "PX", "60000", "WAIT", "0"]);
-    // Still counted among those who listen, but deaf.
+    // The stopped proxy still counts as a subscriber, but hears nothing.
     second.freeze();
     let rounds = thread::scope(|scope| {
         let line: Vec<_> = (0..4)
@@ -676,7 +675,7 @@ fn unlock_of_what_was_handed_over_meanwhile_harms_nobody() {
     holder.cmd(&["LOCK", "k", "h", "PX", "60000"]).grant();
     let mut next = in_line(&first, &["LOCK", "k", "n", "PX", "60000", "WAIT", "0"]);
     let mut last = in_line(&first, &["LOCK", "k", "l", "PX", "60000", "WAIT", "0"]);
-    // Twice in one go: the second must not move the lock once more.
+    // Twice in one packet: the second UNLOCK must not move the lock again.
     let twice = holder.pipe(&[&["UNLOCK", "k", "h"], &["UNLOCK", "k", "h"]]);
     assert_eq!(twice, [Reply::Int(1), Reply::Int(0)]);
     assert_eq!(next.reply().grant().token, "n");
@@ -697,7 +696,7 @@ fn unlock_of_what_was_handed_over_meanwhile_harms_nobody() {
     assert_eq!(last.reply().grant().token, "l");
     assert_eq!(next.cmd(&["UNLOCK", "k", "n"]), Reply::Int(0));
     assert_held(&first, "k", "l");
-    // From another proxy, past the one that handed it over.
+    // A release through another proxy than the one that handed the lock over.
     assert_eq!(second.client().cmd(&["UNLOCK", "k", "l"]), Reply::Int(1));
     assert_nothing_left(&first, "k");
 }
@@ -726,7 +725,7 @@ fn who_closes_a_circle_of_waiting_clients_is_told() {
             assert_eq!(last.cmd(&wanted).error(), error);
         }
         assert_eq!(first.waiters(), count - 1, "who waited before goes on");
-        // Each gets what it waits for once the one before it gives up.
+        // Each client gets the lock it waits for once the client before it gives up.
         drop(last);
         while let Some(mut next) = clients.pop() {
             next.reply().grant();
@@ -745,7 +744,7 @@ fn who_closes_a_circle_of_waiting_clients_is_told() {
     assert_eq!(pooled.cmd(&["UNLOCK", "x", "a"]), Reply::Int(1));
     b.reply().grant();
 
-    // What the proxy knows of a lock may be old: another one has released it.
+    // What the proxy knows of a lock may be old: it was released through another proxy.
     let (mut a, mut b, mut c) = (first.client(), first.client(), second.client());
     let mine = a.cmd(&["LOCK", "v", "mine"]).grant();
     b.cmd(&["LOCK", "w"]).grant();
@@ -766,7 +765,7 @@ fn an_old_holder_whose_ttl_ran_out_cannot_hand_over_what_is_not_its_own() {
     let mut late = first.client();
     late.cmd(&["LOCK", "k", "late", "PX", "300"]).grant();
     thread::sleep(ms(400));
-    // Held through the other proxy, waited for at the one of the late holder.
+    // The lock is held through the second proxy, and waited for at the first, which is the late holder's.
     let mut holder = second.client();
     holder.cmd(&["LOCK", "k", "h", "PX", "60000"]).grant();
     let mut next = in_line(&first, &["LOCK", "k", "n", "PX", "60000", "WAIT", "0"]);
@@ -776,7 +775,7 @@ fn an_old_holder_whose_ttl_ran_out_cannot_hand_over_what_is_not_its_own() {
     assert_eq!(holder.cmd(&["UNLOCK", "k"]), Reply::Int(1));
     assert_eq!(next.reply().grant().token, "n");
     assert_held(&first, "k", "n");
-    // Free, and the late one hands it to who waits: it was not its to give.
+    // The late holder must not hand a lock over that is not its own.
     assert_eq!(late.cmd(&["UNLOCK", "k", "late"]), Reply::Int(0));
     assert_held(&first, "k", "n");
 }
@@ -799,7 +798,7 @@ fn clients_that_share_a_token_take_turns() {
         assert_held(&proxy, "k", "same");
         assert_eq!(a.cmd(&["UNLOCK", "k"]), Reply::Int(1));
         assert!(b.reply().grant().fence > grant.fence);
-        // Neither does the holder before.
+        // Neither does the former holder.
         assert_eq!(a.cmd(&["UNLOCK", "k"]), Reply::Int(0));
         drop(a);
         thread::sleep(ms(50));
@@ -821,7 +820,7 @@ fn a_full_line_refuses_one_more_and_harms_none() {
         let reply = refused.cmd(&["LOCK", "k", "x", "PX", "60000", "WAIT", "0"]);
         assert!(reply.error().starts_with("QUEUEFULL "), "{reply:?}");
     }
-    // Only this lock's line is full, and only for those who would wait.
+    // Only this lock's line is full, and only clients that would wait are refused.
     assert_eq!(refused.cmd(&["LOCK", "k", "x", "PX", "60000"]), Reply::NullArray);
     refused.cmd(&["LOCK", "other", "x", "PX", "60000", "WAIT", "0"]).grant();
     let mut other = in_line(&proxy, &["LOCK", "other", "y", "PX", "60000", "WAIT", "0"]);
@@ -862,7 +861,7 @@ fn what_stands_behind_a_waiting_lock_waits_too() {
     assert_eq!((client.reply(), client.reply()), (Reply::ok(), Reply::Int(1)));
     assert_eq!(client.reply().grant().token, "u");
     assert_eq!(client.reply(), Reply::bulk("end"));
-    // A client that hangs up while it waits has said that nothing of it counts.
+    // By hanging up while it waits, a client says that the commands behind do not count either.
     client.send(&pipeline(&[&["UNLOCK", "k"], &["DEL", "after"]]));
     assert_eq!((client.reply(), client.reply()), (Reply::Int(1), Reply::Int(1)));
     holder.cmd(&["LOCK", "k", "PX", "60000"]).grant();
@@ -890,7 +889,7 @@ fn where_a_lock_is_refused_nobody_waits() {
     assert!(client.cmd(lock).error().starts_with("ERR unknown command"));
     assert_eq!(proxy.waiters(), 0);
     assert!(matches!(client.cmd(&["UNSUBSCRIBE"]), Reply::Array(_)));
-    // In RESP3 it waits among its messages, which come meanwhile.
+    // In RESP3 it waits while messages come.
     assert!(matches!(client.cmd(&["HELLO", "3"]), Reply::Map(_)));
     client.send(&pipeline(&[&["SUBSCRIBE", "a"], lock, &["ECHO", "behind"]]));
     assert!(matches!(client.reply(), Reply::Push(_)));
@@ -992,7 +991,7 @@ fn a_wait_that_is_none_is_refused() {
     client.cmd(&["LOCK", "k", "PX", "1000", "WAIT", "60000"]).grant();
 }
 
-/// Writes until the other side takes no more.
+/// Writes until the other side takes no more. Returns the number of bytes written.
 fn flood(client: &mut Client, bytes: &[u8]) -> usize {
     client.socket().set_write_timeout(Some(ms(300))).unwrap();
     let mut written = 0;
@@ -1019,7 +1018,7 @@ fn a_waiter_that_floods_and_hangs_up_leaves_at_once() {
         let mut client = in_line(&proxy, &["LOCK", "k", "PX", "60000", "WAIT", "0"]);
         let written = flood(&mut client, &ping.repeat(bytes / ping.len()));
         assert!(written > 80_000, "{written}");
-        // Everything that is read ahead has been read.
+        // By now the proxy has read ahead what it may.
         thread::sleep(ms(200));
         assert_eq!(proxy.waiters(), 1);
         let left = Instant::now();
@@ -1060,7 +1059,7 @@ fn a_waiter_that_floods_and_is_granted_gets_every_reply_in_order() {
         for n in 0..count {
             assert!(client.reply() == Reply::bulk(&echo(n)), "{n}");
         }
-        // Not in the pipeline: what its reply waits for is bounded by barrier_buffer.
+        // Outside the pipeline, as barrier_buffer bounds the replies for which an UNLOCK waits.
         assert_eq!(client.cmd(&["UNLOCK", "k"]), Reply::Int(1));
     });
     let grown = proxy.memory("VmHWM").saturating_sub(before);
@@ -1092,7 +1091,7 @@ fn while_too_few_nodes_answer_a_waiter_goes_on_trying_until_its_time_is_up() {
     head.hang_up();
     assert_eq!(head.rest().0, b"");
     eventually("nobody waits", || proxy.waiters() == 0);
-    // Thawed in time.
+    // The nodes are thawed in time.
     let mut free = in_line(&proxy, &["LOCK", "free", "f", "PX", "60000", "WAIT", "0"]);
     let mut held = in_line(&proxy, &["LOCK", "held", "n", "PX", "60000", "WAIT", "0"]);
     thread::sleep(ms(500));
@@ -1116,7 +1115,7 @@ fn nodes_killed_and_started_again_lose_no_waiter() {
     holder.cmd(&["LOCK", "k", "h", "PX", "60000"]).grant();
     let mut next = in_line(&proxy, &["LOCK", "k", "n", "PX", "60000", "WAIT", "0"]);
     let mut last = in_line(&proxy, &["LOCK", "k", "l", "PX", "60000", "WAIT", "0"]);
-    // The node that is back knows nothing of the lock: two still do.
+    // The node that is back knows nothing of the lock; two others still do.
     proxy.node(0).restart().unwrap();
     eventually("it is back", || proxy.nodes_up() == 3);
     next.expect_silence(ms(200));
@@ -1127,7 +1126,7 @@ fn nodes_killed_and_started_again_lose_no_waiter() {
     for node in 1..3 {
         proxy.node(node).restart().unwrap();
     }
-    // Nobody knows of the holder any more.
+    // No node knows of the holder any more.
     assert_eq!(next.reply().grant().token, "n");
     assert_eq!(holder.cmd(&["UNLOCK", "k", "h"]), Reply::Int(0));
     assert_eq!(next.cmd(&["UNLOCK", "k"]), Reply::Int(1));
@@ -1177,7 +1176,7 @@ fn sigterm_while_the_nodes_are_asked_leaves_nothing() {
     if bytes.is_empty() {
         assert_nothing_left(&first, "k");
     } else {
-        // Granted before it was told to end: a lease goes on.
+        // Granted before the proxy was told to end: a lease goes on.
         assert_held(&first, "k", "a");
     }
 }
@@ -1203,7 +1202,7 @@ fn nodes_that_refuse_channels_cost_time_only() {
     let mut next = in_line(&here, &["LOCK", "k", "n", "PX", "60000", "WAIT", "0"]);
     let mut other = in_line(&there, &["LOCK", "k", "o", "PX", "60000", "WAIT", "0"]);
     assert_eq!(holder.cmd(&["UNLOCK", "k"]), Reply::Int(1));
-    // A head that asks the nodes at this moment is handed nothing, so either may be first.
+    // A hand-over does not go to a head that is asking the nodes at that moment, so either may be first.
     thread::scope(|scope| {
         for (client, token) in [(&mut next, "n"), (&mut other, "o")] {
             scope.spawn(move || {

@@ -1,5 +1,5 @@
-//! How proxies hear of releases through each other where the lock node is a Redis Cluster: from the shard
-//! that has the lock's slot, wherever that is.
+//! How a proxy hears of releases through another one where the lock node is a Redis Cluster: from the shard that has
+//! the lock's slot, wherever that is.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -14,15 +14,15 @@ use crate::support::{
     encode, eventually,
 };
 
-/// Both ways to tell.
+/// Both ways of notifying.
 const NOTIFY: [&str; 2] = ["notify: pubsub", "notify: stream"];
 
-/// Before these lock nodes.
+/// Sets up a proxy with these lock nodes.
 fn before(nodes: &[String]) -> Setup {
     Proxy::with().node_urls(nodes).locks("node_timeout: 400ms")
 }
 
-/// Two proxies before the same nodes, which are up.
+/// Starts two proxies with the same nodes, and waits until these are up.
 fn two(setup: Setup) -> [Proxy; 2] {
     let first = setup.start();
     let second = Proxy::beside(&first).unready().start();
@@ -36,7 +36,7 @@ fn is_ready(proxy: &Proxy) -> bool {
     proxy.http("/readyz").starts_with("HTTP/1.1 200")
 }
 
-/// A client that waits for the lock at `key`.
+/// Returns a client that waits for the lock at `key`.
 fn waiting(proxy: &Proxy, key: &str) -> Client {
     let (mut client, before) = (proxy.client(), proxy.waiters());
     client.send(&encode(&["LOCK", key, "PX", "5000", "WAIT", "0"]));
@@ -44,7 +44,7 @@ fn waiting(proxy: &Proxy, key: &str) -> Client {
     client
 }
 
-/// The number of proxies that a node tells of the releases of the lock at `key`.
+/// The number of proxies to which a node publishes releases of the lock at `key`.
 fn listeners(node: &RedisServer, key: &str) -> i64 {
     let mut client = Client::connect(node.port());
     let pattern = format!("lockgate:free:*:lock:{}", key.replace(['[', ']'], "?"));
@@ -61,19 +61,19 @@ fn listeners(node: &RedisServer, key: &str) -> i64 {
     channels.iter().map(count).sum()
 }
 
-/// The number of proxies that a node tells of the releases of the lock at `key`, or of any by a stream.
+/// The number of proxies that hear from a node of releases of the lock at `key`, or by a stream of any lock.
 fn hearing(node: &RedisServer, key: &str) -> i64 {
     listeners(node, key) + blocked(node)
 }
 
-/// The number of connections that wait for an entry.
+/// The number of connections that wait for an entry of a stream.
 fn blocked(node: &RedisServer) -> i64 {
     let told = text(&Client::connect(node.port()).cmd(&["INFO", "clients"]));
     let line = told.lines().find_map(|line| line.strip_prefix("blocked_clients:"));
     line.and_then(|count| count.trim().parse().ok()).expect("a number")
 }
 
-/// Has `holder` release the lock for which somebody waits through the other proxy.
+/// Makes `holder` release the lock for which `waiter` waits through the other proxy.
 fn told(holder: &mut Client, key: &str, waiter: &mut Client) {
     assert_eq!(holder.cmd(&["UNLOCK", key]), Reply::Int(1));
     waiter.reply().grant();
@@ -100,7 +100,7 @@ fn the_shard_of_a_lock_tells_of_its_release_and_no_other_node_does() {
             assert_eq!(plain, Reply::Array(Vec::new()), "a plain message goes to all nodes");
         }
     }
-    // A waiter looks for itself too, and may have been about to.
+    // A waiter also looks for itself, and may have been about to.
     let messages = second.metric("lockgate_wakeups_total", "message");
     assert!(messages >= rounds / 2.0, "{messages} of {rounds}");
     eventually("nobody is told for ever", || {
@@ -193,7 +193,7 @@ fn a_message_of_a_shard_that_never_comes_costs_time_only() {
         first.client().cmd(&["LOCK", &key, "h", "PX", "60000"]).grant();
         let mut waiter = waiting(&second, &key);
         eventually("its shard will tell", || hearing(&cluster.nodes[2], &key) == 1);
-        // Nobody tells of this release.
+        // No message tells of this release.
         let lock = format!("lock:{key}");
         assert_eq!(cluster.client(2).cmd(&["DEL", &lock]), Reply::Int(1));
         waiter.reply().grant();
@@ -217,7 +217,7 @@ fn a_cluster_that_refuses_channels_costs_time_only() {
         holder.cmd(&["LOCK", "k", "PX", "60000"]).grant();
         let waiters = [waiting(&first, "k"), waiting(&second, "k")];
         assert_eq!(holder.cmd(&["UNLOCK", "k"]), Reply::Int(1));
-        // Nobody is told: whoever asks next is the first, whichever proxy that is.
+        // No waiter is told: the first is the one that asks next, through either proxy.
         thread::scope(|scope| {
             for mut waiter in waiters {
                 scope.spawn(move || {
@@ -249,7 +249,7 @@ fn a_cluster_and_other_nodes_tell_together() {
     assert!(messages >= 5.0, "{messages} of 10");
 }
 
-/// Two proxies that tell each other by streams, with these further settings.
+/// Starts two proxies that notify each other by streams, with these further settings.
 fn streaming(cluster: &Cluster, more: &str) -> [Proxy; 2] {
     let locks = format!("notify: stream{more}");
     two(before(&[cluster.voter()]).locks(&locks))
@@ -269,7 +269,7 @@ fn readers(node: &RedisServer, key: &str) -> i64 {
     }
 }
 
-/// Waits until one of these is granted the lock that it waits for.
+/// Waits until one of the clients is granted the lock. Returns its index.
 fn granted_one(waiters: &mut [Client]) -> usize {
     let mut next = None;
     eventually("one is granted the lock", || {
@@ -310,7 +310,7 @@ fn a_release_told_by_a_stream_wakes_one_proxy() {
         .map(|proxy| proxy.metric("lockgate_wakeups_total", "message"))
         .iter()
         .sum();
-    // A waiter looks for itself too, and may have been about to.
+    // A waiter also looks for itself, and may have been about to.
     assert!((rounds as f64..=2.0 * rounds as f64).contains(&messages), "{messages}");
     eventually("no stream is left", || {
         cluster.nodes.iter().all(|node| {
@@ -320,7 +320,7 @@ fn a_release_told_by_a_stream_wakes_one_proxy() {
     });
 }
 
-/// The proxy that gives the lock back has waited the longest, and gets the entry that it wrote itself.
+/// The proxy that gives the lock back has waited the longest, so it gets the entry that it wrote itself.
 #[test]
 fn a_proxy_that_reads_its_own_word_passes_it_on() {
     let cluster = Cluster::start(3);
@@ -336,7 +336,7 @@ fn a_proxy_that_reads_its_own_word_passes_it_on() {
     assert_eq!(holder.cmd(&["UNLOCK", &key]), Reply::Int(1));
     eventually("it is told", || second.metric("lockgate_wakeups_total", "message") > told);
     for client in [&mut own, &mut other] {
-        // Each gives it back only once it is granted.
+        // Each UNLOCK is carried out once the lock is granted.
         client.send(&encode(&["UNLOCK", &key]));
     }
     for client in [&mut own, &mut other] {
@@ -357,7 +357,7 @@ fn a_proxy_that_dies_when_it_is_woken_loses_its_turn_to_the_next() {
     holder.cmd(&["LOCK", &key, "PX", "60000"]).grant();
     let _lost = waiting(&second, &key);
     eventually("one reads", || readers(shard, &key) == 1);
-    // It waits for its entry when it is stopped, and no other does.
+    // It is the only proxy that waits for an entry when it is stopped.
     eventually("it reads", || blocked(shard) == 1);
     second.freeze();
     let mut next = waiting(&third, &key);
@@ -366,7 +366,7 @@ fn a_proxy_that_dies_when_it_is_woken_loses_its_turn_to_the_next() {
     second.kill();
     next.reply().grant();
     assert_eq!(next.cmd(&["UNLOCK", &key]), Reply::Int(1));
-    // Whoever goes on waiting counts the dead one no more.
+    // A proxy that goes on waiting removes the dead one.
     holder.cmd(&["LOCK", &key, "PX", "60000"]).grant();
     let _waits = waiting(&third, &key);
     eventually("the dead one is forgotten", || readers(shard, &key) == 1);

@@ -1,20 +1,20 @@
-//! Other lock nodes while running: the seal, the copy, the decision and the beginning (`change.rs`
-//! in `src/lock/fitness`).
+//! A change of the lock nodes while proxies run: the seal, the copy, the decision and the beginning
+//! (`src/lock/fitness/change/`).
 //!
-//! The nodes before are A, those to come B; they may share some. Locks are checked in the other
-//! model: here a node carries a request out and answers in one step, a fence is raised with the last
-//! vote, and a coordinator's look and the promises of a round are one step, as promises of different
-//! nodes do not depend on each other. Each marker, each reading, each copy and each release on each
-//! node is a step of its own. A coordinator that takes no further step has died.
+//! The set before is A, the next one is B; they may share nodes. Another model checks the locks themselves: here a
+//! node carries out a request and answers it in one step, a fence is raised with the last vote, and a coordinator's
+//! look and the promises of a round are one step, as promises of different nodes do not depend on each other. Each
+//! marker, reading, copy and release on each node is a step of its own. A coordinator that takes no further step has
+//! died.
 
 use stateright::{Model, Property};
 
 use super::quorum::quorum;
 
-/// The numbers of nodes of A and of B, and of all.
+/// The number of nodes in each of A and B, and the most in both.
 const NODES: usize = 3;
 const ALL: usize = 2 * NODES;
-/// Clients, each with a proxy of its own at first, and coordinators.
+/// The number of clients, each with a proxy of its own at first, and that of coordinators.
 const PARTIES: usize = 2;
 /// A claim that no client has.
 const NOBODY: u8 = 15;
@@ -30,13 +30,13 @@ pub(crate) struct Setup {
     pub(crate) start: Start,
     /// How many nodes A and B share: the last of A are the first of B.
     pub(crate) shared: usize,
-    /// The second node of A waits on its seat: its votes count for renewals. The first client was
-    /// granted the lock by the first node and by the one that sat there before.
+    /// Whether the second node of A waits on its seat, where its votes count for renewals only. The first client was
+    /// granted the lock by the first node and by the one that had that seat before.
     pub(crate) waits: bool,
     /// Whether each proxy knows B.
     pub(crate) knows: [bool; PARTIES],
-    /// LOCKs of each client; RENEWs of both; RENEWs through the other proxy; UNLOCKs of both; UNLOCKs
-    /// through a proxy that has not granted the lock.
+    /// How many may come: LOCKs of each client; RENEWs of both; RENEWs through the other proxy; UNLOCKs of both;
+    /// UNLOCKs through a proxy that has not granted the lock.
     pub(crate) locks: [u8; PARTIES],
     pub(crate) renewals: u8,
     pub(crate) take_overs: u8,
@@ -47,11 +47,12 @@ pub(crate) struct Setup {
     /// Whether each coordinator may change the nodes, and may back out.
     pub(crate) changes: [bool; PARTIES],
     pub(crate) backs_out: [bool; PARTIES],
-    /// Whether a change that was decided, and cannot begin, may be copied anew.
+    /// Whether a change that was decided and cannot begin may be copied anew.
     pub(crate) copies_anew: bool,
-    /// Nodes of B that restart with an empty memory.
+    /// How often a node of B restarts with an empty memory.
     pub(crate) restarts: u8,
-    /// The node of A that no coordinator reaches, and whether all others are always asked; that of B.
+    /// The node of A that no coordinator reaches; whether all others are always asked; the node of B that no
+    /// coordinator reaches.
     pub(crate) away: Option<usize>,
     pub(crate) asks_all: bool,
     pub(crate) away_of_b: Option<usize>,
@@ -61,7 +62,7 @@ pub(crate) struct Setup {
     pub(crate) in_steps: bool,
     /// The fault that is planted.
     pub(crate) fault: Option<Fault>,
-    /// Properties to hold always, or to happen at all.
+    /// The properties to check: some hold in every state, the others in at least one.
     pub(crate) properties: &'static [&'static str],
 }
 
@@ -72,66 +73,66 @@ pub(crate) enum Start {
     Plain,
     /// The first coordinator has sealed A, but for the node that it does not reach.
     Sealed,
-    /// The same, and the first client asks for the lock: the last node of A has granted it.
+    /// The same, while the first client asks for the lock, which the last node of A has granted.
     Asked,
     /// The last node of A has noted the first client's grant as ended: an UNLOCK came to nothing.
     Noted,
-    /// The first client's grant ran out; nodes of A have a rest of it still.
+    /// The first client's grant ran out; nodes of A still have a rest of it.
     Rest,
-    /// Nodes of B have a grant of the first client that ran out: an earlier change was backed out.
+    /// Nodes of B have a grant of the first client that ran out, as an earlier change was backed out.
     Stale,
     /// The first coordinator has copied to the first two nodes of B, and has left A.
     Decided,
 }
 
-/// A fault planted to see that the checker finds it.
+/// A planted fault, which the checker must find; [`Fault::OneMarker`] alone does no harm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// Nodes are read that are not sealed.
+    /// Nodes are read before they are sealed.
     ReadBeforeSeal,
-    /// What one node of A has is copied.
+    /// One node of A is enough to copy from.
     ReadFew,
-    /// A node that waits on its seat of A counts as one that was read.
+    /// A node of A that waits on its seat is read, and counts.
     WaitingCounts,
     /// Nodes of B count as complete once one of them is.
     CopiedToFew,
-    /// B begins as soon as it is copied to.
+    /// B begins as soon as it has its copies.
     BeginUndecided,
     /// B's marker is written whatever became of the copy.
     NoNote,
-    /// Whoever backs out writes over whatever lies there.
+    /// A coordinator that backs out overwrites any marker.
     BackOutBlindly,
     /// A sealed node renews.
     SealedRenews,
-    /// Whatever is found anywhere is copied.
+    /// Every grant that is found on any node is copied.
     CopyAnything,
     /// Of two grants that may be held, one is copied.
     CopyOneOfTwo,
-    /// What no single claim can have on a quorum is free, though one token has it there.
+    /// A lock that no single claim can have on a quorum counts as free, though one token has it there.
     CopyByClaim,
-    /// What any node notes as ended is not copied.
+    /// A grant that any node notes as ended is not copied.
     EndedIsFree,
-    /// A copy brings back what the node notes as ended.
+    /// A copy brings back a grant that its node notes as ended.
     CopyEnded,
-    /// A copy that comes late is written on a node that has begun, or votes in A again.
+    /// A late copy is written on a node that has begun, or that votes in A again.
     LateCopy,
-    /// What lies on a node is not overwritten by a copy.
+    /// A copy does not overwrite a lock that is on the node.
     CopyIfFree,
     /// A node that votes in B accepts a marker of A.
     BegunAccepts,
-    /// A request goes on over a seal that was backed out.
+    /// A request goes on across a seal that was backed out.
     VotesOverSeal,
     /// A request goes on from A to B.
     VotesOfBoth,
-    /// A proxy goes to B by the marker of one node.
+    /// A proxy goes over to B by the marker of one node.
     OneMarker,
-    /// A is sealed again though B may begin still.
+    /// A is sealed again though B may still begin.
     AnewUnproven,
-    /// The note is taken away from a node that has begun.
+    /// The note is removed from a node that has begun.
     AnewOverBegun,
 }
 
-/// The state that a marker tells.
+/// The phase that a marker names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Phase {
     /// A votes.
@@ -150,7 +151,7 @@ struct Agreement {
     phase: Phase,
 }
 
-/// An agreement as it lies on a node, with the ballot by which it came there.
+/// An agreement as a node stores it, with the ballot that wrote it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Marker {
     ballot: u8,
@@ -179,7 +180,7 @@ struct Server {
     note: Option<u8>,
 }
 
-/// Something that a node of A was found to have.
+/// What a coordinator has read on a node of A.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Read {
     lock: Option<Lock>,
@@ -191,7 +192,7 @@ struct Read {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Round {
     write: Marker,
-    /// Markers seen on those that have promised.
+    /// Markers seen on the nodes that have promised.
     seen: [Option<Marker>; NODES],
     accepted: [bool; NODES],
 }
@@ -206,13 +207,13 @@ struct Coordinator {
     /// The nodes of B that it has copied to, and those whose copy is complete.
     copied: [bool; NODES],
     complete: [Option<u8>; NODES],
-    /// Left, as a quorum has accepted it.
+    /// The marker of phase `Left` that a quorum has accepted.
     left: Option<Marker>,
-    /// The nodes that were named by that, from which the note on the copy was taken away.
+    /// The nodes named there from which the note on the copy was removed.
     revoked: [bool; NODES],
 }
 
-/// Nodes that a proxy asks, and what they must have.
+/// The set that a proxy asks, and the marker that its nodes must have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Told {
     begun: bool,
@@ -233,7 +234,7 @@ enum Vote {
     No,
 }
 
-/// A request of a client, over one proxy.
+/// A request of a client, through one proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Asking {
     kind: Kind,
@@ -245,14 +246,14 @@ struct Asking {
     elapsed: u8,
 }
 
-/// A release under way, or the undoing of an attempt.
+/// A release under way, or the undo of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Ending {
     claim: u8,
     pending: [bool; ALL],
     done: [bool; ALL],
     is_unlock: bool,
-    /// Whether B hears of it, too.
+    /// Whether B gets it, too.
     both: bool,
 }
 
@@ -265,14 +266,14 @@ struct Client {
     claims: u8,
     asking: Option<Asking>,
     ending: Option<Ending>,
-    /// Whether it was granted the lock by B, or behind a change that was backed out; whether B has
-    /// renewed what A had granted.
+    /// Whether B granted it the lock; whether A did after a change was backed out; whether B has renewed a grant of
+    /// A.
     by_b: bool,
     again: bool,
     kept: bool,
 }
 
-/// Everything there is at one instant.
+/// A state of the model.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct State {
     servers: [Server; ALL],
@@ -286,16 +287,16 @@ pub(crate) struct State {
     unlocks: u8,
     unlocks_elsewhere: u8,
     restarts: u8,
-    /// What quorums of A have accepted, and by whom.
+    /// What quorums of A have accepted, and which coordinator wrote it.
     chosen: Vec<(Agreement, usize)>,
     last_fence: u8,
     fence_went_back: bool,
-    /// Claims that were answered as released, as bits: once B had heard of it, or before the seal where all
+    /// Claims, as bits, that were answered as released: once all of B had the release, or before the seal where all
     /// nodes of A are read.
     released: u16,
 }
 
-/// What a coordinator wants.
+/// The aim of a coordinator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Aim {
     Seal,
@@ -329,14 +330,14 @@ pub(crate) enum Step {
     UnlockElsewhere {
         client: usize,
     },
-    /// That one is given up.
+    /// An UNLOCK through the other proxy is given up.
     Abandon,
     /// A node carries a release out.
     Release {
         client: Option<usize>,
         node: usize,
     },
-    /// A proxy finds an agreement of a quorum, or tells it to a node that has missed it.
+    /// A proxy finds an agreement of a quorum, or brings it to a node that has missed it.
     Learn {
         proxy: usize,
         begun: bool,
@@ -345,7 +346,7 @@ pub(crate) enum Step {
         proxy: usize,
         seat: usize,
     },
-    /// All nodes of a quorum of A (without one, or all) are looked at, and promise.
+    /// A coordinator looks at all nodes of A, or at all but one, and these promise.
     Ask {
         coordinator: usize,
         aim: Aim,
@@ -371,7 +372,7 @@ pub(crate) enum Step {
         coordinator: usize,
         seat: usize,
     },
-    /// The note on a copy is taken away.
+    /// The note on a copy is removed.
     Revoke {
         coordinator: usize,
         seat: usize,
@@ -387,21 +388,21 @@ pub(crate) const ONE_HOLDS: &str = "one client counts on the lock";
 pub(crate) const ONE_DECISION: &str = "a change is decided one way";
 /// Fences grow in the order in which grants are told.
 pub(crate) const FENCES_ONWARD: &str = "fences grow over a change";
-/// What was answered as released is held by no quorum of B.
+/// No quorum of B holds a lock that was answered as released.
 pub(crate) const STAYS_RELEASED: &str = "what is released does not come back";
 /// Properties that must hold in every state.
 pub(crate) const CHANGE_ALWAYS: &[&str] = &[ONE_HOLDS, ONE_DECISION, FENCES_ONWARD, STAYS_RELEASED];
 
 /// B grants.
 pub(crate) const GRANTED_BY_B: &str = "a grant by the nodes to come";
-/// What A had granted is renewed on B.
+/// B renews a grant of A.
 pub(crate) const KEPT_BY_B: &str = "a lock that outlives the change";
-/// A grants behind a change that was backed out.
+/// A grants after a change was backed out.
 pub(crate) const GRANTED_AGAIN: &str = "a grant after backing out";
 /// One coordinator has sealed, and the other has left A.
 pub(crate) const FINISHED: &str = "a change that another coordinator finishes";
 
-/// B grants behind a change that was decided, could not begin, and was copied anew.
+/// B grants, or renews a grant of A, after a change that was decided could not begin and was copied anew.
 pub(crate) const COPIED_ANEW: &str = "a grant behind a second copy";
 
 /// One run of the checker.
@@ -424,7 +425,7 @@ impl Change {
         self.0.fault == Some(fault)
     }
 
-    /// The node on a seat of A, or of B.
+    /// Returns the node on a seat of A, or of B.
     fn node(&self, begun: bool, seat: usize) -> usize {
         if begun { NODES - self.0.shared + seat } else { seat }
     }
@@ -559,7 +560,7 @@ impl Change {
         }
     }
 
-    /// What is copied by what was read: the lock, and the fence. `None`: not enough was read.
+    /// Returns what is copied, by what was read: the lock, and the fence. `None` if not enough was read.
     fn copy_of(&self, reads: &[Option<Read>; NODES]) -> Option<(Option<Lock>, u8)> {
         let read: Vec<Read> = reads.iter().flatten().copied().collect();
         let enough = match self.0.fault {
@@ -579,7 +580,8 @@ impl Change {
             locks.iter().copied().filter(|lock| has(lock.claim) + unread >= needed).collect();
         let ended = read.iter().fold(0, |all, read| all | read.ended);
         let Some(newest) = may_be_held.iter().map(|lock| lock.claim).max() else {
-            // One token may have it by several claims, as somebody is becoming its keeper: nobody else gets it.
+            // One token may have the lock by several claims while another proxy takes it over: no other client gets
+            // it.
             let has_token = |of: &Lock| {
                 let same = |lock: &&Lock| {
                     lock.claim != NOBODY
@@ -601,7 +603,7 @@ impl Change {
         }
         let is_told = is_one && !has_ended || !is_one && self.has(Fault::CopyOneOfTwo);
         let oldest = may_be_held.iter().map(|lock| lock.claim).min().unwrap_or(newest);
-        // Nobody is given the lock before its time, and nobody renews it.
+        // By that claim no client gets the lock before its time, and none renews it.
         let claim = if is_told { oldest } else { NOBODY };
         Some((Some(Lock { claim, left }), fence))
     }
@@ -616,15 +618,14 @@ impl Server {
         self.marker.is_some_and(|marker| marker.is.phase == Phase::Begun)
     }
 
-    /// Whether the node has begun, and is no rest of a change that was copied anew under a seal of this
-    /// epoch.
+    /// Whether the node has begun, and not by a decision from before the seal of this epoch.
     fn has_begun_since(&self, epoch: u8) -> bool {
         self.has_begun() && self.marker.is_some_and(|marker| marker.is.epoch >= epoch)
     }
 }
 
 impl State {
-    /// The agreement that a quorum of these nodes has accepted under one ballot.
+    /// Returns the agreement that a quorum of these nodes has accepted under one ballot.
     fn committed(&self, begun: bool, model: &Change) -> Option<Marker> {
         let markers = (0..NODES).filter_map(|seat| self.servers[model.node(begun, seat)].marker);
         let markers: Vec<Marker> = markers.collect();
@@ -644,7 +645,7 @@ impl State {
         self.committed(begun, model).filter(|found| found.is.epoch > told.marker.is.epoch)
     }
 
-    /// Takes on an agreement. What was asked for before is asked for no more: a seal lies between.
+    /// Takes on an agreement. Requests from before are given up, as a seal lies between.
     fn learn(&mut self, proxy: usize, begun: bool, model: &Change) {
         let Some(marker) = self.may_learn(proxy, begun, model) else { return };
         self.proxies[proxy] = Told { begun, marker };
@@ -667,7 +668,7 @@ impl State {
         }
     }
 
-    /// Ends an attempt, which is undone where it was granted.
+    /// Ends an attempt, and undoes it where it was granted.
     fn give_up(&mut self, client: usize, model: &Change) {
         let Some(asking) = self.clients[client].asking.take() else { return };
         if asking.kind != Kind::Lock {
@@ -798,7 +799,7 @@ impl State {
         let of =
             |begun: bool| (0..NODES).filter(|seat| ending.done[model.node(begun, *seat)]).count();
         let is_sealed = self.chosen.iter().any(|(chosen, _)| chosen.phase == Phase::Joint);
-        // If a node of A is not read, what was released on the others may be held there and on one more.
+        // If a node of A is not read, a lock that was released on the others may be held there and on one more.
         let is_seen = model.0.reads_all && !is_sealed || ending.both && of(true) == NODES;
         if ending.is_unlock && of(false) >= quorum(NODES) && is_seen {
             self.released |= bit(ending.claim);
@@ -809,7 +810,7 @@ impl State {
             return;
         }
         self.elsewhere = Some(ending);
-        // Its holder is told so by whoever has ended it.
+        // The client that has ended it tells its holder.
         if of(false) >= quorum(NODES) || of(true) >= quorum(NODES) {
             for client in &mut self.clients {
                 if client.claim == ending.claim {
@@ -833,7 +834,7 @@ impl State {
         for (seat, seen) in seen.iter_mut().enumerate() {
             let server = &self.servers[seat];
             let may = server.marker.is_some() && !model.waits(seat) && model.0.away != Some(seat);
-            // A node that votes in B has no say in A any more.
+            // A node that votes in B no longer has a say in A.
             let is_of_a = !server.has_begun() || model.has(Fault::BegunAccepts);
             if seat != without && may && is_of_a {
                 *seen = server.marker;
@@ -997,7 +998,7 @@ impl State {
         let left = this.left?;
         let Phase::Left(named) = left.is.phase else { return None };
         let noted = named[seat] == Some(server.who) && server.note == Some(left.is.epoch - 1);
-        // Whoever wrote Left, under whatever ballot: B begins under one.
+        // B begins under one ballot, whichever coordinator wrote `Left`, and under whichever ballot.
         let may = noted || model.has(Fault::NoNote);
         may.then(|| Marker { ballot: 100, is: begun(left.is.epoch - 1) })
     }
@@ -1011,8 +1012,7 @@ impl State {
         (server.marker, server.promised, server.note) = (Some(marker), marker.ballot, None);
     }
 
-    /// Whether the nodes that Left names, and that this coordinator has not kept from it, are too few to
-    /// begin.
+    /// Whether the nodes that `Left` names, less those whose note this coordinator has removed, are too few to begin.
     fn cannot_begin(&self, coordinator: usize, model: &Change) -> bool {
         let this = &self.coordinators[coordinator];
         let Some(Phase::Left(named)) = this.left.map(|left| left.is.phase) else { return false };
@@ -1062,7 +1062,7 @@ impl State {
         } else {
             let first = u8::from(client == 0 && model.was_granted());
             let locks = this.claims - first < model.0.locks[client];
-            // A request that no quorum takes now might as well have been made before.
+            // A request that no quorum takes now might as well have come earlier.
             let told = self.proxies[this.proxy];
             let proven = |seat: &usize| {
                 let server = &self.servers[model.node(told.begun, *seat)];
@@ -1111,7 +1111,7 @@ impl State {
                 aims.push(Aim::Anew);
             }
             for aim in aims {
-                // Without none, or without one.
+                // Without one of the nodes, or with all.
                 for without in 0..=NODES {
                     let is_reached = match model.0.away {
                         Some(away) => away == without,
@@ -1144,7 +1144,8 @@ impl State {
                 let unsealed = model.has(Fault::WaitingCounts) && model.waits(seat);
                 let is_there = model.0.away != Some(seat)
                     && (!model.waits(seat) || model.has(Fault::WaitingCounts));
-                // Sealed nodes, and those that have not begun, may come in any order: theirs is one.
+                // The order among sealed nodes, and among nodes that have not begun, makes no difference: one is
+                // tried.
                 let first =
                     !this.copied.contains(&true) && this.reads[seat..].iter().all(Option::is_none);
                 if first && is_there && (server.is_sealed(epoch) || unsealed) {
@@ -1168,7 +1169,7 @@ impl State {
         }
     }
 
-    /// Whether a quorum of B holds what was answered as released.
+    /// Whether a quorum of B holds a lock that was answered as released.
     fn came_back(&self, model: &Change) -> bool {
         let holds = |claim: u8| {
             let has = |seat: &usize| {
@@ -1254,7 +1255,7 @@ impl Model for Change {
                 let proxy = 1 - state.clients[client].proxy;
                 let begun = state.proxies[proxy].begun;
                 next.elsewhere = Some(state.ending(claim, begun, self.0.knows[proxy], self));
-                // It counts on the lock again once that is renewed.
+                // The client counts on the lock again once it is renewed.
                 next.clients[client].valid = 0;
             }
             Step::Abandon => next.elsewhere = None,

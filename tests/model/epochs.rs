@@ -1,9 +1,9 @@
 //! Nodes that may vote: markers, epochs, waiting (`deployment.rs`, `seats.rs` and `round.rs` in
 //! `src/lock/fitness`).
 //!
-//! Locks are checked in the other model. Here a node carries a request out and answers in one step,
-//! and locks only run out. But nodes forget, an address leads two proxies to different servers, and
-//! proxies change the epoch over it, with each write on each node as a step of its own.
+//! Another model checks the locks themselves. Here a node carries out a request and answers it in one step, and locks
+//! only run out. But nodes forget, an address may lead two proxies to different servers, and proxies then write new
+//! epochs, with each write on each node as a step of its own.
 
 use stateright::{Model, Property};
 
@@ -17,15 +17,14 @@ const SERVERS: usize = 2;
 /// Bounds of one run. Each proxy has one client. Times are in ticks.
 #[derive(Debug, Clone)]
 pub(crate) struct Setup {
-    /// The TTL of all locks, which is also how long a node waits. In the beginning the first
-    /// client has just been granted the lock, by a quorum and no more.
+    /// The TTL of all locks, which is also how long a node waits. At the start the first client has just been granted
+    /// the lock, by a quorum and no more.
     pub(crate) ttl: u8,
     /// Further LOCKs of each client; RENEWs of both.
     pub(crate) locks: [u8; PROXIES],
     pub(crate) renewals: u8,
-    /// Nodes that restart with an empty memory, or with an old one that has the marker and no lock;
-    /// nodes that are flushed; addresses that lead to another server from then on: for the first
-    /// proxy, or for both.
+    /// How often a node restarts with an empty memory, or with an old one that has the marker and no lock; how often
+    /// one is flushed; how often an address begins to lead to another server, for the first proxy or for both.
     pub(crate) restarts: u8,
     pub(crate) restores: u8,
     pub(crate) flushes: u8,
@@ -35,13 +34,13 @@ pub(crate) struct Setup {
     pub(crate) exchanged: Option<usize>,
     /// How often a proxy asks all nodes, after which it may write what is due.
     pub(crate) looks: [u8; PROXIES],
-    /// The second proxy starts later, and knows nothing.
+    /// Whether the second proxy starts later, and knows nothing.
     pub(crate) late: bool,
     /// The seat that the second proxy cannot reach.
     pub(crate) cut: Option<usize>,
     /// How many ticks a round may take and still count.
     pub(crate) round: u8,
-    /// Whether each promise is a step of its own. Else all come with the look.
+    /// Whether each promise is a step of its own. Otherwise all come with the look.
     pub(crate) in_steps: bool,
     /// The state at the start.
     pub(crate) start: Start,
@@ -49,7 +48,7 @@ pub(crate) struct Setup {
     pub(crate) glimpses: bool,
     /// The fault that is planted.
     pub(crate) fault: Option<Fault>,
-    /// Properties to hold always, or to happen at all.
+    /// The properties to check: some hold in every state, the others in at least one.
     pub(crate) properties: &'static [&'static str],
 }
 
@@ -58,8 +57,7 @@ pub(crate) struct Setup {
 pub(crate) enum Start {
     /// All nodes have the first epoch, and vote.
     Plain,
-    /// The first proxy knows an epoch from before the nodes forgot it: two further on, with other
-    /// servers.
+    /// The first proxy knows an epoch that the nodes have forgotten: two further on, with other servers.
     Forgotten,
     /// The last node has an old marker: of a smaller epoch and a larger ballot, for another server.
     OldBallot,
@@ -67,42 +65,42 @@ pub(crate) enum Start {
     Blank,
 }
 
-/// A fault planted to see that the checker finds it.
+/// A planted fault, which the checker must find.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// Nodes of which none has a marker are a new deployment. (H1)
+    /// Nodes of which none has a marker are taken for a new deployment. (H1)
     NewnessInferred,
     /// Scripts vote whatever the marker is.
     NoCompare,
     /// An epoch counts once it is written anywhere.
     EpochWithoutQuorum,
-    /// A node has waited for as long as it has been up. (H6)
+    /// A node counts as having waited for as long as it has been up. (H6)
     WaitFromStart,
     /// A node with a marker votes, whichever server it was written for.
     NoIdentity,
-    /// A stranger's wait begins while the seat's server before may still vote.
+    /// A stranger's wait begins while the seat's earlier server may still vote.
     WaitWithoutSeat,
     /// A node that waits grants.
     WaitingGrants,
     /// A node accepts a marker though it has promised a larger ballot, or another lies there.
     NoBallots,
-    /// A change that was begun must come to its end, even if too few have kept their memory.
+    /// A change that was begun must be completed, even if too few nodes have kept their memory.
     HeldUp,
-    /// If too few have kept their memory, others decide with them before they have waited.
+    /// If too few nodes have kept their memory, others decide with them before they have waited.
     FewWithoutWait,
-    /// An epoch that a proxy knows and no node any more is passed by nobody.
+    /// No proxy writes an epoch beyond one that a proxy knows and no node knows any more.
     NotPassed,
-    /// Such an epoch is passed from the smaller one.
+    /// A proxy that knows such an epoch writes the one behind the nodes' smaller one.
     SmallerEpoch,
     /// The largest ballot is the newest, whatever a quorum has accepted.
     OldBallotIsNewest,
     /// Parts of two markers are taken for one.
     TornMarker,
-    /// A node is asked again though a vote is another's whose seat is lost.
+    /// A node is asked again though the request has the vote of another node, which has lost its seat.
     MixedVotes,
 }
 
-/// The server that sits on a seat. Servers have numbers of their own on each.
+/// The server on a seat. Each seat numbers its own servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Seat {
     Filled(u8),
@@ -118,7 +116,7 @@ struct Deployment {
     seats: [Seat; NODES],
 }
 
-/// A deployment as it lies on a node, with the ballot by which it came there.
+/// A deployment as a node stores it, with the ballot that wrote it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Marker {
     ballot: u8,
@@ -136,7 +134,7 @@ struct Note {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Server {
     who: u8,
-    /// The lock's holder, and for how long still.
+    /// The lock's holder, and the rest of its TTL.
     lock: Option<(usize, u8)>,
     marker: Option<Marker>,
     promised: u8,
@@ -153,9 +151,9 @@ struct Proxy {
     links: [Option<Link>; NODES],
     round: Option<Round>,
     looks: u8,
-    /// Markers of which the first part was read.
+    /// The markers, of which the first part was read.
     glimpse: Option<[Option<Server>; NODES]>,
-    /// Another deployment that a quorum has now, and for how long this proxy has seen that.
+    /// Another deployment that a quorum has now, and for how long this proxy has seen it there.
     other: Option<(u8, u8)>,
     locks: u8,
     asking: Option<Asking>,
@@ -204,11 +202,11 @@ struct Round {
     joining: [bool; NODES],
     promises: [bool; NODES],
     accepted: [bool; NODES],
-    /// Whether a quorum has accepted it; nodes that join are told then.
+    /// Whether a quorum has accepted it. Nodes that join get it then.
     done: bool,
 }
 
-/// Everything there is at one instant.
+/// A state of the model.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct State {
     servers: [[Server; SERVERS]; NODES],
@@ -287,12 +285,11 @@ pub(crate) enum Step {
 
 /// At most one client may count on the lock at any instant.
 pub(crate) const ONE_HOLDER: &str = "no two clients count on the lock";
-/// Never do two quorums accept different markers of one epoch.
+/// Two quorums never accept different markers of one epoch.
 pub(crate) const ONE_EPOCH: &str = "an epoch is one thing";
-/// Epochs that quorums accept of one deployment grow.
+/// The epochs of one deployment that quorums accept grow.
 pub(crate) const ONWARD: &str = "epochs go on";
-/// As soon as nothing goes wrong any more, proxies that look often enough come to a quorum
-/// that votes.
+/// Once nothing goes wrong any more, proxies that look often enough get a quorum that votes.
 pub(crate) const NOT_STUCK: &str = "no proxy is stuck for good";
 /// Properties that must hold in every state.
 pub(crate) const EPOCHS_ALWAYS: &[&str] = &[ONE_HOLDER, ONE_EPOCH, ONWARD, NOT_STUCK];
@@ -309,7 +306,7 @@ impl Deployment {
         self.seats[seat] == Seat::Filled(who)
     }
 
-    /// The deployment with other servers from one seat on.
+    /// Returns the deployment with other servers from one seat on.
     fn of_others(mut self, from: usize, epoch: u8) -> Deployment {
         self.epoch = epoch;
         for seat in from..NODES {
@@ -344,7 +341,7 @@ impl Server {
     }
 }
 
-/// The outcome of the looks at all nodes: `Survey`.
+/// The outcome of the looks at all nodes, as in `Survey`.
 struct Survey {
     looks: [Option<Server>; NODES],
     committed: Option<Marker>,
@@ -588,7 +585,7 @@ impl State {
         };
         let links = this.links.iter().enumerate();
         if links.into_iter().any(|(seat, link)| link.is_some_and(|link| !stays(seat, &link))) {
-            // No operation may have the vote of a server that goes and one of the new epoch.
+            // No operation may have both the vote of a server that goes and one of the new epoch.
             return (0..NODES).for_each(|seat| self.unlink(proxy, seat));
         }
         for (seat, link) in this.links.iter_mut().enumerate() {
@@ -598,7 +595,7 @@ impl State {
         }
     }
 
-    /// The rest of a stranger's wait. Returns `None` if its wait is not noted.
+    /// Returns the rest of a stranger's wait, or `None` if its wait is not noted.
     fn remaining(
         &self,
         model: &Epochs,
@@ -704,8 +701,8 @@ impl State {
         std::array::from_fn(|seat| model.reaches(proxy, seat).then(|| *self.server(proxy, seat)))
     }
 
-    /// Whether a deployment other than the known one is the proxy's own: it is once all locks
-    /// granted under the known one have run out.
+    /// Whether the proxy takes this deployment for its own: one other than the known one only once all locks granted
+    /// under the known one have run out.
     fn is_ours(&mut self, proxy: usize, committed: Marker, model: &Epochs) -> bool {
         let (this, id) = (&mut self.proxies[proxy], committed.deployment.id);
         if this.current.is_none_or(|current| current.deployment.id == id) {
@@ -722,9 +719,8 @@ impl State {
         true
     }
 
-    /// Whether each proxy comes to a quorum that votes, if from now on nothing goes wrong, all
-    /// that is under way comes to nothing and proxies reach all nodes and look often, one after
-    /// the other.
+    /// Whether each proxy gets a quorum that votes, if from now on nothing goes wrong, all that is under way comes to
+    /// nothing, and the proxies reach all nodes and look often, one after the other.
     fn gets_well(&self, model: &Epochs) -> bool {
         let model = &Epochs(Setup { cut: None, ..model.0.clone() });
         let mut state = self.clone();
@@ -835,8 +831,7 @@ impl State {
         }
     }
 
-    /// Connects nodes, and tells them the epoch that they have missed: as soon as the proxy has
-    /// something to ask them.
+    /// Connects to nodes and brings them the epoch that they have missed, once the proxy has something to ask them.
     fn open_all(&mut self, proxy: usize, model: &Epochs) {
         for seat in (0..NODES).filter(|seat| model.reaches(proxy, *seat)) {
             if self.proxies[proxy].links[seat].is_none() {
@@ -875,7 +870,7 @@ impl State {
         self.proxies[proxy].links[seat] = Some(Link { server: reach, waits });
     }
 
-    /// The server that a request reaches, if it proves its vote there.
+    /// Returns the server that a request reaches, if the server proves its vote.
     fn proven(&mut self, proxy: usize, seat: usize, model: &Epochs) -> Option<&mut Server> {
         let this = &self.proxies[proxy];
         let (link, current) = (this.links[seat]?, this.current?);
@@ -952,7 +947,7 @@ impl State {
                 this.renewed |= asking.votes.iter().zip(&this.links).any(waits);
             }
             if !asking.renews && valid > 0 {
-                // A grant is put on the nodes that must not grant, now or later.
+                // The grant is put on nodes that must not grant themselves, now or later.
                 let waits = |seat: usize| this.links[seat].is_some_and(|link| link.waits);
                 this.heals =
                     std::array::from_fn(|seat| asking.votes[seat] == Vote::Missing && waits(seat));
@@ -1062,7 +1057,7 @@ impl Model for Epochs {
             state.steps_of(proxy, self, steps);
         }
         for seat in 0..NODES {
-            // The server at the address, and those before it.
+            // The server at the address, and the earlier ones.
             for server in 0..=state.proxies[0].reach[seat] {
                 if state.restarts > 0 {
                     steps.push(Step::Restart { seat, server });

@@ -1,10 +1,9 @@
 //! A lock node that is alone and fails over (`src/lock/address.rs`, and in
 //! `src/lock/fitness/deployment.rs` the node that is alone and has a copy of the marker).
 //!
-//! A master and a replica, which the Sentinels promote and demote. What the master has comes to the
-//! replica at any time or never. A proxy learns of a promotion when it asks the Sentinels, at any time
-//! or never. A request is asked for, carried out and answered in one step: what is late is told by the
-//! other model.
+//! A master and a replica, which the Sentinels promote and demote. The replica gets what the master has at any time
+//! or never. A proxy learns of a promotion when it asks the Sentinels, at any time or never. A request is sent,
+//! carried out and answered in one step: delays are in the other model.
 
 use stateright::{Model, Property};
 
@@ -22,49 +21,49 @@ pub(crate) struct Setup {
     /// LOCKs of each proxy's clients, and renewals of all.
     pub(crate) locks: [u8; PROXIES],
     pub(crate) renewals: u8,
-    /// Promotions. The master before is cut off with whoever reaches it, or dies.
+    /// Promotions. The former master is cut off with the proxies that reach it, or dies.
     pub(crate) promotions: u8,
     /// How many ticks longer a lock lasts on a Redis that has it by replication: its clock is behind.
     pub(crate) skew: u8,
     /// The fault that is planted.
     pub(crate) fault: Option<Fault>,
-    /// Properties to hold always, or to happen at all.
+    /// The properties to check: some hold in every state, the others in at least one.
     pub(crate) properties: &'static [&'static str],
 }
 
-/// A fault planted to see that the checker finds it.
+/// A planted fault, which the checker must find.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// Whoever is promoted votes at once: a lock on a Redis with a replica.
+    /// A promoted Redis votes at once, as for a lock on a Redis with a replica.
     NoWait,
-    /// Whoever is promoted waits for the longest TTL alone.
+    /// A promoted Redis waits for the longest TTL alone.
     WaitWithoutConfirm,
-    /// A master votes for a proxy that has not heard of it for long.
+    /// A master's vote counts however long ago the proxy asked the Sentinels.
     NoConfirm,
-    /// Renewals on a promoted Redis count while the one before may still grant.
+    /// Renewals on a promoted Redis count while the former master may still grant.
     RenewedAtOnce,
-    /// A promoted Redis renews whatever it has, though the proxy's lock has run out or was released.
+    /// A promoted Redis renews any lock that it has, though the proxy's lock has run out or was released.
     RenewedByCopy,
-    /// A master that is elected again is the one that it was.
+    /// A master that is elected again keeps its identity.
     SameIfElectedAgain,
 }
 
-/// A grant: its number, and for how long still.
+/// A grant: its number, and the rest of its TTL.
 type Lock = (u8, u8);
 
 /// What one Redis remembers, all of which is replicated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Memory {
     lock: Option<Lock>,
-    /// Who votes here, by the marker.
+    /// The identity that votes here, by the marker.
     seat: u8,
-    /// Who waits here, and for how long so far.
+    /// The identity that waits here, and for how long so far.
     note: Option<(u8, u8)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Redis {
-    /// The identity: another one with each election.
+    /// The identity: a new one with each election.
     who: u8,
     role: Role,
     memory: Memory,
@@ -83,7 +82,7 @@ struct Proxy {
     named: (usize, u8),
     /// The Redis that it is connected to, with its identity, and whether that waits.
     link: Option<(usize, u8, bool)>,
-    /// Who votes, as far as the proxy knows.
+    /// The identity that votes, as far as the proxy knows.
     seat: u8,
     /// The lock that its client counts on.
     valid: Option<Lock>,
@@ -103,7 +102,7 @@ pub(crate) struct State {
     next_grant: u8,
     renewals: u8,
     promotions: u8,
-    /// A promoted Redis has renewed a lock that it did not have, and one that it had.
+    /// Whether a promoted Redis has renewed a lock that it did not have, and whether one that it had.
     put_back: bool,
     renewed: bool,
 }
@@ -118,17 +117,17 @@ pub(crate) enum Step {
     Connect(usize),
     Lock(usize),
     Renew(usize),
-    /// A client renews by a token that it has had, and the proxy does not know the grant.
+    /// A client renews by an earlier token, whose grant the proxy does not know.
     RenewByToken(usize),
-    /// A client releases, and the Redis hears of it or not.
+    /// A client releases, and the release arrives or not.
     Release(usize, bool),
-    /// The replica has all that the master has.
+    /// The replica gets all that the master has.
     Replicate,
     /// The Sentinels promote the replica.
     Promote,
-    /// The Sentinels elect the master before, which has not heard of the one in between.
+    /// The Sentinels elect the former master again, which has not heard of the one in between.
     ElectAgain,
-    /// A Redis that is no master any more dies, and comes back as a replica.
+    /// A former master dies, or comes back as a replica.
     Die(usize),
     Demote(usize),
 }
@@ -152,7 +151,7 @@ impl Failover {
         self.0.fault == Some(fault)
     }
 
-    /// How long a promoted Redis waits.
+    /// Returns how long a promoted Redis waits.
     fn wait(&self) -> u8 {
         match self.0.fault {
             Some(Fault::NoWait) => 0,
@@ -163,7 +162,7 @@ impl Failover {
 }
 
 impl State {
-    /// The Redis that votes or waits for a proxy now, and whether it waits.
+    /// Returns the Redis whose votes count for a proxy now, and whether it waits.
     fn counts(&self, proxy: usize, model: &Failover) -> Option<(usize, bool)> {
         let this = &self.proxies[proxy];
         let (at, who, waits) = this.link?;

@@ -1,9 +1,8 @@
 //! Guarded writes: what may happen in a run, what must hold and what must be possible.
 //!
-//! The lock nodes are not modelled again. Here they are one party that grants growing fences, to
-//! one client at a time, and no holder notices that its time is over: so slow may all be. The model
-//! has the data node (`guards/data.rs`) and the connections that write to it under a claim
-//! (`guards/session.rs`).
+//! The lock nodes are not modelled again. Here they are one party that grants growing fences to one client at a time.
+//! No holder notices that its time is over, as everything may be that slow. The model has the data node
+//! (`guards/data.rs`) and the connections that write to it under a claim (`guards/session.rs`).
 
 pub(crate) mod data;
 pub(crate) mod session;
@@ -13,7 +12,7 @@ use stateright::{Model, Property};
 use data::Reply;
 use session::{Phase, Session, State, Step};
 
-/// Clients at the most, each on a connection of its own.
+/// The most clients in a run, each on a connection of its own.
 pub(crate) const CLIENTS: usize = 3;
 
 /// Bounds of one run.
@@ -29,29 +28,29 @@ pub(crate) struct Setup {
     /// How often the data node forgets fences: FLUSHALL, a restart without what came
     /// last, or a replica in its place that was behind.
     pub(crate) forgets: u8,
-    /// Whether the data node then forgets all fences. Otherwise it may also go back to an earlier
-    /// one, which nobody can tell from the largest. And no lock is told to its client after it has
-    /// run out: the proxy looks at its clock once the data node has the fence.
+    /// Whether the data node then forgets all fences, and no client is told of a lock after it has run out, as the
+    /// proxy looks at its clock once the data node has the fence. Otherwise the data node may also go back to an
+    /// earlier fence, which no proxy can tell from the largest.
     pub(crate) forgets_all: bool,
-    /// Whether replicas must have acknowledged a fence before LOCK is answered, and before it counts
-    /// as told again (`guards.replicas`). The data node goes back to what they have.
+    /// Whether replicas must have acknowledged a fence before LOCK is answered, and before it counts as announced
+    /// again (`guards.replicas`). The data node goes back to what they have.
     pub(crate) replicas: bool,
-    /// Whether the proxies see that the data node has another history, and ask the lock nodes before
-    /// the next write under each lock. Updates lost to a write that was under way then do not count:
-    /// nobody is asked about it any more.
+    /// Whether the proxies see that the data node has another history, and ask the lock nodes before the next write
+    /// under each lock. Updates lost to a write that was under way then do not count: the lock nodes are no longer
+    /// asked about it.
     pub(crate) sees: bool,
     /// The fault that is planted.
     pub(crate) fault: Option<Fault>,
-    /// Properties to hold always, or to happen at all.
+    /// The properties to check: some hold in every state, the others in at least one.
     pub(crate) properties: &'static [&'static str],
 }
 
-/// A fault planted to see that the checker finds it.
+/// A planted fault, which the checker must find.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// LOCK does not tell the data node its fence; the first write does.
+    /// LOCK does not announce its fence on the data node; the first write does.
     NoRaiseAtLock,
-    /// The client is told of its lock before the data node is.
+    /// The client is told of its lock before the fence is announced.
     RaiseBehindAnswer,
     /// The data node takes a fence though it knows a larger one.
     RaiseLowers,
@@ -59,23 +58,23 @@ pub(crate) enum Fault {
     FenceNotLarger,
     /// The script does not compare fences before it writes.
     NoCompareInScript,
-    /// The proxy does not look at what GET says.
+    /// The proxy ignores the fence that GET returns.
     NoCompareInProxy,
-    /// The proxy is content with a smaller fence, and announces no larger one.
+    /// The proxy accepts a smaller fence, and does not announce its own.
     SmallerIsEnough,
     /// LOCK is answered though replicas have not acknowledged its fence.
     NotAcknowledged,
-    /// A fence counts as told whatever has become of the data node.
+    /// A fence counts as announced whatever has become of the data node.
     NoDoubt,
-    /// The proxy announces the fence again without having asked the lock nodes.
+    /// The proxy announces the fence again without asking the lock nodes.
     NoAsking,
     /// The long way goes without WATCH.
     NoWatch,
-    /// The proxy asks for the fence first, and watches it then.
+    /// The proxy reads the fence first, and watches it afterwards.
     WatchBehindGet,
-    /// A transaction that was dropped is taken for done.
+    /// A dropped transaction is taken for done.
     DroppedIsDone,
-    /// The script compares after it has written: nothing takes that back.
+    /// The script compares after it has written, which nothing takes back.
     CompareBehindWrite,
 }
 
@@ -86,9 +85,9 @@ impl Setup {
     }
 }
 
-/// No write lands so, counted from when the data node last forgot.
+/// No write lands below a fence that the data node has seen since it last forgot.
 pub(crate) const NONE_BELOW: &str = "no write lands below a fence that the data node has seen";
-/// No such write lands, as clients see it.
+/// No smaller fence lands on a write that a client was told of.
 pub(crate) const NONE_OVERWRITTEN: &str = "no smaller fence lands on an acknowledged write";
 /// Between the read of a client that was told of its lock and the write that it
 /// computed from that, no other write lands.
@@ -99,17 +98,17 @@ pub(crate) const TOLD: &str = "what is told of a write is what became of it";
 /// Properties that must hold in every state.
 pub(crate) const GUARDS_ALWAYS: &[&str] = &[NONE_BELOW, NONE_OVERWRITTEN, NO_LOST_UPDATE, TOLD];
 
-/// A later holder's write lands.
+/// A write of a later holder lands behind one of an earlier holder.
 pub(crate) const SECOND_HOLDER: &str = "writes under two grants";
 /// A write is refused for a larger fence.
 pub(crate) const FENCED: &str = "a fenced write";
-/// EXEC is dropped as a fence was written behind WATCH.
+/// EXEC is dropped because the fence was written after WATCH.
 pub(crate) const DROPPED: &str = "a dropped transaction";
-/// LOCK is refused as the data node has seen a later grant.
+/// LOCK is refused because the data node has seen a later grant.
 pub(crate) const GIVEN_BACK: &str = "a lock given back";
-/// Nobody has locked since, so there is nobody to protect.
+/// A write lands after its lock has run out: no client has locked since, so there is none to protect.
 pub(crate) const LATE: &str = "a write after its lock has run out";
-/// The data node has forgotten the fence.
+/// The data node has forgotten the fence, which is announced again.
 pub(crate) const RAISED_AGAIN: &str = "a fence that is told again";
 
 /// One run of the checker.
@@ -135,7 +134,7 @@ impl Model for Guarded {
         fn some(state: &State, is_so: impl Fn(&Session) -> bool) -> bool {
             state.sessions.iter().any(is_so)
         }
-        /// The data node's answer about the fence, compared to the session's own.
+        /// Compares the fence that the data node answered with the session's own.
         fn told(session: &Session, phase: Phase) -> Option<std::cmp::Ordering> {
             match (session.reply, session.claim) {
                 (Some(Reply::Fence(seen)), Some(claim)) if session.phase == phase => {

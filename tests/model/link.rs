@@ -4,8 +4,8 @@ use std::hash::{Hash, Hasher};
 
 use super::setup::{Fault, Setup};
 
-/// A request to a node. `by` is a client, `number` tells its operations apart; the token may be
-/// another client's too, the claim never is.
+/// A request to a node. `by` is a client, and `number` tells its operations apart. Two clients may share a token, but
+/// never a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Request {
     /// Take the lock. `again`: the same claim may have it.
@@ -31,7 +31,7 @@ pub(crate) enum Request {
 pub(crate) enum Whose {
     /// The grant with this claim, which the proxy has made itself.
     Claim(u8),
-    /// The grant with this claim, which the nodes have told.
+    /// The grant with this claim, which the nodes named.
     Elsewhere(u8),
     /// Whichever grant the token has.
     Token,
@@ -46,7 +46,7 @@ pub(crate) enum Answer {
     No,
 }
 
-/// A connection. While it is down, `requests` are what the node is told first when it is back.
+/// A connection. While it is down, `requests` are what the node gets first when it is back.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Link {
     pub(crate) down: bool,
@@ -69,7 +69,7 @@ impl Hash for Link {
 }
 
 impl Request {
-    /// The operation that waits for the answer.
+    /// Returns the operation that waits for the answer, if one does.
     pub(crate) fn asked_by(self) -> Option<(usize, u8)> {
         match self {
             Request::Acquire { by, number, .. }
@@ -83,7 +83,7 @@ impl Request {
         }
     }
 
-    /// All that tells the request from others, in one number. Tokens follow from clients.
+    /// Packs all that tells the request from others into one number. Tokens follow from clients.
     fn packed(self) -> u64 {
         u64::from_le_bytes(match self {
             Request::Acquire { by, number, claim, again, ttl, fence, .. } => {
@@ -112,8 +112,8 @@ impl Request {
         })
     }
 
-    /// The token that must hold the lock for this request to do anything, now or later, if there is
-    /// one: no other proxy's request gives the lock to that grant.
+    /// Returns the token that must hold the lock for this request to do anything, now or later, if there is one: no
+    /// other proxy's request gives the lock to that grant.
     pub(crate) fn is_only_for(self) -> Option<u8> {
         match self {
             Request::Renew { token, .. }
@@ -128,7 +128,7 @@ impl Request {
         matches!(self, Request::Acquire { .. } | Request::HandOver { .. })
     }
 
-    /// Whether the node must be told something if the answer never comes.
+    /// Whether the node must be sent something if the answer never comes.
     pub(crate) fn leaves_traces(self) -> bool {
         match self {
             Request::Acquire { again, .. } => !again,
@@ -140,7 +140,7 @@ impl Request {
         }
     }
 
-    /// The request that gives back the lock that a hand-over was to give.
+    /// Returns the request that gives back the lock that a hand-over was to pass on.
     fn giving_back(self) -> Option<Request> {
         match self {
             Request::HandOver { from, giver, .. } => {
@@ -152,10 +152,10 @@ impl Request {
     }
 }
 
-/// Operations of a client at the most; a grant is named after the one that took it.
+/// The bound on the numbers of a client's operations. A grant is named after the operation that took it.
 pub(crate) const NUMBERS: u8 = 16;
 
-/// The claim of the grant by that operation.
+/// Returns the claim of the grant by that operation.
 pub(crate) fn claim_of(client: usize, number: u8) -> u8 {
     assert!(number < NUMBERS, "bounds are too wide");
     client as u8 * NUMBERS + number
@@ -191,7 +191,7 @@ impl Link {
         }
     }
 
-    /// Notes a request unless it is the last one noted: a repetition changes nothing.
+    /// Notes a request unless it is noted already: a repetition changes nothing.
     fn remember_once(&mut self, request: Request) {
         if !self.requests.contains(&request) {
             self.requests.push(request);
@@ -210,7 +210,7 @@ impl Link {
         in_flight.into_iter().filter_map(Request::asked_by).collect()
     }
 
-    /// Opens the connection: the node is told first what it has missed.
+    /// Opens the connection: the node first gets what it has missed.
     pub(crate) fn open(&mut self, setup: &Setup) {
         self.down = false;
         if setup.has(Fault::NoCleanUp) {

@@ -1,4 +1,4 @@
-//! One lock node, as `src/lock/scripts/*.lua` run there, line by line.
+//! One lock node, which does line by line what `src/lock/scripts/*.lua` do.
 
 use super::{
     link::{Answer, Request, Whose},
@@ -8,23 +8,23 @@ use super::{
 /// A node's memory and its clock.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Node {
-    /// The token at the lock's key, and for how long still.
+    /// The token at the lock's key, and the rest of its TTL.
     pub(crate) holder: Option<u8>,
     pub(crate) left: u8,
-    /// The claim of the grant that has it. (On a node it stays, and says nothing.)
+    /// The claim of the grant that has it. (On a real node it outlives the lock, without meaning.)
     pub(crate) claim: u8,
     /// The last fence, beside the lock.
     pub(crate) fence: u8,
     /// How much too early its clock ends a TTL.
     pub(crate) fast: u8,
-    /// How long it grants nothing.
+    /// For how long it still grants nothing.
     pub(crate) quarantine: u8,
     /// The claim, plus 1, of the grant that another proxy's UNLOCK has ended here.
     pub(crate) ended: u8,
 }
 
 impl Node {
-    /// The node in one number.
+    /// Packs the node into one number.
     pub(crate) fn packed(&self) -> u64 {
         let holder = self.holder.map_or(0, |holder| holder + 1);
         let Node { left, claim, fence, fast, quarantine, ended, .. } = *self;
@@ -35,7 +35,7 @@ impl Node {
         self.holder == Some(token) && self.claim == claim
     }
 
-    /// Carries a request out. Returns `None` if nobody waits for the answer.
+    /// Carries a request out. Returns `None` if no operation waits for the answer.
     pub(crate) fn carry_out(&mut self, request: Request, setup: &Setup) -> Option<Answer> {
         let has = |fault| setup.has(fault);
         match request {

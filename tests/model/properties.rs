@@ -1,5 +1,5 @@
-//! Properties that must hold in every state, and others that must hold in some, so that the first
-//! are not true for want of anything happening.
+//! Properties that must hold in every state, and others that must hold in at least one, so that the first do not hold
+//! merely because nothing happens.
 
 use stateright::{Model, Property};
 
@@ -16,10 +16,9 @@ use super::{
 pub(crate) const ONE_HOLDER: &str = "one valid holder at the most";
 /// Fences grow in the order in which grants are told.
 pub(crate) const FENCES_GROW: &str = "fences grow from grant to grant";
-/// Once all is done, a node holds the lock only for who was told so and has not
-/// given it back.
+/// Once all is done, a node holds the lock only for a client that was told so and has not given it back.
 pub(crate) const NO_GHOST: &str = "no node holds the lock for nobody";
-/// Once all is done, a quorum of nodes does not hold the lock for nobody.
+/// Once all is done, no quorum of nodes holds the lock without such a client.
 pub(crate) const FEW_GHOSTS: &str = "no quorum holds the lock for nobody";
 
 /// A lock that is renewed is never lost.
@@ -28,9 +27,9 @@ pub(crate) const KEPT: &str = "a lock that is renewed is kept";
 /// Properties that must hold in every state.
 pub(crate) const ALWAYS: &[&str] = &[ONE_HOLDER, FENCES_GROW, NO_GHOST, FEW_GHOSTS, KEPT];
 
-/// Somebody is granted the lock.
+/// A client is granted the lock.
 pub(crate) const GRANTED: &str = "a grant";
-/// A grant comes while the request of one node is still on its way.
+/// A grant comes while the request to one node is still on its way.
 pub(crate) const EARLY: &str = "a grant before every node was asked";
 /// A grant comes after another client's validity has ended.
 pub(crate) const EXPIRED: &str = "a grant after another has expired";
@@ -42,16 +41,16 @@ pub(crate) const OUTLIVED: &str = "a lock that outlives its first TTL";
 pub(crate) const SECOND_ROUND: &str = "a second round for the fence";
 /// A lock is granted while a node is kept from voting.
 pub(crate) const QUARANTINED: &str = "a grant while a node is in quarantine";
-/// Each of two attempts got a node, and one will be undone.
+/// Two attempts have got a node each, and one will be undone.
 pub(crate) const CLASH: &str = "two attempts of which each has a node";
 
-/// A node has a lock back that it had lost.
+/// A lock is put back on a node that had lost it.
 pub(crate) const HEALED: &str = "a lock that is put back";
 /// A lock is renewed while a quorum of nodes waits.
 pub(crate) const WAITED_OUT: &str = "a lock outlives its first TTL while two nodes wait";
 /// A lock is given back through a proxy that has not granted it.
 pub(crate) const UNLOCKED: &str = "a lock that is unlocked elsewhere";
-/// Two clients have the same token.
+/// A client holds the lock, and another one with the same token has asked for it.
 pub(crate) const SAME_TOKEN: &str = "a grant after another of the same token";
 
 /// One run of the checker.
@@ -132,7 +131,7 @@ impl Model for Locks {
     }
 }
 
-/// The number of nodes that hold the lock for nobody, once all is done.
+/// Returns the number of nodes that hold the lock for no client; zero until all is done.
 fn ghosts(state: &State) -> usize {
     let is_held = |claim: u8| state.held().any(|held| held.claim == claim && !held.unlocked);
     let is_ghost = |node: &Node| node.holder.is_some() && !is_held(node.claim);

@@ -1,10 +1,9 @@
 //! The lock algorithm, checked in every order in which things can happen.
 //!
-//! A checker takes a model of three lock nodes, two proxies and up to three clients through all its
-//! states. Each run bounds what may happen and go wrong in it (see `setup.rs`); within those
-//! bounds nothing is left out. A run that `holds` has checked every state; one that `breaks` has a
-//! fault planted, so that no property is believed that could not fail. `MODEL_PATHS=1` prints the
-//! paths.
+//! A checker takes a model of three lock nodes, two proxies and up to three clients through all its states. Each run
+//! bounds what may happen and go wrong in it (see `setup.rs`); within those bounds nothing is left out. A run that
+//! `holds` has checked every state; one that `breaks` has a fault planted, which shows that each property can fail.
+//! `MODEL_PATHS=1` prints the paths.
 //!
 //! Guarded writes have a model of their own (`guards.rs`), in which the lock nodes are one
 //! party that grants.
@@ -87,8 +86,7 @@ where
     }
 }
 
-/// Finds a state in which the model's only property does not hold, so that the path
-/// there is the shortest.
+/// Finds the shortest path to a state in which the model's only property does not hold.
 fn shortest_break<M>(name: &str, model: M, always: &[&str])
 where
     M: Model + Send + Sync + 'static,
@@ -127,7 +125,7 @@ fn planted(fault: Fault, setup: Setup) -> Setup {
     Setup { fault: Some(fault), ..setup }
 }
 
-/// Two proxies with a client each, whose clocks disagree. Nothing breaks.
+/// Two proxies whose clocks disagree, with a client each. Nothing breaks.
 fn plain() -> Setup {
     Setup {
         proxy_of: &[0, 1],
@@ -166,14 +164,13 @@ fn plain() -> Setup {
     }
 }
 
-/// One client may LOCK twice, and both share one connection to each node, which leaves fewer orders
-/// to check.
+/// Two clients, one of which may LOCK twice, share one connection to each node, which leaves fewer orders to check.
 fn one_proxy() -> Setup {
     Setup { proxy_of: &[0, 0], locks: [2, 1, 0], patience: 0, ..plain() }
 }
 
-/// Nodes' clocks run faster than those of the proxies, each as it likes, but not by
-/// more than is set aside.
+/// Nodes' clocks run faster than those of the proxies, each by its own amount, but not by more than is set aside for
+/// drift.
 fn drift() -> Setup {
     Setup { clocks: Clocks::Stopped, ttl: 3, drift: 1, fastest: 1, patience: 0, ..plain() }
 }
@@ -229,14 +226,14 @@ fn again() -> Setup {
     Setup { locks_again: true, gives_back: false, ..one_proxy() }
 }
 
-/// Both clients have one token, each through a proxy of its own: a host's name, say.
+/// Both clients have one token, a host's name for example, each through a proxy of its own.
 fn one_token() -> Setup {
     let properties = &[ONE_HOLDER, FENCES_GROW, NO_GHOST, SAME_TOKEN, EXPIRED, CLASH];
     Setup { token_of: [0, 0, 2], clocks: Clocks::Stopped, patience: 0, properties, ..plain() }
 }
 
-/// One client's UNLOCK, through its own proxy, gives back the lock that the other has by that
-/// token, and may lock anew. (M1)
+/// One client's UNLOCK, through its own proxy, gives back the lock that another client has by the same token. That
+/// client may lock anew. (M1)
 fn unlocked_elsewhere() -> Setup {
     let (proxy_of, locks) = (&[0, 1, 0], [0, 2, 1]);
     let properties = &[ONE_HOLDER, FEW_GHOSTS, GRANTED, UNLOCKED];
@@ -246,12 +243,12 @@ fn unlocked_elsewhere() -> Setup {
     Setup { unlocks_by_token: 1, gives_back: false, ..base }
 }
 
-/// An UNLOCK by a token that has the lock on few nodes, as it is being asked for.
+/// An UNLOCK by a token that has the lock on few nodes only, as its LOCK is still under way.
 fn unlocked_in_vain() -> Setup {
     Setup { locks: [0, 1, 2], gives_back: true, ..unlocked_elsewhere() }
 }
 
-/// The connection whose lock is unlocked elsewhere does not know and locks again.
+/// The connection whose lock is unlocked elsewhere does not know that, and locks again.
 fn unlocked_and_locked_again() -> Setup {
     Setup { locks_again: true, ..unlocked_elsewhere() }
 }
@@ -303,7 +300,7 @@ fn what_is_unlocked_elsewhere_is_not_taken_anew_by_its_claim() {
     breaks("heal ended", HOLDER, planted(Fault::HealEnded, unlocked_and_healed()));
 }
 
-/// UNLOCKs through a proxy that does not know the grant, in bounds too wide for each run.
+/// UNLOCKs through a proxy that does not know the grant, in bounds too wide for every test run.
 #[test]
 #[ignore = "takes long: make model"]
 fn an_unlock_elsewhere_holds_in_wider_bounds() {
@@ -336,7 +333,7 @@ fn renewals_put_a_lock_back() {
     breaks("heal behind release", GHOST, planted(Fault::HealBehindRelease, alone));
 }
 
-/// Claims and heals in bounds too wide for each run.
+/// Claims and heals in bounds too wide for every test run.
 #[test]
 #[ignore = "takes long: make model"]
 fn claims_and_heals_hold_in_wider_bounds() {
@@ -400,7 +397,7 @@ fn locks_hold_when_locked_again() {
     holds("again", again());
 }
 
-/// Two faults at once that other runs have one at a time.
+/// Two faults at once, which other runs have one at a time.
 #[test]
 #[ignore = "takes long: make model"]
 fn locks_hold_in_wider_bounds() {
@@ -456,23 +453,21 @@ fn ghosts_are_kept_away_by_order_and_cleaning_up() {
 
 // No faults are planted below: here the model shows the limits of the algorithm.
 
-/// Fences survive a node's loss of memory by the proxies' clocks alone.
+/// Where a node loses its memory, only the proxies' clocks keep fences growing.
 #[test]
 fn limit_fences_go_back_where_a_node_forgets_and_clocks_are_wrong() {
     breaks("amnesia and stopped clocks", FENCE, amnesia());
 }
 
-/// Connections of two proxies have no order between them: a node carries a LOCK out behind the
-/// UNLOCK through the other proxy that has ended its grant, and holds the lock until its TTL has run
-/// out. A quorum never does.
+/// Connections of two proxies have no order between them: a node may carry out a LOCK after another proxy's UNLOCK
+/// has ended its grant, and then holds the lock until its TTL has run out. A quorum never does.
 #[test]
 fn limit_a_lock_carried_out_behind_its_unlock_elsewhere_stays() {
     let setup = Setup { locks: [0, 1, 0], ..unlocked_elsewhere() };
     breaks("a lock behind its unlock", GHOST, setup);
 }
 
-/// A shorter LOCK by the holder that fails leaves the grant before it for as long as its holder
-/// counts on it.
+/// A shorter LOCK by the holder, when it fails, leaves the grant before it for as long as its holder counts on it.
 #[test]
 fn a_shorter_lock_that_fails_leaves_the_grant_before_it() {
     let shorter = Setup { ttl_again: 1, ..again() };
@@ -480,8 +475,8 @@ fn a_shorter_lock_that_fails_leaves_the_grant_before_it() {
     holds("shorter again", shorter);
 }
 
-/// A second round that counted a node on which another attempt has the lock would not be seen by
-/// that attempt, which was given its fence there before.
+/// If a second round counted a node on which another attempt has the lock, that attempt would not see it, as it got
+/// its fence there before.
 #[test]
 #[ignore = "takes long: make model"]
 fn a_fence_is_raised_where_its_attempt_has_the_lock() {
@@ -544,19 +539,19 @@ fn all_forget() -> epochs::Setup {
     epochs::Setup { restarts: 3, late: true, renewals: 0, looks: [0, 2], properties, ..epochs() }
 }
 
-/// An address leads the first proxy to a spare that was up for long; the other proxy goes on with
-/// the server before. (H6)
+/// An address leads the first proxy to a spare server that has long been up; the other proxy goes on with the earlier
+/// server. (H6)
 fn exchange() -> epochs::Setup {
     let properties = &[ONE_COUNTS, ONE_EPOCH, GRANTED_SECOND, ADMITTED, RENEWED];
     epochs::Setup { exchanges: 1, renewals: 2, looks: [2, 0], properties, ..epochs() }
 }
 
-/// Two addresses lead both proxies to spares.
+/// Two addresses lead both proxies to spare servers.
 fn exchange_of_two() -> epochs::Setup {
     epochs::Setup { exchanges_for_all: 2, looks: [2, 2], renewals: 0, ..epochs() }
 }
 
-/// Both proxies write epochs; nobody locks.
+/// Both proxies write epochs; no client locks.
 fn rounds() -> epochs::Setup {
     let properties = &[ONE_EPOCH, ADMITTED];
     epochs::Setup {
@@ -570,7 +565,7 @@ fn rounds() -> epochs::Setup {
     }
 }
 
-/// Runs too large for every test: nothing breaks in them.
+/// Runs too large for every test run. Nothing breaks in them.
 #[test]
 #[ignore = "takes long: make model"]
 fn who_may_vote_holds_in_every_order() {
@@ -618,7 +613,7 @@ fn an_old_occupant_loses_its_seat_first() {
     epochs_break("wait without seat", epochs::Fault::WaitWithoutSeat, COUNTS, setup);
 }
 
-/// The first proxy is led to a spare before the other, which asks the server before meanwhile.
+/// The first proxy is led to a spare server before the other one, which meanwhile asks the earlier server.
 fn one_after_the_other() -> epochs::Setup {
     let (exchanges_for_all, exchanged, locks, looks) = (1, Some(0), [1, 1], [2, 1]);
     epochs::Setup { ttl: 1, exchanges_for_all, exchanged, locks, renewals: 0, looks, ..exchange() }
@@ -635,7 +630,7 @@ fn votes_of_lost_seats_do_not_meet_those_of_the_next_epoch() {
 
 #[test]
 fn epochs_are_written_on_quorums() {
-    // A node that has restarted twice is another to each of them.
+    // A node that has restarted twice is a different node to each proxy.
     let twice = epochs::Setup { restarts: 2, looks: [1, 1], ..rounds() };
     epochs_break("no ballots", epochs::Fault::NoBallots, EPOCH, twice);
     let setup = epochs::Setup { ttl: 1, locks: [1, 1], renewals: 0, ..exchange() };
@@ -645,7 +640,7 @@ fn epochs_are_written_on_quorums() {
 const GO_ON: &[&str; 1] = &[ONWARD];
 const STUCK: &[&str; 1] = &[NOT_STUCK];
 
-/// Epochs are written while nodes restart; nobody locks.
+/// Epochs are written while nodes restart; no client locks.
 fn written(start: Start) -> epochs::Setup {
     let properties = &[ONE_EPOCH, ONWARD, NOT_STUCK];
     epochs::Setup { restarts: 0, ttl: 1, start, properties, ..rounds() }
@@ -713,8 +708,8 @@ fn what_was_begun_holds_in_wider_bounds() {
     epochs_hold("two nodes are restored in steps, and a lock", in_steps);
 }
 
-/// The nodes that knew an epoch have forgotten it or cannot be reached: another is written with its
-/// number. Locks bear that, as two quorums share a node, and a node that has forgotten has waited.
+/// The nodes that knew an epoch have forgotten it or cannot be reached: another is written with its number. Locks
+/// still hold, as two quorums share a node, and a node that has forgotten has waited.
 #[test]
 fn limit_an_epoch_is_written_twice_where_it_was_forgotten() {
     let setup = epochs::Setup { properties: EPOCH, ..begun_and_cut() };
@@ -722,8 +717,8 @@ fn limit_an_epoch_is_written_twice_where_it_was_forgotten() {
     epochs_hold("an epoch that was forgotten, and a lock", begun_and_cut());
 }
 
-/// Two proxies that know of no deployment make one each, and none has a quorum: the nodes
-/// of both are foreign to any proxy until an operator empties some.
+/// Two proxies that know of no deployment make one each, and neither has a quorum: the nodes of both are foreign to
+/// any proxy until an operator empties some.
 #[test]
 fn limit_two_new_deployments_keep_each_other_out() {
     let blank = || epochs::Setup { looks: [2, 2], ..written(Start::Blank) };
@@ -732,8 +727,8 @@ fn limit_two_new_deployments_keep_each_other_out() {
     shortest_break("two new deployments", Epochs(setup), EPOCHS_ALWAYS);
 }
 
-/// Most addresses lead one proxy elsewhere at once; another proxy keeps its connections to the
-/// servers before. No node is left that could refuse it.
+/// Most addresses lead one proxy elsewhere at once; another proxy keeps its connections to the earlier servers. No
+/// node is left that could refuse it.
 #[test]
 fn limit_most_addresses_lead_elsewhere_for_one_proxy() {
     let base = epochs::Setup { locks: [1, 1], renewals: 0, exchanges: 2, ..epochs() };
@@ -743,7 +738,7 @@ fn limit_most_addresses_lead_elsewhere_for_one_proxy() {
 
 // A lock node that is alone and fails over.
 
-/// A replica is promoted, and perhaps the master before again.
+/// A replica is promoted.
 fn alone() -> failover::Setup {
     failover::Setup {
         ttl: 3,
@@ -820,7 +815,7 @@ fn sharded() -> shards::Setup {
     }
 }
 
-/// Another lock node is exchanged.
+/// The cluster is one of three voters, and another lock node is exchanged.
 fn one_of_three() -> shards::Setup {
     let properties = &[ONE_OWNER, ONE_AGREEMENT, MOVED_GRANTS, EXCHANGED_GRANTS];
     let base = shards::Setup { alone: false, ttl: 2, confirm: 1, promotions: 0, ..sharded() };
@@ -886,8 +881,8 @@ fn a_slot_that_leaves_a_shard_that_waits_is_doubted() {
     shards_break("what is noted counts for good", Some(Fault::NotedForGood), back);
 }
 
-/// An address leads one proxy elsewhere, which does not hear of the cluster either: too few are left
-/// that could refuse the other.
+/// An address leads one proxy elsewhere, and that proxy does not hear of the cluster either: too few nodes are left
+/// that could refuse the other proxy.
 #[test]
 fn limit_an_address_leads_one_proxy_elsewhere_that_reaches_no_shard() {
     let setup = shards::Setup { exchanged_for: &[1], ..one_of_three() };
@@ -921,7 +916,7 @@ fn guarded() -> guards::Setup {
     }
 }
 
-/// Two holders, of whom one may lock again, with two writes each.
+/// Two holders, one of which may lock again, with two writes each.
 fn guarded_again() -> guards::Setup {
     guards::Setup { locks: [2, 1, 0], writes: 2, ..guarded() }
 }
@@ -946,7 +941,7 @@ fn guarded_writes_hold_when_connections_end() {
     guards_hold("guarded writes and ends", guards::Setup { stops: 1, ..guarded() });
 }
 
-/// Writes are in order from when the data node forgot: it cannot know more.
+/// Writes are in order from the moment at which the data node forgot: it cannot know more.
 #[test]
 fn guarded_writes_are_in_order_again_after_the_data_node_forgot() {
     let properties = &[NONE_BELOW, NONE_OVERWRITTEN, TOLD, FENCED, RAISED_AGAIN];
@@ -1038,7 +1033,7 @@ fn without_replicas_a_data_node_that_goes_back_lets_a_late_holder_in() {
     shortest_break("data node goes back", Guarded(setup), GUARDS_ALWAYS);
 }
 
-/// What is sent once the proxies have seen it is refused, replicas or not.
+/// Late writes that are sent once the proxies have seen the other history are refused, with replicas or without.
 #[test]
 fn the_lock_nodes_must_be_asked_once_the_data_node_has_another_history() {
     let base = || guards::Setup { locks: [1, 1, 0], forgets: 1, sees: true, ..guarded() };
@@ -1051,7 +1046,7 @@ fn the_lock_nodes_must_be_asked_once_the_data_node_has_another_history() {
 
 // Other lock nodes while running.
 
-/// The nodes are changed by one coordinator while a lock is held. Nothing goes wrong.
+/// One coordinator changes the nodes while a lock is held. Nothing goes wrong.
 fn changed() -> change::Setup {
     change::Setup {
         ttl: 1,
@@ -1101,8 +1096,8 @@ fn change_breaks(
     shortest_break(name, Change(setup), CHANGE_ALWAYS);
 }
 
-/// A coordinator dies where it has sealed A, and the other finishes that, or backs out. None of
-/// them reaches the last node of B.
+/// The first coordinator has sealed A and may die; the other one may finish the change. Neither reaches the last node
+/// of B.
 fn sealed() -> change::Setup {
     let properties =
         &[ONE_HOLDS, ONE_DECISION, FENCES_ONWARD, STAYS_RELEASED, GRANTED_BY_B, FINISHED];
@@ -1111,7 +1106,7 @@ fn sealed() -> change::Setup {
     change::Setup { start: change::Start::Sealed, asks: [1, 2], backs_out: [false, false], ..base }
 }
 
-/// The other one only backs out.
+/// The first coordinator changes the nodes, and the other one only backs out.
 fn backed_out() -> change::Setup {
     let properties =
         &[ONE_HOLDS, ONE_DECISION, FENCES_ONWARD, STAYS_RELEASED, GRANTED_BY_B, GRANTED_AGAIN];
@@ -1120,8 +1115,7 @@ fn backed_out() -> change::Setup {
     change::Setup { asks, changes, renewals: 0, ..base }
 }
 
-/// The change is backed out, or not, under a LOCK that one node has granted before, which is to be
-/// one of B.
+/// The change is backed out, or not, under a LOCK that one node has granted before; B is to have that node, too.
 fn asked() -> change::Setup {
     let (start, properties) = (change::Start::Asked, backed_out().properties);
     let base = change::Setup { start, held_by: 0, shared: 1, properties, ..changed() };
@@ -1129,14 +1123,14 @@ fn asked() -> change::Setup {
     change::Setup { asks, backs_out, locks, renewals: 0, asks_all: true, ..base }
 }
 
-/// The lock is given back, and nobody else wants it.
+/// The lock is given back, and no other client wants it.
 fn released() -> change::Setup {
     let properties = &[ONE_HOLDS, ONE_DECISION, FENCES_ONWARD, STAYS_RELEASED];
     let (locks, renewals, away_of_b) = ([0, 0], 0, Some(2));
     change::Setup { unlocks: 1, locks, renewals, away_of_b, properties, ..changed() }
 }
 
-/// Only LOCKs of the second client, of which the nodes to come grant one.
+/// Only the second client LOCKs, and B grants one of its LOCKs.
 const GRANTS_ON: &[&str] = &[ONE_HOLDS, ONE_DECISION, FENCES_ONWARD, STAYS_RELEASED, GRANTED_BY_B];
 
 #[test]
@@ -1193,8 +1187,8 @@ fn a_node_to_come_forgets_what_was_copied() {
     change_holds("a change and a restart", setup);
 }
 
-/// B was decided upon, and one of the two nodes that were copied to may lose that. The second coordinator
-/// copies anew, the first begins what was decided.
+/// B was decided upon, and one of the two nodes with copies may lose its copy. The second coordinator copies anew,
+/// while the first begins what was decided.
 fn decided() -> change::Setup {
     let properties =
         &[ONE_HOLDS, ONE_DECISION, FENCES_ONWARD, STAYS_RELEASED, GRANTED_BY_B, COPIED_ANEW];
@@ -1203,7 +1197,7 @@ fn decided() -> change::Setup {
     change::Setup { restarts: 1, renewals: 0, locks: [1, 1], away: Some(1), ..base }
 }
 
-/// The same, and the lock is given back meanwhile.
+/// The same, with the lock given back meanwhile.
 fn released_behind() -> change::Setup {
     let properties = &[ONE_HOLDS, ONE_DECISION, FENCES_ONWARD, STAYS_RELEASED];
     change::Setup { unlocks: 1, locks: [0, 0], properties, ..decided() }
@@ -1224,7 +1218,7 @@ fn a_change_that_cannot_begin_is_copied_anew() {
     change_breaks("anew over a beginning", Fault::AnewOverBegun, ONE_COUNTS_ON, decided());
 }
 
-/// Each vote proves itself, so it does not matter when a proxy goes.
+/// Each vote proves itself, so it does not matter when a proxy goes over.
 #[test]
 fn a_proxy_may_go_to_other_nodes_by_the_marker_of_one() {
     let fault = Some(change::Fault::OneMarker);

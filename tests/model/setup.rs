@@ -1,11 +1,11 @@
-//! The bounds of one run of the checker: how much may happen in it, how wrong the world around the
-//! locks may go, and which fault is planted.
+//! The bounds of one run of the checker: how much may happen in it, what may go wrong around the locks, and which
+//! fault is planted.
 
-/// Lock nodes.
+/// The number of lock nodes.
 pub(crate) const NODES: usize = 3;
-/// Proxies at the most.
+/// The most proxies in a run.
 pub(crate) const PROXIES: usize = 2;
-/// Clients at the most. Each has one token, which it uses again and again.
+/// The most clients in a run. Each has one token, which it uses for every LOCK.
 pub(crate) const CLIENTS: usize = 3;
 
 /// Bounds of one run. All times are in ticks.
@@ -21,8 +21,8 @@ pub(crate) struct Setup {
     pub(crate) ttl_again: u8,
     /// The time set aside for drift when validity is computed.
     pub(crate) drift: u8,
-    /// The most by which a node's clock may end a TTL too early. Each node has its own share of
-    /// that, from none to all.
+    /// The most by which a node's clock may end a TTL too early. Each node is early by its own amount, from zero to
+    /// this.
     pub(crate) fastest: u8,
     /// The earliest time at which an operation may be given up. 0: a client may also hang up at any
     /// moment.
@@ -35,31 +35,30 @@ pub(crate) struct Setup {
     pub(crate) quarantine: Quarantine,
     /// LOCKs of each client.
     pub(crate) locks: [u8; CLIENTS],
-    /// Whether locks are given back, and do not only expire.
+    /// Whether clients give locks back. Otherwise locks only expire.
     pub(crate) gives_back: bool,
     /// Whether the holder may LOCK again.
     pub(crate) locks_again: bool,
     /// The proxy whose connections may break.
     pub(crate) breaks_at: usize,
-    /// RENEWs of all clients together; hand-overs; broken connections; restarts of
-    /// nodes that forget everything.
+    /// How often each may happen: RENEWs of all clients together, hand-overs, broken connections, restarts of nodes
+    /// with an empty memory.
     pub(crate) renewals: u8,
     pub(crate) hand_overs: u8,
     pub(crate) breaks: u8,
     pub(crate) restarts: u8,
-    /// UNLOCKs by a client with the token of another's grant, of which its proxy does not know.
+    /// UNLOCKs by a client with the token of another client's grant, which its own proxy does not know.
     pub(crate) unlocks_by_token: u8,
-    /// Whether renewals put the lock back where it is free. They wait for all nodes then.
+    /// Whether renewals put the lock back where it is free. They then wait for all nodes.
     pub(crate) heals: bool,
-    /// Whether all is prompt: time passes only when all that is asked of nodes that are up is
-    /// answered; each grant is renewed at each tick; and a node goes away only while all others
-    /// have the lock.
+    /// Whether everything is prompt: time passes only once nodes that are up have answered all requests; each grant
+    /// is renewed at each tick; and a node goes away only while all others have the lock.
     pub(crate) prompt: bool,
     /// Whether several votes may come in before the proxy looks at them.
     pub(crate) late_looks: bool,
     /// The fault that is planted.
     pub(crate) fault: Option<Fault>,
-    /// Properties to hold always, or to happen at all.
+    /// The properties to check: some hold in every state, the others in at least one.
     pub(crate) properties: &'static [&'static str],
 }
 
@@ -70,12 +69,12 @@ pub(crate) enum Clocks {
     Stopped,
     /// Clocks that stand still, that of the first proxy this far ahead.
     Apart(u8),
-    /// Clocks that show the time, which ends after so many ticks.
+    /// Clocks that show the time, which ends after this many ticks.
     Right(u8),
 }
 
-/// When a node that has lost its memory grants again. (`epochs.rs` models who knows that, and how
-/// the wait is counted.)
+/// When a node that has lost its memory grants again. (`epochs.rs` models which proxy knows that, and how the wait is
+/// counted.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Quarantine {
     /// The node grants at once.
@@ -84,16 +83,16 @@ pub(crate) enum Quarantine {
     On,
 }
 
-/// A fault planted to see that the checker finds it.
+/// A planted fault, which the checker must find.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// One vote less than a quorum is enough.
     QuorumTooSmall,
-    /// A release ends the lock whoever holds it.
+    /// A release ends the lock whichever client holds it.
     ReleaseWithoutCompare,
-    /// A renewal prolongs the lock whoever holds it.
+    /// A renewal prolongs the lock whichever client holds it.
     RenewWithoutCompare,
-    /// A hand-over takes the lock whoever holds it.
+    /// A hand-over takes the lock whichever client holds it.
     HandOverWithoutCompare,
     /// Validity is the TTL less the time spent, without anything for drift.
     NoDriftAllowance,
@@ -101,45 +100,45 @@ pub(crate) enum Fault {
     TimeSpentForgotten,
     /// A failed attempt gives back whatever its token holds.
     UndoByToken,
-    /// Nodes take the proposed fence as it is.
+    /// Nodes take the proposed fence without raising it.
     NodesDoNotRaise,
     /// The largest fence is told though only one node stores it.
     NoSecondRound,
-    /// A node that is back is not told what it has missed.
+    /// A node that is back does not get what it has missed.
     NoCleanUp,
     /// A node may carry out a proxy's later request before its earlier one.
     Overtaking,
-    /// A LOCK again by the holder sets the TTL even if it is shorter.
+    /// A repeated LOCK by the holder sets the TTL even if it is shorter.
     AgainShortens,
-    /// A LOCK again is granted to whoever has the token.
+    /// A repeated LOCK is granted to any client that has the token.
     AgainToAnybody,
-    /// A release by claim ends whatever the token holds.
+    /// A release by claim ends any grant of the token.
     ReleaseByToken,
-    /// A LOCK again that fails undoes the grant before it, too.
+    /// A repeated LOCK that fails also undoes the grant before it.
     UndoTakesEarlier,
-    /// An UNLOCK that does not know the grant releases whatever its token holds.
+    /// An UNLOCK that does not know the grant releases any grant of its token.
     UnlockByToken,
-    /// An UNLOCK that does not know the grant releases each that a node has told.
+    /// An UNLOCK that does not know the grant releases the one that most nodes name, even if they are no quorum.
     UnlockAllSeen,
-    /// A LOCK again takes the lock where it is free, by the claim from before.
+    /// A repeated LOCK takes the lock where it is free, by its earlier claim.
     AgainTakesFree,
     /// A lock is put back where another proxy's UNLOCK has ended it.
     HealEnded,
-    /// A fence is raised whichever grant of the token has the lock.
+    /// A fence is raised for any grant of the token.
     RaiseByToken,
-    /// A fence is raised whoever has the lock.
+    /// A fence is raised whichever client has the lock.
     RaiseAnywhere,
-    /// A hand-over gives whichever grant the giver's token has.
+    /// A hand-over takes the lock from any grant of the giver's token.
     HandOverByToken,
-    /// A hand-over takes over what the taker's token holds by another grant.
+    /// A hand-over takes the lock from another grant of the taker's token.
     HandOverToToken,
     /// Nothing is put back.
     NoHeal,
     /// A lock is put back as soon as one node lacks it.
     HealWithoutQuorum,
-    /// To have put a lock back counts as having had it.
+    /// A node on which the lock was put back counts as having had it.
     HealCounts,
-    /// A lock is put back though it was given back since the nodes were asked.
+    /// A lock is put back though its client has given it back since the nodes were asked.
     HealBehindRelease,
 }
 
@@ -149,7 +148,7 @@ impl Setup {
         self.fault == Some(fault)
     }
 
-    /// Whether it makes no difference if two clients change their names.
+    /// Whether two clients can swap names without making a difference.
     pub(crate) fn is_symmetric(&self) -> bool {
         let same_clocks = !matches!(self.clocks, Clocks::Apart(_));
         same_clocks
@@ -159,12 +158,12 @@ impl Setup {
             && self.unlocks_by_token == 0
     }
 
-    /// Whether a planted fault has nodes act for a client that does not hold the lock.
+    /// Whether a planted fault makes nodes act for a client that does not hold the lock.
     pub(crate) fn ignores_holders(&self) -> bool {
         matches!(self.fault, Some(Fault::ReleaseWithoutCompare | Fault::RenewWithoutCompare))
     }
 
-    /// The fence that a proxy proposes.
+    /// Returns the fence that a proxy proposes.
     pub(crate) fn proposal(&self, proxy: usize, now: u8) -> u8 {
         match self.clocks {
             Clocks::Apart(ahead) if proxy == 0 => 1 + ahead,
@@ -174,7 +173,7 @@ impl Setup {
         }
     }
 
-    /// The part of a TTL that is left for the holder.
+    /// Returns the part of a TTL that is left for the holder.
     pub(crate) fn validity(&self, ttl: u8, elapsed: u8) -> u8 {
         let drift = if self.has(Fault::NoDriftAllowance) { 0 } else { self.drift };
         let elapsed = if self.has(Fault::TimeSpentForgotten) { 0 } else { elapsed };

@@ -1,11 +1,11 @@
 //! A voter with several seats: a Redis Cluster, alone or beside two other lock nodes
 //! (`src/lock/shards.rs`, and in `src/lock/voters.rs` when a voter agrees).
 //!
-//! One lock. The cluster has two shards, and the slot of the lock moves between them, with its key. Each
-//! shard has a master and a replica, to which what the master has comes at any time or never. A proxy
-//! learns of promotions and moves when it asks, at any time or never, and may be started anew. What is agreed upon is written on
-//! all that accept it in one step, and a lock is asked for and granted in one: `epochs.rs` and the model
-//! of the algorithm tell what is late.
+//! There is one lock. The cluster has two shards, and the slot of the lock moves between them, with its key. Each
+//! shard has a master and a replica, which gets what the master has at any time or never. A proxy learns of
+//! promotions and moves when it asks, at any time or never, and may be started anew. One step writes an agreement on
+//! all nodes that accept it, and one step asks for a lock and grants it: delays are in `epochs.rs` and in the model
+//! of the algorithm.
 
 use stateright::{Model, Property};
 
@@ -32,53 +32,54 @@ pub(crate) struct Setup {
     /// LOCKs of each proxy's clients, and renewals of all.
     pub(crate) locks: [u8; PROXIES],
     pub(crate) renewals: u8,
-    /// Promotions. The master before is cut off with whoever reaches it, or dies.
+    /// Promotions. The former master is cut off with the proxies that reach it, or dies.
     pub(crate) promotions: u8,
     /// Moves of the slot, with its key.
     pub(crate) moves: u8,
-    /// Whether it may also be moved away from a shard that does not vote: where it has been is followed.
+    /// Whether the slot may also be moved away from a shard that does not vote. Proxies then follow where it has
+    /// been.
     pub(crate) moves_from_waiting: bool,
     /// How often a proxy is started anew.
     pub(crate) starts: u8,
-    /// The proxies that the address of another lock node leads to a new server, some time.
+    /// The proxies that the address of another lock node leads to a new server at some time.
     pub(crate) exchanged_for: &'static [usize],
-    /// The second shard is new: its seat is blank.
+    /// Whether the second shard is new: its seat is blank.
     pub(crate) is_new: bool,
     /// The seat that each proxy cannot reach.
     pub(crate) cut: [Option<usize>; PROXIES],
     /// The fault that is planted.
     pub(crate) fault: Option<Fault>,
-    /// Properties to hold always, or to happen at all.
+    /// The properties to check: some hold in every state, the others in at least one.
     pub(crate) properties: &'static [&'static str],
 }
 
-/// A fault planted to see that the checker finds it.
+/// A planted fault, which the checker must find.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// A voter agrees once any of its seats has.
     AnySeat,
     /// Votes of a shard count however long ago the cluster was asked.
     NotConfirmed,
-    /// Whoever is promoted votes at once.
+    /// A promoted Redis votes at once.
     NoWait,
-    /// Whoever is promoted waits for the longest TTL alone.
+    /// A promoted Redis waits for the longest TTL alone.
     WaitWithoutConfirm,
     /// A shard votes on locks of all slots.
     AnySlot,
     /// A slot is moved without its keys.
     KeyLeftBehind,
-    /// A slot that has left a shard that waits is granted in at once.
+    /// Locks are granted at once in a slot that has left a shard that waits.
     NoDoubt,
-    /// A proxy that is started takes it that no slot has.
+    /// A newly started proxy assumes that no slot has left such a shard.
     TrustedAtStart,
-    /// What is noted of a slot counts in every configuration of the cluster.
+    /// The note of a slot's custody counts in every configuration of the cluster.
     NotedForGood,
 }
 
-/// A grant: its number, and for how long still.
+/// A grant: its number, and the rest of its TTL.
 type Lock = (u8, u8);
 
-/// Who sits on a seat.
+/// The occupant of a seat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Seat {
     Blank,
@@ -86,7 +87,7 @@ enum Seat {
     Filled(u8),
 }
 
-/// What is agreed upon, as it lies on a Redis.
+/// The agreement as a Redis stores it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Marker {
     epoch: u8,
@@ -98,10 +99,9 @@ struct Marker {
 struct Memory {
     lock: Option<Lock>,
     marker: Option<Marker>,
-    /// Who waits here, and for how long so far.
+    /// The identity that waits here, and for how long so far.
     note: Option<(u8, u8)>,
-    /// The configuration of the cluster in which the shard is known to lack nothing of the slot that it
-    /// does not wait for.
+    /// The shard's configuration epoch in which the slot was noted to be in custody.
     custody: Option<u8>,
 }
 
@@ -116,17 +116,17 @@ struct Server {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Proxy {
-    /// The server of each seat, as the proxy knows, and how long ago it asked the cluster.
+    /// The server of each seat, as far as the proxy knows, and how long ago it asked the cluster.
     reach: [usize; SEATS],
     asked: u8,
     /// The shard that has the slot, as far as the proxy knows.
     route: usize,
-    /// The epoch that it asks by.
+    /// The epoch that its requests name.
     epoch: u8,
-    /// Since it was started, whether it has asked; and the configurations of the shards then.
+    /// Whether it has asked the cluster since it was started, and the shards' configuration epochs then.
     has_asked: bool,
     configured: [u8; SHARDS],
-    /// For how long it grants nothing in the slot, as nobody knows where that has been.
+    /// For how long it grants nothing in the slot, as the slot is in doubt.
     doubts: u8,
     /// The lock that its client counts on.
     valid: Option<Lock>,
@@ -150,10 +150,10 @@ pub(crate) struct State {
     moves: u8,
     starts: u8,
     exchanged: bool,
-    /// For how long nobody has been promoted; no more than `confirm` is counted.
+    /// The time since the last promotion; no more than `confirm` is counted.
     calm: u8,
-    /// What has been: a grant where the slot was moved to, one by a promoted Redis, one by the new
-    /// server of another voter, and a lock put back on one that waits.
+    /// What has happened: a grant where the slot was moved to, one by a promoted Redis, one by the new server of
+    /// another voter, and a lock put back on a shard that waits.
     seen: [bool; 4],
 }
 
@@ -161,7 +161,7 @@ pub(crate) struct State {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
     Tick,
-    /// A proxy asks the cluster, and all markers that it reaches.
+    /// A proxy asks the cluster, and reads all markers that it reaches.
     Ask(usize),
     /// A proxy writes the next agreement about a seat, or a note there.
     Agree(usize, usize),
@@ -169,10 +169,10 @@ pub(crate) enum Step {
     Lock(usize, u8),
     Renew(usize, u8),
     Release(usize),
-    /// The replica has all that the master has.
+    /// The replica gets all that the master has.
     Replicate(usize),
     Promote(usize),
-    /// A Redis that is no master any more is a replica, or dead.
+    /// A former master becomes a replica, or is dead.
     Demote(usize),
     /// The slot moves to a shard.
     Move(usize),
@@ -184,11 +184,11 @@ pub(crate) enum Step {
 
 /// Of two clients at most one counts on the lock.
 pub(crate) const ONE_OWNER: &str = "one holder while shards fail over and slots move";
-/// What lies on two Redises with one epoch is the same.
+/// Two markers with one epoch are the same.
 pub(crate) const ONE_AGREEMENT: &str = "an epoch of shards is one thing";
 /// Properties that must hold in every state.
 pub(crate) const SHARDS_ALWAYS: &[&str] = &[ONE_OWNER, ONE_AGREEMENT];
-/// What must be possible.
+/// Things that must be possible.
 pub(crate) const MOVED_GRANTS: &str = "a grant by the shard that the slot was moved to";
 pub(crate) const PROMOTED_GRANTS: &str = "a grant by a promoted shard";
 pub(crate) const EXCHANGED_GRANTS: &str = "a grant with the vote of another server";
@@ -206,12 +206,12 @@ impl Shards {
         if self.0.alone { 1 } else { VOTERS }
     }
 
-    /// The seats of all voters.
+    /// Returns the number of seats of all voters.
     fn seats(&self) -> usize {
         if self.0.alone { SHARDS } else { SEATS }
     }
 
-    /// How long a Redis waits on a seat.
+    /// Returns how long a Redis waits on a seat.
     fn wait(&self, seat: usize) -> u8 {
         match self.0.fault {
             Some(Fault::NoWait) => 0,
@@ -230,7 +230,7 @@ impl Shards {
         (0..self.voters()).filter(|voter| agrees(*voter)).count() >= quorum(self.voters())
     }
 
-    /// The sets of voters that may be all who are reached: quorums, and no more.
+    /// Returns the sets of voters that are just a quorum.
     fn quorums(&self) -> &'static [u8] {
         if self.0.alone { &[0b1] } else { &[0b011, 0b101, 0b110] }
     }
@@ -243,7 +243,7 @@ impl State {
 
     fn is_reached(&self, proxy: usize, seat: usize, model: &Shards) -> bool {
         let is_cut = model.0.cut[proxy] == Some(seat);
-        // Who has no slots is no shard: nobody asks it.
+        // A node without slots is no shard, and no proxy asks it.
         let is_there = seat >= SHARDS || !model.0.is_new || seat == 0 || self.knows_new(seat);
         seat < model.seats() && !is_cut && is_there && self.server(proxy, seat).is_master
     }
@@ -252,12 +252,12 @@ impl State {
         self.home == seat || self.servers[seat].iter().any(|it| it.memory.marker.is_some())
     }
 
-    /// The seat that a voter votes by for a proxy.
+    /// Returns the seat by which a voter votes for a proxy.
     fn seat_of(&self, proxy: usize, voter: usize) -> usize {
         if voter == 0 { self.proxies[proxy].route } else { voter + 1 }
     }
 
-    /// Whether the vote of a seat counts for a proxy: of one that waits, if `waits`.
+    /// Whether the vote of a seat counts for a proxy; if `waits`, also that of one that waits.
     fn counts(&self, proxy: usize, seat: usize, waits: bool, model: &Shards) -> bool {
         let (this, server) = (&self.proxies[proxy], self.server(proxy, seat));
         let is_confirmed =
@@ -266,7 +266,7 @@ impl State {
         let marker = server.memory.marker.filter(|marker| marker.epoch == this.epoch);
         let votes = marker.is_some_and(|it| it.seats[seat] == Seat::Filled(server.who));
         let noted = server.memory.note.filter(|(who, _)| *who == server.who);
-        // Nobody else can be asked: it has a copy of the marker, or none as it is new.
+        // There is no other voter to ask. The shard has a copy of the marker, or none as it is new.
         let keeps = waits
             && model.0.alone
             && noted.is_some_and(|(_, waited)| waited >= model.0.confirm)
@@ -279,7 +279,7 @@ impl State {
         asked.all(|voter| self.counts(proxy, self.seat_of(proxy, voter), waits, model))
     }
 
-    /// The locks on the servers of these voters.
+    /// Returns the locks on the servers of these voters.
     fn locks(&mut self, proxy: usize, voters: u8, model: &Shards) -> Vec<&mut Option<Lock>> {
         let mut seats: Vec<usize> = Vec::new();
         for voter in (0..model.voters()).filter(|voter| voters & (1 << voter) != 0) {
@@ -301,7 +301,7 @@ impl State {
             && marker.is_some_and(|it| it.seats[shard] == Seat::Filled(server.who))
     }
 
-    /// Whether the slot's shard is known to lack nothing of it but what it waits for.
+    /// Whether the slot is in custody, as far as this proxy knows.
     fn is_in_custody(&self, proxy: usize, model: &Shards) -> bool {
         let (this, home) = (&self.proxies[proxy], self.home);
         if !this.has_asked {
@@ -348,7 +348,7 @@ impl State {
 
     /// Writes what is due at a seat.
     fn agree(&mut self, proxy: usize, seat: usize, model: &Shards) -> Option<()> {
-        // Who does not know whether a shard's master is still that writes nothing there.
+        // A proxy that does not know whether a shard's master is still the master writes nothing there.
         let is_confirmed =
             |seat: &usize| *seat >= SHARDS || self.proxies[proxy].asked < model.0.confirm;
         let reached = (0..SEATS).filter(|seat| self.is_reached(proxy, *seat, model));
@@ -369,7 +369,7 @@ impl State {
         let mut next = Marker { epoch: base.epoch + 1, ..base };
         let mut acceptors = intact;
         if !is_stranger {
-            // Who lags behind is told what the others know.
+            // A node that lags behind gets the agreement of the others.
             next.epoch = base.epoch;
         } else if is_covered && base.seats[seat] != Seat::Waiting(who) {
             next.seats[seat] = Seat::Waiting(who);
@@ -377,7 +377,7 @@ impl State {
             next.seats[seat] = Seat::Filled(who);
             (0..SEATS).for_each(|at| acceptors[at] |= over[at]);
         } else {
-            // Alone, it waits without an agreement.
+            // As the only voter, it waits without an agreement.
             let memory = &mut self.servers[seat][self.proxies[proxy].reach[seat]].memory;
             if memory.note.is_none_or(|(noted, _)| noted != who) {
                 memory.note = Some((who, 0));
@@ -464,7 +464,7 @@ impl State {
         target.has_slot = true;
         target.memory.lock = lock.filter(|_| !model.has(Fault::KeyLeftBehind));
         self.home = to;
-        // Who imports a slot has the newest configuration from then on.
+        // A shard that imports a slot has the newest configuration from then on.
         if self.configured[to] < self.configured[from] {
             self.configure(to, model);
         }
@@ -483,7 +483,7 @@ impl State {
 /// The configuration epochs of the shards at first.
 const CONFIGURED: [u8; SHARDS] = [1, 2];
 
-/// Servers have numbers of their own; later ones are promoted, or new.
+/// The number of the first server that is promoted; those there at first have smaller ones.
 const FIRST_PROMOTED: u8 = (SEATS * SERVERS) as u8;
 
 impl Model for Shards {
@@ -534,7 +534,7 @@ impl Model for Shards {
     }
 
     fn actions(&self, state: &State, steps: &mut Vec<Step>) {
-        // One client alone takes no lock that is another's.
+        // A single client cannot take a lock that another counts on.
         let may_count = |proxy: &&Proxy| proxy.valid.is_some() || proxy.locks > 0;
         if state.proxies.iter().filter(may_count).count() < PROXIES {
             return;
@@ -577,7 +577,7 @@ impl Model for Shards {
         }
         let source = &state.servers[state.home][state.masters[state.home]];
         let votes = |marker: Marker| marker.seats[state.home] == Seat::Filled(source.who);
-        // Nobody moves a slot there and back, with a failover in between, from one look to the next.
+        // No slot is moved there and back, with a failover in between, from one look to the next.
         let is_fit = match self.0.moves_from_waiting {
             true => state.calm == self.0.confirm,
             false => source.memory.marker.is_some_and(votes),
@@ -600,7 +600,7 @@ impl Model for Shards {
             Step::Renew(proxy, voters) => next.renew(proxy, voters, self)?,
             Step::Release(proxy) => {
                 let (grant, _) = next.proxies[proxy].valid.take()?;
-                // Where it does not vote for the proxy the request does not arrive.
+                // Where a seat does not vote for the proxy, the request does not arrive.
                 for voter in 0..self.voters() {
                     if state.counts(proxy, state.seat_of(proxy, voter), true, self) {
                         for lock in next.locks(proxy, 1 << voter, self) {
@@ -623,7 +623,7 @@ impl Model for Shards {
                 server.has_slot = state.home == shard;
                 next.next_who += 1;
             }
-            // It hears of the other, and gets all that this has.
+            // The former master hears of the new one, and gets all that it has.
             Step::Demote(shard) => {
                 let memory = next.servers[shard][next.masters[shard]].memory;
                 let server = &mut next.servers[shard][1 - state.masters[shard]];

@@ -1,7 +1,7 @@
 //! A state of the model.
 //!
-//! States are laid out by node, so that those which differ only in the names of nodes can be made
-//! one by sorting: the checker then has a sixth to check.
+//! States are laid out by node. Sorting the nodes makes one state of those that differ only in node names, which
+//! leaves a sixth for the checker.
 
 use std::hash::{Hash, Hasher};
 
@@ -11,15 +11,14 @@ use super::{
     setup::{CLIENTS, Clocks, NODES, PROXIES, Setup},
 };
 
-/// A state. No time of day stands in it, only what is left of times, so that
-/// waiting comes to an end for the checker.
+/// A state. It has no time of day, only remaining times, so that waiting alone does not make new states for ever.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct State {
     pub(crate) columns: Box<[Column; NODES]>,
     pub(crate) clients: [Client; CLIENTS],
     /// The time, where the clocks show it.
     pub(crate) now: u8,
-    /// Events that may still happen.
+    /// How many of each event may still happen.
     pub(crate) renewals: u8,
     pub(crate) hand_overs: u8,
     pub(crate) breaks: u8,
@@ -30,11 +29,11 @@ pub(crate) struct State {
     pub(crate) fence_went_back: bool,
     /// UNLOCKs that may still come by token alone.
     pub(crate) by_token: u8,
-    /// The claim that such an UNLOCK is releasing, or may still release: it was not answered 1.
+    /// The claim that such an UNLOCK is releasing, or may still release after it was given up.
     pub(crate) unlocking: Option<u8>,
-    /// Whether another token had the lock when that UNLOCK was sent, which therefore ends nothing.
+    /// Whether another token had the lock when that UNLOCK was sent. Such an UNLOCK ends nothing.
     pub(crate) in_vain: bool,
-    /// Whether a lock that was to be kept was lost.
+    /// Whether a lock that should have been kept was lost.
     pub(crate) lost: bool,
 }
 
@@ -55,7 +54,7 @@ pub(crate) enum Vote {
     None,
     /// Not yet known.
     Pending,
-    /// Yes; the fence where one was asked for.
+    /// Yes, with the fence or the claim if one was asked for.
     Yes(u8),
     No,
     /// The vote will not come.
@@ -79,7 +78,7 @@ pub(crate) struct Client {
 pub(crate) struct Held {
     /// The rest of its validity.
     pub(crate) valid: u8,
-    /// The rest without anything set aside for drift: as long its proxy knows of it.
+    /// The rest with nothing set aside for drift: for so long its proxy knows the grant.
     pub(crate) known: u8,
     /// The grant's name on the nodes.
     pub(crate) claim: u8,
@@ -90,7 +89,7 @@ pub(crate) struct Held {
     pub(crate) handed: bool,
     /// Whether a node that had lost the lock has it back.
     pub(crate) healed: bool,
-    /// Whether an UNLOCK through another proxy has ended it, of which its own does not know.
+    /// Whether an UNLOCK through another proxy has ended it, which its own proxy does not know.
     pub(crate) unlocked: bool,
 }
 
@@ -109,7 +108,7 @@ pub(crate) struct Asking {
     pub(crate) elapsed: u8,
     /// Whether the lock is handed over.
     pub(crate) handed: bool,
-    /// Whether an UNLOCK meanwhile has ended what is asked for.
+    /// Whether an UNLOCK has meanwhile ended what is asked for.
     pub(crate) unlocked: bool,
 }
 
@@ -122,7 +121,7 @@ pub(crate) enum What {
     Raise { fence: u8 },
     /// The nodes' renewals.
     Renewal,
-    /// The claim by which a token has the lock, to be released.
+    /// The claim by which a token has the lock, which is released next.
     Look,
     /// A quorum that has released the grant with this claim.
     Release { claim: u8 },
@@ -176,8 +175,7 @@ impl Hash for Client {
 }
 
 impl State {
-    /// Nothing has happened yet: one state for each way in which the nodes' clocks
-    /// may run.
+    /// Returns the states in which nothing has happened yet: one for each way in which the nodes' clocks may run.
     pub(crate) fn first(setup: &Setup) -> Vec<State> {
         let mut first = Vec::new();
         for a in 0..=setup.fastest {
@@ -208,8 +206,7 @@ impl State {
         first
     }
 
-    /// Gives one state for all that differ only in the names of nodes or in what
-    /// can have no effect any more.
+    /// Maps all states that differ only in node names, or in what can have no effect any more, to one.
     pub(crate) fn in_order(mut self, setup: &Setup) -> State {
         let State { columns, clients, breaks, restarts, .. } = &mut self;
         let stays_up = *breaks == 0 && *restarts == 0;
@@ -220,7 +217,7 @@ impl State {
         };
         for Column { node, links, .. } in columns.iter_mut() {
             for link in links {
-                // An answer to nobody counts only if the connection ends before it.
+                // An answer that no operation waits for counts only if the connection ends before it.
                 link.answers.retain(|(request, _)| {
                     let is_release = matches!(request, Request::Release { .. });
                     let counts = request.leaves_traces() && !is_release;
@@ -242,12 +239,12 @@ impl State {
         self
     }
 
-    /// The number of clients that may count on the lock.
+    /// Returns the number of clients that may count on the lock.
     pub(crate) fn valid_holders(&self) -> usize {
         self.held().filter(|held| held.valid > 0).count()
     }
 
-    /// All grants that are not given back.
+    /// Returns all grants that were not given back.
     pub(crate) fn held(&self) -> impl Iterator<Item = &Held> {
         self.clients.iter().filter_map(|client| client.held.as_ref())
     }

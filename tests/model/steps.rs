@@ -19,9 +19,9 @@ pub(crate) enum Step {
     LockAnew { client: usize },
     /// A client sends UNLOCK, or a session lock's validity has ended and it is lost.
     Unlock { client: usize },
-    /// A client sends UNLOCK with its token, by which another has a grant.
+    /// A client sends UNLOCK with its token, by which another client has a grant.
     UnlockByToken { client: usize },
-    /// A grant is given back where another client of that proxy waits in line.
+    /// A grant is given back while another client of that proxy waits in line.
     HandOver { client: usize, to: usize },
     /// A client sends RENEW, or the watchdog does.
     Renew { client: usize },
@@ -43,7 +43,7 @@ pub(crate) enum Step {
 }
 
 impl State {
-    /// All that may happen next.
+    /// Adds all steps that may come next.
     pub(crate) fn steps(&self, setup: &Setup, steps: &mut Vec<Step>) {
         let ends = matches!(setup.clocks, Clocks::Right(end) if self.now >= end);
         if !(ends || setup.prompt && self.is_busy()) {
@@ -90,7 +90,7 @@ impl State {
                 steps.push(Step::UnlockByToken { client });
             }
         }
-        // A session lock is released though its renewal is under way.
+        // A session lock may be released while its renewal is under way.
         let renewing = one.asking.is_none_or(|asking| asking.what == What::Renewal);
         if one.held.is_none() || !renewing {
             return;
@@ -98,7 +98,7 @@ impl State {
         if setup.gives_back {
             steps.push(Step::Unlock { client });
         }
-        // When its validity has ended, it is lost.
+        // A lock whose validity has ended is lost, and not renewed.
         let kept = !setup.heals || one.held.is_some_and(|held| held.known > 0);
         if one.asking.is_none() && self.renewals > 0 && kept && !setup.prompt {
             steps.push(Step::Renew { client });
@@ -131,7 +131,7 @@ impl State {
         }
     }
 
-    /// The state after this step.
+    /// Returns the state after this step.
     pub(crate) fn after(&self, step: Step, setup: &Setup) -> State {
         let mut next = self.clone();
         match step {
@@ -196,23 +196,23 @@ impl State {
         }
     }
 
-    /// Whether a node that is up still has something to answer.
+    /// Whether a connection that is up still has requests or answers under way.
     fn is_busy(&self) -> bool {
         let links = self.columns.iter().flat_map(|column| &column.links);
         let busy = |link: &Link| !link.requests.is_empty() || !link.answers.is_empty();
         links.filter(|link| !link.down).any(busy)
     }
 
-    /// Whether a node may go away: if locks are to be kept, all the others have them.
+    /// Whether a node may go away: where locks must be kept, only if all others have them.
     fn may_go_away(&self, node: usize, setup: &Setup) -> bool {
         let others = self.columns.iter().enumerate().filter(|(other, _)| *other != node);
-        // A node has the lock if it was renewed there since the node was back, and if no undo of a
-        // vote whose answer was lost is still to come: that would take the lock.
+        // A node has the lock if it was renewed there since the node came back, and if no undo is still to come for a
+        // vote whose answer was lost: that would remove the lock.
         let undoes = |request: &Request| matches!(request, Request::Undo { .. });
         let has_it = |column: &Column| {
             let link = &column.links[0];
             let undone = !link.requests.iter().any(undoes);
-            // If no lock is put back, it is enough that the lock is there.
+            // Where no lock is put back, the node need not have it.
             let has = column.node.left + 1 >= setup.ttl || setup.has(Fault::NoHeal);
             !link.down && column.node.quarantine == 0 && undone && has
         };
@@ -239,11 +239,11 @@ impl State {
             let asked = column.links[setup.proxy_of[client]].send(request, waits);
             column.votes[client] = if asked { Vote::Pending } else { Vote::Missing };
         }
-        // Too many may be down.
+        // Too many nodes may be down.
         self.votes_came(client, setup);
     }
 
-    /// Asks all nodes; nobody waits for their votes.
+    /// Sends a request to all nodes without waiting for votes.
     fn tell(&mut self, client: usize, request: Request, setup: &Setup) {
         for column in self.columns.iter_mut() {
             column.links[setup.proxy_of[client]].send(request, false);
@@ -276,7 +276,7 @@ impl State {
         }
     }
 
-    /// Gives back the grant that the client's token has, which the nodes are asked for first.
+    /// Gives back the grant that the client's token has, after asking the nodes which one that is.
     fn unlock_by_token(&mut self, client: usize, setup: &Setup) {
         self.by_token -= 1;
         self.in_vain = (self.clients.iter().zip(setup.token_of)).any(|(other, theirs)| {
@@ -294,8 +294,8 @@ impl State {
         self.ask(client, Request::Look { by, number, token }, setup);
     }
 
-    /// Releases a grant by the claim that the nodes have told. From now on nobody counts on it,
-    /// though its own proxy does not know.
+    /// Releases a grant by the claim that the nodes named. From now on no client may count on it, though its own
+    /// proxy does not know.
     fn release_elsewhere(&mut self, client: usize, claim: u8, setup: &Setup) {
         for other in &mut self.clients {
             if let Some(held) = other.held.as_mut().filter(|held| held.claim == claim) {
@@ -308,8 +308,7 @@ impl State {
         self.ask(client, Request::Release { by, number, token, whose }, setup);
     }
 
-    /// Notes that an UNLOCK is answered. What is told of that grant counts if it is asked for from
-    /// now on.
+    /// Notes that an UNLOCK is answered. What a client is told of that grant counts if it was asked for from now on.
     fn unlocked(&mut self, client: usize, claim: u8) {
         self.unlocking = None;
         self.end_asking(client);
@@ -328,7 +327,7 @@ impl State {
         asking.unlocked || self.unlocking == Some(asking.claim)
     }
 
-    /// The claim that most nodes have told, and how many.
+    /// Returns the claim that most nodes name, behind the number of these nodes.
     fn named(&self, client: usize) -> Option<(usize, u8)> {
         let votes = || self.columns.iter().map(|column| column.votes[client]);
         let named = votes().filter_map(|vote| match vote {
@@ -366,7 +365,8 @@ impl State {
         self.ask(client, Request::Renew { by, number, token, claim, ttl }, setup);
     }
 
-    /// The request that puts a lock back, and its nodes, once a quorum has confirmed its renewal.
+    /// Returns the request that puts a lock back, and the nodes that need it, once a quorum has confirmed the
+    /// renewal.
     fn heal_of(&self, client: usize, held: &Held, setup: &Setup) -> Option<(Request, Vec<usize>)> {
         let asking = self.clients[client].asking.filter(|asking| asking.what == What::Renewal)?;
         let with = |vote: Vote| {
@@ -385,8 +385,8 @@ impl State {
         (may && with(Vote::Yes(0)).len() >= quorum(NODES)).then_some((heal, lacking))
     }
 
-    /// Ends a command without success. A lock that an attempt may have taken is undone, but one
-    /// that the same claim has from before stays for as long as its holder may count on it.
+    /// Ends a command without success. A lock that the attempt may have taken is undone, but one that the same claim
+    /// had before stays for as long as its holder may count on it.
     fn give_up(&mut self, client: usize, setup: &Setup) {
         let Some(asking) = self.clients[client].asking else { return };
         if asking.what == What::Renewal && setup.heals {
@@ -408,7 +408,7 @@ impl State {
         }
     }
 
-    /// Notes that nobody waits for the client's votes any more.
+    /// Ends the client's operation, whose votes are no longer waited for.
     fn end_asking(&mut self, client: usize) -> Option<Asking> {
         for column in self.columns.iter_mut() {
             column.votes[client] = Vote::None;
@@ -479,7 +479,7 @@ impl State {
         }
     }
 
-    /// The outcome of the votes, by Lockgate's own rules.
+    /// Returns the outcome of the votes, by Lockgate's own rules.
     fn decision(&self, client: usize, asking: &Asking, setup: &Setup) -> Decision {
         let mut counted = Votes { nodes: NODES, ..Votes::default() };
         for column in self.columns.iter() {
@@ -498,12 +498,12 @@ impl State {
             return Decision::Open;
         }
         if asking.what == What::Look {
-            // Nodes that tell other claims decide nothing.
+            // Nodes that name other claims decide nothing.
             let alike = self.named(client).map_or(0, |(alike, _)| alike);
             let others = counted.yes - alike;
             counted = Votes { yes: alike, missing: counted.missing + others, ..counted };
         }
-        // That few nodes have the grant is not enough: a release may be under way to others.
+        // It is not enough that few nodes have the grant: a release may be under way to the others.
         if let What::Release { .. } = asking.what
             && counted.yes < quorum(NODES)
         {
@@ -520,7 +520,7 @@ impl State {
         })
     }
 
-    /// The proxy looks at the votes: `Acquire::poll` and `Renew::poll`.
+    /// Looks at the votes, as the proxy does in `Acquire::poll` and `Renew::poll`.
     fn look(&mut self, client: usize, setup: &Setup) {
         let Some(asking) = self.clients[client].asking else { return };
         match (self.decision(client, &asking, setup), asking.what) {
@@ -542,7 +542,7 @@ impl State {
                 self.granted(client, &asking, fence, setup);
             }
             (Decision::Yes, What::Renewal) => self.renewed(client, &asking, setup),
-            // The holder is told that it holds nothing, so its lock may stay on no node.
+            // The holder is told that it holds nothing, so no node may keep its lock.
             (Decision::No, What::Renewal) => {
                 self.lost |= setup.prompt;
                 self.unlock(client, setup);
@@ -561,7 +561,7 @@ impl State {
                 let claim = self.named(client).map_or(0, |(_, claim)| claim);
                 self.release_elsewhere(client, claim, setup);
             }
-            // So few nodes have the grant that it has ended. The client wants another.
+            // Too few nodes have the grant, so it has ended. The client asks for another.
             (Decision::No, What::Grant) if asking.again && !setup.has(Fault::AgainTakesFree) => {
                 self.unlock(client, setup);
                 self.clients[client].locks += 1;
@@ -571,7 +571,7 @@ impl State {
         }
     }
 
-    /// The largest fence that a granting node gave, and how many nodes store it.
+    /// Returns the largest fence that a granting node gave, and how many nodes store it.
     fn fence(&self, client: usize) -> (u8, usize) {
         let given = |vote: Vote| if let Vote::Yes(fence) = vote { fence } else { 0 };
         let fences = self.columns.each_ref().map(|column| given(column.votes[client]));

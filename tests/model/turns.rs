@@ -1,30 +1,30 @@
-//! Several coordinators change the lock nodes at once: whose turn it is to seal (`seals.rs` in
+//! Several coordinators that change the lock nodes at once, and whose turn it is to seal (`seals.rs` in
 //! `src/lock/fitness/change`).
 //!
-//! What they may do to locks is checked in `change.rs`, in any order. Here the nodes before are one
-//! register, and the question is whether it comes to an end. A coordinator looks, and then writes if nobody has
-//! written since. It may die, and be late at any time.
+//! `change.rs` checks what they may do to locks, in any order. Here the set before is one register, and the question
+//! is whether the change comes to an end. A coordinator looks, and then writes if no other has written since. It may
+//! die or be late at any time.
 
 use stateright::{Model, Property};
 
 use super::seals::{SealTurn, Seals};
 
-/// How many coordinators there are.
+/// The number of coordinators.
 const PARTIES: usize = 3;
-/// The most seals that they write: one each, and one more for each time that somebody is late and takes the
-/// change back.
+/// The most seals that they write: one each, and one more for each coordinator that is late and takes the change
+/// back.
 const SEALS: u64 = 2 * PARTIES as u64;
 
-/// A fault planted to see that the checker finds it.
+/// A planted fault, which the checker must find.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// Each takes the seal back from who has taken it.
+    /// Each coordinator takes the seal back from the one that has taken it.
     TakesBack,
-    /// Whoever waits never takes a change back.
+    /// A coordinator that waits never takes the change back.
     WaitsForEver,
 }
 
-/// What the nodes before have agreed upon.
+/// The agreement of the set before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Register {
     Stands,
@@ -53,12 +53,12 @@ struct Party {
     was_sealed: bool,
 }
 
-/// Everything there is at one instant.
+/// A state of the model.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Everything {
     register: Register,
     parties: [Party; PARTIES],
-    /// How many seals were written, and by whom the last one was.
+    /// The number of seals written, and the coordinator that wrote the last one.
     written: u64,
     last: usize,
     deaths: u8,
@@ -74,13 +74,13 @@ pub(crate) enum Act {
     Die(usize),
 }
 
-/// No more seals are written than there are coordinators and late ones.
+/// No more seals are written than one for each coordinator and one for each that is late.
 pub(crate) const ENDS: &str = "coordinators do not take the seal from each other for ever";
-/// Where the last one to seal lives, nothing stays sealed.
+/// Where the coordinator that sealed last lives, or one that waits, nothing stays sealed.
 pub(crate) const NOT_SEALED: &str = "who lives leaves nothing sealed";
 /// The properties that hold in each state.
 pub(crate) const TURNS_ALWAYS: &[&str] = &[ENDS, NOT_SEALED];
-/// Somebody's seal is taken, and the change is done.
+/// A coordinator takes another's seal, and the change is done.
 pub(crate) const TAKEN_AND_DONE: &str = "a change that was taken over is done";
 
 /// One run of the checker.
@@ -137,7 +137,7 @@ impl Model for Turns {
                             Register::Joint(seal) => Some(seal),
                             Register::Stands | Register::Left => None,
                         };
-                        // No other seal is like that.
+                        // No other seal has this number.
                         let own = own * PARTIES as u64 + one as u64;
                         party.seals.replaces(before, own);
                         if *register == found {
@@ -193,7 +193,7 @@ impl Party {
                 self.work = Work::Ended;
                 return;
             }
-            // Somebody has taken it back.
+            // Another coordinator has taken the change back.
             Register::Stands if self.was_sealed => {
                 self.work = Work::Ended;
                 return;

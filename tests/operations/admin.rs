@@ -1,4 +1,4 @@
-//! Metrics and the admin port, as Prometheus and an operator meet them.
+//! Metrics and the admin port, as Prometheus and an operator see them.
 
 use std::{
     io::{Read, Write},
@@ -53,7 +53,7 @@ fn every_metric_is_there_from_the_start() {
     }
 }
 
-/// Checks the rules of `promtool check metrics` that can be broken here.
+/// Checks those rules of `promtool check metrics` that could be broken here.
 #[test]
 fn every_metric_has_help_and_a_name_as_prometheus_wants_it() {
     let page = Proxy::with().nodes(3).start().http("/metrics");
@@ -98,7 +98,7 @@ fn lock_nodes_that_are_too_slow_are_told_everywhere() {
     eventually("all are up", || proxy.nodes_up() == 5 && ready());
     let late = |by| relays.iter().for_each(|relay| relay.delay_replies(Duration::from_millis(by)));
     late(600);
-    // By PINGs alone.
+    // Seen by PINGs alone.
     eventually("it is not ready", || proxy.http("/readyz").contains("3 of them too slow"));
     assert!(!ready());
     assert_eq!(proxy.nodes_up(), 5);
@@ -136,8 +136,8 @@ fn lock_nodes_that_are_too_slow_are_told_everywhere() {
 
 #[test]
 fn votes_that_are_late_are_counted_though_the_others_made_the_quorum() {
-    // The nodes are asked about leases shortly after the start, and about session locks at a third
-    // of their TTL: none of that is late here.
+    // The nodes are asked about leases shortly after the start, and about session locks after a third of their TTL:
+    // none of these questions is late here.
     let proxy = Proxy::with().nodes(3).locks("node_timeout: 1s").locks("default_ttl: 60s");
     let mut proxy = proxy.start();
     proxy.node(2).freeze().unwrap();
@@ -158,7 +158,7 @@ fn where_the_data_node_is_away_clients_are_closed_as_by_it_and_that_is_measured(
     assert_eq!(open.cmd(&["PING"]), Reply::simple("PONG"));
     proxy.data().kill().unwrap();
     assert!(open.rest().0.is_empty());
-    // A word would be taken for the reply to something.
+    // A client would take a word for the reply to something.
     for sent in
         ["", "PING\r\n", "*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n", "*4\r\n$4\r\nLO", "*nonsense\r\n"]
     {
@@ -203,7 +203,7 @@ fn a_proxy_that_is_to_end_says_so_before_it_refuses_anybody() {
     assert!(proxy.http("/healthz").starts_with("HTTP/1.1 200"));
     assert_eq!(proxy.metric("lockgate_ready", ""), 0.0);
     eventually("the delay is over", || TcpStream::connect(("127.0.0.1", proxy.port())).is_err());
-    // Commands in flight are waited for, and the page is still served.
+    // The proxy waits for commands in flight, and still serves the page.
     assert!(proxy.http("/readyz").contains("\ndraining: "));
     assert!(proxy.http("/healthz").starts_with("HTTP/1.1 200"));
     assert_eq!(proxy.data_client().cmd(&["LPUSH", "list", "x"]), Reply::Int(1));
@@ -279,7 +279,7 @@ fn a_client_locks_what_it_was_allowed_while_the_data_node_hangs() {
         client.cmd(&["LOCK", "k", "t", "PX", "60000"]).grant();
         assert_eq!(client.cmd(&["UNLOCK", "k", "t"]), Reply::Int(1));
     }
-    // Whoever may have become another user is asked about again.
+    // A client that may have become another user is asked about again.
     assert!(!matches!(other_user.cmd(&["HELLO", "2"]), Reply::Error(_)));
     proxy.data().freeze().unwrap();
     eventually("it is noticed", || proxy.http("/readyz").contains("no answer within"));
@@ -319,7 +319,7 @@ fn health_tries_all_addresses_of_a_name_and_the_port_that_is_left_out() {
     machine::has_own_mounts();
     let proxy = Proxy::start();
     let hosts = tempfile::NamedTempFile::new().unwrap();
-    // Whichever of its addresses is the first, nobody listens there.
+    // No process listens at the address that is tried first, whichever that is.
     let names = "::1 all\n127.0.0.2 all\n127.0.0.1 all\n127.0.0.3 all\n127.0.0.9 none\n";
     std::fs::write(hosts.path(), names).unwrap();
     let mount = format!("mount --bind '{}' /etc/hosts && exec \"$@\"", hosts.path().display());
@@ -339,7 +339,7 @@ fn health_tries_all_addresses_of_a_name_and_the_port_that_is_left_out() {
     assert!(!healthy && error.contains(&format!("cannot connect to 127.0.0.9:{port}")), "{error}");
     for address in ["http://none", "http://none/"] {
         let (healthy, error) = health(address);
-        // Somebody may be there.
+        // Some process may listen there.
         assert!(healthy || error.contains("127.0.0.9:9380"), "{error}");
     }
     let redis = RedisServer::start(&[]).unwrap();
@@ -418,7 +418,7 @@ fn only_get_and_head_of_known_pages_are_served() {
 #[test]
 fn connections_that_say_nothing_do_not_keep_others_out() {
     let proxy = Proxy::start();
-    // More than are served at once: some must be shut out for the page's turn to come.
+    // More connections than are served at once, so that some must be closed before the page is served.
     let silent: Vec<_> =
         (0..100).map(|_| TcpStream::connect(("127.0.0.1", proxy.admin_port())).unwrap()).collect();
     assert!(ask(&proxy, "GET", "/healthz").starts_with("HTTP/1.1 200"));
@@ -434,7 +434,7 @@ fn connections_that_do_not_read_do_not_keep_others_out() {
         .map(|_| {
             let mut stream = TcpStream::connect(("127.0.0.1", proxy.admin_port())).unwrap();
             stream.set_nonblocking(true).unwrap();
-            // The request is sent as far as the proxy takes it.
+            // Sends as much of the request as the proxy takes.
             let _ = stream.write(request.as_bytes());
             stream
         })
@@ -445,8 +445,8 @@ fn connections_that_do_not_read_do_not_keep_others_out() {
     drop(unread);
 }
 
-/// The inode of the socket by which the process that listens on `port` serves `client`. It is 0
-/// once no process has the socket. Returns `None` once the kernel has forgotten it.
+/// Returns the inode of the socket by which the process that listens on `port` serves `client`: 0 once no process has
+/// the socket, `None` once the kernel has forgotten it.
 fn server_socket(port: u16, client: u16) -> Option<u64> {
     let sockets = std::fs::read_to_string("/proc/net/tcp").unwrap();
     let (port, client) = (format!(":{port:04X}"), format!(":{client:04X}"));

@@ -1,4 +1,4 @@
-//! What an operator has done at the admin address, and who may not.
+//! What an operator does at the admin address, and which requests are refused.
 
 use std::{io::Write, net::TcpStream};
 
@@ -10,13 +10,13 @@ use crate::support::{Proxy, Reply, encode, eventually};
 pub(crate) const TOKEN: &str = "0123456789abcdef-secret";
 const ACCOUNTS: &str = "guards:\n  - keys: 'account:*'\n    lock: 'account:{1}'";
 
-/// The headers of who may.
+/// The headers of a permitted request.
 fn headers() -> String {
-    // A scheme is written in any case.
+    // The scheme may be in any case.
     format!("Authorization: bearer {TOKEN}\r\nContent-Type: application/json\r\n")
 }
 
-/// Posts a body as who may. Returns the status and the answer.
+/// Posts a body with these headers. Returns the status and the answer.
 pub(crate) fn post(proxy: &Proxy, path: &str, body: &str) -> (u16, Value) {
     read(&proxy.http_post(path, &headers(), body))
 }
@@ -51,7 +51,7 @@ fn a_lock_is_freed_by_its_fence_and_its_holder_is_told() {
     assert!(holder.cmd(&["PING"]).error().starts_with("LOCKLOST"));
     assert_eq!(unlock(first.fence), freed(false));
 
-    // A name of any bytes, and whichever grant has it.
+    // A name of any bytes, and any grant of it.
     holder.send(b"*4\r\n$4\r\nLOCK\r\n$2\r\n\xff\x00\r\n$2\r\nPX\r\n$5\r\n30000\r\n");
     let second = holder.reply().grant();
     let any = r#"{"key_hex": "fF00", "any": true}"#;
@@ -101,14 +101,14 @@ fn late_writes_of_the_last_holder_are_refused_before_the_lock_is_free() {
     let second = proxy.client().cmd(&["LOCK", "account:1", "PX", "60000"]).grant();
     assert!(second.fence > first.fence);
 
-    // Without a data node too.
+    // Nor is it taken back without a data node.
     proxy.data().kill().unwrap();
     let any = r#"{"key": "account:1", "any": true}"#;
     assert_eq!(post(&proxy, "/api/locks/unlock", any).0, 502);
     proxy.assert_on_nodes("lock:account:1", 3);
     assert_eq!(proxy.metric("lockgate_operator_unlocks_total", "result=\"failed\""), 2.0);
     assert_eq!(count(&proxy, "action=\"unlock\",result=\"failed\""), 2.0);
-    // A lock of no guard does not need it.
+    // A lock without a guard does not need the data node.
     let any = r#"{"key": "job", "any": true}"#;
     assert_eq!(post(&proxy, "/api/locks/unlock", any), freed(false));
     for node in [0, 1] {
@@ -214,7 +214,7 @@ fn nothing_is_done_for_who_may_not() {
     let log = proxy.log();
     assert!(log.contains("without the right admin.token") && !log.contains(half), "{log}");
 
-    // A page of another site that has its own name lead here.
+    // A request from another site that has its own name lead here.
     let evil = format!(
         "POST /api/locks/unlock HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n{}\
          Content-Length: {}\r\n\r\n{any}",
@@ -230,7 +230,7 @@ fn nothing_is_done_for_who_may_not() {
         assert!(answer.starts_with("HTTP/1.1 421") && !answer.contains("job"), "{answer}");
     }
     proxy.assert_on_nodes("lock:job", 3);
-    // The same with the page's own origin.
+    // The same request with the page's own origin is accepted.
     let own = format!("{}Origin: http://127.0.0.1:{}\r\n", headers(), proxy.admin_port());
     assert_eq!(read(&proxy.http_post("/api/locks/unlock", &own, any)), freed(true));
 }
@@ -302,7 +302,7 @@ fn requests_that_make_no_sense_are_refused_and_harm_nobody() {
     );
     let huge = " ".repeat(100_000);
     assert_eq!(post(&proxy, "/api/locks/unlock", &huge).0, 413);
-    // Told to be huge, and in pieces without an end.
+    // Announced as huge, and in pieces without an end.
     let port = proxy.admin_port();
     let head = format!(
         "POST /api/locks/unlock HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n{}",
@@ -357,7 +357,7 @@ fn requests_that_make_no_sense_are_refused_and_harm_nobody() {
         let answer = proxy.http_bytes(garbage);
         assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{answer}");
     }
-    // A head that goes on and on is given up.
+    // The proxy gives up a head that does not end.
     assert!(!proxy.http_bytes(b"GET /api/status HTTP/1.1\r\nHost: ").starts_with("HTTP/1.1 200"));
     proxy.assert_on_nodes("lock:job", 3);
     assert!(proxy.http("/api/status").starts_with("HTTP/1.1 200"));
@@ -380,7 +380,7 @@ fn who_hangs_up_does_not_leave_half_of_it() {
     );
     let mut stream = TcpStream::connect(("127.0.0.1", proxy.admin_port())).unwrap();
     stream.write_all(head.as_bytes()).unwrap();
-    // It waits for the body, and reads that and the end at once.
+    // The proxy waits for the body, and then reads it and the end at once.
     std::thread::sleep(std::time::Duration::from_millis(300));
     proxy.freeze();
     stream.write_all(any.as_bytes()).unwrap();

@@ -1,4 +1,4 @@
-//! Lock libraries as they are through a proxy that audits them, and what an operator is told.
+//! Unchanged lock libraries through a proxy that audits them, and what operators are told.
 //!
 //! The programs are in `tests/clients/`; `make test` installs the libraries.
 
@@ -15,7 +15,7 @@ const RULES: &str =
 
 pub(crate) type Entry = BTreeMap<String, String>;
 
-/// What LOCKGATE ADOPTED tells.
+/// Returns the reply to LOCKGATE ADOPTED.
 pub(crate) fn adopted(client: &mut Client) -> Vec<Entry> {
     let text = |reply: &Reply| match reply {
         Reply::Bulk(bytes) => String::from_utf8(bytes.clone()).unwrap(),
@@ -32,7 +32,7 @@ pub(crate) fn adopted(client: &mut Client) -> Vec<Entry> {
     all.iter().map(entry).collect()
 }
 
-/// How often something was seen of which all these fields are true.
+/// Returns how often something with all these fields was seen.
 fn times(all: &[Entry], fields: &[(&str, &str)]) -> u64 {
     let is = |entry: &&Entry| fields.iter().all(|(name, value)| entry[*name] == *value);
     all.iter().filter(is).map(|entry| entry["times"].parse::<u64>().unwrap()).sum()
@@ -100,11 +100,11 @@ fn libraries_are_seen_as_they_are() {
                 ],
             ),
         ] {
-            // A script is sent twice where Redis does not know it yet.
+            // A script is sent twice if Redis does not know it yet.
             let found = times(&all, fields);
             assert!((expected..=2 * expected).contains(&found), "{found} {fields:?} in {all:#?}");
         }
-        // It gives back what it was refused, too.
+        // The library also gives back what it was refused.
         assert!(times(&all, &[("library", "redlock-py"), ("idiom", "release")]) >= 1, "{all:#?}");
         assert_eq!(times(&all, &[("idiom", "unknown_script")]), 0, "{all:#?}");
         let unsafe_ones = all.iter().take_while(|entry| !entry["unsafe"].is_empty()).count();
@@ -159,7 +159,7 @@ fn bytes_and_replies_are_the_same_with_audit_as_without() {
         for piece in bytes.chunks(piece) {
             client.send(piece);
         }
-        // But for the number of the connection.
+        // HELLO's reply is left out: it has the connection's number.
         client.reply();
         (1..22).map(|_| client.reply()).collect::<Vec<_>>()
     };

@@ -1,5 +1,5 @@
-//! Bridged rules: instances past the proxy, adopted clients and LOCK clients exclude one another, and
-//! modes that change while clients are connected.
+//! Bridged rules: instances past the proxy, adopted clients and LOCK clients exclude one another, also when the mode
+//! changes while clients are connected.
 
 use std::{
     collections::BTreeMap,
@@ -24,7 +24,7 @@ fn in_mode(mode: &str) -> Proxy {
     Proxy::with().nodes(3).top(&rules).start()
 }
 
-/// Has the running proxy take a mode, or refuse it.
+/// Changes the mode in the file, and waits until the proxy has read it again.
 fn step(proxy: &Proxy, from: &str, to: &str) {
     let text = fs::read_to_string(proxy.config_file()).unwrap();
     let (from, to) = (format!("mode: {from}"), format!("mode: {to}"));
@@ -76,7 +76,7 @@ fn an_empty_value_is_an_empty_value_past_the_proxy_too() {
         assert_eq!(other.cmd(release), Reply::Int(1), "{release:?}");
         assert_eq!(past.cmd(&["EXISTS", "lock:job"]), Reply::Int(0));
         proxy.assert_on_nodes("lock:job", 0);
-        // One that was taken past the proxy is read, renewed and freed through it.
+        // A lock that was taken past the proxy is read, renewed and freed through it.
         assert_eq!(past.cmd(&take), Reply::ok());
         assert_eq!(client.cmd(&take), Reply::NullBulk);
         assert_eq!(client.cmd(&["GET", "lock:job"]), Reply::bulk(""));
@@ -114,7 +114,7 @@ fn a_key_is_not_made_anew_behind_what_another_proxy_did() {
         let first = left(&mut past, "lock:old");
         thread::sleep(Duration::from_millis(600));
         let then = left(&mut past, "lock:old");
-        // A session lock is kept for some 11 s, again and again; what was under way may have come once.
+        // A session lock is kept for some 11 s at a time; one such renewal may have been under way.
         assert!(then == -2 || then <= first - 500, "{first} ms, then {then} ms, after {pause} ms");
         elsewhere.cmd(&["DEL", "lock:old"]);
     }
@@ -126,7 +126,7 @@ fn three_kinds_of_clients_exclude_one_another() {
     let (mut past, mut old, mut new) = (proxy.data_client(), proxy.client(), proxy.client());
     let lock = ["LOCK", "job", "PX", "20000"];
     let release = ["EVAL", RELEASE, "1", "lock:job", "t"];
-    // Past the proxy.
+    // Taken past the proxy.
     assert_eq!(past.cmd(&TAKE), Reply::ok());
     assert_eq!(old.cmd(&["SET", "lock:job", "u", "NX", "PX", "20000"]), Reply::NullBulk);
     assert_eq!(new.cmd(&lock), Reply::NullArray);
@@ -135,11 +135,11 @@ fn three_kinds_of_clients_exclude_one_another() {
     assert_eq!(old.cmd(&["STRLEN", "lock:job"]), Reply::Int(1));
     assert_eq!(old.cmd(&["DEL", "lock:job"]), Reply::Int(1), "as it would without the proxy");
     assert_eq!(past.cmd(&TAKE), Reply::ok());
-    // By its token nobody but an old client frees a key that the lock nodes know nothing of.
+    // Only an adopted client, by the token, can free a key of which the lock nodes know nothing.
     assert_eq!(new.cmd(&["UNLOCK", "job", "t"]), Reply::Int(0));
     assert_eq!(new.cmd(&["RENEW", "job", "t", "PX", "20000"]), Reply::Int(0));
     assert_eq!(past.cmd(&release), Reply::Int(1));
-    // Adopted.
+    // Taken by an adopted client.
     eventually("what is known of it is forgotten", || old.cmd(&TAKE) == Reply::ok());
     proxy.assert_on_nodes("lock:job", 3);
     assert_eq!(past.cmd(&["SET", "lock:job", "u", "NX", "PX", "20000"]), Reply::NullBulk);
@@ -150,7 +150,7 @@ fn three_kinds_of_clients_exclude_one_another() {
     assert_eq!(old.cmd(&release), Reply::Int(1));
     assert_eq!(past.cmd(&["EXISTS", "lock:job"]), Reply::Int(0));
     proxy.assert_on_nodes("lock:job", 0);
-    // LOCK.
+    // Taken by LOCK.
     let grant = new.cmd(&lock).grant();
     assert_eq!(past.cmd(&TAKE), Reply::NullBulk);
     assert_eq!(old.cmd(&TAKE), Reply::NullBulk);
@@ -167,7 +167,7 @@ fn three_kinds_of_clients_exclude_one_another() {
     new.cmd(&["LOCK", "job", "mine", "PX", "30000"]).grant();
     assert!(left(&mut past, "lock:job") > 30_500);
     assert_eq!(new.cmd(&["UNLOCK", "job", "mine"]), Reply::Int(1));
-    // A direct SET NX on the lock nodes.
+    // Taken by a direct SET NX on the lock nodes.
     for node in 0..3 {
         proxy.node_client(node).cmd(&["SET", "lock:job", "x", "PX", "20000"]);
     }
@@ -210,7 +210,7 @@ fn a_key_that_the_data_node_has_lost_is_made_anew_unless_another_has_it() {
     assert_eq!(new.cmd(&["RENEW", "job", "PX", "60000"]), Reply::Int(0));
     assert_eq!(past.cmd(&["GET", "lock:job"]), Reply::bulk("another's"));
     eventually("it is held by nobody", || proxy.nodes_with("lock:job") == 0);
-    // A key of another type is somebody's, too.
+    // A key of another type counts as held, too.
     past.cmd(&["DEL", "lock:job"]);
     past.cmd(&["HSET", "lock:job", "f", "v"]);
     assert_eq!(new.cmd(&["LOCK", "job", "PX", "60000"]), Reply::NullArray);
@@ -224,7 +224,7 @@ fn a_data_node_that_does_not_answer_grants_nothing() {
     new.cmd(&["LOCK", "held", "t", "PX", "30000"]).grant();
     assert_eq!(old.cmd(&TAKE), Reply::ok());
     assert_eq!(old.cmd(&["DEL", "lock:job"]), Reply::Int(1));
-    // LOCK's permission is remembered, so that only the lock itself needs the data node.
+    // The permission for LOCK is remembered, so only the lock itself needs the data node.
     new.cmd(&["LOCK", "job", "t", "PX", "30000"]).grant();
     assert_eq!(new.cmd(&["UNLOCK", "job"]), Reply::Int(1));
     proxy.data().freeze().unwrap();
@@ -280,7 +280,7 @@ fn modes_change_step_by_step_under_connected_clients() {
 
     step(&proxy, "enforce", "bridge");
     eventually("the lease from before ends", || proxy.nodes_with("lock:job") == 0);
-    // What was taken before is the client's still, and excludes LOCK.
+    // What was taken before still belongs to the client, and excludes LOCK.
     assert_eq!(new.cmd(&["LOCK", "job", "PX", "1000"]), Reply::NullArray);
     assert_eq!(old.cmd(&extend), Reply::Int(1));
     proxy.assert_on_nodes("lock:job", 3);
@@ -386,7 +386,7 @@ fn the_mode_of_each_rule_is_told_as_it_is_now() {
             client.cmd(&["HELLO", version]);
             let seen = ["1", "lock:*", "j:{1}", "quorum", mode].map(str::to_owned);
             assert_eq!(told(&mut client), [seen, unseen.clone()]);
-            // Behind the fields that were there before: some read them by their places.
+            // New fields come last, as some clients read the earlier ones by their places.
             let Reply::Array(all) = client.cmd(&["LOCKGATE", "ADOPTED"]) else { panic!() };
             for entry in all {
                 let (Reply::Array(fields) | Reply::Map(fields)) = entry else { panic!() };
@@ -407,7 +407,7 @@ fn the_mode_of_each_rule_is_told_as_it_is_now() {
 fn a_relayed_connection_ends_once_its_commands_must_be_seen() {
     let proxy = in_mode("audit");
     let mut old = proxy.client();
-    // Replies cannot be followed behind this, and in mode audit nothing is wrong with that.
+    // Behind these commands replies cannot be followed, which mode audit allows.
     for words in [&["MULTI"][..], &["CLIENT", "REPLY", "SKIP"], &["EXEC"]] {
         old.send(&encode(words));
     }
@@ -432,7 +432,7 @@ fn databases_have_keys_of_their_own() {
     assert_eq!(new.cmd(&["UNLOCK", "7:job"]), Reply::Int(1));
     eventually("it is free", || old.cmd(&TAKE) == Reply::ok());
     assert_eq!(past.cmd(&["GET", "lock:job"]), Reply::bulk("t"));
-    // One name that two keys could have is the lock of both.
+    // If two keys could have one name, that name is the lock of both.
     let other = ["SET", "lock:7:job", "t", "NX", "PX", "20000"];
     assert_eq!(new.cmd(&other), Reply::NullBulk);
     assert_eq!(old.cmd(&["DEL", "lock:job"]), Reply::Int(1));
@@ -443,7 +443,7 @@ fn databases_have_keys_of_their_own() {
     assert_eq!(proxy.data_client().cmd(&["EXISTS", "lock:7:job"]), Reply::Int(1), "made anew");
     assert_eq!(new.cmd(&["DEL", "lock:7:job"]), Reply::Int(1));
     assert_eq!(past.cmd(&TAKE), Reply::ok());
-    // A number that is no database has no key there.
+    // A number that is no database selects no other key.
     new.cmd(&["LOCK", "42:report", "t", "PX", "20000"]).grant();
     assert_eq!(proxy.data_client().cmd(&["GET", "lock:42:report"]), Reply::bulk("t"));
     assert_eq!(proxy.data_client().cmd(&["EXISTS", "lock:report"]), Reply::Int(0));
@@ -458,7 +458,7 @@ fn a_lock_that_is_named_as_its_key_has_that_key_whatever_it_looks_like() {
     assert_eq!(past.cmd(&["SET", "42:lock", "u", "NX", "PX", "20000"]), Reply::NullBulk);
     old.cmd(&["LOCK", "43:lock", "t", "PX", "20000"]).grant();
     assert_eq!(past.cmd(&["SET", "43:lock", "u", "NX", "PX", "20000"]), Reply::NullBulk);
-    // Who may set that key may lock it.
+    // A client that may set the key may lock it.
     past.cmd(&["ACL", "SETUSER", "one", "on", ">p", "+@all", "~lock:*"]);
     past.cmd(&["ACL", "SETUSER", "two", "on", ">p", "+@all", "~*:lock"]);
     let (mut one, mut two) = (proxy.client(), proxy.client());
@@ -481,14 +481,14 @@ fn a_session_lock_keeps_its_key_also_through_the_step() {
     new.cmd(&["LOCK", "other", "t"]).grant();
     let has_keys = |past: &mut Client| past.cmd(&["EXISTS", "lock:job", "lock:other"]);
     eventually("both have keys", || has_keys(&mut past) == Reply::Int(2));
-    // Longer than any key lasts that nobody keeps.
+    // Longer than a key lasts that is not kept.
     for _ in 0..40 {
         thread::sleep(Duration::from_millis(100));
         assert_eq!(has_keys(&mut past), Reply::Int(2));
     }
     assert_eq!(new.cmd(&["UNLOCK", "other"]), Reply::Int(1));
     assert_eq!(has_keys(&mut past), Reply::Int(1));
-    // Somebody past the proxy has the key: the session lock ends, and its client is told.
+    // An instance past the proxy has the key: the session lock ends, and its client is told.
     past.cmd(&["SET", "lock:job", "another's", "PX", "60000"]);
     eventually("it is lost", || new.cmd(&["PING"]).error_text().starts_with("LOCKLOST"));
     assert_eq!(past.cmd(&["GET", "lock:job"]), Reply::bulk("another's"));
@@ -530,7 +530,7 @@ fn a_key_that_was_taken_for_a_client_that_has_gone_is_given_back() {
     past.cmd(&["DEL", "lock:job"]);
     eventually("it is free", || proxy.nodes_with("lock:job") == 0);
     let mut gone: Vec<Client> = (0..20).map(|_| proxy.client()).collect();
-    // The proxy has asked whether they may.
+    // The proxy has asked whether these clients may lock.
     for (at, client) in gone.iter_mut().enumerate() {
         client.cmd(&["LOCK", &format!("k{at}"), "t", "PX", "60000"]).grant();
         assert_eq!(client.cmd(&["UNLOCK", &format!("k{at}")]), Reply::Int(1));
@@ -554,7 +554,7 @@ fn a_renewal_is_not_refused_for_the_key_of_somebody_whom_the_quorum_refuses() {
     let proxy = in_mode("bridge");
     let mut holder = proxy.client();
     holder.cmd(&["LOCK", "job", "t", "PX", "60000"]).grant();
-    // A client takes the key that the data node has lost, for a moment each time.
+    // While the data node has lost the key, another client takes it, for a moment each time.
     let port = proxy.port();
     let data = proxy.data_client();
     let stop = AtomicBool::new(false);

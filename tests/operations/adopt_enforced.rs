@@ -1,5 +1,5 @@
-//! Lock idioms of existing libraries on keys whose rule is enforced: the lock nodes decide, the
-//! data node sees nothing of them, and the replies are Redis's.
+//! Lock idioms of existing libraries on keys whose rule is enforced: the lock nodes decide, the data node sees
+//! nothing of them, and the replies are those of Redis.
 
 use std::{thread, time::Duration};
 
@@ -14,7 +14,7 @@ const EXTEND: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then return \
 /// redis-py's scripts, by their digests.
 const REDIS_PY_RELEASE: &str = "c3f8721cbb97f72bc19e972846bd7aaf91901658";
 const REDIS_PY_EXTEND: &str = "a4e8783852e6b949f9ef3a97212805108459a890";
-/// aioredlock's: absent and another's key are told apart.
+/// aioredlock's scripts, which tell an absent key from another's.
 const AIOREDLOCK_LOCK: &str = "c75a9bf1538efcdb1f383acc3e273c5089d57e58";
 const AIOREDLOCK_UNLOCK: &str = "241e4ca540a1cc4ec1f32d9eb9f879e607d7e6e5";
 
@@ -22,7 +22,7 @@ fn enforced() -> Proxy {
     Proxy::with().nodes(3).top(RULES).start()
 }
 
-/// A rule for the keys `lock:*` with these options.
+/// Starts a proxy with a rule for the keys `lock:*` with these options.
 fn enforced_with(options: &str) -> Proxy {
     let rule =
         format!("adopt:\n  - keys: 'lock:*'\n    lock: '{{1}}'\n    mode: enforce\n    {options}");
@@ -42,7 +42,7 @@ fn replies_are_those_of_redis() {
         for one in [&mut client, &mut redis] {
             one.cmd(&["HELLO", version]);
         }
-        // Redis itself carries out the same commands on a key that no rule is about.
+        // Redis itself carries out the same commands on a key that no rule covers.
         for words in [
             &["GET", "K"][..],
             &["EXISTS", "K"],
@@ -129,7 +129,7 @@ fn scripts_that_a_client_has_not_shown_are_asked_for() {
     let proxy = enforced();
     let mut client = proxy.client();
     client.cmd(&["SET", "lock:job", "t", "NX", "PX", "20000"]);
-    // Known libraries' scripts need no body.
+    // Scripts of known libraries need no body.
     assert_eq!(client.cmd(&["EVALSHA", REDIS_PY_RELEASE, "1", "lock:job", "u"]), Reply::Int(0));
     let extend = ["EVALSHA", REDIS_PY_EXTEND, "1", "lock:job", "t", "10000"];
     assert_eq!(client.cmd(&[&extend[..], &["0"]].concat()), Reply::Int(1));
@@ -183,7 +183,7 @@ fn three_ways_in_are_one_lock() {
     for node in 0..3 {
         let mut node = proxy.node_client(node);
         assert_eq!(node.cmd(&["SET", "lock:job", "x", "NX", "PX", "1000"]), Reply::NullBulk);
-        // Nodes hold the lock for as long as the client counts on it, and a bit longer.
+        // The nodes hold the lock for as long as the client counts on it, and a little longer.
         let Reply::Int(left) = node.cmd(&["PTTL", "lock:job"]) else { panic!() };
         assert!((19_900..=30_000).contains(&left), "{left}");
     }
@@ -192,14 +192,14 @@ fn three_ways_in_are_one_lock() {
     assert_eq!(old.cmd(&take), Reply::NullBulk);
     assert_eq!(old.cmd(&["SET", "lock:job", "mine", "NX", "PX", "20000"]), Reply::NullBulk);
     assert_eq!(old.cmd(&["GET", "lock:job"]), Reply::bulk(&grant.token));
-    // Blind commands are no danger to a LOCK client.
+    // Blind commands do not endanger a LOCK client.
     assert_eq!(old.cmd(&["DEL", "lock:job"]), Reply::Int(0));
     assert_eq!(old.cmd(&["EXPIRE", "lock:job", "0"]), Reply::Int(0));
-    // The connection was refused the lock without a token before, and nobody has unlocked that.
+    // On this connection a LOCK without a token was refused before, and no UNLOCK has followed.
     assert!(new.cmd(&["RENEW", "job", "PX", "20000"]).error().starts_with("NOTOKEN several "));
     assert!(matches!(new.cmd(&["RENEW", "job", "mine", "PX", "20000"]), Reply::Int(1..)));
     assert_eq!(new.cmd(&["UNLOCK", "job", "mine"]), Reply::Int(1));
-    // Its waiter is woken by an adopted release.
+    // An adopted release wakes its waiter.
     assert_eq!(old.cmd(&take), Reply::ok());
     new.send(&encode(&["LOCK", "job", "PX", "1000", "WAIT", "10000"]));
     thread::sleep(Duration::from_millis(50));
@@ -278,7 +278,7 @@ fn what_is_no_lock_idiom_is_refused_and_harms_nobody() {
         assert_eq!(client.reply(), said, "{blanks}");
         assert_eq!(client.reply(), Reply::simple("PONG"));
     }
-    // What no rule is about passes.
+    // Keys that no rule enforces pass.
     assert_eq!(client.cmd(&["SET", "key", &long]), Reply::ok());
     assert_eq!(client.cmd(&["SET", "seen:job", "t", "NX", "PX", "20000"]), Reply::ok());
     let mut redis = data(&mut proxy);
@@ -300,7 +300,7 @@ fn commands_may_come_in_any_pieces_inline_and_in_pipelines() {
         client.send(&release[cut..]);
         assert_eq!(client.reply(), Reply::ok(), "{cut}");
         assert_eq!(client.reply(), Reply::Int(1), "{cut}");
-        // It is another's on the data node, which the proxy's own answer does not care for.
+        // On the data node another client has the key, which does not affect the proxy's answer.
         redis.cmd(&["SET", "lock:job", "another's"]);
     }
     client.send(b"SET lock:job t NX PX 20000\r\nGET lock:job\r\nDEL lock:job\r\nPING\r\n");
@@ -358,7 +358,7 @@ fn who_may_not_set_the_key_may_not_lock_it() {
     assert!(refused.error().starts_with("NOPERM"), "{refused:?}");
     assert_eq!(client.cmd(&["GET", "lock:job"]), Reply::NullBulk);
     assert!(client.cmd(&["DEL", "lock:job"]).error().starts_with("NOPERM"));
-    // Each of several keys is asked about.
+    // The data node is asked about each of several keys.
     redis.cmd(&["ACL", "SETUSER", "reader", "~lock:mine"]);
     const TAKE: &str = "96da70f7716f27d278a5218544df37fd8b0a5e4c";
     let both = client.cmd(&["EVALSHA", TAKE, "2", "lock:mine", "lock:job", "t", "20000"]);
@@ -423,10 +423,10 @@ fn clients_that_poll_cost_the_lock_nodes_little_and_learn_of_a_release() {
         let line = info.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
         line.and_then(|rest| rest.split(',').next()?.parse::<u64>().ok()).unwrap_or_default()
     };
-    // What each connection begins with would be counted too.
+    // The calls at the beginning of each connection would be counted too.
     eventually("both proxies ask all", || [&proxy, &elsewhere].iter().all(|it| it.nodes_up() == 3));
     assert_eq!(holder.cmd(&take), Reply::ok());
-    // A vote that is still under way would be counted.
+    // A vote still in flight would be counted.
     eventually("all have it", || proxy.nodes_with("lock:job") == 3);
     let mut pollers: Vec<Client> = (0..20).map(|_| proxy.client()).collect();
     let before = calls(&proxy);
@@ -437,15 +437,15 @@ fn clients_that_poll_cost_the_lock_nodes_little_and_learn_of_a_release() {
             polls += 1;
         }
     }
-    // Each is asked about and undone, for each 250 ms that have passed.
+    // A poll's question and its undo are counted once for each 250 ms that have passed.
     let asked = calls(&proxy) - before;
     let passed = began.elapsed().as_millis() as u64;
-    // Each proxy looks at its nodes and at the fleet's records, and writes its own, by scripts too: a few a second. If
-    // each poll were asked about, there were 800.
+    // Each proxy also looks at its nodes and at the fleet's records, and writes its own, by scripts: a few a second.
+    // If each poll were asked about, there would be 800 calls.
     let looks = 2 * 5 * (1 + passed / 1000);
     let most = 2 * (1 + passed / 250) + 2 + looks;
     assert!(asked <= most, "{asked} for {polls} polls in {passed} ms");
-    // A release through this proxy is known at once, one through another a moment later.
+    // A release through this proxy is known at once, one through another proxy a moment later.
     assert_eq!(holder.cmd(&release), Reply::Int(1));
     assert_eq!(pollers[0].cmd(&take), Reply::ok());
     assert_eq!(pollers[1].cmd(&take), Reply::NullBulk);
@@ -469,7 +469,7 @@ fn a_script_that_is_said_to_exist_can_be_called() {
     let said = |known: i64| Reply::Array([known, 0, known, 0].map(Reply::Int).to_vec());
     let call = ["EVALSHA", &digest, "1", "lock:job", "t"];
     assert_eq!((first.cmd(&exists), first.cmd(&call)), (said(1), Reply::Int(0)));
-    // Another proxy knows no text of it, so a client that asks first shows it there too.
+    // The other proxy does not know the script's text, so a client that asks first shows it there too.
     assert_eq!(second.cmd(&exists), said(0));
     assert!(second.cmd(&call).error().starts_with("NOSCRIPT "));
     let replies = second.pipe(&[&["MULTI"], &exists, &["PING"], &["EXEC"], &["PING"]]);
@@ -482,7 +482,7 @@ fn a_script_that_is_said_to_exist_can_be_called() {
         second.cmd(&["SCRIPT", "LOAD", text]);
     }
     assert_eq!((second.cmd(&exists), second.cmd(&call)), (said(1), Reply::Int(0)));
-    // Scripts of libraries are known everywhere: the data node's word counts.
+    // Scripts of libraries are known everywhere, so the data node's answer counts.
     let library = ["SCRIPT", "EXISTS", REDIS_PY_RELEASE];
     assert_eq!(second.cmd(&library), Reply::Array(vec![Reply::Int(0)]));
     assert_eq!(second.cmd(&["SCRIPT", "EXISTS"]), first.cmd(&["SCRIPT", "EXISTS"]));
@@ -511,7 +511,7 @@ fn who_is_told_that_a_lock_is_free_is_not_refused_from_memory() {
         (&["RENEW", "L", "u", "PX", "1000"], Reply::Int(0)),
         (&["LOCK.ATTACH", "L", "u"], Reply::NullArray),
     ] {
-        // A client in some hundred asks early by itself.
+        // About one client in a hundred would ask early by itself.
         for _ in 0..5 {
             number += 1;
             let (lock, key) = (format!("job:{number}"), format!("lock:job:{number}"));
@@ -536,7 +536,7 @@ fn who_is_told_that_a_lock_is_free_is_not_refused_from_memory() {
 fn several_locks_are_taken_all_or_none() {
     let proxy = enforced();
     let (mut a, mut b) = (proxy.client(), proxy.client());
-    // node-redlock's.
+    // node-redlock's scripts.
     const TAKE: &str = "96da70f7716f27d278a5218544df37fd8b0a5e4c";
     const RELEASE: &str = "e4612211c9f8f51c257e26e056b0a654b3187242";
     const EXTEND: &str = "aed6f382e410db8ba7926d4e5e9aab410bf2a78a";
@@ -551,7 +551,7 @@ fn several_locks_are_taken_all_or_none() {
     proxy.assert_on_nodes("lock:b", 3);
     let twice = take(&mut b, &["lock:c", "lock:c"], "b");
     assert!(twice.error().contains("one adopted lock"), "{twice:?}");
-    // Nothing stays of what is refused.
+    // A refused take leaves nothing.
     assert_eq!(take(&mut b, &["lock:c", "lock:b", "lock:d"], "b"), Reply::Int(0));
     eventually("it is given back", || proxy.nodes_with("lock:c") == 0);
     assert_eq!(take(&mut b, &["lock:c"], "b"), Reply::Int(1));
@@ -586,7 +586,7 @@ fn a_lock_is_a_lock_clients_even_by_a_token_that_was_adopted() {
     assert_eq!(client.cmd(&["UNLOCK", "job"]), Reply::Int(1));
 }
 
-/// The field `adopted` of LOCKGATE LOCK, if the lock is held.
+/// Returns the field `adopted` of LOCKGATE LOCK, if the lock is held.
 fn adopted(operator: &mut Client, lock: &str) -> Option<Reply> {
     match operator.cmd(&["LOCKGATE", "LOCK", lock]) {
         Reply::Array(fields) => {
@@ -605,7 +605,7 @@ fn operators_see_which_library_has_taken_a_lock() {
     let mut adopted = |lock: &str| adopted(&mut operator, lock);
     assert_eq!(client.cmd(&["SET", "lock:job", "t", "NX", "PX", "20000"]), Reply::ok());
     assert_eq!(adopted("job"), Some(Reply::bulk("SET NX with a TTL")));
-    // A body of nobody's tells no library, one of redis-py's does.
+    // A body of no known library does not change what is told, one of redis-py's does.
     assert_eq!(client.cmd(&["EVAL", EXTEND, "1", "lock:job", "t", "20000"]), Reply::Int(1));
     assert_eq!(adopted("job"), Some(Reply::bulk("SET NX with a TTL")));
     for (switch, token, extended) in [("1", "u", 0), ("0", "t", 1)] {
@@ -623,7 +623,7 @@ fn operators_see_which_library_has_taken_a_lock() {
     for lock in ["a", "b"] {
         assert_eq!(adopted(lock), Some(Reply::bulk("node-redlock 5")));
     }
-    // A LOCK client's is none, even by the token of one.
+    // A LOCK client's lock is not adopted, even with the token of an adopted one.
     assert_eq!(client.cmd(&["DEL", "lock:job"]), Reply::Int(1));
     assert_eq!(adopted("job"), None);
     client.cmd(&["LOCK", "job", "t", "PX", "20000"]).grant();
@@ -668,7 +668,7 @@ fn what_was_released_late_is_not_taken_for_held() {
         let refused = client.cmd(&["EVAL", RELEASE, "1", "lock:job", "t"]);
         assert!(refused.error().starts_with("NOQUORUM"), "{refused:?}");
         refuse("0");
-        // Every node carries the release out, so nothing is prolonged meanwhile.
+        // Every node carries the release out, so an extension is refused meanwhile.
         for _ in 0..3 {
             assert_eq!(client.cmd(&extend), Reply::Int(0));
         }
@@ -676,7 +676,7 @@ fn what_was_released_late_is_not_taken_for_held() {
         let is_true = matches!(&other, Reply::Error(error) if error.starts_with("NOQUORUM"))
             || other == Reply::Int(0);
         assert!(is_true, "{other:?}");
-        // What is told as taken is taken.
+        // A lock that is told as taken is taken.
         eventually("it is taken anew", || client.cmd(&take) == Reply::ok());
         thread::sleep(Duration::from_millis(250));
         assert!(proxy.nodes_with("lock:job") >= 2);
@@ -696,16 +696,16 @@ fn a_blind_command_frees_what_its_rule_lets_it() {
     assert_eq!(b.cmd(&["EXPIRE", "lock:job", "0"]), Reply::Int(0));
     assert_eq!(a.cmd(&["EXPIRE", "lock:job", "30"]), Reply::Int(1));
     assert_eq!(a.cmd(&["TTL", "lock:job"]), Reply::Int(30));
-    // The lock has moved on to another that has the same token.
+    // The lock has moved on to another client with the same token.
     assert_eq!(b.cmd(&["EVAL", RELEASE, "1", "lock:job", "t"]), Reply::Int(1));
     assert_eq!(b.cmd(&take), Reply::ok());
     assert_eq!(a.cmd(&["UNLINK", "lock:job"]), Reply::Int(0));
     assert_eq!(b.cmd(&["UNLINK", "lock:job"]), Reply::Int(1));
-    // An attachment is as good as a grant.
+    // An attachment counts like a grant.
     assert_eq!(a.cmd(&take), Reply::ok());
     b.cmd(&["LOCK.ATTACH", "job", "t"]).grant();
     assert_eq!(b.cmd(&["DEL", "lock:job"]), Reply::Int(1));
-    // No blind command is a LOCK client's.
+    // A blind command never frees a LOCK client's lock.
     a.cmd(&["LOCK", "job", "t", "PX", "20000"]).grant();
     assert_eq!(a.cmd(&["DEL", "lock:job"]), Reply::Int(0));
 
@@ -793,7 +793,7 @@ fn locks_without_a_ttl_last_as_long_as_the_rule_says() {
         eventually("it runs out", || client.cmd(&["EXISTS", "lock:job"]) == Reply::Int(0));
         assert!(began.elapsed() >= Duration::from_millis(500));
     }
-    // SETNX, and then EXPIRE, unless that comes too late.
+    // SETNX, and then EXPIRE, unless EXPIRE comes too late.
     eventually("it is prolonged", || {
         client.cmd(&["SETNX", "lock:job", "t"]);
         client.cmd(&["EXPIRE", "lock:job", "20"]) == Reply::Int(1)
@@ -880,7 +880,7 @@ fn times_of_day_are_told_as_redis_tells_them() {
             let words: Vec<String> = words.iter().map(named).collect();
             let said = client.cmd(&words.iter().map(String::as_str).collect::<Vec<_>>());
             match said {
-                // The two are asked one after the other.
+                // The two servers are asked one after the other.
                 Reply::Int(left @ 5..) => Reply::Int((left + 1) / 5),
                 said => said,
             }
@@ -911,7 +911,7 @@ fn a_release_wakes_subscribers_by_the_message_of_its_library() {
         waiter.cmd(&["SUBSCRIBE", "woken"]);
         let count = keys.len().to_string();
         let release = [&["EVALSHA", digest, &count][..], keys, arguments].concat();
-        // Nothing is told of what is not released.
+        // A release that frees nothing sends no message.
         assert_eq!(client.cmd(&release), Reply::NullBulk);
         assert_eq!(client.cmd(&["SET", "lock:job", "t", "NX", "PX", "20000"]), Reply::ok());
         assert_eq!(client.cmd(&release), said);
@@ -924,7 +924,7 @@ fn a_release_wakes_subscribers_by_the_message_of_its_library() {
 
 #[test]
 fn a_deployments_own_scripts_are_carried_out_as_it_describes_them() {
-    // Bodies that Redis would carry out; the proxy knows them by their digests alone.
+    // Redis would carry these bodies out; the proxy knows them only by their digests.
     let acquire = "if redis.call('exists', KEYS[1]) == 1 then return 'no' end \
                    redis.call('setex', KEYS[1], ARGV[1], ARGV[2]) return -1";
     let release = "if redis.call('get', KEYS[1]) ~= ARGV[1] then return 'no' end return \

@@ -1,6 +1,5 @@
-//! Transactions that release or extend an adopted lock (StackExchange.Redis's LockRelease and
-//! LockExtend): the lock nodes decide, the data node sees nothing of them, and the replies are
-//! Redis's.
+//! Transactions that release or extend an adopted lock (StackExchange.Redis's LockRelease and LockExtend): the lock
+//! nodes decide, the data node sees nothing of them, and the replies are those of Redis.
 
 use std::{
     sync::{
@@ -25,13 +24,13 @@ fn enforced() -> Proxy {
     Proxy::with().nodes(3).top(RULES).start()
 }
 
-/// A transaction with one command.
+/// Runs a transaction with one command. Returns the reply to EXEC.
 fn transaction(client: &mut Client, inside: &[&str]) -> Reply {
     let mut said = client.pipe(&[&BEGIN[..], &[inside, EXEC]].concat());
     said.pop().unwrap()
 }
 
-/// Commands of a client, `K` and `L` standing for keys.
+/// Commands of a client; `K` and `L` stand for keys.
 fn all_kinds() -> Vec<Vec<&'static str>> {
     [
         // Taken, and released.
@@ -69,7 +68,7 @@ fn all_kinds() -> Vec<Vec<&'static str>> {
         "expire K 0",
         "exec",
         "GET K",
-        // Not the client's: it looks, and leaves it.
+        // The lock of another client, which the client reads and leaves.
         "SET K u NX PX 20000",
         "WATCH K",
         "GET K",
@@ -85,7 +84,7 @@ fn all_kinds() -> Vec<Vec<&'static str>> {
         "DEL K",
         "DISCARD",
         "GET K",
-        // Nothing in it; begun twice; ended twice.
+        // A transaction with nothing in it, one begun twice, and one ended twice.
         "WATCH K",
         "GET K",
         "MULTI",
@@ -108,7 +107,7 @@ fn all_kinds() -> Vec<Vec<&'static str>> {
         "MULTI",
         "EXEC x",
         "EXEC",
-        // Nobody holds it.
+        // No client holds the lock.
         "WATCH K",
         "GET K",
         "MULTI",
@@ -123,7 +122,7 @@ fn all_kinds() -> Vec<Vec<&'static str>> {
         "GET K",
         "MULTI",
         "EXEC",
-        // A lock that is taken, or freed, in between by the same connection.
+        // A lock that the same connection takes, or frees, in between.
         "WATCH K",
         "GET K",
         "SET K t NX PX 20000",
@@ -147,7 +146,7 @@ fn all_kinds() -> Vec<Vec<&'static str>> {
         "PEXPIRE K 30000",
         "EXEC",
         "TTL K",
-        // A refused SET NX changes nothing. Other callers' commands are in between.
+        // A refused SET NX changes nothing. Commands of other callers come in between.
         "WATCH K",
         "SET K u NX PX 20000",
         "SET L 1",
@@ -158,7 +157,7 @@ fn all_kinds() -> Vec<Vec<&'static str>> {
         "DEL K",
         "EXEC",
         "DEL L",
-        // Others' transactions go on as ever.
+        // Other callers' transactions work as ever.
         "WATCH L",
         "GET L",
         "MULTI",
@@ -190,7 +189,7 @@ fn a_transaction_is_answered_as_redis_does_in_whichever_pieces_it_comes() {
     let proxy = enforced();
     let mut redis = proxy.data_client();
     for version in ["2", "3"] {
-        // Redis itself carries out the same commands on keys that no rule is about.
+        // Redis itself carries out the same commands on keys that no rule covers.
         let mut expected: Vec<Reply> = Vec::new();
         let mut peer = proxy.data_client();
         peer.cmd(&["HELLO", version]);
@@ -218,7 +217,7 @@ fn a_transaction_is_answered_as_redis_does_in_whichever_pieces_it_comes() {
                 assert_eq!(client.reply(), *expected, "{words:?} in pieces of {piece}");
             }
         }
-        // As text.
+        // As inline commands.
         let mut client = proxy.client();
         client.cmd(&["HELLO", version]);
         client.send(
@@ -258,18 +257,18 @@ fn what_others_do_in_between_decides() {
     let proxy = enforced();
     let (mut holder, mut other) = (proxy.client(), proxy.client());
     let one = Reply::Array(vec![Reply::Int(1)]);
-    // A refused SET NX, or LOCK, leaves the holder's transaction valid.
+    // A refused SET NX or LOCK leaves the holder's transaction valid.
     assert_eq!(holder.cmd(&TAKE), Reply::ok());
     holder.pipe(&BEGIN);
     assert_eq!(other.cmd(&["SET", "lock:job", "u", "NX", "PX", "20000"]), Reply::NullBulk);
     assert_eq!(other.cmd(&["LOCK", "job", "PX", "1000"]), Reply::NullArray);
     assert_eq!(holder.pipe(&[DEL, EXEC])[1], one);
-    // So does an extension of the same token, for which Redis would say that the key was touched.
+    // So does an extension by the same token, though for Redis it would touch the key.
     assert_eq!(holder.cmd(&TAKE), Reply::ok());
     holder.pipe(&BEGIN);
     assert_eq!(other.cmd(&["EVAL", EXTEND, "1", "lock:job", "t", "30000"]), Reply::Int(1));
     assert_eq!(holder.pipe(&[DEL, EXEC])[1], one);
-    // Whoever has the lock by then keeps it, with whichever token.
+    // A client that has the lock by then keeps it, whatever its token.
     for token in ["u", "t"] {
         assert_eq!(holder.cmd(&TAKE), Reply::ok());
         holder.pipe(&BEGIN);
@@ -287,7 +286,7 @@ fn what_others_do_in_between_decides() {
     holder.cmd(DEL);
     eventually("it has run out", || proxy.nodes_with("lock:job") == 0);
     assert_eq!(holder.cmd(EXEC), Reply::NullArray);
-    // A LOCK client's lock is its own.
+    // A LOCK client's lock is left alone.
     other.cmd(&["LOCK", "job", "t", "PX", "20000"]).grant();
     let said = holder.pipe(&[&BEGIN[..], &[DEL, EXEC]].concat());
     let refused = "ERR the adopted lock 'job' was taken by LOCK, and no transaction ends or \
@@ -295,7 +294,7 @@ fn what_others_do_in_between_decides() {
     assert_eq!(said[3].error(), refused);
     assert!(said[4].error().starts_with("EXECABORT"), "{said:?}");
     assert_eq!(other.cmd(&["UNLOCK", "job"]), Reply::Int(1));
-    // A waiter is woken.
+    // The release wakes a waiter.
     assert_eq!(holder.cmd(&TAKE), Reply::ok());
     other.send(&encode(&["LOCK", "job", "PX", "1000", "WAIT", "10000"]));
     thread::sleep(Duration::from_millis(50));
@@ -333,7 +332,7 @@ fn another_transaction_with_an_adopted_lock_fails_and_does_nothing() {
     }
     let refused = client.cmd(&["WATCH", "lock:job", "lock:other"]);
     assert!(refused.error().starts_with("ERR 'lock:job' is an adopted lock: "), "{refused:?}");
-    // A client that hangs up midway has done nothing.
+    // A client that hangs up midway has changed nothing.
     for commands in [&BEGIN[..], &[&BEGIN[..], &[DEL]].concat()] {
         let mut gone = proxy.client();
         gone.send(&pipeline(commands));
@@ -342,7 +341,7 @@ fn another_transaction_with_an_adopted_lock_fails_and_does_nothing() {
         gone.rest();
     }
     assert_eq!(client.cmd(&["GET", "lock:job"]), Reply::bulk("t"));
-    // Too few lock nodes: an error that no library takes for an answer.
+    // With too few lock nodes the reply is an error that no library takes for an answer.
     let mut proxy = proxy;
     client.pipe(&BEGIN);
     client.cmd(DEL);
@@ -362,7 +361,7 @@ fn a_transaction_is_about_the_key_in_its_database_and_for_who_may() {
     assert_eq!(one.cmd(&["SELECT", "1"]), Reply::ok());
     let take = ["SET", "lock:job", "u", "NX", "PX", "20000"];
     assert_eq!(one.cmd(&take), Reply::ok());
-    // A shared connection selects another database for another caller in between.
+    // On a shared connection another caller selects another database in between.
     let said = one.pipe(&[
         BEGIN[0],
         &["SELECT", "0"],
@@ -418,14 +417,14 @@ fn the_operator_is_told_that_the_quorum_carries_it_out() {
         assert_eq!(metric(&format!("idiom=\"{idiom}\",verdict=\"quorum\"")), 1.0);
     }
     assert!(!text(&mut client).contains("watch"), "{}", text(&mut client));
-    // Another one is told as what it is.
+    // Any other transaction is named by its commands.
     client.pipe(&[&BEGIN[..], &[DEL, &["SET", "x", "1"], EXEC]].concat());
     assert_eq!(metric("idiom=\"watch\",verdict=\"refused\""), 1.0);
     assert_eq!(metric("idiom=\"blind_release\",verdict=\"refused\""), 1.0);
 }
 
-/// One connection that all callers of a process share, as StackExchange.Redis has it: a transaction
-/// is written as a whole, other callers' commands lie between any other two.
+/// One connection that all callers of a process share, as with StackExchange.Redis: a transaction is written as a
+/// whole; between any other two commands there may be other callers' commands.
 struct Multiplexer(Mutex<Client>);
 
 impl Multiplexer {
@@ -433,9 +432,9 @@ impl Multiplexer {
         self.0.lock().unwrap().cmd(words)
     }
 
-    /// Whether the key has this value, and the command was carried out under that condition.
+    /// Whether the key has this value, and `command` was carried out under that condition.
     fn execute(&self, key: &str, value: &str, command: &[&str]) -> bool {
-        // Others' commands come between WATCH and MULTI too.
+        // Others' commands may come between WATCH and MULTI too.
         assert_eq!(self.cmd(&["WATCH", key]), Reply::ok());
         let is_equal = self.cmd(&["GET", key]) == Reply::bulk(value);
         if !is_equal {
@@ -466,7 +465,7 @@ fn callers_that_share_a_connection_exclude_one_another() {
     let mut callers = Vec::new();
     for process in 0..2 {
         let shared = Arc::new(Multiplexer(Mutex::new(proxy.client())));
-        // One transaction at a time is written.
+        // Only one transaction is written at a time.
         let writer = Arc::new(Mutex::new(()));
         for caller in 0..3 {
             let (shared, writer) = (shared.clone(), writer.clone());
@@ -477,7 +476,7 @@ fn callers_that_share_a_connection_exclude_one_another() {
                     let take = ["SET", "lock:job", &token, "EX", "20", "NX"];
                     if shared.cmd(&take) != Reply::ok() {
                         assert_ne!(shared.cmd(&["GET", "x"]), Reply::ok());
-                        // Nobody releases or prolongs what is another's.
+                        // A caller cannot release or prolong another's lock.
                         let _writes = writer.lock().unwrap();
                         assert!(!shared.execute("lock:job", &token, &["UNLINK", "lock:job"]));
                         continue;
@@ -506,7 +505,7 @@ fn callers_that_share_a_connection_exclude_one_another() {
     assert_eq!(redis.cmd(&["EXISTS", "lock:job"]), Reply::Int(0));
 }
 
-/// Numbers that follow from a seed.
+/// Random numbers from a seed.
 struct Chance(u64);
 
 impl Chance {
@@ -518,8 +517,8 @@ impl Chance {
     }
 }
 
-/// Whether Redis may give a transaction up that succeeds here: the key was touched since WATCH, but
-/// what GET told is still true.
+/// Whether Redis may drop a transaction that succeeds here: the key was touched since WATCH, but what GET told is
+/// still true.
 #[derive(Default)]
 struct Touched {
     is_watched: bool,
@@ -536,11 +535,11 @@ impl Touched {
             (0, "UNWATCH" | "DISCARD" | "EXEC") if !matches!(said, Reply::Error(_)) => {
                 *self = Touched::default();
             }
-            // Nobody has it again, however often it was taken meanwhile.
+            // The lock is free again, however often it was taken meanwhile.
             (0, "GET") if self.is_watched => self.is_read = !matches!(said, Reply::NullBulk),
             (_, "PEXPIRE") if *said == Reply::Int(1) => self.is_forgiven |= self.is_watched,
             (_, "SET" | "DEL") if matches!(said, Reply::Simple(_) | Reply::Int(1)) => {
-                // What GET has told once is compared.
+                // Once GET has been answered, its value is compared.
                 self.is_forgiven |= self.is_watched && !self.is_read;
             }
             _ => {}
@@ -574,7 +573,7 @@ fn any_order_of_commands_is_answered_as_redis_does_or_refused() {
         let mut log: Vec<(usize, Vec<&str>, Reply)> = Vec::new();
         let mut ended = false;
         for _ in 0..40 {
-            // Nearly in order, as otherwise no transaction comes to its end.
+            // Mostly in order, since otherwise no transaction would reach its end.
             let who = usize::from(chance.below(5) == 0);
             let at = match (who, chance.below(6)) {
                 (0, 0) => chance.below(kinds.len()),
@@ -608,7 +607,7 @@ fn any_order_of_commands_is_answered_as_redis_does_or_refused() {
             match &said {
                 Reply::Error(error) if error.contains("(adopt)") => {
                     refused += 1;
-                    // Nothing of it was done, and it ends as a failed one does.
+                    // Nothing was done, and the transaction ends as a failed one does.
                     let exec = ours[0].cmd(&["EXEC"]);
                     let is_told = matches!(&exec, Reply::Error(error)
                         if error.starts_with("EXECABORT") || error == "ERR EXEC without MULTI");

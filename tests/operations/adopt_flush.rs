@@ -1,4 +1,4 @@
-//! FLUSHDB and FLUSHALL where an adopt rule has them free locks.
+//! FLUSHDB and FLUSHALL under adopt rules that free locks.
 
 use crate::support::{Client, Proxy, Reply, eventually};
 
@@ -28,12 +28,12 @@ fn flushing_frees_the_locks_of_its_database_where_the_rule_says_so() {
             for key in ["lock:a", "kept:a"] {
                 assert_eq!(take(&mut client, key), Reply::ok(), "{mode} {flush:?}: {key}");
             }
-            // Of another connection, and without a TTL.
+            // A lock of another connection, without a TTL, and one in another database.
             assert_eq!(other.cmd(&["SETNX", "lock:b", "t"]), Reply::Int(1));
             assert_eq!(take(&mut third, "lock:a"), Reply::ok());
             assert_eq!(client.cmd(&["SET", "x", "1"]), Reply::ok());
             client.cmd(&["LOCK", "l:ours", "u", "PX", "30000"]).grant();
-            // A pipeline sees what came before it in effect.
+            // The commands behind it in the pipeline see its effects.
             let all = [
                 flush,
                 &["GET", "x"],
@@ -51,7 +51,7 @@ fn flushing_frees_the_locks_of_its_database_where_the_rule_says_so() {
             assert_eq!(client.cmd(&["GET", "kept:a"]), Reply::bulk("t"));
             assert_eq!(client.cmd(&["DEL", "kept:a", "lock:b"]), Reply::Int(2));
             third.cmd(&["DEL", "lock:a"]);
-            // Who had a lock without a TTL is told nothing, and goes on.
+            // The client that had a lock without a TTL is told nothing, and goes on.
             assert_eq!(other.cmd(&["GET", "lock:b"]), Reply::NullBulk);
         }
     }
@@ -71,11 +71,11 @@ fn flushing_frees_nothing_otherwise() {
     assert_eq!(take(&mut client, "lock:a"), Reply::ok());
     let mut some = proxy.client();
     some.cmd(&["AUTH", "some", "p"]);
-    // The data node says who may, and whether the words make sense.
+    // The data node decides whether the client may, and whether the words are valid.
     assert!(some.cmd(&["FLUSHDB"]).error().starts_with("NOPERM"));
     assert!(client.cmd(&["FLUSHDB", "NOW"]).error().starts_with("ERR"));
     assert_eq!(client.cmd(&["GET", "lock:a"]), Reply::bulk("t"));
-    // It is queued as any other command.
+    // In a transaction it is queued like any other command.
     let said = client.pipe(&[&["MULTI"], &["FLUSHDB"], &["EXEC"]]);
     assert_eq!(said[2], Reply::Array(vec![Reply::ok()]));
     assert_eq!(client.cmd(&["GET", "lock:a"]), Reply::bulk("t"));

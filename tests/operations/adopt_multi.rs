@@ -15,7 +15,7 @@ fn start(mode: &str, options: &str) -> Proxy {
     Proxy::with().nodes(3).top(&rule).start()
 }
 
-/// What a client is told by a whole transaction with these commands.
+/// Returns the replies to a whole transaction with these commands.
 fn transaction(client: &mut Client, inside: &[&[&str]]) -> Vec<Reply> {
     client.pipe(&[&[MULTI], inside, &[EXEC]].concat())
 }
@@ -29,7 +29,7 @@ fn replies_are_those_of_redis_each_at_its_place() {
             one.cmd(&["HELLO", version]);
         }
         for inside in [
-            // Alone, and beside others.
+            // Alone, and with others.
             &[&["SET", "K", "t", "NX", "PX", "30000"][..]][..],
             &[
                 &["HSET", "X", "f", "1"],
@@ -42,13 +42,13 @@ fn replies_are_those_of_redis_each_at_its_place() {
                 &["LRANGE", "none", "0", "-1"],
             ],
             &[&["EXPIRE", "K", "30"], &["SET", "L", "t", "NX", "EX", "30"], &["EXPIRE", "L", "30"]],
-            // Released, and taken behind that.
+            // Released, and then taken.
             &[&["DEL", "K"], &["INCR", "N"], &["SET", "K", "v", "NX", "EX", "30"], &["GET", "K"]],
             &[&["DEL", "K", "L", "M"], &["EXISTS", "K"], &["INCR", "N"]],
-            // rdlock-py's, whose lock has no TTL for a moment.
+            // rdlock-py's transaction, whose lock has no TTL for a moment.
             &[&["SETNX", "K", "t"], &["EXPIRE", "K", "20"], &["TTL", "K"]],
             &[&["EVAL", RELEASE, "1", "K", "x"], &["EVAL", RELEASE, "1", "K", "t"]],
-            // What Redis answers an error at its place.
+            // Commands that Redis answers with an error at their place.
             &[&["SET", "K", "t", "NX", "XX"], &["INCR", "N"]],
             &[&["WATCH", "K"], &["INCR", "N"]],
             &[&["MULTI"], &["INCR", "N"]],
@@ -73,7 +73,7 @@ fn replies_are_those_of_redis_each_at_its_place() {
             assert_eq!(said, expected, "{mode}: {inside:?}");
         }
         proxy.assert_on_nodes("lock:k", 0);
-        // Past the proxy nothing is left of a lock.
+        // No key of a lock is left on the data node.
         assert_eq!(redis.cmd(&["EXISTS", "lock:k", "lock:l"]), Reply::Int(0));
     }
 }
@@ -89,7 +89,7 @@ fn what_was_taken_is_given_back_where_the_rest_is_not_executed() {
             });
             assert_eq!(other.cmd(&["DEL", key]), Reply::Int(1));
         };
-        // A WATCH that fails.
+        // The client's WATCH fails.
         client.cmd(&["WATCH", "x"]);
         other.cmd(&["SET", "x", "1"]);
         let inside = [TAKE, &["SETNX", "lock:kept", "t"], &["SET", "y", "1"]];
@@ -97,23 +97,23 @@ fn what_was_taken_is_given_back_where_the_rest_is_not_executed() {
         assert_eq!(said.last(), Some(&Reply::NullArray), "{mode}: {said:?}");
         is_free(&mut other, "lock:job");
         is_free(&mut other, "lock:kept");
-        // A command that the data node does not queue.
+        // The data node does not queue a command.
         let said = transaction(&mut client, &[TAKE, &["SET", "y"]]);
         assert!(said[3].error().starts_with("EXECABORT"), "{mode}: {said:?}");
         is_free(&mut other, "lock:job");
-        // One that is refused under the rule.
+        // The rule refuses a command.
         let said = transaction(&mut client, &[TAKE, &["HSET", "lock:h", "f", "v"]]);
         assert!(said[2].error().starts_with("ERR 'lock:h' is an adopted lock: "), "{said:?}");
         assert!(said[3].error().starts_with("EXECABORT"), "{mode}: {said:?}");
         is_free(&mut other, "lock:job");
-        // What would be freed is not.
+        // A lock that the transaction would free is not freed.
         assert_eq!(client.cmd(TAKE), Reply::ok());
         client.cmd(&["WATCH", "x"]);
         other.cmd(&["SET", "x", "2"]);
         let said = transaction(&mut client, &[&["DEL", "lock:job"], &["SET", "y", "1"]]);
         assert_eq!(said.last(), Some(&Reply::NullArray), "{mode}: {said:?}");
         assert_eq!(client.cmd(&["GET", "lock:job"]), Reply::bulk("t"));
-        // DISCARD and RESET leave nothing for the next one.
+        // DISCARD and RESET leave nothing for the next transaction.
         for end in [&["DISCARD"][..], &["RESET"]] {
             client.pipe(&[MULTI, &["DEL", "lock:job"], end]);
             let said = transaction(&mut client, &[&["GET", "lock:job"]]);
@@ -121,7 +121,7 @@ fn what_was_taken_is_given_back_where_the_rest_is_not_executed() {
             assert_eq!(said.last(), Some(&expected), "{end:?}");
         }
         assert_eq!(proxy.data_client().cmd(&["EXISTS", "y"]), Reply::Int(0));
-        // A client that hangs up before EXEC has done nothing.
+        // A client that hangs up before EXEC has changed nothing.
         assert_eq!(client.cmd(&["DEL", "lock:job"]), Reply::Int(1));
         client.pipe(&[MULTI, TAKE]);
         client.hang_up();
@@ -145,7 +145,7 @@ fn too_few_lock_nodes_execute_nothing() {
     let said = transaction(&mut client, &[&["SET", "x", "1"], TAKE]);
     assert!(said[3].error().starts_with("NOQUORUM"), "{said:?}");
     assert_eq!(client.cmd(&["GET", "x"]), Reply::NullBulk);
-    // What is freed would follow what was executed.
+    // A release would follow the other commands, so they are not executed either.
     let said =
         transaction(&mut client, &[&["SET", "x", "1"], &["EVAL", RELEASE, "1", "lock:held", "t"]]);
     assert!(said[3].error().starts_with("NOQUORUM"), "{said:?}");
@@ -183,7 +183,7 @@ fn who_may_not_lock_is_told_where_redis_would() {
         assert!(said[3].error().starts_with("EXECABORT"), "{said:?}");
     }
     eventually("nothing is held", || proxy.nodes_with("lock:mine") == 0);
-    // Another database has locks of its own, though nobody has asked which it is before MULTI.
+    // Another database has locks of its own, even if the proxy has not asked for the database before MULTI.
     let mut client = proxy.client();
     client.cmd(&["SELECT", "7"]);
     assert_eq!(transaction(&mut client, &[TAKE])[2], Reply::Array(vec![Reply::ok()]));
@@ -200,7 +200,7 @@ fn what_cannot_be_undone_is_refused_inside() {
                 guards: {keys: 'work:*', lock: 'job'}";
     let proxy = Proxy::with().nodes(3).top(rule).start();
     let mut client = proxy.client();
-    // node-redlock's, for two locks; and a lock that a guard needs.
+    // node-redlock's script, for two locks, and a lock that a guard needs.
     let several = "96da70f7716f27d278a5218544df37fd8b0a5e4c";
     for (inside, error) in [
         (
@@ -213,7 +213,7 @@ fn what_cannot_be_undone_is_refused_inside() {
         assert_eq!(said[1].error(), error);
         assert!(said[2].error().starts_with("EXECABORT"), "{said:?}");
     }
-    // Writes under a lock that is released in the same transaction.
+    // Writes under a lock that the same transaction releases.
     assert_eq!(client.cmd(TAKE), Reply::ok());
     let said = transaction(&mut client, &[&["SET", "work:1", "x"], &["DEL", "lock:job"]]);
     assert_eq!(said[3], Reply::Array(vec![Reply::ok(), Reply::Int(1)]), "{said:?}");

@@ -1,4 +1,4 @@
-//! Too few lock nodes, as adopted programs see it: a Redis that is away for a moment.
+//! Too few lock nodes look to adopted programs like a Redis that is away for a moment.
 
 use crate::support::{Client, Proxy, Reply, encode, eventually, pipeline};
 
@@ -13,7 +13,7 @@ fn start(mode: &str, options: &str) -> Proxy {
     Proxy::with().nodes(3).top(&rule).start()
 }
 
-/// Takes two of three lock nodes away, or brings them back.
+/// Stops two of three lock nodes, or lets them go on.
 fn freeze(proxy: &mut Proxy, are_away: bool) {
     for node in 0..2 {
         let node = proxy.node(node);
@@ -25,7 +25,7 @@ fn retries(proxy: &Proxy) -> f64 {
     proxy.metric("lockgate_adopt_retries_total", "")
 }
 
-/// Sends a command while too few lock nodes answer, and brings them back once they were asked again.
+/// Sends a command while too few lock nodes answer, and brings the nodes back once they were asked again.
 fn meanwhile(proxy: &mut Proxy, client: &mut Client, words: &[&str]) -> Reply {
     let before = retries(proxy);
     freeze(proxy, true);
@@ -52,7 +52,7 @@ fn a_short_outage_is_waited_for_by_each_kind_of_command() {
             (&release, Reply::Int(0)),
             (&["DEL", "lock:job", "lock:other"], Reply::Int(0)),
         ] {
-            // The data node alone refuses a lock that is taken there.
+            // If the data node has the lock, it refuses it without the lock nodes.
             let said = match mode == "bridge" && expected == Reply::NullBulk {
                 true => client.cmd(words),
                 false => meanwhile(&mut proxy, &mut client, words),
@@ -76,18 +76,18 @@ fn a_long_outage_closes_the_connection_as_a_redis_that_went_away() {
         freeze(&mut proxy, true);
         let mut client = proxy.client();
         client.send(&encode(&[&TAKE[..], &["30"]].concat()));
-        // What stands behind it is not carried out.
+        // The command behind it is not carried out.
         client.send(&encode(&["SET", "behind", "1"]));
         assert_eq!(client.rest().0, b"", "{options}");
         let closes = || proxy.metric("lockgate_closes_total", "{reason=\"no_quorum\"}");
         eventually("it is counted", || closes() == 1.0);
         assert_eq!(retries(&proxy) > 0.0, options.ends_with("wait"));
         freeze(&mut proxy, false);
-        // Where the rule says `close`, an attempt before that would be closed too.
+        // With `close`, an attempt before that would be closed too.
         eventually("they are up", || proxy.nodes_up() == 3);
         let mut again = proxy.client();
         assert_eq!(again.cmd(&["GET", "behind"]), Reply::NullBulk);
-        // The connection that comes next takes the lock: nothing is left of the attempt.
+        // The next connection takes the lock: nothing is left of the attempt.
         eventually("it is free", || again.cmd(&[&TAKE[..], &["30"]].concat()) == Reply::ok());
     }
 }
@@ -109,8 +109,8 @@ fn a_client_that_hangs_up_ends_the_wait() {
     assert_eq!(proxy.client().cmd(&["GET", "lock:job"]), Reply::NullBulk);
 }
 
-/// What an outage leaves of a blind release, which names no token: the lock of this proxy's own client is freed
-/// once the lock nodes are back.
+/// A blind release, which names no token, takes effect after the outage: once the lock nodes are back, the lock of
+/// this proxy's own client is freed.
 #[test]
 fn a_blind_release_goes_on_behind_an_outage() {
     for options in ["no_quorum: wait", "no_quorum: close", "no_quorum: error"] {
@@ -136,7 +136,8 @@ fn a_blind_release_goes_on_behind_an_outage() {
     }
 }
 
-/// Clients repeat a transaction whose connection was closed: nothing beside the lock may be executed each time.
+/// A client repeats a transaction whose connection was closed, so the commands beside the release must not be
+/// executed each time.
 #[test]
 fn a_transaction_that_frees_a_lock_executes_nothing_in_an_outage() {
     for options in ["no_quorum: close", "no_quorum: error"] {

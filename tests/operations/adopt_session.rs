@@ -1,5 +1,5 @@
-//! Locks that an adopted command takes without a TTL, under `no_ttl: session`: kept for as long as
-//! their connection lives, and released or given a TTL by any other.
+//! Locks that an adopted command takes without a TTL, under `no_ttl: session`. They are kept for as long as their
+//! connection lives, and any other connection may release them or give them a TTL.
 
 use std::{
     thread,
@@ -12,12 +12,12 @@ const RELEASE: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then return \
                        redis.call('del', KEYS[1]) else return 0 end";
 const EXTEND: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then return \
                       redis.call('pexpire', KEYS[1], ARGV[2]) else return 0 end";
-/// redis-py's, which prolongs no lock without a TTL.
+/// redis-py's script, which prolongs no lock without a TTL.
 const REDIS_PY_EXTEND: &str = "a4e8783852e6b949f9ef3a97212805108459a890";
 const LARAVEL_REFRESH: &str = "d5f94f1848f0c54fff99d99dbc4d54184a157c02";
 const LARAVEL_BODY: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then return \
                             redis.call('persist', KEYS[1]) else return 0 end";
-/// `locks.default_ttl`, for which the lock nodes hold a lock that is kept.
+/// `locks.default_ttl`, the time for which the lock nodes hold a kept lock.
 const TTL: Duration = Duration::from_millis(1500);
 const SETNX: [&str; 3] = ["SETNX", "lock:job", "t"];
 const RELEASE_JOB: [&str; 5] = ["EVAL", RELEASE, "1", "lock:job", "t"];
@@ -49,7 +49,7 @@ fn lost(proxy: &Proxy) -> f64 {
     proxy.metric("lockgate_lost_locks_total", "")
 }
 
-/// Asserts that nobody has told the client anything, and that its next command is carried out.
+/// Checks that the client has been told nothing, and that its next command is carried out.
 fn hears_nothing(client: &mut Client) {
     assert_eq!(client.cmd(&["ECHO", "x"]), Reply::bulk("x"));
 }
@@ -113,7 +113,7 @@ fn replies_are_those_of_redis() {
             };
             let [mut here, there] = [with("lock:job"), with("other:job")];
             if here.get(1).is_some_and(|word| word == LARAVEL_BODY) {
-                // The script as Laravel has it: persists at 0.
+                // Laravel's own script, which persists at 0.
                 here =
                     ["EVALSHA", LARAVEL_REFRESH, "1", "lock:job", "t", "0"].map(Into::into).into();
             }
@@ -126,7 +126,7 @@ fn replies_are_those_of_redis() {
             assert_eq!(said, expected, "{here:?}");
             assert_eq!(past.cmd(&["EXISTS", "lock:job"]), Reply::Int(0), "{here:?}");
         }
-        // What a script answers where there is no TTL.
+        // What a script answers if there is no TTL.
         assert_eq!(client.cmd(&SETNX), Reply::Int(1));
         let extend = ["EVALSHA", REDIS_PY_EXTEND, "1", "lock:job", "t", "10000", "0"];
         assert_eq!(client.cmd(&extend), Reply::Int(0));
@@ -144,7 +144,7 @@ fn a_lock_is_kept_for_as_long_as_its_connection_lives() {
     for end in ["hang up", "QUIT", "reset"] {
         let mut holder = proxy.client();
         assert_eq!(holder.cmd(&SETNX), Reply::Int(1), "{end}");
-        // RESET leaves keys as they are on Redis.
+        // RESET leaves keys as they are, as on Redis.
         assert_eq!(holder.cmd(&["RESET"]), Reply::simple("RESET"));
         let began = Instant::now();
         while began.elapsed() < 2 * TTL {
@@ -159,7 +159,7 @@ fn a_lock_is_kept_for_as_long_as_its_connection_lives() {
             _ => holder.reset(),
         }
         let ended = Instant::now();
-        // A pool closes connections whose locks it still counts on: they run out.
+        // A pool may close a connection whose locks it still counts on, so they run out.
         assert_eq!(remote.cmd(&SETNX), Reply::Int(0), "{end}");
         eventually("it runs out", || remote.cmd(&SETNX) == Reply::Int(1));
         let after = ended.elapsed();
@@ -169,8 +169,8 @@ fn a_lock_is_kept_for_as_long_as_its_connection_lives() {
     }
 }
 
-/// A DEL right behind the SETNX that took the lock: one lock node keeps the grant before, by the same
-/// token, a little longer, and answers first.
+/// DEL comes right behind the SETNX that took the lock: one lock node still has the earlier grant of the same token,
+/// and answers first.
 #[test]
 fn a_lock_is_freed_though_a_node_keeps_the_grant_before_of_the_same_token() {
     let mut proxy = Proxy::with().nodes(3).top(&rules("enforce")).locks("default_ttl: 60s").start();
@@ -195,7 +195,7 @@ fn a_lock_is_freed_though_a_node_keeps_the_grant_before_of_the_same_token() {
     assert_eq!(remote.reply(), Reply::Int(1));
     there.cmd(&["DEL", "lock:job"]);
 
-    // Where the third never answers, no other proxy knows which grant it is.
+    // If the third node never answers, no other proxy knows which grant is the lock's.
     let elsewhere = beside(&proxy, "enforce");
     keep_before(&mut proxy, 0);
     proxy.node(1).freeze().expect("lock node");
@@ -220,7 +220,7 @@ fn a_release_on_another_connection_is_no_loss() {
         let before = lost(&proxy);
         assert_eq!(holder.cmd(&SETNX), Reply::Int(1));
         assert_eq!(pool.cmd(release), Reply::Int(1));
-        // Another has it at once, by the same token: it is not that of the first.
+        // Another connection takes the lock at once with the same token, which is not the first one's lock.
         assert_eq!(pool.cmd(&SETNX), Reply::Int(1));
         let began = Instant::now();
         while began.elapsed() < TTL {
@@ -259,7 +259,7 @@ fn expire_on_any_connection_makes_it_a_lease() {
         for client in [&mut holder, &mut pool] {
             assert!((15_000..=20_000).contains(&pttl(client, "lock:job")), "{place}");
         }
-        // Nobody renews it, and the end of a connection does not end it.
+        // The lock is no longer renewed, and the end of a connection does not end it.
         let kept = || proxy.metric("lockgate_session_locks", "");
         eventually("it is kept no more", || kept() == 0.0);
         hears_nothing(&mut holder);
@@ -268,7 +268,7 @@ fn expire_on_any_connection_makes_it_a_lease() {
         assert!((15_000..=19_000).contains(&pttl(&mut pool, "lock:job")), "{place}");
         assert_eq!(pool.cmd(&RELEASE_JOB), Reply::Int(1));
     }
-    // And back: the connection that takes the TTL away keeps the lock.
+    // The reverse: the connection that removes the TTL keeps the lock.
     let (mut holder, mut keeper) = (proxy.client(), elsewhere.client());
     assert_eq!(holder.cmd(&["SET", "lock:job", "t", "NX", "PX", "1000"]), Reply::ok());
     let refresh = ["EVALSHA", LARAVEL_REFRESH, "1", "lock:job", "t", "0"];
@@ -291,7 +291,7 @@ fn a_ttl_may_be_shorter_than_what_the_lock_nodes_had_it_for() {
         let began = Instant::now();
         assert_eq!(pool.cmd(&["PEXPIRE", "lock:job", "150"]), Reply::Int(1));
         assert!((1..=150).contains(&pttl(&mut pool, "lock:job")));
-        // It runs out, though its connection lives, and nobody puts it back.
+        // It runs out though its connection lives, and is not put back.
         eventually("it runs out", || pool.cmd(&["EXISTS", "lock:job"]) == Reply::Int(0));
         let after = began.elapsed();
         assert!((150..8000).contains(&after.as_millis()), "{after:?}");
@@ -313,7 +313,7 @@ fn a_lock_client_s_lock_is_never_touched() {
     assert!(matches!(holder.cmd(&["RENEW", "job"]), Reply::Int(1..)));
     assert_eq!(holder.cmd(&["RESET"]), Reply::simple("RESET"));
     eventually("RESET gives it back", || old.cmd(&SETNX) == Reply::Int(1));
-    // And the other way round: UNLOCK needs the token, LOCK is refused.
+    // The reverse: UNLOCK needs the token, and LOCK is refused.
     assert_eq!(holder.cmd(&["LOCK", "job", "t"]), Reply::NullArray);
     let Reply::Array(shown) = old.cmd(&["LOCKGATE", "LOCKS"]) else { panic!() };
     let [Reply::Array(shown)] = &shown[..] else { panic!("{shown:?}") };
@@ -367,7 +367,7 @@ fn its_holder_may_write_what_it_guards_until_it_has_it_no_more() {
     assert_eq!(client.cmd(&write), Reply::ok());
     assert_eq!(client.cmd(&["DEL", "lock:1"]), Reply::Int(1));
     assert!(client.cmd(&write).error().starts_with("NOTHELD"));
-    // Released through another proxy, and another's since.
+    // The lock is released through another proxy, and taken there by another client.
     assert_eq!(client.cmd(&take), Reply::Int(1));
     assert_eq!(pool.cmd(&["DEL", "lock:1"]), Reply::Int(1));
     assert_eq!(pool.cmd(&take), Reply::Int(1));
@@ -393,12 +393,12 @@ fn under_bridge_the_key_is_kept_as_well() {
         thread::sleep(TTL / 10);
     }
     assert!(pttl(&mut past, "lock:job") > 0, "never without a TTL");
-    // A key that the data node has lost is made anew, as the lock nodes have the lock.
+    // A key that the data node has lost is made anew, since the lock nodes have the lock.
     past.cmd(&["FLUSHALL"]);
     eventually("it is made anew", || past.cmd(&["GET", "lock:job"]) == Reply::bulk("t"));
     assert_eq!(holder.cmd(&["DEL", "lock:job"]), Reply::Int(1));
-    // A TTL through another proxy: the keeper of the key, which does not know yet, makes the key's
-    // no shorter.
+    // EXPIRE comes through another proxy: the keeper of the key, which does not know yet, does not shorten the key's
+    // TTL.
     for pause in 0..6 {
         assert_eq!(holder.cmd(&SETNX), Reply::Int(1));
         thread::sleep(TTL * pause / 12);
@@ -413,7 +413,7 @@ fn under_bridge_the_key_is_kept_as_well() {
         hears_nothing(&mut holder);
         eventually("it is known as free", || holder.cmd(&["EXISTS", "lock:job"]) == Reply::Int(0));
     }
-    // Released through another proxy: nobody makes the key anew.
+    // After a release through another proxy the key is not made anew.
     for _ in 0..3 {
         assert_eq!(past.cmd(&["EXISTS", "lock:job"]), Reply::Int(0));
         assert_eq!(holder.cmd(&SETNX), Reply::Int(1));
@@ -426,14 +426,14 @@ fn under_bridge_the_key_is_kept_as_well() {
         }
         hears_nothing(&mut holder);
     }
-    // The end of its connection.
+    // The holder's connection ends.
     assert_eq!(holder.cmd(&SETNX), Reply::Int(1));
     holder.hang_up();
     assert_eq!(past.cmd(&take_past), Reply::NullBulk);
     eventually("both run out", || past.cmd(&take_past) == Reply::ok());
     assert_eq!(pool.cmd(&SETNX), Reply::Int(0));
     assert_eq!(past.cmd(&["DEL", "lock:job"]), Reply::Int(1));
-    // A lock that somebody past the proxy has taken without a TTL is released as ever.
+    // A lock that was taken past the proxy without a TTL is released as ever.
     assert_eq!(past.cmd(&SETNX), Reply::Int(1));
     assert_eq!(pool.cmd(&SETNX), Reply::Int(0));
     assert_eq!(pttl(&mut pool, "lock:job"), -1);

@@ -1,4 +1,4 @@
-//! Alerts, recorded rules and the board, as a real Prometheus meets them.
+//! Alerts, recorded rules and the board, as a real Prometheus sees them.
 
 use std::{
     collections::BTreeSet,
@@ -19,9 +19,9 @@ use crate::support::{
     LIMIT, Proxy, Reply, cluster::Cluster, encode, eventually, sentinel::Watched,
 };
 
-/// What promtool tests the rules by.
+/// The unit tests of the rules, for promtool.
 const UNIT_TESTS: &str = "tests/operations/alerts/rules_test.yml";
-/// Metrics that a proxy has only before what is followed, or with TLS.
+/// Metrics that a proxy has only where it follows Sentinels or a cluster, or with TLS.
 const NOT_HERE: [&str; 6] = [
     "lockgate_cluster_fault",
     "lockgate_data_switches_total",
@@ -50,7 +50,7 @@ fn word(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// All rules of a file.
+/// Returns all rules of a file.
 fn rules(path: &str) -> Vec<Value> {
     let file = parsed(&text(path));
     list(&file["groups"]).iter().flat_map(|group| list(&group["rules"]).to_vec()).collect()
@@ -60,7 +60,7 @@ fn board() -> Value {
     parsed(&text("config/grafana/lockgate.json"))
 }
 
-/// The board's queries, of all proxies and with a time in place of Grafana's own.
+/// Returns the board's queries, for all proxies and with a time in place of Grafana's own.
 fn queries(board: &Value) -> Vec<String> {
     let targets = list(&board["panels"]).iter().flat_map(|panel| list(&panel["targets"]));
     targets
@@ -70,7 +70,7 @@ fn queries(board: &Value) -> Vec<String> {
         .collect()
 }
 
-/// The metrics of an expression, each with its labels, that Prometheus itself has not recorded.
+/// Returns the metrics of an expression with their labels, except those that Prometheus itself has recorded.
 fn selectors(expression: &str) -> Vec<&str> {
     let mut found = Vec::new();
     for (start, _) in expression.match_indices("lockgate_") {
@@ -89,13 +89,13 @@ fn selectors(expression: &str) -> Vec<&str> {
     found
 }
 
-/// All expressions of the rules and of the board.
+/// Returns all expressions of the rules and of the board.
 fn expressions() -> Vec<String> {
     let rules = ["config/alerts.yml", "config/rules.yml"].into_iter().flat_map(rules);
     rules.map(|rule| word(&rule["expr"]).to_owned()).chain(queries(&board())).collect()
 }
 
-/// Runs promtool, which must be content.
+/// Runs promtool, and checks that it finds no fault.
 fn promtool(arguments: &[&str], input: &str) {
     let mut child = Command::new("promtool")
         .args(arguments)
@@ -112,7 +112,7 @@ fn promtool(arguments: &[&str], input: &str) {
     assert!(output.status.success(), "{arguments:?}: {}", said.concat());
 }
 
-/// A real Prometheus with the files of config/, which scrapes one proxy.
+/// A real Prometheus that scrapes one proxy, with the files of config/.
 struct Prometheus {
     child: Child,
     port: u16,
@@ -120,8 +120,8 @@ struct Prometheus {
 }
 
 impl Prometheus {
-    /// Starts it, looking twice a second. An alert fires at once: the times for which something must
-    /// last before it does (`for`) are left to promtool.
+    /// Starts Prometheus, which scrapes twice a second. Alerts fire at once: the times for which a condition must
+    /// last (`for`) are left to promtool.
     fn start(proxy: &Proxy) -> Prometheus {
         let mut dir = tempfile::tempdir().unwrap();
         for name in ["alerts.yml", "rules.yml"] {
@@ -173,12 +173,12 @@ impl Prometheus {
         fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
     }
 
-    /// A page with its head; empty while it cannot be had.
+    /// Returns a page with its head, or an empty text while it cannot be fetched.
     fn get(&self, path: &str) -> String {
         let mut page = String::new();
         let Ok(mut stream) = TcpStream::connect(("127.0.0.1", self.port)) else { return page };
         stream.set_read_timeout(Some(LIMIT)).unwrap();
-        // By HTTP/1.0 the answer comes in one piece.
+        // With HTTP/1.0 the answer comes in one piece.
         let sent = stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes());
         if sent.is_err() || stream.read_to_string(&mut page).is_err() {
             page.clear();
@@ -186,7 +186,7 @@ impl Prometheus {
         page
     }
 
-    /// The data of an answer of the API; null while there is none.
+    /// Returns the data of an answer of the API, or null while there is none.
     fn data(&self, path: &str) -> Value {
         let page = self.get(path);
         let body = page.split_once("\r\n\r\n").map_or("", |(_, body)| body);
@@ -194,7 +194,7 @@ impl Prometheus {
         parsed(body)["data"].clone()
     }
 
-    /// The samples of a query, without those that are no number.
+    /// Counts the samples of a query, without those that are not a number.
     fn samples(&self, query: &str) -> usize {
         let query = utf8_percent_encode(query, NON_ALPHANUMERIC);
         let data = self.data(&format!("/api/v1/query?query={query}"));
@@ -202,7 +202,7 @@ impl Prometheus {
         samples.filter(|sample| word(&sample["value"][1]) != "NaN").count()
     }
 
-    /// The names of the alerts that fire now.
+    /// Returns the names of the alerts that fire now.
     fn firing(&self) -> BTreeSet<String> {
         let data = self.data("/api/v1/alerts");
         let firing = list(&data["alerts"]).iter().filter(|alert| word(&alert["state"]) == "firing");
@@ -231,7 +231,7 @@ impl Prometheus {
         }
     }
 
-    /// Whether the alert has fired at some time.
+    /// Whether the alert has ever fired.
     fn has_fired(&self, alert: &str) -> bool {
         let seen = format!("ALERTS{{alertname=\"{alert}\",alertstate=\"firing\"}}");
         self.samples(&format!("max_over_time({seen}[10m])")) > 0
@@ -245,7 +245,8 @@ impl Drop for Prometheus {
     }
 }
 
-/// Three lock nodes, a guard and an adopt rule. A lock node that has lost its memory waits for 6 s.
+/// Starts a proxy with three lock nodes, a guard and an adopt rule. A lock node that has lost its memory waits for 6
+/// s.
 fn deployment() -> Proxy {
     Proxy::with()
         .nodes(3)
@@ -257,7 +258,7 @@ fn deployment() -> Proxy {
         .start()
 }
 
-/// Has clients lock in all ways, wait, write under a lock, and lock as a library does.
+/// Makes clients lock in all ways, wait, write under a lock, and lock as a library does.
 fn traffic(proxy: &Proxy) {
     let (mut holder, mut waiter) = (proxy.client(), proxy.client());
     let grant = holder.cmd(&["LOCK", "job", "PX", "5000"]).grant();
@@ -283,7 +284,7 @@ fn traffic(proxy: &Proxy) {
 fn each_fault_of_a_lock_node_has_a_row_in_the_runbook() {
     let rules = rules("config/alerts.yml");
     let unfit = rules.iter().find(|rule| word(&rule["alert"]) == "LockgateNodeUnfit").unwrap();
-    // These have alerts of their own.
+    // These faults have alerts of their own.
     let others = word(&unfit["expr"]).split("fault!~\"").nth(1).unwrap().split('"').next().unwrap();
     let runbook = text("docs/operations.md");
     let section = runbook.split("### LockgateNodeUnfit\n").nth(1).unwrap();
@@ -342,7 +343,7 @@ fn the_boards_queries_and_the_rules_find_what_they_ask_for() {
     let deadline = Instant::now() + LIMIT;
     while !asked.is_empty() {
         assert!(Instant::now() < deadline, "nothing is found by {asked:#?}");
-        // A rate needs a change between two scrapes, and round trips are taken of nodes that are idle.
+        // A rate needs a change between two scrapes, and round trips are measured on idle nodes.
         traffic(&proxy);
         thread::sleep(Duration::from_secs(1));
         asked.retain(|query| prometheus.samples(query) == 0);
@@ -413,7 +414,7 @@ fn each_alert_is_tested_and_has_a_place_in_the_runbook() {
     }
 }
 
-/// All that the sources have between quotation marks.
+/// Finds everything that the sources have between quotation marks.
 fn quoted(folder: &Path, found: &mut BTreeSet<String>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -453,11 +454,11 @@ fn rules_and_board_name_metrics_and_labels_that_there_are() {
 fn texts_of_alerts_name_labels_that_these_have() {
     let mut there = BTreeSet::new();
     quoted(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut there);
-    // What Prometheus adds.
+    // Prometheus adds this label.
     there.insert("instance".to_owned());
     for alert in rules("config/alerts.yml") {
         let (name, expression) = (word(&alert["alert"]), word(&alert["expr"]));
-        // What is summed has no other labels than these.
+        // A sum has only these labels.
         let kept = expression.split("by (").nth(1).and_then(|rest| rest.split(')').next());
         for text in ["summary", "description"] {
             for told in word(&alert["annotations"][text]).split("{{ ").skip(1) {

@@ -1,5 +1,4 @@
-//! Other lock nodes take the place of those that proxies have, while they run: `locks.next_nodes`,
-//! SIGHUP, `lockgate nodes`.
+//! Other lock nodes replace those of running proxies: `locks.next_nodes`, SIGHUP, `lockgate nodes`.
 
 use std::{
     fs,
@@ -17,7 +16,7 @@ fn redis() -> RedisServer {
     RedisServer::start(&[]).unwrap()
 }
 
-/// Writes into the proxy's file which lock nodes are to come, and has it read that.
+/// Writes the next lock nodes into the proxy's file, and has the proxy read it.
 fn list(proxy: &Proxy, next: &[String]) {
     let text = fs::read_to_string(proxy.config_file()).unwrap();
     let end = text.find("  next_nodes:").unwrap_or(text.len());
@@ -25,7 +24,7 @@ fn list(proxy: &Proxy, next: &[String]) {
     reload(proxy);
 }
 
-/// Writes both lists into the proxy's file, and has it read that. No list is written that is empty.
+/// Writes both lists into the proxy's file, and has the proxy read it. An empty list is left out.
 fn list_both(proxy: &Proxy, nodes: &[String], next: &[String]) {
     write_both(proxy, nodes, next);
     reload(proxy);
@@ -39,7 +38,7 @@ fn write_both(proxy: &Proxy, nodes: &[String], next: &[String]) {
     fs::write(proxy.config_file(), format!("{}{lists}", &text[..at])).unwrap();
 }
 
-/// Writes so many fences to the proxy's lock nodes that copying takes a while.
+/// Writes `count` fences to the proxy's lock nodes, so that copying takes a while.
 fn fill(proxy: &Proxy, count: usize) {
     let fill = format!(
         "for n = 1, {count} do redis.call('SET', 'lockgate:fence:lock:' .. n, n .. ' 1111111111111111') end"
@@ -70,7 +69,7 @@ fn nodes(proxy: &Proxy, flags: &[&str]) -> Output {
     tool.arg("nodes").args(flags).arg(proxy.config_file()).output().unwrap()
 }
 
-/// What it prints, where it succeeds.
+/// Returns what `lockgate nodes` prints, and checks that it succeeds.
 fn shown(proxy: &Proxy, flags: &[&str]) -> String {
     let Output { status, stdout, stderr } = nodes(proxy, flags);
     let text = |bytes| String::from_utf8(bytes).unwrap();
@@ -78,21 +77,21 @@ fn shown(proxy: &Proxy, flags: &[&str]) -> String {
     text(stdout)
 }
 
-/// What it complains of, where it fails.
+/// Returns the errors of `lockgate nodes`, and checks that it fails.
 fn refused(proxy: &Proxy, flags: &[&str]) -> String {
     let Output { status, stderr, .. } = nodes(proxy, flags);
     assert!(!status.success());
     String::from_utf8(stderr).unwrap()
 }
 
-/// Starts to change the nodes with the proxy's file.
+/// Starts to change the lock nodes, with the proxy's file.
 fn start_changing(proxy: &Proxy) -> Child {
     let mut tool = Command::new(env!("CARGO_BIN_EXE_lockgate"));
     tool.args(["nodes", "--change", "--at-most", "60s"]).arg(proxy.config_file());
     tool.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// What it has printed when it ends.
+/// Waits for the end of the command, and returns what it has printed.
 fn said(tool: Child) -> String {
     let Output { stdout, stderr, .. } = tool.wait_with_output().unwrap();
     String::from_utf8([stdout, stderr].concat()).unwrap()
@@ -106,12 +105,13 @@ fn doctor(proxy: &Proxy) -> (bool, String) {
     (status.success(), String::from_utf8(stdout).unwrap())
 }
 
-/// The addresses of the lock nodes that a proxy asks, if enough of them are up.
+/// Returns the addresses of a proxy's lock nodes that are up.
 fn asked(proxy: &Proxy) -> Vec<String> {
     asked_if(proxy, |up| *up == Reply::Int(1))
 }
 
-/// The addresses of those lock nodes of a proxy of which this is so, by whether they are up.
+/// Returns the addresses of those lock nodes of a proxy for which `is_meant` holds; it is given whether the node is
+/// up.
 fn asked_if(proxy: &Proxy, is_meant: impl Fn(&Reply) -> bool) -> Vec<String> {
     let Reply::Array(all) = proxy.client().cmd(&["LOCKGATE", "NODES"]) else { panic!("no nodes") };
     let of = |node: &Reply| match node {
@@ -126,7 +126,7 @@ fn asked_if(proxy: &Proxy, is_meant: impl Fn(&Reply) -> bool) -> Vec<String> {
     all.iter().filter_map(of).collect()
 }
 
-/// The addresses of the lock nodes of which /metrics tells, by their numbers.
+/// Returns the addresses of the lock nodes in /metrics, by their numbers.
 fn series(proxy: &Proxy) -> Vec<String> {
     let text = proxy.http("/metrics");
     let mut told: Vec<(&str, &str)> = text
@@ -143,7 +143,7 @@ fn addresses(nodes: &[&RedisServer]) -> Vec<String> {
     nodes.iter().map(|node| node.addr().to_string()).collect()
 }
 
-/// Takes the lock, as soon as lock nodes can be asked.
+/// Takes the lock, as soon as lock nodes can be asked. Returns its fence.
 fn lock(client: &mut Client, words: &[&str]) -> i64 {
     let mut granted = None;
     eventually("lock nodes can be asked", || {
@@ -172,13 +172,13 @@ fn locks_outlive_the_nodes_that_granted_them() {
     assert_eq!(elsewhere.cmd(&["UNLOCK", "released", "r"]), Reply::Int(1));
     waiter.send(&encode(&["LOCK", "session", "w", "PX", "5000", "WAIT", "30000"]));
     eventually("it waits", || other.waiters() == 1);
-    // What a data node has seen of fences, the clock may be far behind of.
+    // If the data node has seen a larger fence, a lock's fence may be far ahead of the clock.
     let far = "9000000000000000 1111111111111111";
     for node in 0..3 {
         one.node_client(node).cmd(&["SET", "lockgate:fence:lock:far", far]);
     }
 
-    // One node stays, at another place.
+    // One node stays, at another place in the list.
     let next: Vec<String> = vec![four.url(), one.node(1).url(), five.url()];
     list(&one, &next);
     list(&other, &next);
@@ -196,7 +196,7 @@ fn locks_outlive_the_nodes_that_granted_them() {
     let expected = [four.addr(), stays, five.addr()].map(|addr| addr.to_string());
     for proxy in [&one, &other] {
         eventually("the next nodes are asked", || asked(proxy) == expected);
-        // Else alerts on the nodes that were left would never resolve.
+        // Otherwise alerts on the old nodes would never resolve.
         eventually("only the next nodes have series", || series(proxy) == expected);
     }
     one.node(0).kill().unwrap();
@@ -210,7 +210,7 @@ fn locks_outlive_the_nodes_that_granted_them() {
     assert!(client.cmd(&["LOCK", "far", "x", "PX", "1000"]).grant().fence > 9_000_000_000_000_000);
     let renewed = elsewhere.cmd(&["RENEW", "lease", "l", "PX", "50000"]);
     assert!(matches!(renewed, Reply::Int(left) if left > 40_000), "{renewed:?}");
-    // The TTL of a session lock is over by then, but for renewals on the next nodes.
+    // By then the TTL of a session lock is over, unless it was renewed on the next nodes.
     thread::sleep(Duration::from_secs(11));
     assert_eq!(session.cmd(&["PING"]), Reply::simple("PONG"));
     assert_eq!(session.cmd(&["UNLOCK", "session", "s"]), Reply::Int(1));
@@ -218,7 +218,7 @@ fn locks_outlive_the_nodes_that_granted_them() {
     assert_eq!(client.cmd(&["UNLOCK", "lease", "l"]), Reply::Int(1));
     assert!(elsewhere.cmd(&["LOCK", "lease", "x", "PX", "1000"]).grant().fence > fence);
 
-    // A proxy that is started with either file finds them too.
+    // A proxy that starts with either file finds the next nodes too.
     let mut one = one;
     one.kill();
     one.start_again();
@@ -230,7 +230,7 @@ fn locks_outlive_the_nodes_that_granted_them() {
     for key in ["locks.nodes", "locks.next_nodes"] {
         assert!(other.log().contains(&format!("\"changed\",\"key\":\"{key}\"")), "{}", other.log());
     }
-    // Without a change there is nothing to fail: what each lock node has is shown.
+    // Without a change nothing can fail: the state of each lock node is shown.
     let text = shown(&other, &[]);
     assert!(
         text.starts_with("no change is asked for: the file has no locks.next_nodes\n"),
@@ -253,7 +253,7 @@ fn a_proxy_that_has_not_read_the_file_grants_nothing_more() {
     let mut client = late.client();
     client.cmd(&["LOCK", "held", "h", "PX", "50000"]).grant();
     list(&one, &urls);
-    // The files and the command tell of it before.
+    // The proxies and the command say so before the change.
     let unread = format!("{}, pid {} has not read locks.next_nodes", late.port(), late.pid());
     let text = shown(&one, &[]);
     assert!(text.contains(&unread) && text.matches("has not read").count() == 1, "{text}");
@@ -294,7 +294,7 @@ fn nodes_that_were_left_and_have_forgotten_it_vote_for_nobody() {
     shown(&one, &["--change"]);
     let expected = addresses(&next.each_ref());
     eventually("the next nodes are asked", || asked(&one) == expected);
-    // One of them still tells that they were left.
+    // Only one of the old nodes still knows that its set was left.
     for node in 0..2 {
         one.node_client(node).cmd(&["FLUSHALL"]);
     }
@@ -340,7 +340,7 @@ fn a_change_that_was_cut_off_is_taken_back_or_brought_to_its_end() {
     let told = text.split("seals locks.nodes").next().unwrap();
     assert!(told.contains("about 60000 fences and locks"), "{text}");
     assert!(told.contains("locks.default_ttl (5s) is not well above that"), "{text}");
-    // Nothing is to be deleted there.
+    // Nothing may be deleted on these nodes.
     let (_, report) = doctor(&proxy);
     assert!(report.contains("!! its set is sealed"), "{report}");
     assert!(!report.contains("DEL ") && report.contains("lockgate nodes"), "{report}");
@@ -382,12 +382,12 @@ fn nothing_is_sealed_where_the_next_nodes_cannot_take_a_copy() {
     let words = refused(&proxy, &["--change"]);
     assert!(words.contains("OOM") && words.contains("nothing was changed"), "{words}");
     assert!(shown(&proxy, &[]).starts_with("locks.nodes vote"));
-    // Another deployment's.
+    // A node belongs to another deployment.
     let others = Proxy::with().nodes(3).start();
     list(&proxy, &others.urls());
     let words = refused(&proxy, &["--change"]);
     assert!(words.contains("belongs to another deployment"), "{words}");
-    // Too few that answer.
+    // Too few nodes answer.
     let gone = "redis://127.0.0.1:1".to_owned();
     list(&proxy, &[urls[2].clone(), gone, "redis://127.0.0.1:2".into()]);
     let words = refused(&proxy, &["--change"]);
@@ -403,7 +403,7 @@ fn what_is_released_behind_the_copy_is_released_on_the_next_nodes() {
     list(&proxy, &next.each_ref().map(|node| node.url()));
     let mut client = proxy.client();
     client.cmd(&["LOCK", "a", "x", "PX", "50000"]).grant();
-    // It has not heard of the change as it releases the lock where it was granted.
+    // The proxy has not heard of the change when it releases the lock on the nodes that granted it.
     proxy.freeze();
     client.send(&encode(&["UNLOCK", "a", "x"]));
     shown(&proxy, &["--change"]);
@@ -435,13 +435,13 @@ fn doctor_knows_that_nodes_were_left_for_others() {
             assert!(lines[1].contains(what), "{report}");
             assert!(lines[2].contains("Write locks.next_nodes as locks.nodes"), "{report}");
         }
-        // One that stays has nothing wrong with it, and the proxy that runs has the ports.
+        // A node that stays has no fault, and the ports are in use by the running proxy.
         assert!(report.contains("   - in use: "), "{report}");
         assert!(report.contains("running proxy  "), "{report}");
         assert_eq!(report.lines().count(), 3 + 1 + 1 + 2 * 3 + 3 + 1, "{report}");
     };
     check(&proxy, " - locks.next_nodes have taken its place");
-    // A file that does not list them.
+    // The file does not list the next nodes.
     let text = fs::read_to_string(proxy.config_file()).unwrap();
     let end = text.find("  next_nodes:").unwrap();
     fs::write(proxy.config_file(), &text[..end]).unwrap();
@@ -450,7 +450,7 @@ fn doctor_knows_that_nodes_were_left_for_others() {
     assert!(report.contains("!! other lock nodes have taken its place"), "{report}");
     assert!(report.contains("locks.nodes are to be those of the last change"), "{report}");
     fs::write(proxy.config_file(), &text).unwrap();
-    // Nobody needs them any more.
+    // The old nodes are no longer needed.
     for node in [1, 2] {
         proxy.node(node).kill().unwrap();
     }
@@ -510,7 +510,7 @@ fn nodes_that_are_listed_later_are_not_said_to_vote() {
     let text = shown(&proxy, &[]);
     let expected = format!("locks.next_nodes vote, without {}\n", next[3].addr());
     assert!(text.starts_with(&expected), "{text}");
-    // None of these does.
+    // None of these lists is the one that votes.
     let others = [redis(), redis(), redis()];
     for list in [&urls[..1], &others.each_ref().map(RedisServer::url)[..]] {
         edit(list);
@@ -543,13 +543,13 @@ fn of_two_at_once_each_says_what_has_become_of_it() {
         assert!(is_done, "{both:?}\n{}", shown(&proxy, &[]));
         for text in &both {
             assert!(!text.contains("changed: 0 held locks"), "{both:?}");
-            // Who has sealed them has a part in it.
+            // A command that has sealed the nodes takes part in the change.
             let is_told = text.contains("\nchanged: ") || !text.contains("seals locks.nodes");
             assert!(is_told, "{both:?}");
         }
         let expected: Vec<&str> =
             pair[1].iter().map(|url| url.trim_start_matches("redis://")).collect();
-        // The other one may have kept a node from being copied to: that one waits.
+        // The other command may have kept a node from being copied to; such a node waits.
         eventually("the next nodes are asked", || asked_if(&proxy, |_| true) == expected);
     }
     lock(&mut proxy.client(), &["LOCK", "other", "x", "PX", "1000"]);
@@ -591,7 +591,7 @@ fn a_next_node_that_refuses_writes_behind_its_copy_does_not_keep_the_others_from
     list(&proxy, &[first, next[1].url(), next[2].url()]);
     let mut client = proxy.client();
     client.cmd(&["LOCK", "held", "h", "PX", "50000"]).grant();
-    // Nothing is decided before all that can have a whole copy do.
+    // Nothing is decided until every node that can have a whole copy has one.
     relay.hold_request("whole ");
     let tool = start_changing(&proxy);
     relay.wait_until_held();
@@ -608,7 +608,7 @@ fn a_next_node_that_refuses_writes_behind_its_copy_does_not_keep_the_others_from
     let address = next[2].addr();
     assert!(text.contains(&format!("{address} has not begun with the others")), "{text}");
     assert!(text.contains("NOREPLICAS"), "{text}");
-    // Of the nodes before two may still be up, for a moment.
+    // For a moment two of the old nodes may still be up.
     let others = [format!("127.0.0.1:{}", relay.port()), next[1].addr().to_string()];
     eventually("the others are asked", || asked(&proxy) == others);
     assert_eq!(client.cmd(&["UNLOCK", "held", "h"]), Reply::Int(1));
@@ -644,7 +644,7 @@ fn two_at_once_come_to_an_end_where_copying_takes_long() {
     list(&proxy, &urls(&next));
     let all = [(); 3].map(|()| {
         let tool = start_changing(&proxy);
-        // Behind the other's seal, while that one copies.
+        // After the first command's seal, while it copies.
         eventually("it is sealed", || shown(&proxy, &[]).starts_with("locks.nodes are sealed"));
         tool
     });
@@ -709,7 +709,7 @@ fn a_proxy_goes_over_to_what_its_file_has_ahead_of_it() {
     let [second, third] = [three(), three()];
     let mut client = other.client();
     client.cmd(&["LOCK", "held", "h", "PX", "50000"]).grant();
-    // It has read the list of step 4 before the change, and that of the next change behind it.
+    // Before the change the other proxy has read the file of step 4, with the list of the next change in it.
     list_both(&other, &urls(&second), &urls(&third));
     let text = other.log();
     for key in ["locks.nodes", "locks.next_nodes"] {
@@ -727,7 +727,7 @@ fn a_proxy_goes_over_to_what_its_file_has_ahead_of_it() {
     }
     assert!(matches!(client.cmd(&["RENEW", "held", "h", "PX", "50000"]), Reply::Int(_)));
 
-    // And one that has heard of neither of two changes, and those of the first are gone.
+    // Then it hears of neither of two changes, and the nodes of the first one are gone.
     list_both(&other, &urls(&third), &[]);
     let fourth = three();
     list_both(&one, &urls(&third), &urls(&fourth));
@@ -759,7 +759,7 @@ fn a_proxy_asks_its_nodes_again_once_they_are_back_in_their_place() {
     let second = three();
     let mut client = other.client();
     client.cmd(&["LOCK", "held", "h", "PX", "50000"]).grant();
-    // In the second round it has a list of those that are not to come after all.
+    // In the second round its file lists nodes that do not come after all.
     for lists in [vec![], urls(&three())] {
         list_both(&other, &first, &lists);
         list_both(&one, &first, &urls(&second));
@@ -790,7 +790,7 @@ fn what_cannot_be_done_is_told_as_it_is() {
         assert!(!status.success());
         String::from_utf8(stderr).unwrap()
     };
-    // The nodes to come lose their memory behind the copy, before it is decided.
+    // The change is cut off while it copies, before anything is decided.
     fill(&proxy, 20_000);
     list(&proxy, &urls(&next));
     let mut tool = start_changing(&proxy);
@@ -800,7 +800,7 @@ fn what_cannot_be_done_is_told_as_it_is() {
     let words = init(&next);
     assert!(words.contains("copied by lockgate nodes --change"), "{words}");
     assert!(words.contains("DEL lockgate:copied on node 1"), "{words}");
-    // A quorum of those that are sealed forget it.
+    // A quorum of the sealed nodes forgets the seal.
     for node in 0..2 {
         proxy.node_client(node).cmd(&["FLUSHALL"]);
     }
@@ -864,14 +864,14 @@ fn old_nodes_that_forget_all_beside_a_list_of_others_say_what_to_do() {
         .locks("max_ttl: 2s\n  default_ttl: 1s\n  node_timeout: 200ms")
         .start();
     let next = three();
-    // Nothing was begun, or a change was cut off, and the proxy has seen that.
+    // Either no change was begun, or one was cut off and the proxy has seen it.
     for is_begun in [false, true] {
         fill(&proxy, 20_000);
         list(&proxy, &urls(&next));
         lock(&mut proxy.client(), &["LOCK", "a", "x", "PX", "100"]);
         if is_begun {
             let mut tool = start_changing(&proxy);
-            // Who is not asked for locks notices it later.
+            // A proxy that is not asked for locks notices the change later.
             let mut client = proxy.client();
             eventually("the proxy has seen it", || {
                 client.cmd(&["LOCK", "c", "x", "PX", "100"]);
@@ -900,8 +900,8 @@ fn old_nodes_that_forget_all_beside_a_list_of_others_say_what_to_do() {
     assert!(why.contains("there is nothing to change; nothing was changed"), "{why}");
 }
 
-/// A node before that waited was not told that its set was left, and the one that replaces it is away: the
-/// seat is nobody's, so the others have their seats by both lists.
+/// The replaced node was waiting and was not told that its set was left, and the new node is away. Neither has the
+/// seat, so the other nodes have their seats by both lists.
 #[test]
 fn a_change_is_known_to_be_done_where_the_replaced_node_and_the_new_one_have_no_part_in_it() {
     let mut proxy = Proxy::with().nodes(3).locks("node_timeout: 200ms").start();
@@ -932,7 +932,7 @@ fn lists_of_another_deployment_are_never_followed() {
     let late = Proxy::beside(&one).start();
     eventually("the late proxy is ready", || asked(&late).len() == 3);
     let before = one.urls();
-    // Others have changed theirs once, too.
+    // Another deployment has changed its nodes once, too.
     let foreign = Proxy::with().nodes(3).start();
     let [next, theirs] = [three(), three()];
     list(&foreign, &urls(&theirs));
@@ -966,7 +966,7 @@ fn a_proxy_finds_the_nodes_that_vote_whichever_of_them_it_knows_from_before() {
     late.iter().for_each(Proxy::freeze);
     list(&one, &middle);
     shown(&one, &["--change"]);
-    // The first one comes back with nothing, and stays out of what follows.
+    // The first node comes back empty, and takes no part in what follows.
     let last = [g.url(), b, h.url()];
     list_both(&one, &middle, &last);
     let mut one = one;
@@ -975,7 +975,7 @@ fn a_proxy_finds_the_nodes_that_vote_whichever_of_them_it_knows_from_before() {
     let voting: Vec<String> =
         last.iter().map(|url| url.trim_start_matches("redis://").to_owned()).collect();
     eventually("the last ones are asked", || asked(&one) == voting);
-    // One file has the last change done, the other one has it still to come.
+    // In one file the last change is done, in the other it is still to come.
     for (late, (nodes, next)) in late.iter().zip([(&last[..], &[][..]), (&middle, &last)]) {
         late.thaw();
         list_both(late, nodes, next);

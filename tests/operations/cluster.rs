@@ -10,7 +10,7 @@ use crate::support::{
     eventually,
 };
 
-/// What a client may be told, given what a node tells: the front's port wherever a node's stands.
+/// Returns what a client may be told for this reply of a node: each node's port is replaced by its front's.
 fn through_fronts(reply: Reply, ports: &[(u16, u16)]) -> Reply {
     let all =
         |parts: Vec<Reply>| parts.into_iter().map(|part| through_fronts(part, ports)).collect();
@@ -30,7 +30,7 @@ fn through_fronts(reply: Reply, ports: &[(u16, u16)]) -> Reply {
     }
 }
 
-/// The text without what changes from one moment to the next: when each node was last heard.
+/// Returns the text without what changes from one moment to the next: when each node was last heard.
 fn untimed(text: &str) -> String {
     let line = |line: &str| {
         let mut words: Vec<&str> = line.split(' ').collect();
@@ -42,7 +42,7 @@ fn untimed(text: &str) -> String {
     text.split('\n').map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// The ports of nodes and of their fronts.
+/// Returns the ports of nodes and of their fronts.
 fn pairs(cluster: &Cluster, fronts: &[u16]) -> Vec<(u16, u16)> {
     cluster.nodes.iter().map(RedisServer::port).zip(fronts.iter().copied()).collect()
 }
@@ -69,7 +69,7 @@ fn whatever_names_a_node_names_its_front() {
                 client
             };
             let (mut direct, mut through) = (at(cluster.nodes[0].port()), at(fronts[0]));
-            // The offset of replication moves now and then.
+            // The replication offset moves now and then.
             eventually("both tell the same", || {
                 let told = through_fronts(direct.cmd(question), &ports);
                 let got = through_fronts(through.cmd(question), &[]);
@@ -101,7 +101,7 @@ fn whatever_names_a_node_names_its_front() {
     ]);
     assert_eq!((&all[1], &all[2], &all[5]), (&moved, &Reply::bulk("1"), &moved));
     assert!(all[6].error().starts_with("EXECABORT"), "{all:?}");
-    // Queued before the slot goes: EXEC itself leads elsewhere.
+    // The command is queued before the slot moves, so EXEC itself is redirected.
     let moving = cluster.key(0, "moving");
     assert_eq!(client.pipe(&[&["MULTI"], &["GET", &moving]])[1], Reply::simple("QUEUED"));
     let slot = text_of_slot(&mut Client::connect(fronts[0]), &moving);
@@ -147,7 +147,7 @@ fn whatever_names_a_node_names_its_front() {
         assert!(!told.contains("localhost"), "{told}");
     }
 
-    // Locks are the lock nodes', whichever front is asked, a replica's too.
+    // Locks are on the lock nodes, whichever front is asked, a replica's included.
     let grant = Client::connect(fronts[0]).cmd(&["LOCK", &foreign, "PX", "30000"]).grant();
     for front in &fronts {
         assert_eq!(
@@ -158,7 +158,7 @@ fn whatever_names_a_node_names_its_front() {
     assert_eq!(Client::connect(fronts[5]).cmd(&["UNLOCK", &foreign, &grant.token]), Reply::Int(1));
 }
 
-/// The slot of a key, as text.
+/// Returns the slot of a key, as text.
 fn text_of_slot(client: &mut Client, key: &str) -> String {
     match client.cmd(&["CLUSTER", "KEYSLOT", key]) {
         Reply::Int(slot) => slot.to_string(),
@@ -166,7 +166,7 @@ fn text_of_slot(client: &mut Client, key: &str) -> String {
     }
 }
 
-/// The front that leads to a node, once there is one.
+/// Returns the front that leads to a node, once there is one.
 fn front_of(proxy: &Proxy, id: &str) -> u16 {
     let mut found = None;
     eventually("the node has a front", || {
@@ -184,7 +184,7 @@ fn lines_of_nodes(port: u16) -> usize {
 #[test]
 fn the_fronts_follow_failovers_moved_slots_and_new_nodes() {
     let mut cluster = Cluster::start(3);
-    // A front more than nodes.
+    // One more front than nodes.
     let proxy = cluster.proxy("").fronts(7).start();
     let fronts = cluster.fronts(&proxy);
     let (key, name) = (cluster.key(0, "k"), cluster.id(0));
@@ -199,7 +199,7 @@ fn the_fronts_follow_failovers_moved_slots_and_new_nodes() {
         cluster.client(3).pipe(&[&["READONLY"], &["GET", &key]])[1] == Reply::bulk("1")
     });
 
-    // A master dies: its front closes at once, and that of its replica takes over.
+    // A master dies: its front closes at once, and its replica's front takes over.
     cluster.nodes[0].kill().unwrap();
     assert_eq!(on_master.rest().0, b"");
     assert_eq!(Client::connect(fronts[0]).rest().0, b"", "as the node itself would");
@@ -208,7 +208,7 @@ fn the_fronts_follow_failovers_moved_slots_and_new_nodes() {
     eventually("the cluster serves again", || {
         answer(fronts[3], &["SET", &key, "2"]) == Some(Reply::ok())
     });
-    // A front without its node is no reason to send no traffic.
+    // A front without its node does not make the proxy unready.
     ready(&proxy);
     cluster.nodes[0].restart().unwrap();
     assert_eq!(front_of(&proxy, &name), fronts[0], "the node comes back to its front");
@@ -228,7 +228,7 @@ fn the_fronts_follow_failovers_moved_slots_and_new_nodes() {
     assert!(moved_to(fronts[2], &on_other.cmd(&["GET", &moving])));
     assert_eq!(Client::connect(fronts[2]).cmd(&["GET", &moving]), Reply::NullBulk);
 
-    // A node comes, and takes the front that is free; another finds none.
+    // A node joins, and takes the free front; another one finds none.
     assert_eq!(lines_of_nodes(fronts[1]), 6);
     let new = join(&cluster.nodes);
     let id = text(&Client::connect(new.port()).cmd(&["CLUSTER", "MYID"]));
@@ -249,14 +249,14 @@ fn the_fronts_follow_failovers_moved_slots_and_new_nodes() {
         text(&cluster.client(1).cmd(&["CLUSTER", "NODES"])).lines().count() == 8
     });
     assert_eq!(lines_of_nodes(fronts[1]), 7);
-    // Nobody is led to it either.
+    // No client is redirected to it either.
     let id = text(&Client::connect(eighth.port()).cmd(&["CLUSTER", "MYID"]));
-    // Who imports a slot and takes it is newer than all who had it.
+    // A node that imports a slot and then takes it has a newer epoch than all that had it.
     for (how, who) in [("IMPORTING", &target), ("NODE", &id)] {
         let words = ["CLUSTER", "SETSLOT", &slot, how, who];
         assert_eq!(Client::connect(eighth.port()).cmd(&words), Reply::ok());
     }
-    // Of two that claim a slot the larger epoch counts.
+    // Of two nodes that claim a slot the one with the larger epoch has it.
     Client::connect(eighth.port()).cmd(&["CLUSTER", "BUMPEPOCH"]);
     eventually("the slot is there", || {
         let told = Client::connect(fronts[2]).cmd(&["GET", &moving]);
@@ -269,7 +269,7 @@ fn the_fronts_follow_failovers_moved_slots_and_new_nodes() {
     });
 }
 
-/// A proxy before such a cluster. Returns what /readyz and doctor say once it has this fault.
+/// Starts a proxy with this cluster. Returns what /readyz and doctor say once there is this fault.
 fn told(data: &str, fronts: usize, fault: &str, is_ready: bool) -> (String, String) {
     let proxy = Proxy::with().data_url(data).fronts(fronts).start();
     eventually(fault, || {
@@ -342,7 +342,7 @@ fn what_is_wrong_with_a_cluster_is_named_with_what_to_do() {
     let data = format!("{{cluster: {}}}", seed(&alone));
     let words = ["cannot be reached where it announces", "cluster-announce-ip"];
     expect(&data, 2, "address", true, words);
-    // Named by an address of its own, it is reached.
+    // Named by its own address, the node is reached.
     let data = format!("{{cluster: [{}, {}]}}", seed(&alone), seed(&second));
     let proxy = Proxy::with().data_url(&data).fronts(2).start();
     let id = text(&set.cmd(&["CLUSTER", "MYID"]));
@@ -364,7 +364,7 @@ fn a_node_that_announces_a_front_has_that_one_and_stays_as_it_is() {
             two.port()
         );
         let mut proxy = Proxy::with().data_url(&data).fronts(2).start();
-        // The other way round than the nodes would have them.
+        // The nodes announce the fronts the other way round.
         let given = front_of(&proxy, &id);
         let other = proxy.fronts().iter().copied().find(|port| *port != given).unwrap();
         for (node, front) in [(&one, other), (&two, given)] {

@@ -58,7 +58,7 @@ fn one_lock_node_or_one_that_is_the_data_node_is_noted() {
     let shared = notes(&format!("data: redis://10.0.0.2\nlocks: {{nodes: {nodes}}}\n"));
     assert!(shared[0].contains("10.0.0.2:6379/1 (locks.nodes) is the data node too"), "{shared:?}");
     assert_eq!(shared.len(), 1, "{shared:?}");
-    // Those that are to come.
+    // The next lock nodes.
     let next = "next_nodes: ['redis://10.0.0.5', 'redis://10.0.0.4', 'redis://10.0.0.3']";
     let both = format!("data: redis://10.0.0.4\nlocks: {{nodes: {nodes}, {next}}}\n");
     let coming = notes(&both);
@@ -73,7 +73,7 @@ fn one_lock_node_or_one_that_is_the_data_node_is_noted() {
     let (status, _, error) = check(&format!("send_proxy_protocol: yes\n{both}"));
     let problem = "f.yaml:3: locks.next_nodes: 10.0.0.4:6379 is the data node too, which is sent a PROXY header";
     assert!(status == Some(1) && error.contains(problem), "{error}");
-    // A proxy that starts says the same in its log.
+    // A proxy that starts logs the same.
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("f.yaml");
@@ -132,7 +132,7 @@ fn a_bad_file_is_refused_with_every_problem_and_its_line() {
         assert!(error.contains(line), "{line} is not in {error}");
     }
     assert!(!error.contains("hunter2"));
-    // Editors and CI find a place only where it begins the line.
+    // Editors and CI find a position only at the beginning of a line.
     assert!(error.lines().all(|line| line.starts_with("/f.yaml:")), "{error}");
 }
 
@@ -161,13 +161,13 @@ fn guards_that_contradict_are_refused_with_their_lines() {
 
 #[test]
 fn a_log_filter_that_is_none_is_refused_by_its_name() {
-    // If the filter is not refused, the process ends all the same: its port is taken.
+    // If the filter is not refused, the process still ends, as its port is taken.
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("f.yaml");
     std::fs::write(&file, format!("listen: {}\nadmin: off\n", taken.local_addr().unwrap()))
         .unwrap();
-    // Words that are no level are targets elsewhere: nothing would be logged, ever.
+    // Elsewhere a word that is no level is a target, and nothing would ever be logged.
     for (asked, word) in
         [("inof", "inof"), ("info,hyper=debug", "hyper=debug"), ("lockgate=loud", "lockgate=loud")]
     {
@@ -189,7 +189,7 @@ fn a_log_filter_that_is_none_is_refused_by_its_name() {
     assert!(check("log: {level: inof}\n").2.contains("no level; use one of error, warn"));
 }
 
-/// Runs with LOCKGATE_CONFIG as given. Returns the exit status and stderr.
+/// Runs the command with this LOCKGATE_CONFIG. Returns the exit status and stderr.
 fn with_config_variable(value: &str, arguments: &[&str]) -> (Option<i32>, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_lockgate"))
         .args(arguments)
@@ -225,8 +225,7 @@ fn the_environment_names_the_file_unless_it_is_empty_or_one_is_given() {
         let (status, error) = with_config_variable(variable, &["check", good]);
         assert_eq!((status, error.as_str()), (Some(0), ""), "{variable:?}");
     }
-    // Empty, it is as if it were not there: nothing is said against it. The log
-    // filter ends the run before any port is opened.
+    // An empty variable is like none: no error is about it. The log filter ends the run before any port is opened.
     let output = Command::new(env!("CARGO_BIN_EXE_lockgate"))
         .env("LOCKGATE_CONFIG", "")
         .env("LOCKGATE_LOG", "lockgate=loud")
@@ -272,7 +271,7 @@ fn a_taken_port_is_named() {
     );
 }
 
-/// How `--version` names the commit of a build that is no release.
+/// The build script, which names the commit in `--version` of a build that is no release.
 #[allow(dead_code, reason = "its tests alone are run")]
 #[path = "../../build.rs"]
 mod build_script;

@@ -29,7 +29,7 @@ impl Drop for Dev {
     }
 }
 
-/// The command in a process group of its own, as a shell starts it.
+/// Returns the command, in a process group of its own, as a shell starts it.
 fn command(port: u16, admin: u16) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lockgate"));
     command
@@ -44,9 +44,9 @@ fn start() -> Dev {
     start_with(&[]).expect("it ended")
 }
 
-/// Starts it with these arguments. Returns `None` if it ends, as when a port is taken.
+/// Starts `lockgate dev` with these arguments. Returns `None` if it ends, for example because a port is taken.
 fn start_with(arguments: &[&str]) -> Option<Dev> {
-    // Ports are given in a row, and those behind `port` may be wanted too.
+    // Free ports come in a row, and `lockgate dev` may also need those behind `port`.
     let (admin, port) = (free_port().unwrap(), free_port().unwrap());
     let mut child = command(port, admin).args(arguments).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -68,7 +68,7 @@ fn start_with(arguments: &[&str]) -> Option<Dev> {
 }
 
 fn runs(pid: i32) -> bool {
-    // A child that init has not yet buried is dead all the same.
+    // A zombie that init has not reaped yet is dead all the same.
     std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
 }
 
@@ -106,7 +106,7 @@ fn guards_and_adopted_locks_can_be_tried() {
         client.cmd(&["LOCK", key]).grant();
         assert_eq!(client.cmd(&["SET", key, "100"]), Reply::ok());
     }
-    // The line as it is printed, by a shell.
+    // A shell runs the line as it is printed.
     let printf = dev.printed.lines().find(|line| line.contains("printf")).unwrap();
     let line = printf.trim().split("      (").next().unwrap().replace("account:1", "account:2");
     let output = Command::new("sh").args(["-c", &line]).output().unwrap();
@@ -122,7 +122,7 @@ fn guards_and_adopted_locks_can_be_tried() {
     assert!(!output.status.success() && error.contains("lockgate dev --guard"), "{error}");
 }
 
-/// Each command of README's "Try it", with the lines that it is to print.
+/// Returns each command of README's "Try it", with the lines that it should print.
 fn try_it() -> Vec<(&'static str, Vec<&'static str>)> {
     let (_, section) = README.split_once("\n## Try it\n").unwrap();
     let (section, _) = section.split_once("\n## ").unwrap();
@@ -130,7 +130,7 @@ fn try_it() -> Vec<(&'static str, Vec<&'static str>)> {
     for line in section.lines().filter_map(|line| line.strip_prefix("    ")) {
         match (line.strip_prefix("$ redis-cli -p 6380 "), steps.last_mut()) {
             (Some(words), _) => steps.push((words, Vec::new())),
-            // Behind two blanks it is said what the line means.
+            // The text behind two blanks explains the line.
             (None, Some((_, shown))) => shown.push(line.split("  ").next().unwrap()),
             (None, None) => {}
         }
@@ -145,7 +145,7 @@ fn what_readme_has_one_try_is_answered_as_it_shows() {
     eventually("a quorum is there", || {
         matches!(client.cmd(&["LOCK", "other", "PX", "30000"]), Reply::Array(_))
     });
-    // README's token, and the one that was granted here.
+    // The token in README, and the one that was granted here.
     let mut tokens: Option<(String, String)> = None;
     let steps = try_it();
     assert!(steps.len() >= 3, "they are not found: {steps:?}");
@@ -184,7 +184,7 @@ fn a_master_can_be_killed() {
     assert_eq!(pid, dev.servers[0], "the master comes first");
     kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
     eventually("it is gone", || !runs(pid));
-    // A new client waits for the next master, though not for longer than connect_timeout.
+    // A new client waits for the next master, but no longer than connect_timeout.
     eventually("there is another master", || {
         answer(dev.port, &["GET", "x"]) == Some(Reply::bulk("1"))
     });
@@ -213,7 +213,7 @@ fn a_master_of_its_cluster_may_be_killed() {
     let ports = dev.port..dev.port + 6;
     let works = |words: &[&str], wanted: fn(&Reply) -> bool| {
         ports.clone().any(|port| {
-            // It listens a moment after its servers have been told of.
+            // The proxy listens a moment after its servers are printed.
             if TcpStream::connect(("127.0.0.1", port)).is_err() {
                 return false;
             }
@@ -232,10 +232,10 @@ fn a_master_of_its_cluster_may_be_killed() {
         })
     };
     let is_ok = |reply: &Reply| *reply == Reply::ok();
-    // In slot 449, which is the first master's.
+    // A key of slot 449, which the first master has.
     let key = "k2";
     eventually("it serves", || works(&["SET", key, "1"], is_ok));
-    // A front may close behind a grant while its node is not up yet: such a lock runs out.
+    // A front may close behind a grant while its node is not up yet; such a lock runs out.
     eventually("there are locks", || {
         works(&["LOCK", "job", "PX", "5000"], |reply| matches!(reply, Reply::Array(_)))
     });
@@ -251,11 +251,10 @@ fn a_master_of_its_cluster_may_be_killed() {
 fn ctrl_c_lets_a_command_in_flight_finish_before_the_servers_go() {
     let mut dev = start();
     let mut client = Client::connect(dev.port);
-    // In one packet: once PING is answered, BLPOP is on its way too. A Redis that
-    // got the signal itself would drop it.
+    // In one packet: once PING is answered, BLPOP is under way too. A Redis that got the signal itself would drop it.
     client.send(&pipeline(&[&["PING"], &["BLPOP", "nothing", "1"]]));
     assert_eq!(client.reply(), Reply::simple("PONG"));
-    // A terminal sends it to the whole process group.
+    // A terminal sends the signal to the whole process group.
     kill_process_group(Pid::from_child(&dev.child), Signal::INT).unwrap();
     assert_eq!(client.reply(), Reply::NullArray);
     assert_eq!(dev.child.wait().unwrap().code(), Some(0));

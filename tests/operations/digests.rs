@@ -1,7 +1,7 @@
-//! Each script of a library that is known by its digest answers from the lock nodes what it answers
-//! on Redis, and leaves the lock as it leaves its key there, whatever the key's state.
+//! Each script of a library that the proxy knows by its digest gives the same answers from the lock nodes as on
+//! Redis, and leaves the lock as it leaves its key there, whatever the key's state.
 //!
-//! `digests.txt` has what each does, apart from the proxy's own table.
+//! `digests.txt` says what each script does, independently of the proxy's own table.
 
 use std::collections::BTreeSet;
 
@@ -11,8 +11,8 @@ const TABLE: &str = include_str!("digests.txt");
 /// The proxy's table.
 const KNOWN: &str = include_str!("../../src/adopt/rows.rs");
 
-/// The TTL that a key has, and the one that a script gives it, in seconds: far apart, as the machine
-/// may be busy. Their sum is within `locks.max_ttl`.
+/// The TTL that a key has, and the one that a script gives it, in seconds. They are far apart, since the machine may
+/// be busy, and their sum is within `locks.max_ttl`.
 const BEFORE: i64 = 40;
 const NEW: i64 = 15;
 
@@ -53,7 +53,7 @@ fn the_table_has_each_script_that_is_known() {
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum State {
     Absent,
-    /// It has the token of the script's caller, or another, and a TTL or none.
+    /// The key has the token of the script's caller or another one, with or without a TTL.
     Held {
         mine: bool,
         ttl: bool,
@@ -68,7 +68,7 @@ const STATES: [State; 5] = [
     State::Held { mine: false, ttl: false },
 ];
 
-/// The seconds that a reply in milliseconds stands for, rounded up.
+/// Returns the seconds for a reply in milliseconds, rounded up.
 fn seconds(reply: &Reply) -> i64 {
     match reply {
         Reply::Int(millis) if *millis >= 0 => (millis + 999) / 1000,
@@ -77,7 +77,7 @@ fn seconds(reply: &Reply) -> i64 {
     }
 }
 
-/// Whether the reply is the one of the table, for a key with the TTL of [`BEFORE`].
+/// Whether the reply is the one in the table, for a key with the TTL [`BEFORE`].
 fn is_as_told(reply: &Reply, told: &str) -> bool {
     match told {
         "nil" => *reply == Reply::NullBulk,
@@ -86,14 +86,13 @@ fn is_as_told(reply: &Reply, told: &str) -> bool {
         "true" | "false" => *reply == Reply::bulk(told),
         "ms" => (NEW + 1..=BEFORE).contains(&seconds(reply)),
         "s" => matches!(reply, Reply::Int(left) if (NEW + 1..=BEFORE).contains(left)),
-        // An error, or a reply that says nothing of success.
+        // An error, or a reply that does not claim success.
         "-" => matches!(reply, Reply::Error(_) | Reply::Array(_)),
         number => *reply == Reply::Int(number.parse().expect(number)),
     }
 }
 
-/// Plays one script on a key in a state. `are_kept`: a client can have a lock without a TTL. Returns
-/// what differs.
+/// Plays one script on a key in a state. `are_kept`: a client can have a lock without a TTL. Returns the difference.
 fn play(
     script: &Script,
     state: State,
@@ -130,8 +129,8 @@ fn play(
         _ if *does == "persist" && !are_kept => "-",
         State::Absent => replies[0],
         State::Held { mine: true, ttl: true } => replies[1],
-        // Without no_ttl a client has no lock without a TTL. What somebody else has put there may be given one,
-        // where the script would not.
+        // Without no_ttl no client takes a lock without a TTL. A lock that has none anyway may be given one, where
+        // the script would not.
         State::Held { mine: true, ttl: false } if *does == "extend" && !are_kept => {
             let is_kept = is_as_told(&reply, replies[2]) && replies[1] != replies[2];
             if is_kept { replies[2] } else { replies[1] }
@@ -139,7 +138,7 @@ fn play(
         State::Held { mine: true, ttl: false } => replies[2],
         State::Held { mine: false, .. } => replies[3],
     };
-    // What comes besides a release may be refused as a whole.
+    // A script that does more than release may be refused as a whole.
     let refused = reply.error_text().contains("is an adopted lock: ");
     let may_be = refused && words.contains(&"signal");
     if !may_be && !is_as_told(&reply, told) {
@@ -170,7 +169,7 @@ fn play(
     let is_right = match expected {
         None => value == Reply::NullBulk && left == -2,
         Some((token, -1)) => value == Reply::bulk(token) && left == -1,
-        // Not that of the next shorter one.
+        // Longer than the next shorter TTL.
         Some((token, ttl)) => {
             let less = [0, NEW, BEFORE].into_iter().rev().find(|less| *less < ttl);
             value == Reply::bulk(token) && (less.unwrap_or_default() + 1..=ttl).contains(&left)
@@ -205,7 +204,7 @@ fn play_all(option: &str, are_kept: bool) {
         }
     }
     assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong.join("\n"));
-    // The data node saw nothing but the signals.
+    // Only the signals have reached the data node.
     let mut data = Client::connect(proxy.data().port());
     let Reply::Array(keys) = data.cmd(&["KEYS", "lock:*"]) else { panic!("no keys") };
     assert!(keys.is_empty(), "{keys:?}");

@@ -5,7 +5,7 @@ use std::{fs::Permissions, os::unix::fs::PermissionsExt, process::Command, time:
 use crate::support::{self, Client, Proxy, Reply, cluster::Cluster, eventually, relay::Relay};
 use lockgate::tools::{free_port::free_port, redis_server::RedisServer};
 
-/// Addresses that nobody has.
+/// Addresses that no other process has.
 const HERE: &str = "listen: 127.0.0.1:0\nadmin: off\n";
 
 /// Runs doctor on a deployment. Returns its exit status, its report and its errors.
@@ -35,7 +35,7 @@ fn start(arguments: &[&str]) -> RedisServer {
     RedisServer::start(arguments).unwrap()
 }
 
-/// The lines about the server of this part.
+/// Returns the lines about the server of this part.
 fn of_part(report: &str, part: &str) -> String {
     let mut lines = report.lines().skip_while(|line| !line.starts_with(&format!("{part}  ")));
     let first = lines.next().unwrap_or_else(|| panic!("{part} is not in {report}"));
@@ -43,7 +43,7 @@ fn of_part(report: &str, part: &str) -> String {
     [first].into_iter().chain(rest).collect::<Vec<&str>>().join("\n")
 }
 
-/// The lines about the server at `url`.
+/// Returns the lines about the server at `url`.
 fn about<'a>(report: &'a str, url: &str) -> Vec<&'a str> {
     let address = url.trim_start_matches("redis://").split('@').next_back().unwrap();
     let mut lines = report.lines().skip_while(|line| !line.contains(address));
@@ -342,7 +342,7 @@ fn a_node_that_is_far_away_is_examined() {
     let far = Relay::to(node.port());
     let url = format!("redis://127.0.0.1:{}", far.port());
     init(std::slice::from_ref(&url));
-    // All that is asked takes longer than one answer may.
+    // All questions together take longer than one answer may.
     far.delay_replies(Duration::from_millis(150));
     let (_, report, _) = doctor(&data.url(), std::slice::from_ref(&url), "");
     let lines = about(&report, &url);
@@ -360,7 +360,7 @@ fn a_lock_node_that_a_replica_has_visited_waits_and_says_why() {
     init(&urls);
     let proxy = Proxy::with().node_urls(&urls).start();
     eventually("all vote", || proxy.nodes_up() == 3);
-    // So long does a node wait.
+    // A node waits for this TTL.
     proxy.client().cmd(&["LOCK", "k", "a", "PX", "20000"]).grant();
     // As redis-cli --rdb does.
     let mut copier = Client::connect(nodes[0].port());
@@ -416,7 +416,7 @@ fn nodes_to_come_are_examined_too() {
     assert_eq!(of_part(&report, "lock node 1").lines().count(), 1, "{report}");
     assert!(report.contains("\nnot fit: 7 of 13 servers (!!)"), "{report}");
 
-    // What votes now may stay, and new nodes are nothing to look at.
+    // Nodes that vote now may stay, and new nodes are no finding.
     let (status, report, _) = doctor(&data.url(), &urls, &of(&[fit.url()]));
     assert_eq!(status, Some(0), "{report}");
     let alone = of_part(&report, "next lock node 1");
@@ -527,7 +527,7 @@ fn what_keeps_a_proxy_from_starting_here_is_told() {
     let report = String::from_utf8(output.stdout).unwrap();
     assert!(!output.status.success() && report.contains("'loud' is no level"), "{report}");
 
-    // What lies where the socket is to be, or is made.
+    // Something else lies where the socket is to be, or is made.
     let (plain, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let path = |dir: &tempfile::TempDir| dir.path().join("lockgate.sock");
     std::fs::write(path(&plain), "").unwrap();
@@ -567,8 +567,8 @@ fn doctor_of_nobody(settings: &str) -> (Option<i32>, String) {
     std::fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
     let (file, binary) = (dir.path().join("f.yaml"), dir.path().join("lockgate"));
     std::fs::write(&file, settings).unwrap();
-    // By a process of its own: one that another test starts would inherit the open file, which cannot be
-    // run as long as somebody may write it.
+    // Another process copies the file. A process that another test starts would inherit the open file, and a file
+    // that is open for writing cannot be run.
     let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_lockgate")).arg(&binary).status();
     assert!(copied.unwrap().success());
     let output = Command::new("setpriv")
@@ -591,7 +591,7 @@ fn what_a_user_without_rights_may_not_have_is_told() {
     std::fs::set_permissions(&others, Permissions::from_mode(0o755)).unwrap();
     std::fs::write(dir.path().join("mine.sock.new"), "").unwrap();
     let path = dir.path().display();
-    // As in containers, where this is 0.
+    // In containers this is 0.
     let first = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start").unwrap();
     let port = match first.trim() {
         "0" => "cannot make upgrade_socket /nowhere/l.sock",
@@ -642,7 +642,7 @@ fn what_the_proxys_user_lacks_for_a_bridge_is_told() {
     let all = "+info ~lock:* +eval +select +exists +get +set +del +pttl";
     let (status, report, _) = examine(all, bridge);
     assert_eq!((status, about(&report, &data.url()).len()), (Some(0), 1), "{report}");
-    // Somebody has this key, and keeps it.
+    // Another client has this key, and keeps it.
     let mut holder = Client::connect(data.port());
     holder.cmd(&["SET", "lock:lockgate:doctor:l", "t", "PX", "100000"]);
     for (key, permissions, lacking) in [
@@ -670,7 +670,7 @@ fn what_the_proxys_user_lacks_for_a_bridge_is_told() {
         }
         assert_eq!(holder.cmd(&["GET", "lock:lockgate:doctor:l"]), Reply::bulk("t"));
     }
-    // Whoever bridges nothing needs none of it.
+    // A configuration that bridges nothing needs none of these permissions.
     let (status, report, _) = examine("+info", audit);
     assert_eq!((status, about(&report, &data.url()).len()), (Some(0), 1), "{report}");
 }

@@ -1,12 +1,12 @@
-//! What fails is shown wherever one looks first: /readyz, `lockgate doctor`, the metrics that alerts go
-//! by, and the log. Each fault is provoked for real.
+//! A fault is shown wherever an operator looks first: in /readyz, `lockgate doctor`, the log, and the metrics that
+//! alerts use. Each fault is provoked for real.
 
 use std::{path::Path, process::Command, time::Duration};
 
 use crate::support::{Client, Proxy, Reply, eventually, relay::Relay};
 use lockgate::tools::redis_server::RedisServer;
 
-/// A fault, and how it is told.
+/// A fault, and how operators are told of it.
 struct Fault {
     /// The first word of the data node's error, or another name.
     name: &'static str,
@@ -14,7 +14,7 @@ struct Fault {
     end: fn(&mut Proxy),
     /// Whether /readyz stays 200.
     is_ready: bool,
-    /// The beginning of the line in /readyz, behind the name of what has the fault.
+    /// The beginning of the line in /readyz, behind the name of the faulty part.
     line: &'static str,
     /// What doctor says, and what it advises.
     doctor: [&'static str; 2],
@@ -24,7 +24,7 @@ fn set(proxy: &Proxy, name: &str, value: &str) {
     assert_eq!(proxy.data_client().cmd(&["CONFIG", "SET", name, value]), Reply::ok());
 }
 
-/// Makes snapshots fail: a directory lies where the file is to be.
+/// Makes snapshots fail: a directory is in the file's place.
 fn fill_the_disk(proxy: &mut Proxy) {
     let mut client = proxy.data_client();
     let Reply::Array(told) = client.cmd(&["CONFIG", "GET", "dir"]) else { panic!("no dir") };
@@ -51,7 +51,7 @@ fn keep_busy(proxy: &mut Proxy) {
     std::mem::forget(client);
 }
 
-/// Has the data node read many keys, slowly.
+/// Makes the data node read many keys, slowly.
 fn load(proxy: &mut Proxy) {
     let mut client = proxy.data_client();
     client.cmd(&["DEBUG", "POPULATE", "2000"]);
@@ -117,7 +117,7 @@ const DATA_NODE: [Fault; 6] = [
     },
 ];
 
-/// The report of `lockgate doctor` with the proxy's own file.
+/// Returns the report of `lockgate doctor` with the proxy's own file.
 fn doctor(proxy: &Proxy) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_lockgate"))
         .arg("doctor")
@@ -130,7 +130,7 @@ fn doctor(proxy: &Proxy) -> String {
 #[test]
 fn a_data_node_that_refuses_writes_is_shown_wherever_one_looks() {
     for Fault { name, provoke, end, is_ready, line, doctor: told } in DATA_NODE {
-        // Two hundredths of a second a key, with a look at clients between two.
+        // Two hundredths of a second a key, with a look at clients between two keys.
         let slow = ["--key-load-delay", "5000", "--loading-process-events-interval-bytes", "1024"];
         let with_debug = ["--enable-debug-command", "yes"];
         let arguments = [&slow[..], &with_debug[..]].concat();
@@ -158,7 +158,7 @@ fn a_data_node_that_refuses_writes_is_shown_wherever_one_looks() {
         let log = proxy.log();
         let warned = log.lines().find(|line| line.contains("the data node refuses writes"));
         assert!(warned.is_some_and(|line| line.contains(name)), "{name}: {log}");
-        // A connection that is new may not be let in while the data is read.
+        // While the data is read, a new connection may be refused.
         if name != "LOADING" {
             let lock = client.cmd(&["LOCK", "account:2", "PX", "60000"]);
             assert!(lock.error().starts_with(name), "{lock:?}");
@@ -194,7 +194,7 @@ fn a_data_node_that_the_proxy_cannot_ask_is_shown_by_what_clients_are_told() {
     assert_eq!(data.cmd(&["CONFIG", "SET", "maxmemory", "1"]), Reply::ok());
     let mut client = authenticated(proxy.port());
     let gauge = || proxy.metric("lockgate_data_refuses_writes", "error=\"OOM\"");
-    // A lock that no guard needs is granted all the same, and tells of it.
+    // A lock without a guard is granted all the same, and its LOCK shows the fault.
     eventually("it is found", || {
         client.cmd(&["LOCK", "job", "mine", "PX", "60000"]);
         gauge() == 1.0
@@ -216,19 +216,19 @@ fn lock_nodes_that_are_slow_are_shown_wherever_one_looks() {
     let faults = || proxy.metric("lockgate_node_fault", "fault=\"slow\"");
     assert_eq!(faults(), 0.0);
     let late = |by| relays.iter().for_each(|relay| relay.delay_replies(Duration::from_millis(by)));
-    // Slow, but their votes count.
+    // Slow, but their votes still count.
     late(260);
     eventually("they are slow", || faults() == 2.0);
     let slow = "it often takes more than half of locks.node_timeout to answer";
     let page = proxy.http("/readyz");
     assert!(page.starts_with("HTTP/1.1 200") && page.matches(slow).count() == 2, "{page}");
-    // Doctor has the proxy's view, besides its own.
+    // Doctor shows the proxy's view beside its own.
     let report = doctor(&proxy);
     let running = format!("running proxy  127.0.0.1:{}  ", proxy.admin_port());
     let (_, view) = report.split_once(&running).unwrap_or_else(|| panic!("{report}"));
     assert!(view.contains(", ready, version ") && view.matches(slow).count() == 2, "{report}");
     assert_eq!(proxy.log().matches("\"fault\":\"slow\"").count(), 2, "{}", proxy.log());
-    // Too slow to vote: LOCK fails, and /readyz has the log's own line.
+    // Too slow to vote: LOCK fails, and /readyz has the same line as the log.
     late(900);
     let mut client = proxy.client();
     eventually("it fails", || {
@@ -250,7 +250,7 @@ fn lock_nodes_that_are_slow_are_shown_wherever_one_looks() {
     eventually("it is ready", || proxy.http("/readyz").starts_with("HTTP/1.1 200"));
 }
 
-/// Writes a certificate that counts from and to these days from now, and its key. Returns their paths.
+/// Writes a certificate that is valid from and until these days from now, and its key. Returns their paths.
 fn certificate(folder: &Path, name: &str, (from, to): (i64, i64)) -> [String; 2] {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     let epoch = rcgen::date_time_ymd(1970, 1, 1) + now;
@@ -291,7 +291,7 @@ fn certificates_that_end_are_shown_wherever_one_looks() {
     );
     let words = "(ca_cert_file): the last CA in it ended on ";
     shown(&Proxy::with().tls(&tls).start(), words, "!!", "ca_cert_file");
-    // What is shown to the data node, and which CA is trusted there.
+    // The certificate for the data node, and the CA that is trusted there.
     let [client, client_key] = of("client", (-30, 3));
     let tls = format!("tls: {{ca_cert_file: {cert}, cert_file: {client}, key_file: {client_key}}}");
     let proxy = Proxy::with().top(&tls).data_url("rediss://localhost:1").start();
@@ -300,7 +300,7 @@ fn certificates_that_end_are_shown_wherever_one_looks() {
     assert!(doctor(&proxy).contains(" - tls (cert_file): the certificate in it ends in 3 days"));
 }
 
-/// Whether a proxy, its log, its metrics, check and doctor say these words, or that there is nothing to say.
+/// Checks that a proxy, its log, its metrics, check and doctor say these words, or have nothing to say.
 fn shown(proxy: &Proxy, words: &str, mark: &str, place: &str) {
     let text = if words.is_empty() { "cert_file): the " } else { words };
     let expected = usize::from(!words.is_empty());
@@ -317,7 +317,7 @@ fn shown(proxy: &Proxy, words: &str, mark: &str, place: &str) {
     let check = String::from_utf8_lossy(&check.stdout).into_owned();
     assert_eq!(check.matches(text).count(), expected, "{check}");
     let report = doctor(proxy);
-    // By its own look, and by the running proxy's.
+    // Once by its own look, and once by the running proxy's.
     assert_eq!(report.matches(text).count(), 2 * expected, "{report}");
     if expected == 1 {
         let line = report.lines().find(|line| line.contains(text)).unwrap();

@@ -1,4 +1,4 @@
-//! Proxies over the same lock nodes notice what they have otherwise, and rules whose modes are two steps
+//! Proxies with the same lock nodes notice settings that differ between them, and rules whose modes are two steps
 //! apart.
 
 use std::{fs, process::Command};
@@ -21,7 +21,7 @@ fn info(proxy: &Proxy) -> String {
     String::from_utf8(info).unwrap()
 }
 
-/// The report of doctor on this proxy's configuration, and its status.
+/// Returns doctor's report on this proxy's configuration, and its status.
 fn examined(proxy: &Proxy) -> (String, Option<i32>) {
     let output = Command::new(env!("CARGO_BIN_EXE_lockgate"))
         .arg("doctor")
@@ -31,12 +31,12 @@ fn examined(proxy: &Proxy) -> (String, Option<i32>) {
     (String::from_utf8(output.stdout).unwrap(), output.status.code())
 }
 
-/// The report of doctor on this proxy's configuration.
+/// Returns doctor's report on this proxy's configuration.
 fn doctor(proxy: &Proxy) -> String {
     examined(proxy).0
 }
 
-/// The lines of the log about a proxy that is two steps away.
+/// Counts the log's lines about a proxy that is two steps away.
 fn warned(proxy: &Proxy) -> usize {
     proxy.log().lines().filter(|line| line.contains("WARN") && line.contains("two steps")).count()
 }
@@ -72,16 +72,16 @@ fn proxies_two_steps_apart_are_noticed_by_both() {
     assert_eq!(status, Some(1), "a lock may be granted twice");
     assert!(report.contains("\nnot fit: adopt (!!)"), "{report}");
     assert!(report.contains(&format!("{port}{pid}")), "{report}");
-    // The proxy that runs has the ports.
+    // The running proxy has the ports.
     assert!(report.contains("   - in use: "), "{report}");
-    // The file and the records tell it, and the proxy that runs.
+    // Two sources tell it: the file with the records, and the running proxy.
     assert!(report.ends_with("to look at: 2 (-)\n"), "{report}");
-    // One without any rule forwards all of it.
+    // A proxy without any rule forwards everything.
     let bare = Proxy::beside(&first).start();
     eventually("it is noticed", || conflicts(&first) == 2.0 && conflicts(&bare) == 1.0);
     assert_eq!(conflicts(&second), 1.0);
     drop(bare);
-    // A step ends it: at once here, and there with the next look.
+    // A step ends it: at once on this proxy, and on the other one at its next look.
     let text = fs::read_to_string(second.config_file()).unwrap();
     fs::write(second.config_file(), text.replace("mode: audit", "mode: bridge")).unwrap();
     second.reload();
@@ -107,7 +107,7 @@ fn a_proxy_that_has_ended_is_told_of_no_more() {
     eventually("it is known", || conflicts(&first) == 1.0 && differences() == 2.0);
     second.terminate();
     assert!(second.wait().success());
-    // Its locks may last, so that its record stays, as one that has ended.
+    // Locks that it granted may last, so its record stays, marked as ended.
     for node in 0..3 {
         let record = first.node_client(node).cmd(&["GET", "lockgate:fleet"]);
         let Reply::Bulk(record) = record else { panic!("{record:?}") };
@@ -249,7 +249,7 @@ fn take(proxy: &Proxy, token: &str) -> Reply {
     proxy.client().cmd(&["SET", "lock:job", token, "NX", "PX", "20000"])
 }
 
-/// How long the lock lasts still on the data node, and on the first lock node.
+/// Returns the TTLs left on the data node and on the first lock node.
 fn left(proxy: &Proxy) -> [i64; 2] {
     let mut both = [(proxy.data_client(), "lock:job"), (proxy.node_client(0), "lock:job")];
     both.each_mut().map(|(client, key)| match client.cmd(&["PTTL", key]) {
@@ -258,8 +258,8 @@ fn left(proxy: &Proxy) -> [i64; 2] {
     })
 }
 
-/// A pool reaches two proxies whose modes are one step apart: what the one has taken on both sides, the
-/// other extends and gives back on both.
+/// A pool reaches two proxies whose modes are one step apart. The second extends and gives back on both sides what
+/// the first has taken there.
 #[test]
 fn a_bridged_lock_is_extended_and_given_back_on_both_sides_through_a_proxy_one_step_apart() {
     for mode in ["audit", "enforce"] {
@@ -272,7 +272,7 @@ fn a_bridged_lock_is_extended_and_given_back_on_both_sides_through_a_proxy_one_s
             &["PEXPIRE", "lock:job", "50000"],
             &["UNLOCK", "job", "t"],
             &["RENEW", "job", "t", "PX", "50000"],
-            // Not its own: nothing changes.
+            // Not its own lock: nothing changes.
             &["EVAL", RELEASE, "1", "lock:job", "other"],
         ];
         for command in commands {

@@ -1,4 +1,4 @@
-//! Servers and clients choose words that errors have. Wherever these are shown, a terminal shows them and obeys none.
+//! Servers and clients choose words of errors. Wherever these are shown, a terminal shows them and obeys none.
 
 use std::{
     fs,
@@ -12,12 +12,12 @@ use lockgate::tools::redis_server::RedisServer;
 
 use crate::support::{Proxy, eventually};
 
-/// What a hostile server answers to everything: a title for the window, colours, the C1 control that begins a
-/// colour, a change of the direction of writing, a backspace and a vertical tab.
+/// The reply of a hostile server to everything: a title for the window, colours, the C1 control that begins a colour,
+/// a change of the writing direction, a backspace and a vertical tab.
 const ERROR: &[u8] =
     b"-ERR \x1b]0;PWNED\x07\x1b[31mred\xc2\x9b1m\xe2\x80\xae \x08\x0b<script>alert(1)</script>\r\n";
 
-/// Answers so on each connection. Where it listens.
+/// Starts a server that answers this on each connection. Returns its URL.
 fn hostile() -> String {
     fn talk(mut stream: TcpStream) -> std::io::Result<()> {
         let mut bytes = [0; 65536];
@@ -40,7 +40,7 @@ fn hostile() -> String {
     format!("redis://:secret@{address}")
 }
 
-/// What is shown must have the words, and nothing that a terminal obeys.
+/// Checks that the shown text has the words, and nothing that a terminal obeys.
 fn judge(what: &str, shown: &[u8]) {
     let text = String::from_utf8(shown.to_vec()).unwrap();
     assert!(text.contains("PWNED"), "{what}: {text}");
@@ -116,7 +116,7 @@ guards: [{keys: 'guarded:*', lock: '{1}'}]";
     ];
     for words in asked {
         let reply = client.cmd(words);
-        // Where it is not repeated it may not be in the error at all.
+        // An error that does not repeat the word cannot contain it.
         let text = reply.error();
         assert!(
             text.chars().all(|c| " ".contains(c) || c.is_ascii_graphic()),

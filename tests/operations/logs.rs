@@ -1,4 +1,4 @@
-//! Lines in the log that speak of locks, and the audit trail.
+//! Log lines about locks, and the audit trail.
 
 use std::{
     collections::HashSet,
@@ -18,14 +18,14 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::who::{address_of, named};
 use crate::support::{Proxy, Reply, encode, eventually, pipeline};
 
-/// The lines of the log that have all of these words.
+/// Returns the lines of the log that have all of these words.
 pub(crate) fn lines(proxy: &Proxy, words: &[&str]) -> Vec<String> {
     let log = proxy.log();
     let is_one = |line: &&str| words.iter().all(|word| line.contains(word));
     log.lines().filter(is_one).map(str::to_owned).collect()
 }
 
-/// The number that a line of JSON has under this name.
+/// Returns the number under this name in a line of JSON.
 fn number(line: &str, name: &str) -> u64 {
     let (_, rest) = line.split_once(&format!("\"{name}\":")).unwrap_or_else(|| panic!("{line}"));
     let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
@@ -53,7 +53,7 @@ fn a_lost_lock_and_a_lease_that_ran_out_are_told_with_their_client() {
     eventually("the end of the lease is told", || !told().is_empty());
     assert!(told()[0].contains(r#""lock":"lease\\r\\n""#), "{:?}", told());
     assert_eq!(number(&told()[0], "fence"), u64::try_from(lease.fence).unwrap());
-    // Up to its end, though it is told later.
+    // The time until its end, though it is told later.
     assert!(number(&told()[0], "held_ms") <= 100, "{:?}", told());
     assert_eq!(lines(&proxy, &["given:back"]), Vec::<String>::new());
     assert!(!proxy.log().contains(&lost.token) && !proxy.log().contains(&lease.token));
@@ -122,7 +122,7 @@ fn the_audit_trail_has_a_line_for_each_grant_and_its_end() {
     first.cmd(&["LOCK", "before"]).grant();
     let file = proxy.config_file();
     let text = fs::read_to_string(&file).unwrap();
-    // Whatever the level.
+    // The trail does not depend on the log's level.
     fs::write(&file, text.replace("{level: info}", "{level: 'off', locks: all}")).unwrap();
     proxy.reload();
     eventually("it is on", || {
@@ -156,7 +156,7 @@ fn the_audit_trail_has_a_line_for_each_grant_and_its_end() {
             assert!(line.starts_with('{') && line.ends_with('}'), "{line}");
         }
     }
-    // Who has a lock and asks again has a grant more, and a fence more.
+    // A holder that locks again gets a new grant with a new fence.
     let again = [0; 2].map(|_| first.cmd(&["LOCK", "again", "t", "PX", "30000"]).grant().fence);
     assert_eq!(first.cmd(&["UNLOCK", "again", "t"]), Reply::Int(1));
     for (event, fence) in [("replaced", again[0]), ("released", again[1])] {
@@ -186,7 +186,7 @@ fn the_audit_trail_has_a_line_for_each_grant_and_its_end() {
 fn each_lease_that_nobody_gives_back_has_an_end_in_the_audit_trail() {
     let proxy = Proxy::with().nodes(1).top("log: {level: 'off', locks: all}").start();
     let mut client = proxy.client();
-    // More than are found by looking around now and then.
+    // More leases than the look-around that comes now and then would find.
     let keys: Vec<String> = (0..10_000).map(|n| format!("k{n}")).collect();
     let mut granted = 0;
     for some in keys.chunks(100) {
@@ -203,7 +203,7 @@ fn each_lease_that_nobody_gives_back_has_an_end_in_the_audit_trail() {
     });
 }
 
-/// A proxy with the audit trail whose log goes into a pipe, in the place of one that has ended.
+/// A proxy with the audit trail whose log goes into a pipe. It has the place of a proxy that has ended.
 struct Piped {
     place: Proxy,
     child: Child,
@@ -214,7 +214,7 @@ impl Piped {
         Piped::start_into("", Stdio::piped())
     }
 
-    /// `top`: what else its configuration has.
+    /// Starts it. `top`: further lines of its configuration.
     fn start_into(top: &str, log: Stdio) -> Piped {
         let mut place = Proxy::with().top(&format!("log: {{locks: all}}\n{top}")).start();
         place.terminate();
@@ -266,15 +266,15 @@ impl Drop for Piped {
     }
 }
 
-/// What a LOCK is answered while nobody reads the audit trail.
+/// The reply to a LOCK while the audit trail cannot be written.
 const UNWRITTEN: &str = "TRYAGAIN the audit trail cannot be written (log.locks): ";
 
-/// Names whose lines in the trail are as long as can be.
+/// Returns names whose lines in the trail are as long as possible.
 fn long_names(count: usize) -> Vec<String> {
     (0..count).map(|number| format!("{number:08}{}", "\u{1}".repeat(120))).collect()
 }
 
-/// The locks of which these lines of the audit trail tell this. Each line must be whole.
+/// Returns the locks for which the audit trail has this event. Each line must be whole.
 fn told_of(log: &str, event: &str) -> Vec<String> {
     let lock = |line: &str| {
         let line: serde_json::Value = serde_json::from_str(line).expect(line);
@@ -283,7 +283,7 @@ fn told_of(log: &str, event: &str) -> Vec<String> {
     log.lines().filter_map(lock).collect()
 }
 
-/// Reads the log to its end: so many bytes at once, with this pause in between until it is to hurry.
+/// Reads the log to its end: at most `bytes` at once, with this pause in between until it must hurry.
 fn read_slowly(
     mut from: ChildStderr,
     (bytes, pause): (usize, Duration),
@@ -303,7 +303,7 @@ fn read_slowly(
     })
 }
 
-/// Is set when this is dropped.
+/// Sets the flag when dropped.
 struct SetAtLast<'a>(&'a AtomicBool);
 
 impl Drop for SetAtLast<'_> {
@@ -326,7 +326,7 @@ fn the_audit_trail_is_complete_though_nobody_reads_it_for_a_while() {
     let granted = proxy.lock(long_names(5000));
     assert!((1000..5000).contains(&granted.len()), "{}", granted.len());
 
-    // Whichever way a lock is asked for.
+    // It does not matter how a lock is asked for.
     for words in [
         &["LOCK", "new"][..],
         &["LOCK", "new", "WAIT", "100"],
@@ -343,7 +343,7 @@ fn the_audit_trail_is_complete_though_nobody_reads_it_for_a_while() {
             "{words:?}: {refused:?}"
         );
     }
-    // No transaction goes on without its lock.
+    // A transaction does not go on without its lock.
     let queued = Reply::simple("QUEUED");
     assert_eq!(client.cmd(&["MULTI"]), Reply::ok());
     assert_eq!(client.cmd(&["SET", "own:new", "t", "NX", "PX", "60000"]), queued);
@@ -359,7 +359,7 @@ fn the_audit_trail_is_complete_though_nobody_reads_it_for_a_while() {
     let page = proxy.place.http("/readyz");
     assert!(page.starts_with("HTTP/1.1 200") && page.contains("\nlog: nothing "), "{page}");
 
-    // What needs no line is done, and what ends a lock.
+    // Commands that need no line are carried out, and so are those that end a lock.
     assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"));
     let renewed = client.cmd(&["RENEW", "mine", "t", "PX", "60000"]);
     assert!(matches!(renewed, Reply::Int(1..)), "{renewed:?}");
@@ -368,7 +368,7 @@ fn the_audit_trail_is_complete_though_nobody_reads_it_for_a_while() {
         let replies = client.pipe(&words.iter().map(|words| &words[..]).collect::<Vec<_>>());
         assert!(replies.iter().all(|reply| *reply == Reply::Int(1)), "{replies:?}");
     }
-    // The log's own lines have no room any more.
+    // There is no room left for the log's own lines.
     eventually("one is dropped", || {
         assert_eq!(client.cmd(&["LOCKGATE", "UNPAUSE"]), Reply::ok());
         proxy.dropped() > 0
@@ -419,7 +419,7 @@ fn no_grant_is_missing_in_the_audit_trail_that_is_read_more_slowly_than_a_client
         }
     };
     thread::scope(|scope| {
-        // However this ends.
+        // Set however the scope ends.
         let over = SetAtLast(&is_over);
         for letter in ["a", "b", "c", "d"] {
             scope.spawn(move || flood(letter));

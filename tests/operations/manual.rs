@@ -1,4 +1,4 @@
-//! Man pages and completions say what the command line understands.
+//! Man pages and completions cover what the command line understands.
 
 use std::{fs, path::Path, process::Command};
 
@@ -8,16 +8,16 @@ fn lockgate(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Words at the beginnings of the lines of a section of `help`.
+/// Returns the first words of the lines of a section of `help`.
 fn entries(help: &str, section: &str) -> Vec<String> {
     let lines = help.lines().skip_while(|line| *line != section).skip(1);
     let lines = lines.take_while(|line| line.is_empty() || line.starts_with(' '));
-    // What a word means may stand in lines of its own, further in.
+    // The meaning of a word may have lines of its own, with a larger indent.
     let lines = lines.filter(|line| line.len() - line.trim_start().len() < 8);
     lines.filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
 }
 
-/// The page as a reader sees it, without what makes it bold.
+/// Returns the page as a reader sees it, without the marks for bold text.
 fn page(directory: &Path, name: &str) -> String {
     let text = fs::read_to_string(directory.join("man").join(name)).unwrap();
     text.replace("\\-", "-").replace("\\fB", "").replace("\\fR", "").replace("\\fI", "")

@@ -1,4 +1,4 @@
-//! The proxy as operators meet it: command line, configuration, signals, upgrades, metrics.
+//! The proxy as operators see it: command line, configuration, signals, upgrades, metrics.
 
 mod admin;
 mod admin_actions;

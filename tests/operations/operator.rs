@@ -1,4 +1,4 @@
-//! Facts that an operator learns with redis-cli alone, and libraries of Lockgate's commands.
+//! What an operator learns with redis-cli alone, and what libraries learn about Lockgate's commands.
 
 use std::{
     io::{Read, Write},
@@ -25,7 +25,7 @@ fn elements(reply: Reply) -> Vec<Reply> {
     }
 }
 
-/// The value of one field of a map, or of an array that stands for one.
+/// Returns the value of one field of a map, or of an array that stands for a map.
 fn field(map: &Reply, name: &str) -> Reply {
     let all = elements(map.clone());
     let at = all.iter().step_by(2).position(|key| text(key) == name);
@@ -176,7 +176,7 @@ fn bad_words_and_wrong_places_are_refused() {
     assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"));
 }
 
-/// The shape of a reply: types without their values.
+/// Returns the shape of a reply: its types without their values.
 fn shape(reply: &Reply) -> String {
     match reply {
         Reply::Array(all) => format!("[{}]", all.first().map(shape).unwrap_or_default()),
@@ -189,7 +189,7 @@ fn shape(reply: &Reply) -> String {
     }
 }
 
-/// The names of a map's fields.
+/// Returns the names of a map's fields.
 fn names_of(map: &Reply) -> Vec<String> {
     elements(map.clone()).iter().step_by(2).map(text).collect()
 }
@@ -270,7 +270,7 @@ fn what_command_says_of_others_is_redis_own() {
     ] {
         assert_eq!(client.cmd(words), direct.cmd(words), "{words:?}");
     }
-    // Cut anywhere, it is the same.
+    // However the bytes are cut, the replies are the same.
     let bytes =
         support::pipeline(&[&["COMMAND", "INFO", "lock", "get"], &["COMMAND", "DOCS", "lock"]]);
     let whole = client.pipe(&[&["COMMAND", "INFO", "lock", "get"], &["COMMAND", "DOCS", "lock"]]);
@@ -325,8 +325,8 @@ fn a_skipped_reply_is_that_of_the_command_behind_skip() {
     }
 }
 
-/// A Redis that lists its commands in the same order each time: a new one is still
-/// rehashing its tables, a step with each look-up.
+/// Makes a Redis list its commands in the same order each time: a new one is still rehashing its tables, by a step with
+/// each look-up.
 fn settled(mut redis: Client) -> Client {
     redis.pipe(&[&["COMMAND", "COUNT"][..]; 300]);
     redis
@@ -354,7 +354,7 @@ fn command_without_names_lists_ours_behind_redis_own() {
             );
             assert_eq!(before, Reply::bulk("a"));
             assert_eq!(behind, Reply::bulk(env!("CARGO_PKG_VERSION")));
-            // Arrays or a map, as it was.
+            // Arrays or a map, as Redis sends it.
             assert_eq!(std::mem::discriminant(&ours), std::mem::discriminant(&redis));
             let (ours, redis) = (elements(ours), elements(redis));
             let (same, added) = ours.split_at(redis.len());
@@ -391,7 +391,7 @@ fn command_counts_and_lists_ours_too() {
         let added: Vec<String> = added.iter().map(text).collect();
         assert_eq!(added[..5], ["lock", "unlock", "renew", "lock.attach", "lock.detach"]);
         assert_eq!(added[5..7], ["lockgate", "lockgate|help"]);
-        // Filtered lists and errors are Redis's alone.
+        // Filtered lists and errors come from Redis alone.
         let filtered = ["COMMAND", "LIST", "FILTERBY", "PATTERN", "get*"];
         assert_eq!(client.cmd(&filtered), direct.cmd(&filtered));
         assert_eq!(client.cmd(&["COMMAND", "COUNT", "x"]), direct.cmd(&["COMMAND", "COUNT", "x"]));
@@ -422,8 +422,8 @@ fn a_list_is_only_added_to_where_redis_gives_one() {
     }
 }
 
-/// Plays the data node: waits for a word, then sends pieces with pauses between, and
-/// closes. Health checks are left without an answer.
+/// Starts a server that plays the data node: it waits for a word, then sends pieces with pauses between them, and
+/// closes. Health checks get no answer. Returns its port.
 fn scripted(word: &'static str, pieces: Vec<Vec<u8>>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -437,7 +437,7 @@ fn scripted(word: &'static str, pieces: Vec<Vec<u8>>) -> u16 {
                 stream.set_nodelay(true).unwrap();
                 for piece in pieces {
                     if piece.is_empty() {
-                        // The next word to wait for.
+                        // Before this piece it waits for the next word.
                         read_until(&mut stream, "REPLCONF");
                     }
                     stream.write_all(&piece).unwrap();
@@ -461,16 +461,16 @@ fn read_until(stream: &mut TcpStream, word: &str) -> bool {
     true
 }
 
-/// The beginning of Lockgate's entries, behind the head.
+/// The beginning of Lockgate's entries, behind the list's head.
 const FIRST_OF_OURS: &str = "*10\r\n$4\r\nlock\r\n";
 
-/// The bytes that a client of such a data node gets for COMMAND.
+/// Returns the bytes that a client of such a data node gets for COMMAND.
 fn listed(pieces: Vec<Vec<u8>>, then: &[u8]) -> String {
     let proxy = Proxy::with().data_port(scripted("COMMAND", pieces)).start();
     let mut client = proxy.client();
     client.send(b"COMMAND\r\n");
     if !then.is_empty() {
-        // Once the list has begun.
+        // The list must have begun.
         let mut begun = [0; 4];
         client.socket().read_exact(&mut begun).unwrap();
         assert_eq!(&begun, b"*7\r\n");
@@ -487,7 +487,7 @@ fn a_list_in_pieces_is_added_to_as_a_whole_one() {
     assert_eq!(whole, pieces);
     let head = "*7\r\n*2\r\n$3\r\nget\r\n:2\r\n".to_owned() + FIRST_OF_OURS;
     assert!(whole.starts_with(&head) && whole.ends_with("\r\n+NEXT\r\n"), "{whole}");
-    // Nothing listed, a head that never ends, and heads that are none.
+    // An empty list, a head that never ends, and heads that are not those of a list.
     assert!(listed(vec![b"*0\r\n".to_vec()], b"").starts_with(&format!("*6\r\n{FIRST_OF_OURS}")));
     for odd in ["*24", "*", "*-1\r\n", "*1x\r\n", "$-1\r\n", "%1\r\n+a\r\n+b\r\n"] {
         assert_eq!(listed(vec![odd.into()], b""), odd);
@@ -498,7 +498,7 @@ fn a_list_in_pieces_is_added_to_as_a_whole_one() {
 
 #[test]
 fn a_message_to_a_subscriber_is_no_list() {
-    // On its way when COMMAND was sent, which is refused to a subscriber.
+    // The message was under way when COMMAND was sent, which Redis refuses to a subscriber.
     let redis = "*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n\
                  *3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nx\r\n-ERR Can't execute\r\n";
     let port = scripted("COMMAND", vec![redis.into()]);
@@ -523,7 +523,7 @@ fn lists_pass_without_being_held() {
     let mut client = proxy.client();
     client.cmd(&["COMMAND", "DOCS"]);
     let before = proxy.memory("VmHWM");
-    // 50 MB of replies, for which Redis waits until the client reads.
+    // 50 MB of replies, with which Redis waits until the client reads.
     client.send(&b"COMMAND DOCS\r\n".repeat(300));
     thread::sleep(Duration::from_millis(500));
     for _ in 0..300 {
@@ -533,7 +533,7 @@ fn lists_pass_without_being_held() {
     assert!(growth < 8 << 20, "{} KB more", growth >> 10);
 }
 
-/// The prompt of redis-cli in a terminal 150 columns wide.
+/// Types into redis-cli in a terminal 150 columns wide. Returns what it has printed.
 fn typed(port: u16, keys: &[&str]) -> String {
     machine::has_terminals();
     let mut child = Command::new("timeout")

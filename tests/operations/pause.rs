@@ -1,4 +1,4 @@
-//! LOCKGATE NODE and LOCKGATE PAUSE: what an operator has the proxy leave alone for maintenance.
+//! LOCKGATE NODE and LOCKGATE PAUSE: for maintenance, an operator has the proxy leave a lock node or new locks alone.
 
 use std::time::{Duration, Instant};
 
@@ -42,7 +42,7 @@ fn a_paused_node_keeps_what_it_has_and_is_asked_for_nothing_new() {
     let nodes = format!("{:?}", operator.cmd(&["LOCKGATE", "NODES"]));
     assert!(nodes.contains(&format!("{:?}", Reply::bulk("paused"))), "{nodes}");
 
-    // A grant needs the two others, and the lock is put on this one behind it.
+    // A grant needs the two other nodes, and is then put on this one.
     proxy.node(0).freeze().unwrap();
     let refused = operator.cmd(&["LOCK", "new", "PX", "60000"]);
     assert!(refused.error().contains(&format!("{address} (paused)")), "{refused:?}");
@@ -54,7 +54,7 @@ fn a_paused_node_keeps_what_it_has_and_is_asked_for_nothing_new() {
     eventually("it is put there", || values(&mut paused, "lock:new") == Reply::Bulk(new.clone()));
     assert_eq!(holder.cmd(&["UNLOCK", "given"]), Reply::Int(1));
     assert_eq!(proxy.nodes_with("lock:given"), 0, "{given}");
-    // Two renewals later it is there still: all three are asked.
+    // Two renewals later the lock is still there: all three nodes are asked.
     std::thread::sleep(Duration::from_millis(1600));
     assert_eq!(values(&mut paused, "lock:before"), Reply::bulk(&before));
 
@@ -107,7 +107,7 @@ fn no_quorum_is_paused_away_unless_that_is_meant() {
     assert_eq!(node(&mut operator, 1, &["PAUSE", "FORCE"]), Reply::ok());
     assert!(operator.cmd(&["LOCK", "new"]).error().starts_with("NOQUORUM 1 of 3"));
     assert!(proxy.http("/readyz").starts_with("HTTP/1.1 503"));
-    // What is held stays held.
+    // Held locks stay held.
     std::thread::sleep(Duration::from_millis(1600));
     assert_eq!(proxy.on_nodes("lock:job")[2], Reply::bulk(&held.token));
     assert_eq!(holder.cmd(&["UNLOCK", "job"]), Reply::Int(1));
@@ -127,7 +127,7 @@ fn no_quorum_is_paused_away_unless_that_is_meant() {
     }
 }
 
-/// How often operators have done that, or were refused.
+/// How often operators have done this, with this result.
 fn done(proxy: &Proxy, action: &str, result: &str) -> f64 {
     let labels = format!("action=\"{action}\",result=\"{result}\"");
     proxy.metric("lockgate_operator_actions_total", &labels)
@@ -172,7 +172,7 @@ fn new_locks_wait_while_holders_go_on() {
     in_line.reply().grant();
     new.reply().grant();
     eventually("it is told", || proxy.metric("lockgate_paused", "") == 0.0);
-    // A pause ends by itself.
+    // A pause also ends by itself.
     assert_eq!(operator.cmd(&["LOCKGATE", "PAUSE", "400"]), Reply::ok());
     let since = Instant::now();
     operator.cmd(&["LOCK", "own", "PX", "60000", "WAIT", "30000"]).grant();
@@ -212,7 +212,7 @@ fn a_lock_of_which_no_holder_is_known_is_not_told_as_held_elsewhere() {
         kinds == [Reply::bulk(kind), Reply::bulk(kind)]
             && pages.iter().all(|page| page.contains(&json))
     };
-    // Free, and nobody is granted it.
+    // The lock is free, but is not granted.
     assert_eq!(proxy.client().cmd(&["LOCKGATE", "PAUSE", "600000"]), Reply::ok());
     waiter.send(&encode(&["LOCK", "job", "WAIT", "60000"]));
     eventually("it waits", || proxy.waiters() == 1);
@@ -224,7 +224,7 @@ fn a_lock_of_which_no_holder_is_known_is_not_told_as_held_elsewhere() {
     other.client().cmd(&["LOCK", "job", "token", "PX", "60000"]).grant();
     waiter.send(&encode(&["LOCK", "job", "WAIT", "60000"]));
     eventually("its holder is named", || told_as(&proxy, "elsewhere"));
-    // Nobody knows who has it after a pause has begun, or while too few nodes answer.
+    // The holder is unknown after a pause has begun, and while too few nodes answer.
     assert_eq!(proxy.client().cmd(&["LOCKGATE", "PAUSE", "600000"]), Reply::ok());
     eventually("no holder is named in a pause", || told_as(&proxy, "unknown"));
     assert_eq!(proxy.client().cmd(&["LOCKGATE", "UNPAUSE"]), Reply::ok());

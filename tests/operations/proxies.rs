@@ -1,4 +1,4 @@
-//! The other proxies of `admin.peers`, as one proxy tells them: real ones, and strangers.
+//! The other proxies of `admin.peers`, as one proxy shows them: real proxies, and strangers.
 
 use std::{
     io::{Read, Write},
@@ -15,7 +15,7 @@ fn url(proxy: &Proxy) -> String {
     format!("http://127.0.0.1:{}", proxy.admin_port())
 }
 
-/// The rows of `/api/proxies`.
+/// Returns the rows of `/api/proxies`.
 fn rows(proxy: &Proxy) -> Vec<Value> {
     let page = proxy.http("/api/proxies");
     assert!(page.starts_with("HTTP/1.1 200"), "{page}");
@@ -24,7 +24,7 @@ fn rows(proxy: &Proxy) -> Vec<Value> {
     document["proxies"].as_array().unwrap().clone()
 }
 
-/// A server at a free port that answers whatever it is asked with this, a piece at a time; its URL.
+/// Starts a server that answers every request with this, a piece at a time. Returns its URL.
 fn stranger(answer: String, pause: Duration) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -81,7 +81,7 @@ fn proxies_tell_how_the_others_are_and_which_does_not_answer() {
         assert_eq!(told[field], value, "{field}");
     }
     assert!(told["name"].as_str().unwrap().contains(&other.pid().to_string()), "{told}");
-    // What it has not, it does not tell.
+    // A proxy without peers shows none.
     let status = other.http("/api/status");
     assert!(status.contains("\"peers\":0") && rows(&other).len() == 1, "{status}");
 
@@ -95,7 +95,7 @@ fn proxies_tell_how_the_others_are_and_which_does_not_answer() {
     assert_eq!(silent["error"], "no answer within 1s");
     other.kill();
     let gone = peer(&|peer| peer["error"].as_str().is_some_and(|error| error.contains("refused")));
-    // Since it was first asked in vain, which was in the round before.
+    // Silent since it was first asked in vain, in the round before.
     assert!(gone["silent_ms"].as_u64() >= Some(500), "{gone}");
     assert!(gone["answered_ms"].is_u64() && gone["told"]["name"] == told["name"], "{gone}");
     other.start_again();
@@ -128,7 +128,7 @@ fn who_holds_a_lock_through_another_proxy_is_told() {
     let alone = asked(&proxy, "/api/holders?peers=no&key=job+1%2f2")["holders"].clone();
     assert_eq!(alone[0], Value::Null);
     of_holder(&asked(&other, "/api/holders?key=job+1%2f2")["holders"][0]);
-    // Somebody waits here, so the lock stands in the lists.
+    // With a waiter here, the lock is in this proxy's lists.
     let mut waiter = proxy.client();
     waiter.send(&encode(&["LOCK", "job 1/2", "PX", "60000", "WAIT", "60000"]));
     eventually("it waits", || proxy.waiters() == 1);

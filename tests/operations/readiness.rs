@@ -1,10 +1,10 @@
-//! What /readyz and the metrics tell of lock nodes that are up and cannot be counted on.
+//! What /readyz and the metrics say about lock nodes that are up but cannot be counted on.
 
 use std::{thread, time::Duration};
 
 use crate::support::{Proxy, Reply, eventually};
 
-/// What a node refuses writes for, and what ends that.
+/// Causes for which a node refuses writes, each with its end.
 const CAUSES: [(&[&str], &[&str]); 2] = [
     (&["CONFIG", "SET", "maxmemory", "1"], &["CONFIG", "SET", "maxmemory", "0"]),
     (
@@ -21,7 +21,7 @@ fn nodes_that_refuse_writes_are_up_and_do_not_count() {
     let mut client = proxy.client();
     for (node, (cause, _)) in CAUSES.iter().enumerate() {
         assert_eq!(proxy.node_client(node).cmd(cause), Reply::ok());
-        // An error has the node looked at; without one that comes a little later.
+        // An error makes the proxy check the node; otherwise it checks a little later.
         client.cmd(&["LOCK", "job", "PX", "30000"]);
         eventually("it is found", || faults() == (node + 1) as f64);
         assert_eq!(proxy.nodes_up(), 3);
@@ -76,7 +76,7 @@ fn the_process_tells_what_it_uses() {
     let open = || proxy.metric("process_open_fds", "");
     let before = open();
     let clients: Vec<_> = (0..20).map(|_| proxy.client()).collect();
-    // Each has a connection to the data node too.
+    // Each client has a connection to the data node too.
     eventually("they are counted", || open() >= before + 40.0);
     drop(clients);
     assert!(proxy.metric("process_start_time_seconds", "") > 1e9);

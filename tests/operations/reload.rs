@@ -1,4 +1,4 @@
-//! SIGHUP reads the configuration again: settings that can change in a running proxy do, others are
+//! SIGHUP has the proxy read its configuration again. Settings that can change in a running proxy change, others are
 //! named, and if anything is wrong nothing changes.
 
 use std::{fs, time::Duration};
@@ -15,7 +15,7 @@ fn rewrite(proxy: &Proxy, changes: &[(&str, &str)]) {
     fs::write(proxy.config_file(), text).unwrap();
 }
 
-/// Has the proxy read its configuration again, and waits until that is done.
+/// Makes the proxy read its configuration again, and waits until that is done.
 fn reload(proxy: &Proxy, result: &str) {
     let label = format!("result=\"{result}\"");
     let done = || proxy.metric("lockgate_config_reloads_total", &label);
@@ -59,7 +59,7 @@ fn what_can_change_in_a_running_proxy_changes_for_clients_that_come_then() {
     }
     assert!(!logged(&proxy, &["\"changed\"", "\"key\":\"barrier_buffer\""]));
 
-    // A client that is there already keeps its limits.
+    // A client that is already connected keeps its limits.
     assert_eq!(before.cmd(&["LOCK", "k", "PX", "1000", "WAIT", "1001"]).error_text(), "");
     assert_eq!(before.cmd(&["UNLOCK", "mine"]), Reply::Int(1));
     let mut after = proxy.client();
@@ -75,7 +75,7 @@ fn what_can_change_in_a_running_proxy_changes_for_clients_that_come_then() {
     eventually("it waits", || proxy.waiters() == 1);
     let full = after.cmd(&["LOCK", "k", "PX", "1000", "WAIT", "1000"]);
     assert_eq!(full.error(), "QUEUEFULL 1 clients wait for this lock already");
-    // The fourth, and one that is silent.
+    // The fourth client, which is silent, and one more.
     let mut silent = proxy.client();
     let mut fifth = proxy.client();
     assert_eq!(fifth.reply().error(), "ERR max number of clients reached");
@@ -204,7 +204,7 @@ fn many_signals_at_once_are_as_good_as_one() {
     rewrite(&proxy, &[("shutdown_grace: 10s", "shutdown_grace: 100ms")]);
     reload(&proxy, "ok");
     assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"));
-    // Aborted after the new grace, not after the old one.
+    // Aborted after the new grace period, not after the old one.
     client.send(&support::encode(&["BLPOP", "list", "0"]));
     let mut other = proxy.client();
     eventually("it is blocked", || match other.cmd(&["INFO", "clients"]) {

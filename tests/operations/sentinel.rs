@@ -1,4 +1,4 @@
-//! A data node that Sentinels name, or that is behind a name whose address changes.
+//! A data node that Sentinels name, or that has a name whose address changes.
 
 use std::{path::Path, process::Command};
 
@@ -9,7 +9,7 @@ use crate::support::{
     sentinel::{MASTER, Sentinel, Watched, answering},
 };
 
-/// A proxy that waits long for a data node, and is ready.
+/// Starts a proxy that waits long for a data node, and waits until it is ready.
 fn proxy(data: &str) -> Proxy {
     let proxy =
         Proxy::with().data_url(data).top("connect_timeout: 25s").locks("default_ttl: 30s").start();
@@ -17,7 +17,7 @@ fn proxy(data: &str) -> Proxy {
     proxy
 }
 
-/// The value of `data` for the master that these Sentinels name.
+/// Returns the value of `data` for the master that these Sentinels name.
 fn named_by(sentinels: &[&Sentinel]) -> String {
     let all: Vec<String> = sentinels.iter().map(|sentinel| sentinel.address()).collect();
     format!("{{sentinels: ['{}'], master: {MASTER}}}", all.join("', '"))
@@ -35,7 +35,7 @@ fn moved(proxy: &Proxy) -> f64 {
     proxy.metric("lockgate_closes_total", "reason=\"data_moved\"")
 }
 
-/// Whether one line in the log says that the sessions end.
+/// Whether exactly one line in the log says that the sessions end.
 fn says_so_once(proxy: &Proxy) -> bool {
     proxy.log().matches("this Redis is not the data node any more").count() == 1
 }
@@ -50,7 +50,7 @@ fn a_failover_by_hand_ends_all_sessions_on_the_old_master() {
     writer.cmd(&["LOCK", "l"]).grant();
     let old_id = reader.cmd(&["CLIENT", "ID"]);
     watched.fail_over();
-    // Both sides, whatever they do: one is idle, the other waits in Redis.
+    // Both sessions end: one client is idle, the other is blocked in Redis.
     reader.send(b"BLPOP nothing 0\r\n");
     assert_eq!((writer.rest().0, reader.rest().0), (vec![], vec![]));
     let mut next = proxy.client();
@@ -81,7 +81,7 @@ fn a_client_that_comes_after_the_master_died_waits_for_the_next() {
     assert_eq!(during.cmd(&["SET", "k", "2"]), Reply::ok());
     assert_eq!(watched.replica_client().cmd(&["GET", "k"]), Reply::bulk("2"));
     assert_eq!(before.rest().0, b"");
-    // The old master comes back and takes writes until Sentinels have told it: nobody is led to it.
+    // The old master comes back and takes writes until the Sentinels have told it; no client is connected to it.
     watched.master.restart().unwrap();
     for _ in 0..20 {
         assert_eq!(proxy.client().cmd(&["INCR", "n"]).error_text(), "");
@@ -92,7 +92,7 @@ fn a_client_that_comes_after_the_master_died_waits_for_the_next() {
 #[test]
 fn a_master_that_becomes_a_replica_by_hand_has_no_sessions() {
     let server = RedisServer::start(&[]).unwrap();
-    // The Sentinel has nothing to promote, and goes on naming what is a replica.
+    // The Sentinel has nothing to promote, so it still names a replica.
     let sentinel = Sentinel::start(server.port(), 1, "");
     let proxy = proxy(&named_by(&[&sentinel]));
     let mut client = proxy.client();
@@ -124,7 +124,7 @@ fn a_refused_write_has_the_data_node_asked_for_its_role() {
     let proxy = proxy(&named_by(&[&sentinel]));
     let doubts = || proxy.metric("lockgate_data_readonly_total", "");
     let mut client = proxy.client();
-    // A master that says so is believed: the error is a script's own.
+    // A master that calls itself one is believed: the error comes from a script.
     let script = "return redis.error_reply('READONLY You can not')";
     for words in [&["EVAL", script, "0"][..], &["GET", "k"]] {
         client.cmd(words);
@@ -138,7 +138,7 @@ fn a_refused_write_has_the_data_node_asked_for_its_role() {
 fn a_minority_of_sentinels_changes_nothing() {
     let other = RedisServer::start(&[]).unwrap();
     let mut watched = Watched::steady();
-    // The third watches another Redis under that name.
+    // The third Sentinel watches another Redis under that name.
     watched.sentinels[2] = Sentinel::start(other.port(), 1, "");
     let proxy = proxy(&watched.data(""));
     let fault = |name: &str| proxy.metric("lockgate_sentinel_fault", &format!("fault=\"{name}\""));
@@ -149,7 +149,7 @@ fn a_minority_of_sentinels_changes_nothing() {
         page.starts_with("HTTP/1.1 200") && page.contains("it names 127.0.0.1:")
     });
     assert!((fault("disagrees") - 1.0).abs() < 0.5);
-    // What the liar says of another master is no more than that.
+    // If the third Sentinel names another master, this changes nothing either.
     let mut liar = watched.sentinels[2].client();
     for words in [
         &["SENTINEL", "REMOVE", MASTER][..],
@@ -161,7 +161,7 @@ fn a_minority_of_sentinels_changes_nothing() {
     drop(liar);
     assert_eq!(proxy.client().cmd(&["GET", "k"]), Reply::bulk("1"));
     assert_eq!(client.cmd(&["GET", "k"]), Reply::bulk("1"));
-    // One that is left is no majority; what a majority has named goes on.
+    // One Sentinel that is left is no majority, but what a majority has named stays.
     watched.sentinels[0].kill();
     eventually("too few agree", || {
         proxy.http("/readyz").contains("2 of 3 Sentinels must name one master")
@@ -200,7 +200,7 @@ fn passwords_are_those_of_sentinels_and_those_of_the_master() {
     }
 }
 
-/// Runs doctor. Returns its status and report.
+/// Runs doctor. Returns its status and its report.
 fn doctor(file: &Path) -> (Option<i32>, String) {
     let output =
         Command::new(env!("CARGO_BIN_EXE_lockgate")).arg("doctor").arg(file).output().unwrap();
@@ -300,7 +300,7 @@ fn a_master_that_hangs_is_left_when_the_sentinels_name_another() {
         )
         .start();
     ready(&proxy);
-    // The proxy's own connections are used: for the keys of SORT, and for the bridged lock's.
+    // The proxy's own connections are used for the keys of SORT, and for the bridged lock.
     let uses_all = |client: &mut Client, name: &str| {
         let (key, lock) = (format!("g:{name}"), format!("lock:{name}"));
         client.cmd(&["LOCK", &key, "PX", "50000"]).grant();
@@ -328,7 +328,7 @@ fn a_master_that_hangs_is_left_when_the_sentinels_name_another() {
 fn strangers_are_kept_out_once_a_master_without_a_password_is_the_data_node() {
     let user = ["--user", "m", "on", ">m", "~*", "&*", "+@all"];
     let master = RedisServer::start(&[&["--requirepass", "m"][..], &user].concat()).unwrap();
-    // Its user m has the password that the proxy gives, and others need none.
+    // Its user m has the proxy's password, and other clients need none.
     let open = RedisServer::start(&user).unwrap();
     let sentinel = Sentinel::start(master.port(), 1, "");
     let proxy = Proxy::with()
@@ -349,7 +349,7 @@ fn strangers_are_kept_out_once_a_master_without_a_password_is_the_data_node() {
         let mut client = proxy.client();
         let mut line = String::new();
         client.send(b"PING\r\n");
-        // The connection may end with the old data node's.
+        // The connection may end together with that of the old data node.
         let _ = std::io::BufRead::read_line(client.reader(), &mut line);
         line
     };
@@ -383,7 +383,7 @@ fn an_upgrade_leaves_the_old_process_with_its_sessions_and_both_follow() {
     let mut new = proxy.client();
     assert_eq!(new.cmd(&["GET", "k"]), Reply::bulk("1"));
     assert_eq!(old.cmd(&["GET", "k"]), Reply::bulk("1"));
-    // It closes nothing any more: both processes must.
+    // The stopped master closes no connection, so both processes must.
     watched.master.freeze().unwrap();
     assert_eq!((old.rest().0, new.rest().0), (vec![], vec![]));
     assert_eq!(proxy.client().cmd(&["SET", "k", "2"]), Reply::ok());
@@ -398,7 +398,7 @@ fn an_upgrade_leaves_the_old_process_with_its_sessions_and_both_follow() {
 fn a_name_that_leads_elsewhere_is_followed_once_a_master_is_there() {
     let first = RedisServer::start(&[]).unwrap();
     let port = first.port().to_string();
-    // Both listen at one port, as both have one name.
+    // Both have the same port, as both have one name.
     let second = RedisServer::start(&[
         "--bind",
         "127.0.0.2",
@@ -424,7 +424,7 @@ fn a_name_that_leads_elsewhere_is_followed_once_a_master_is_there() {
     ready(&proxy);
     let mut client = proxy.client();
     assert_eq!(client.cmd(&["SET", "k", "1"]), Reply::ok());
-    // The name comes before the promotion: nobody is led to a replica.
+    // The name changes before the promotion: no client is connected to a replica.
     lead_to("127.0.0.2");
     eventually("the replica was asked", || {
         let mut replica = at_second(&second);
@@ -442,7 +442,7 @@ fn a_name_that_leads_elsewhere_is_followed_once_a_master_is_there() {
     assert_eq!(proxy.metric("lockgate_data_switches_total", "reason=\"name\""), 1.0);
 }
 
-/// A client of the second server, past its address.
+/// Returns a client of the second server that does not use its address.
 fn at_second(second: &RedisServer) -> Client<std::os::unix::net::UnixStream> {
     let stream = std::os::unix::net::UnixStream::connect(second.unix_socket()).unwrap();
     Client::over(stream)
@@ -461,9 +461,8 @@ fn a_data_node_at_one_address_is_not_asked_for_its_role() {
     assert!(!proxy.http("/metrics").contains("lockgate_data_switches_total{"));
 }
 
-/// A has a lock that a guard needs, and is late: its time runs out, and B asks for the lock. The
-/// master is killed before it has replicated B's fence. Returns what B was told, with clients that have
-/// come back.
+/// A has a lock that a guard needs, and is late: its time is over, and B asks for the lock. The master is killed
+/// before it has replicated B's fence. Returns B's reply.
 fn killed_before_the_fence_was_replicated(replicas: usize) -> (Watched, Proxy, Reply) {
     const FENCE: &str = "lockgate:guard:lock:account:1";
     let mut watched = Watched::start(&[]);
@@ -485,7 +484,7 @@ fn killed_before_the_fence_was_replicated(replicas: usize) -> (Watched, Proxy, R
     }
     let answer = proxy.client().cmd(&["LOCK", "account:1", "b", "PX", "30000"]);
     watched.master.kill().unwrap();
-    // All connections end with it. A comes back, and is late.
+    // All connections end with the master. A reconnects, and is late.
     let mut back = proxy.client();
     assert_eq!(back.cmd(&["PING"]), Reply::simple("PONG"));
     assert_eq!(back.cmd(&["GET", FENCE]), Reply::bulk(&fence.to_string()), "B's fence is lost");
@@ -501,7 +500,7 @@ fn killed_before_the_fence_was_replicated(replicas: usize) -> (Watched, Proxy, R
 fn a_late_holder_comes_back_to_a_promoted_replica_by_no_way() {
     let (watched, proxy, answer) = killed_before_the_fence_was_replicated(0);
     let fence = answer.grant().fence;
-    // B has the lock still, and its fence is told again when it comes back.
+    // B still has the lock, and its fence is announced again when it reconnects.
     let mut b = proxy.client();
     assert_eq!(b.cmd(&["LOCK.ATTACH", "account:1", "b"]).grant().fence, fence);
     assert_eq!(b.cmd(&["SET", "account:1", "101"]), Reply::ok());
@@ -512,7 +511,7 @@ fn a_late_holder_comes_back_to_a_promoted_replica_by_no_way() {
 fn no_lock_is_granted_whose_fence_a_failover_could_lose() {
     let (mut watched, proxy, answer) = killed_before_the_fence_was_replicated(1);
     assert!(answer.error_text().starts_with("NOREPLICAS 0 of 1"), "{answer:?}");
-    // The promoted one has no replica. The old master becomes one.
+    // The promoted Redis has no replica until the old master becomes one.
     let mut client = proxy.client();
     let lock = ["LOCK", "account:1", "PX", "30000"];
     assert!(client.cmd(&lock).error_text().starts_with("NOREPLICAS 0 of 1"));

@@ -1,10 +1,10 @@
-//! The JSON of the admin port: what it tells, that it is bounded, and that it tells no secret.
+//! The JSON of the admin port: what it has, that it is bounded, and that it has no secret.
 
 use serde_json::Value;
 
 use crate::support::{self, Proxy, Reply, eventually};
 
-/// The body of a page, as JSON.
+/// Returns the body of a page, as JSON.
 fn json(proxy: &Proxy, path: &str) -> Value {
     let page = proxy.http(path);
     let (head, body) = page.split_once("\r\n\r\n").unwrap();
@@ -14,7 +14,7 @@ fn json(proxy: &Proxy, path: &str) -> Value {
     serde_json::from_str(body).unwrap()
 }
 
-/// The names of the locks in a list.
+/// Returns the names of the locks in a list.
 fn keys(list: &Value) -> Vec<&str> {
     list.as_array().unwrap().iter().map(|lock| lock["key"].as_str().unwrap()).collect()
 }
@@ -68,7 +68,7 @@ fn a_whole_proxy_is_told_in_one_document() {
         (&false.into(), &false.into(), &0.into())
     );
     assert!(node["round_trip_us"].is_null() && node["clock_ahead_us"].is_null(), "{node}");
-    // In the words of /readyz.
+    // The state has the words of /readyz.
     let line = format!(
         "lock node {}: {}",
         node["address"].as_str().unwrap(),
@@ -193,7 +193,7 @@ fn a_list_is_bounded_whatever_there_is() {
         let page = proxy.http(&format!("/api/{query}"));
         assert!(page.starts_with("HTTP/1.1 400") && page.contains(r#"{"error":""#), "{page}");
     }
-    // A pattern that would take too long to compare says so, and does not leave locks out.
+    // If a pattern would take too long to compare, the answer says so, and does not leave locks out.
     let slow = format!("/api/locks?match=*{}b", "k".repeat(128));
     for key in 0..50 {
         let key = format!("{key}{}", "k".repeat(4000));
@@ -222,7 +222,7 @@ fn the_last_minutes_are_kept_and_a_rate_is_for_a_second() {
         assert_eq!(column.as_array().unwrap().len(), length, "{name}");
     }
     let rates = history["grants_per_s"].as_array().unwrap();
-    // A hundred in one interval or two, whatever its length.
+    // A hundred grants in one interval or two, whatever its length.
     let sum: f64 = rates.iter().map(|rate| rate.as_f64().unwrap()).sum();
     assert!(sum > 1.0 && sum <= 20.0, "{rates:?}");
     for node in history["nodes"].as_array().unwrap() {

@@ -1,4 +1,4 @@
-//! The status page in a headless Chromium, before real servers.
+//! The status page in a headless Chromium, with real servers.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use serde_json::json;
 use crate::support::{Proxy, Reply, Setup, browser::Browser, encode, eventually};
 
 const TOKEN: &str = "0123456789abcdef-secret";
-/// A lock's name as a hostile client chooses it.
+/// A lock's name that a hostile client chooses.
 const HOSTILE: &str = "<img src=x onerror=document.title='hacked'>";
 
-/// Texts of the page that stand out from what is behind them by less than WCAG's AA asks for (4.5 to 1).
+/// Script that finds texts whose contrast to their background is below WCAG's AA (4.5 to 1).
 const FAINT: &str = "(() => {
     const parse = colour => colour.match(/[0-9.]+/g).map(Number);
     const light = ([r, g, b]) => [r, g, b].map(c => c / 255)
@@ -52,7 +52,7 @@ fn origin(proxy: &Proxy) -> String {
     format!("http://127.0.0.1:{}", proxy.admin_port())
 }
 
-/// Opens the status page, and waits until it has told the first time.
+/// Opens the status page, and waits until it first shows the proxy's state.
 fn opened(proxy: &Proxy) -> Browser {
     let mut browser = Browser::start();
     browser.open(&format!("{}/", origin(proxy)));
@@ -60,14 +60,14 @@ fn opened(proxy: &Proxy) -> Browser {
     browser
 }
 
-/// Has the page take a token.
+/// Gives the page a token.
 fn give(page: &mut Browser, token: &str) {
     page.tab_to("#token");
     page.type_text(token);
     page.press("Enter");
 }
 
-/// Presses a button, and the second one of what is asked then.
+/// Presses a button, and then the second button of the question.
 fn press_and_confirm(page: &mut Browser, button: &str, question: &str) {
     page.tab_to(button);
     page.press("Enter");
@@ -81,7 +81,7 @@ fn asked(page: &mut Browser) -> usize {
     page.fetched().iter().filter(|url| url.ends_with("/api/status")).count()
 }
 
-/// Nothing was fetched from elsewhere, and nothing stands in the console.
+/// Checks that nothing was fetched from elsewhere, and that the console is empty.
 fn is_clean(browser: &mut Browser, proxy: &Proxy) {
     let fetched = browser.fetched();
     assert!(fetched.iter().any(|url| url.ends_with("/api/status")), "{fetched:?}");
@@ -118,7 +118,7 @@ fn the_page_tells_a_proxy_and_turns_when_a_node_dies_and_back_when_it_returns() 
     assert_eq!(page.run("document.querySelectorAll('#hot bdi')[0].textContent"), HOSTILE);
     page.shows("#acts-none", "Read only");
     assert_eq!(page.run("document.querySelectorAll('td button').length"), 0);
-    // Who waits is folded out by the keyboard, and stays so.
+    // The keyboard unfolds the waiters, and they stay unfolded.
     assert_eq!(page.run("document.querySelector('#hot details').open"), false);
     page.tab_to("#hot summary");
     page.press("Enter");
@@ -126,7 +126,7 @@ fn the_page_tells_a_proxy_and_turns_when_a_node_dies_and_back_when_it_returns() 
     eventually("it refreshes", || asked(&mut page) >= 4);
     assert_eq!(page.run("document.activeElement.matches('#hot summary')"), true);
     page.shows("#hot details", "next-in-line");
-    // A pattern, and one of which nothing is found.
+    // A pattern that finds nothing.
     page.tab_to("#match");
     page.type_text("nothing*");
     page.shows("#locks-none", "None.");
@@ -153,7 +153,7 @@ fn the_page_tells_a_proxy_and_turns_when_a_node_dies_and_back_when_it_returns() 
     proxy.data().kill().unwrap();
     page.shows("[data-of='Data node'] .bad", "✗ down");
 
-    // All of it comes back, and so does the page.
+    // Everything comes back, and the page shows it.
     proxy.data().restart().unwrap();
     page.shows("[data-of='Data node'] .good", "✓ up");
     for node in [1, 2] {
@@ -166,7 +166,7 @@ fn the_page_tells_a_proxy_and_turns_when_a_node_dies_and_back_when_it_returns() 
     assert_eq!(page.text("#problems"), "");
     is_clean(&mut page, &proxy);
 
-    // What it told last stays, and is told to be old.
+    // What the page last showed stays, and is marked as old.
     proxy.kill();
     page.shows("#state", "Stale");
     page.shows("#stale", "The proxy does not answer");
@@ -183,7 +183,7 @@ fn the_page_says_first_what_is_wrong_what_to_do_and_what_happened() {
     let labels = "[...document.querySelectorAll('#tiles li')].map(tile => tile.dataset.of).join()";
     page.shows("#events-none", "Nothing in the last ten minutes.");
     page.shows("#tiles", "Data node");
-    // What is 0, and was so, has no place.
+    // Numbers that are and were 0 have no tile.
     for label in ["NOQUORUM a second", "Locks lost", "Waiting", "Guards refused"] {
         assert!(!page.run(labels).as_str().unwrap().contains(label), "{label}");
     }
@@ -192,7 +192,7 @@ fn the_page_says_first_what_is_wrong_what_to_do_and_what_happened() {
     assert!(holder.cmd(&["SET", "account:1", "x"]).error().starts_with("NOTHELD"));
     page.shows("[data-of='Locks held']", "1");
     page.shows("[data-of='Guards refused']", "1");
-    // Told by a sample, in which all nodes answer: what happens next is seen beside it.
+    // The event comes from a sample in which all nodes answer, so what happens next is shown beside it.
     page.shows("#events", "1 write refused by guards");
 
     proxy.node(1).kill().unwrap();
@@ -206,11 +206,11 @@ fn the_page_says_first_what_is_wrong_what_to_do_and_what_happened() {
     assert!(proxy.client().cmd(&["LOCK", "other"]).error().starts_with("NOQUORUM"));
     page.shows("#events", "command answered NOQUORUM");
     page.shows("#events", "✗ Not ready");
-    // What is bad stands first.
+    // Bad tiles come first.
     eventually("it is ranked", || {
         page.run(labels).as_str().unwrap().starts_with("NOQUORUM a second")
     });
-    // Under the pointer: when, and how many, in each chart.
+    // Under the pointer, each chart shows a time and a number.
     let newest = "(() => {
         const chart = document.querySelector('[data-of=\"NOQUORUM a second\"] svg');
         const {left, top, width} = chart.getBoundingClientRect();
@@ -257,7 +257,7 @@ fn a_row_of_a_table_takes_few_lines_on_a_phone() {
         .filter(row => row.offsetHeight > 6 * parseFloat(getComputedStyle(row).lineHeight))
         .map(row => row.innerText)";
     eventually("no row is tall", || page.run(tall) == json!([]));
-    // 5,900 pixels once.
+    // It was 5,900 pixels once.
     let height = page.run("document.documentElement.scrollHeight").as_u64().unwrap();
     assert!(height < 4500, "{height}");
 }
@@ -275,7 +275,7 @@ fn a_lock_is_freed_from_the_page_by_the_keyboard() {
     page.shows("#done", "Locks can be freed");
     assert_eq!(page.run("document.getElementById('token').value"), "");
     page.shows("#hot td:last-child", "Free");
-    // Left alone first: the button to do so has the focus.
+    // First without confirming: the button that cancels has the focus.
     page.tab_to("#hot button");
     page.press("Enter");
     page.shows("#ask", "Free this lock?");
@@ -286,7 +286,7 @@ fn a_lock_is_freed_from_the_page_by_the_keyboard() {
 
     page.tab_to("#hot button");
     page.press("Enter");
-    // It has asked the same before.
+    // The dialog had the same words before.
     eventually("it opens", || page.run("document.activeElement.id") == "ask-no");
     page.shows("#ask", "The lock job with the fence");
     page.press("Tab");
@@ -313,7 +313,7 @@ fn a_lock_is_freed_from_the_page_by_the_keyboard() {
     let stored = "JSON.stringify([localStorage, sessionStorage, document.cookie])";
     assert_eq!(page.run(stored), r#"[{},{},""]"#);
 
-    // The token is in no element.
+    // No element has the token.
     let in_elements = format!(
         "[...document.querySelectorAll('*')].some(element => JSON.stringify([element.outerHTML, \
          element.value, ...Object.values(element)]).includes({TOKEN:?}))"
@@ -342,7 +342,7 @@ fn a_token_that_is_wrong_or_not_taken_any_more_is_told_and_forgotten() {
     page.shows("#done", "Locks can be freed");
     page.shows("#forget", "Forget it");
     page.shows("#locks button", "Free");
-    // The proxy is started with another one.
+    // The proxy is started again with another token.
     proxy.kill();
     let file = proxy.config_file();
     let config = std::fs::read_to_string(&file).unwrap();
@@ -375,11 +375,11 @@ fn what_has_the_focus_keeps_it_while_rows_come_go_and_move() {
     page.run(
         "had = document.activeElement; lost = 0; had.addEventListener('blur', () => { lost += 1; })",
     );
-    // A row before it goes.
+    // A row above it goes away.
     client.cmd(&["UNLOCK", "first"]);
     page.shows("#locks tbody tr:nth-child(1)", "second");
     assert_eq!(page.run("[document.activeElement === had, lost].join()"), "true,0");
-    // Its row comes behind another.
+    // Its row moves behind another.
     let mut waiter = proxy.client();
     waiter.send(&encode(&["LOCK", "third", "WAIT", "0"]));
     page.run("document.getElementById('by').value = 'waiters'");
@@ -387,7 +387,7 @@ fn what_has_the_focus_keeps_it_while_rows_come_go_and_move() {
     page.shows("#locks tbody tr:nth-child(2)", "second");
     assert_eq!(page.run("document.activeElement === had"), true);
     assert_eq!(page.run("had.closest('tr').cells[0].textContent"), "second");
-    // It goes itself: the keyboard goes on from the heading above, not from the top of the page.
+    // Its own row goes away: the focus moves to the heading above, not to the top of the page.
     client.cmd(&["UNLOCK", "second"]);
     eventually("it is gone", || page.run("had.isConnected") == false);
     assert_eq!(page.run("document.activeElement.id"), "locks-title");
@@ -421,7 +421,7 @@ fn a_line_that_is_folded_out_stays_so_while_clients_come_and_go() {
     page.shows("#hot details li:nth-child(1)", "second-in-line");
     assert_eq!(page.run("document.querySelectorAll('#hot details li').length"), 1);
     assert_eq!(page.run("document.activeElement === had"), true);
-    // Nobody is left, and somebody comes again.
+    // No waiter is left, and then a new one comes.
     drop(second);
     eventually("nobody is told", || page.text("#hot details").is_empty());
     let _third = waits("third-in-line");
@@ -486,7 +486,7 @@ fn where_no_answer_came_the_page_says_that_it_may_have_been_done() {
     page.press("Tab");
     page.press("Enter");
     page.shows("#done", "has not answered yet");
-    // Nothing else is done meanwhile.
+    // Nothing else can be done meanwhile.
     let idle = "[...document.querySelectorAll('td button, #acts [type=submit]')]\
                 .every(button => button.ariaDisabled === 'true')";
     assert_eq!(page.run(idle), true);
@@ -528,7 +528,7 @@ fn no_two_names_look_alike() {
         client.send(&command);
         client.reply().grant();
     }
-    // Of two long ones the ends differ.
+    // Two long names differ at their ends.
     for end in ["1", "2"] {
         client.cmd(&["LOCK", &format!("{}{end}", "long".repeat(100)), "PX", "60000"]).grant();
     }
@@ -544,7 +544,7 @@ fn no_two_names_look_alike() {
         |end| format!("{} … {}{end} (401 characters)", "long".repeat(25), &"long".repeat(10)[1..]);
     expected.extend(["1", "2"].map(long));
     assert_eq!(shown, expected);
-    // What is asked tells the same, whole.
+    // The dialog shows the same name, in full.
     give(&mut page, TOKEN);
     for (row, shown) in [(7, names[6].1.to_owned()), (count, "long".repeat(100) + "2")] {
         page.shows(&format!("#locks tbody tr:nth-child({row}) button"), "Free");
@@ -589,7 +589,7 @@ fn a_token_over_plain_http_from_another_machine_is_warned_of() {
     page.shows("#token-note", "Kept by this page alone");
     assert_eq!(page.text("#plain-http"), "");
     drop(page);
-    // Leads to this machine too, which the browser does not know.
+    // This address leads to this machine too, which the browser does not know.
     let rule = "--host-resolver-rules=MAP 192.0.2.7 127.0.0.1";
     let mut page = Browser::start_with(&[rule]);
     page.open(&format!("http://192.0.2.7:{}/", proxy.admin_port()));
@@ -616,7 +616,7 @@ fn the_page_is_for_phones_and_the_dark_and_for_who_does_not_see() {
 
     let mut colours = Vec::new();
     for scheme in ["light", "dark"] {
-        // No colour is on its way to another.
+        // Without motion, no colour is changing to another.
         let features = json!([
             {"name": "prefers-color-scheme", "value": scheme},
             {"name": "prefers-reduced-motion", "value": "reduce"},
@@ -652,7 +652,7 @@ fn the_page_is_for_phones_and_the_dark_and_for_who_does_not_see() {
     }
     is_clean(&mut page, &proxy);
 
-    // Nothing is fetched from elsewhere though a script wants it, and no other page shows this one.
+    // Scripts can fetch nothing from elsewhere, and no other page can frame this one.
     let elsewhere = format!(
         "fetch('http://localhost:{}/').then(() => 'came', () => 'refused')",
         proxy.admin_port()
@@ -680,7 +680,7 @@ fn the_page_is_for_phones_and_the_dark_and_for_who_does_not_see() {
     assert_ne!(nonce(proxy.http("/")), nonce(proxy.http("/")));
 }
 
-/// Remakes docs/images/status-page.png: `make picture`.
+/// Makes docs/images/status-page.png again: `make picture`.
 #[test]
 #[ignore = "takes eleven minutes, and writes a file of the repository"]
 fn the_picture_of_the_page() {
@@ -702,7 +702,7 @@ fn the_picture_of_the_page() {
     });
     import.cmd(&["LOCK", "account:42"]).grant();
     let mut waiters: Vec<_> = (1..4).map(|number| named(&format!("worker-{number}"))).collect();
-    // All that the page has a history of, and some more.
+    // As long as the page's history, and a little longer.
     for round in 0..660_u32 {
         for key in 0..20 + 15 * (round / 10 % 3) {
             let key = format!("job:{key}");
@@ -716,7 +716,7 @@ fn the_picture_of_the_page() {
             import.cmd(&["RENEW", "import:customers", "PX", "60000"]);
         }
         match round {
-            // Two stand in line for a while, one after the other.
+            // Two clients stand in line for a while, one behind the other.
             200 | 400 => {
                 worker.cmd(&["LOCK", "report:daily"]).grant();
                 for (number, waiter) in waiters[..2].iter_mut().enumerate() {
@@ -739,7 +739,7 @@ fn the_picture_of_the_page() {
             540 => first.node(3).kill().unwrap(),
             570 => drop(proxy.http("/api/proxies")),
             580 => gone.kill(),
-            // Since then it does not answer.
+            // It has not answered since then.
             585 => drop(proxy.http("/api/proxies")),
             620 => {
                 worker.cmd(&["LOCK", "invoice:2026-11"]).grant();
@@ -758,7 +758,7 @@ fn the_picture_of_the_page() {
     page.shows("#nodes", "✗ down");
     page.shows("#hot", "2 in line");
     page.shows("#proxies", "✗ does not answer");
-    // What else runs on this machine is not to be seen, as far as that goes.
+    // Waits, for a minute at most, until nothing else that runs on this machine is visible.
     let is_calm = "[...document.querySelectorAll('#nodes td:nth-child(4)')]
         .every(cell => /^([0-9]+ µs|–)$/.test(cell.textContent))";
     for _ in 0..60 {
@@ -771,7 +771,7 @@ fn the_picture_of_the_page() {
     std::fs::write(file, shot(&mut page)).unwrap();
 }
 
-/// A picture of the page above the list of all locks, for screens of two dots where there was one.
+/// Takes a picture of the page above the list of all locks, for screens with two pixels per CSS pixel.
 fn shot(page: &mut Browser) -> Vec<u8> {
     let width = 1180;
     let size = json!({"width": width, "height": 1000, "deviceScaleFactor": 2, "mobile": false});
@@ -783,7 +783,7 @@ fn shot(page: &mut Browser) -> Vec<u8> {
     bytes_of(page.call("Page.captureScreenshot", params)["data"].as_str().unwrap())
 }
 
-/// Reads base64.
+/// Decodes base64.
 fn bytes_of(text: &str) -> Vec<u8> {
     let digits = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let value = |byte: u8| digits.iter().position(|digit| *digit == byte).unwrap();

@@ -10,7 +10,7 @@ const RULES: &str = "guards: [{keys: 'account:*', lock: 'account:{1}', policy: a
 
 const WRITTEN: &str = "guards: written without its lock";
 
-/// Writes without a lock, lock idioms, and a name.
+/// Sends writes without a lock, lock idioms, and a name.
 fn send_all(client: &mut Client, name: &str) -> Vec<Reply> {
     let all: [&[&str]; 4] = [
         &["CLIENT", "SETNAME", name],
@@ -40,7 +40,7 @@ fn a_stranger_leaves_no_trace() {
     assert_eq!((seen(&mut client), counted()), (Vec::new(), 0.0));
     let log = proxy.log();
     assert!(!log.contains(WRITTEN) && !log.contains("idiom was seen"), "{log}");
-    // The same of a client that may.
+    // The same commands of a client that may send them.
     send_all(&mut client, "worker");
     let all = seen(&mut client);
     assert_eq!((all.len(), counted()), (2, 1.0), "{all:?}");

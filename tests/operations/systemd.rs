@@ -1,5 +1,5 @@
-//! The messages between the proxy and a service manager: readiness, reloading, the watchdog,
-//! another main process after an upgrade, sockets that the manager has opened.
+//! Messages between the proxy and a service manager: readiness, reloading, the watchdog, a new main process after an
+//! upgrade, sockets that the manager has opened.
 
 use std::{
     fs,
@@ -34,7 +34,7 @@ impl Manager {
         self.dir.path().join("notify").to_str().unwrap().to_owned()
     }
 
-    /// The next message to the manager.
+    /// Returns the next message to the manager.
     fn told(&self) -> String {
         let mut bytes = [0; 4096];
         let length = self.socket.recv(&mut bytes).expect("it is told nothing");
@@ -49,7 +49,7 @@ impl Manager {
     }
 }
 
-/// A process that is not part of the test's deployment; it is killed at the end.
+/// A process beyond the test's deployment; it is killed at the end.
 struct Stranger(Pid);
 
 impl Drop for Stranger {
@@ -68,7 +68,7 @@ fn a_service_manager_is_told_what_becomes_of_the_proxy() {
     let time = told.strip_prefix("RELOADING=1\nMONOTONIC_USEC=").unwrap();
     assert!(time.trim_end().parse::<u64>().unwrap() > 0, "{told}");
     assert_eq!(manager.told(), "READY=1\n");
-    // The proxy is ready again though the file cannot be used: the old settings serve.
+    // The proxy is ready again with its old settings, though the file cannot be used.
     fs::write(proxy.config_file(), "nonsense").unwrap();
     proxy.reload();
     assert!(manager.told().starts_with("RELOADING=1\n"));
@@ -124,7 +124,7 @@ fn sigusr2_starts_a_new_process_that_becomes_the_main_one() {
     let upgrade = || {
         kill_process(Pid::from_raw(proxy.pid() as i32).unwrap(), Signal::USR2).unwrap();
     };
-    // One that cannot start changes nothing, and another may be tried.
+    // A new process that cannot start changes nothing, and another one may be tried.
     fs::write(proxy.config_file(), "nonsense").unwrap();
     upgrade();
     eventually("it has failed", || proxy.log().contains("started to take over has ended"));
@@ -138,7 +138,7 @@ fn sigusr2_starts_a_new_process_that_becomes_the_main_one() {
     assert_ne!(main, proxy.pid().to_string());
     let Reply::Bulk(info) = proxy.client().cmd(&["LOCKGATE", "INFO"]) else { panic!() };
     assert!(String::from_utf8_lossy(&info).contains(&format!("process_id:{main}\r\n")));
-    // The old one says nothing any more, whatever it is sent.
+    // The old process sends no more messages, whatever it is sent.
     proxy.reload();
     assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"));
     drop(client);
@@ -163,7 +163,7 @@ fn sockets_that_a_service_manager_has_opened_are_used() {
     let (wanted, unwanted) =
         (TcpListener::bind("127.0.0.1:0").unwrap(), TcpListener::bind("127.0.0.1:0").unwrap());
     let address = wanted.local_addr().unwrap();
-    // Before there is a process that could accept.
+    // Connects before there is a process that could accept.
     let mut early = Client::connect(address.port());
     early.send(b"PING\r\n");
     let data = lockgate::tools::redis_server::RedisServer::start(&[]).unwrap();

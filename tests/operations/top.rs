@@ -1,4 +1,4 @@
-//! `lockgate top` in a real terminal, tmux's, before real proxies.
+//! `lockgate top` in a real terminal, by tmux, with real proxies.
 
 use std::{
     fs,
@@ -20,7 +20,7 @@ use super::who::{address_of, named};
 use crate::support::{Client, LIMIT, Proxy, Reply, encode, eventually, machine};
 
 const LOCKGATE: &str = env!("CARGO_BIN_EXE_lockgate");
-/// A name that clears the screen and changes the title, where it reaches a terminal.
+/// A name that would clear the screen and change the title if it reached a terminal.
 const HOSTILE: &str = "evil\x1b[2J\x1b]0;owned\x07";
 const SHOWN: &str = r"evil\u{1b}[2J\u{1b}]0;owned\u{7}";
 
@@ -42,7 +42,7 @@ impl Terminal {
     fn tmux(&self, arguments: &[&str]) -> String {
         let mut tmux = Command::new("tmux");
         tmux.arg("-u").arg("-S").arg(self.dir.path().join("tmux")).args(arguments);
-        // A test that runs in tmux is no part of it.
+        // The test itself may run in tmux.
         tmux.env_remove("TMUX").env("LC_ALL", "C.UTF-8").env("PS1", "$ ");
         let output = tmux.output().expect("tmux, which scripts/setup.sh test installs");
         let told = String::from_utf8_lossy(&output.stderr);
@@ -79,15 +79,15 @@ impl Terminal {
         }
     }
 
-    /// What tmux knows of the terminal.
+    /// Returns what tmux knows of the terminal.
     fn is(&self, what: &str) -> String {
         self.tmux(&["display-message", "-p", &format!("#{{{what}}}")]).trim().to_owned()
     }
 
-    /// Waits until the shell has the terminal back, as it was.
+    /// Waits until the shell has the terminal back as it was.
     fn is_as_before(&self) {
         eventually("the other screen is left", || self.is("alternate_on") == "0");
-        // The shell computes it: what was typed says nothing.
+        // The shell computes the number, so the typed text alone does not match.
         self.keys(&["echo back-$((40 + 2)); stty -a", "Enter"]);
         self.sees("the shell answers", |screen| {
             let words: Vec<_> = screen.split_whitespace().collect();
@@ -108,12 +108,12 @@ fn at(proxy: &Proxy) -> String {
     format!("127.0.0.1:{}", proxy.admin_port())
 }
 
-/// Whether some line of the screen has all these words.
+/// Whether a line of the screen has all these words.
 fn line(screen: &str, words: &[&str]) -> bool {
     screen.lines().any(|line| words.iter().all(|word| line.contains(word)))
 }
 
-/// How far below a line with this word stands.
+/// Returns the position of the first line with this word.
 fn place(screen: &str, word: &str) -> Option<usize> {
     screen.lines().position(|line| line.contains(word))
 }
@@ -158,7 +158,7 @@ fn two_proxies_their_nodes_and_a_line_are_one_screen() {
             && line(screen, &["waiter-here", &at(&one)])
             && line(screen, &["waiter-there", &at(&two)])
     });
-    // What follows Escape at once would be one key with it.
+    // Keys right behind Escape would make one key with it.
     terminal.keys(&["Escape"]);
     terminal.sees("all locks again", |screen| line(screen, &["LOCK NODE"]));
 
@@ -248,7 +248,7 @@ fn once(addresses: &[&str]) -> Output {
     top.env("COLUMNS", "150").output().unwrap()
 }
 
-/// A proxy with this status and these locks.
+/// Starts a server that plays a proxy with this status and these locks. Returns its address.
 fn says(status: &'static str, locks: &'static str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();

@@ -1,4 +1,4 @@
-//! LOCKGATE UNLOCK: an operator takes a lock back, whoever holds it and through whichever proxy.
+//! LOCKGATE UNLOCK: an operator takes a lock back, whichever client holds it and through whichever proxy.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::{
 };
 use crate::support::{Client, Proxy, Reply, encode, eventually};
 
-/// The line before anything is done to a holder.
+/// The line that is logged before anything is done to a holder.
 const BEGINS: &str = "an operator takes a lock back";
 const ACCOUNTS: &str = "guards:\n  - keys: 'account:*'\n    lock: 'account:{1}'";
 
@@ -38,7 +38,7 @@ fn a_lease_is_taken_back_by_its_fence_alone_and_a_waiter_has_it() {
     assert!(second.fence > first.fence);
     proxy.assert_on_nodes("lockgate:ended:lock:job", 3);
 
-    // The next holder's is another grant.
+    // The next holder has another grant.
     assert_eq!(unlock(&mut operator, "job", first.fence), Reply::Int(0));
     assert_eq!(holder.cmd(&["RENEW", "job", "PX", "60000"]), Reply::Int(0));
     assert_eq!(holder.cmd(&["UNLOCK", "job"]), Reply::Int(0));
@@ -74,7 +74,7 @@ fn the_holder_of_a_session_lock_is_told_and_nobody_puts_it_back() {
     assert_eq!(holder.cmd(&["GET", "x"]), Reply::NullBulk, "it was not carried out");
     assert_eq!(proxy.metric("lockgate_lost_locks_total", "reason=\"operator\""), 1.0);
     assert_eq!(proxy.metric("lockgate_session_locks", ""), 0.0);
-    // An operator may hold one as well.
+    // The operator may be the holder.
     let own = operator.cmd(&["LOCK", "own"]).grant();
     assert_eq!(unlock(&mut operator, "own", own.fence), Reply::Int(1));
     assert!(operator.cmd(&["PING"]).error().starts_with("LOCKLOST"));
@@ -150,7 +150,7 @@ fn late_writes_of_the_last_holder_are_refused_at_once() {
     assert_eq!(holder.cmd(&["SET", "account:1", "100"]), Reply::ok());
     let mut direct = proxy.data_client();
 
-    // The data node is asked first: if it cannot be told, the lock stays.
+    // The data node comes first: if it cannot be told, the lock stays.
     for words in [
         &["ACL", "SETUSER", "op", "on", ">op", "+@all", "~*", "-eval"][..],
         &["ACL", "SETUSER", "full", "on", ">full", "+@all", "~*"],
@@ -235,7 +235,7 @@ fn an_operator_who_takes_nothing_back_is_told_of_all_the_same() {
         assert!(told.len() == 1 && told[0].contains("\"by\":"), "{}", proxy.log());
     }
     assert!(lines(&proxy, &[BEGINS]).is_empty(), "{}", proxy.log());
-    // What makes no sense has none.
+    // A malformed command has no line.
     let before = proxy.log().len();
     assert!(operator.cmd(&["LOCKGATE", "UNLOCK", "", "ANY"]).error().starts_with("ERR"));
     assert_eq!(proxy.log()[before..].matches("an operator").count(), 0);
@@ -250,7 +250,7 @@ fn an_operator_who_goes_in_the_middle_has_left_a_trace() {
     let count =
         |proxy: &Proxy, result: &str| proxy.metric("lockgate_operator_unlocks_total", result);
     let clients = |proxy: &Proxy| proxy.metric("lockgate_client_connections", "");
-    // Answers to all but the larger fence.
+    // The data node answers everything but the announcement of the larger fence.
     let begins = |proxy: &Proxy, direct: &mut Client, times: usize| {
         assert_eq!(direct.cmd(&["CLIENT", "PAUSE", "60000", "WRITE"]), Reply::ok());
         let mut operator = proxy.client();
@@ -267,7 +267,7 @@ fn an_operator_who_goes_in_the_middle_has_left_a_trace() {
     assert!(gone[0].contains("user \\\"default\\\""), "{}", gone[0]);
     proxy.assert_on_nodes("lock:account:1", 3);
 
-    // What the lock nodes are asked goes on without the operator, and so does what is told of it.
+    // The release on the lock nodes goes on without the operator, and so do its log lines.
     let mut operator = begins(&proxy, &mut direct, 2);
     for node in [1, 2] {
         proxy.node(node).freeze().unwrap();
@@ -281,7 +281,7 @@ fn an_operator_who_goes_in_the_middle_has_left_a_trace() {
     for node in [1, 2] {
         proxy.node(node).thaw().unwrap();
     }
-    // Too late for a quorum, if this machine is slow.
+    // On a slow machine it may be too late for a quorum.
     let ends = ["result=\"ok\"", "result=\"no_quorum\""];
     eventually("the end is counted", || ends.iter().any(|end| count(&proxy, end) == 1.0));
     let told = ["an operator has taken a lock back", "an operator has not taken a lock back"];
@@ -334,7 +334,7 @@ fn who_may_not_kill_connections_may_not_take_locks_back() {
     assert_eq!(operator.cmd(&["LOCKGATE", "UNLOCK", "job", "SOME"]), redis);
     proxy.assert_value_on_nodes("lock:job", &first.token);
 
-    // Who may is told what is wrong, and the question whether it may has killed nobody.
+    // A client that may use it is told what is wrong. The question whether it may has killed no connection.
     for (words, error) in [
         (&["LOCKGATE", "UNLOCK", "", "ANY"][..], "ERR the key is empty"),
         (

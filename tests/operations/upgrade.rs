@@ -1,5 +1,5 @@
-//! A process takes another's place, and clients notice nothing: no connection is refused or broken,
-//! and no lock is lost, whatever becomes of the new process.
+//! A process takes another's place, and clients notice nothing: no connection is refused or broken, and no lock is
+//! lost, whatever becomes of the new process.
 
 use std::{
     fs,
@@ -21,7 +21,7 @@ use crate::support::{self, Client, LIMIT, Proxy, Reply, Setup, cluster, eventual
 use lockgate::tools::{free_port::free_port, redis_server::RedisServer};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// The socket at which a proxy can be replaced, and the setup of the processes that come after it.
+/// The socket at which a proxy can be replaced, and the setup of the processes that follow it.
 struct Place {
     dir: tempfile::TempDir,
 }
@@ -72,7 +72,7 @@ impl Process {
         Process { child, log }
     }
 
-    /// Starts a process that takes over, and returns once it has.
+    /// Starts a process that takes over, and waits until it has.
     fn upgrade(place: &Place, config: &Path) -> Process {
         let mut process = Process::start(place, config, &["--upgrade"]);
         eventually("the new process listens", || {
@@ -141,7 +141,7 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// The pid of the proxy that serves this client.
+/// Returns the pid of the proxy that serves this client.
 fn served_by(client: &mut Client) -> String {
     let Reply::Bulk(info) = client.cmd(&["LOCKGATE", "INFO"]) else { panic!("no INFO") };
     let info = String::from_utf8(info).unwrap();
@@ -154,7 +154,7 @@ fn clients_see_nothing_of_three_upgrades_in_a_row() {
     let mut proxy = place.setup().nodes(3).start();
     let (port, config) = (proxy.port(), proxy.config_file());
     let (stop, leave) = (AtomicBool::new(false), AtomicBool::new(false));
-    // How many rounds were begun while so many upgrades were done.
+    // By the number of upgrades done: how many rounds were begun.
     let rounds: [AtomicUsize; 4] = Default::default();
     let (generation, batches) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let mut processes = Vec::new();
@@ -178,7 +178,7 @@ fn clients_see_nothing_of_three_upgrades_in_a_row() {
             });
         }
         let _ends = Ends([&stop, &leave]);
-        // A client that stays, and is never without commands under way.
+        // A client that stays connected and always has commands in flight.
         let (leave, batches) = (&leave, &batches);
         scope.spawn(move || {
             let (mut client, mut count) = (Client::connect(port), 0);
@@ -220,7 +220,7 @@ fn clients_see_nothing_of_three_upgrades_in_a_row() {
     assert!(!place.socket().exists(), "who ends for good leaves nothing behind");
 }
 
-/// Upgrades under redis-py, whose connections are never made anew behind its user's back.
+/// Upgrades a proxy under redis-py, which never reconnects without its user's knowledge.
 fn redis_py_sees_nothing_of_upgrades(version: &str) {
     let clients = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients");
     let python = clients.join(".venv/bin/python");
@@ -284,14 +284,14 @@ fn a_session_lock_stays_with_the_process_that_granted_it() {
     let new = Process::upgrade(&place, &proxy.config_file());
     let mut other = proxy.client();
     assert_eq!(served_by(&mut other), new.child.id().to_string());
-    // Over several TTLs: the old process renews it.
+    // Over several TTLs the old process renews the lock.
     for _ in 0..20 {
         assert_eq!(other.cmd(&["LOCK", "k", "PX", "1000"]), Reply::NullArray);
         assert_eq!(other.cmd(&["SETNX", "old:k", "u"]), Reply::Int(0));
         assert_eq!(other.cmd(&["TTL", "old:k"]), Reply::Int(-1));
         thread::sleep(Duration::from_millis(100));
     }
-    // Released through the new process, which is no loss to a client of the old one.
+    // A release through the new process is no loss to a client of the old one.
     assert_eq!(other.cmd(&["DEL", "old:k"]), Reply::Int(1));
     assert_eq!(other.cmd(&["SETNX", "old:k", "u"]), Reply::Int(1));
     assert_eq!(holder.cmd(&["UNLOCK", "k"]), Reply::Int(1));
@@ -328,7 +328,7 @@ fn what_the_process_before_has_still_is_told_until_it_ends() {
     let info = String::from_utf8(info).unwrap();
     let entry = format!("earlier_process0:pid={};connections=1;held=2;waiters=0", old.pid());
     assert!(info.contains("earlier_processes:1") && info.contains(&entry), "{info}");
-    // A client of the old process waits, which is told too.
+    // A client of the old process waits, and /readyz shows it.
     operator.cmd(&["LOCK", "mine", "PX", "60000"]).grant();
     holder.send(&support::encode(&["LOCK", "mine", "PX", "60000", "WAIT", "60000"]));
     eventually("it is told", || told("1 connections, 2 locks and 1 waiters still"));
@@ -403,7 +403,7 @@ fn the_old_process_goes_on_whatever_becomes_of_the_new_one() {
     assert!(!new.wait().success());
     assert!(new.log().contains("the running proxy goes on"), "{}", new.log());
 
-    // Killed while it has the sockets already.
+    // Killed when it already has the sockets.
     let mut new = Process::start(&place, &unready, &["--upgrade"]);
     let passed = |times| {
         eventually("it has the sockets", || {
@@ -414,13 +414,13 @@ fn the_old_process_goes_on_whatever_becomes_of_the_new_one() {
     new.signal(Signal::KILL);
     new.wait();
 
-    // Told to end before it has taken over: it does not.
+    // Told to end before it has taken over, it does not take over.
     let mut new = Process::start(&place, &unready, &["--upgrade"]);
     passed(3);
     new.signal(Signal::TERM);
     assert!(new.wait().success());
 
-    // A port that is taken.
+    // A port is taken.
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     let clash =
@@ -449,7 +449,7 @@ fn the_old_process_goes_on_whatever_becomes_of_the_new_one() {
 fn who_waits_in_the_kernel_while_nobody_accepts_is_served() {
     let place = Place::new();
     let mut proxy = place.setup().start();
-    // So that the new process is not ready at once.
+    // Keeps the new process from being ready at once.
     proxy.data().freeze().unwrap();
     let new = Process::start(&place, &proxy.config_file(), &["--upgrade"]);
     eventually("it has the sockets", || proxy.log().contains("passed the listening sockets on"));
@@ -517,7 +517,7 @@ fn strange_peers_on_the_upgrade_socket_harm_nothing() {
         stream
     };
     let ended = |mut stream: UnixStream| {
-        // A reset where it had sent more than was read.
+        // The read fails with a reset if not everything sent was read.
         let _ = stream.read_to_end(&mut Vec::new());
     };
     let mut garbage = peer();
@@ -530,8 +530,7 @@ fn strange_peers_on_the_upgrade_socket_harm_nothing() {
     older.write_all(b"lockgate-upgrade 1\n").unwrap();
     ended(older);
     drop(peer());
-    // One that takes the sockets and leaves, one that says nothing, one that takes them
-    // and says something else.
+    // One takes the sockets and leaves, one says nothing, and one takes the sockets and says something else.
     let mut leaving = peer();
     leaving.write_all(&hello).unwrap();
     let mut head = [0; 16];
@@ -544,7 +543,7 @@ fn strange_peers_on_the_upgrade_socket_harm_nothing() {
     ended(lying);
     assert_eq!(proxy.client().cmd(&["PING"]), Reply::simple("PONG"));
     eventually("each was told of", || proxy.log().matches("did not take over").count() == 7);
-    // The next one comes while one that hangs is still there.
+    // The next process comes while one that hangs is still connected.
     let hung = peer();
     let mut new = Process::upgrade(&place, &proxy.config_file());
     assert!(proxy.wait().success());
@@ -586,7 +585,7 @@ fn a_proxy_that_does_not_know_what_it_says_is_not_taken_over() {
     }
 }
 
-/// Two nodes of a cluster, of which one has all slots.
+/// Starts two nodes of a cluster; one of them has all slots.
 fn two_nodes() -> [RedisServer; 2] {
     let one = cluster::node(&[]);
     let two = cluster::join(std::slice::from_ref(&one));
@@ -595,7 +594,7 @@ fn two_nodes() -> [RedisServer; 2] {
     [one, two]
 }
 
-/// The ids of the nodes behind these fronts.
+/// Returns the ids of the nodes behind these fronts.
 fn behind(fronts: &[u16]) -> Vec<String> {
     let id = |front: &u16| match cluster::answer(*front, &["CLUSTER", "MYID"]) {
         Some(reply @ Reply::Bulk(_)) => cluster::text(&reply),
@@ -617,7 +616,7 @@ fn the_fronts_of_a_cluster_lead_to_the_nodes_as_before() {
         ids = behind(&fronts);
         ids.iter().all(|id| id.len() == 40)
     });
-    // The other way round than their addresses have it, as the file says.
+    // The file turns the order of the addresses around.
     let text = fs::read_to_string(proxy.config_file()).unwrap();
     let named = format!("fronts: {{'{}': {}, '{}': {}}}", ids[0], fronts[1], ids[1], fronts[0]);
     let turned = text.replace("{cluster:", &format!("{{{named}, cluster:"));
@@ -628,7 +627,7 @@ fn the_fronts_of_a_cluster_lead_to_the_nodes_as_before() {
     let other_way = vec![ids[1].clone(), ids[0].clone()];
     eventually("the file counts", || behind(&fronts) == other_way);
 
-    // A process whose file says nothing leads clients as the one before.
+    // A process whose file names no fronts leads clients as the process before did.
     fs::write(proxy.config_file(), &text).unwrap();
     let mut old = Client::connect(fronts[0]);
     assert_eq!(cluster::text(&old.cmd(&["CLUSTER", "MYID"])), other_way[0]);
@@ -642,7 +641,7 @@ fn the_fronts_of_a_cluster_lead_to_the_nodes_as_before() {
     assert!(moved.error_text().ends_with(&format!(" 127.0.0.1:{}", fronts[0])), "{moved:?}");
     assert!(!process.log().contains("its sessions end"), "{}", process.log());
     drop(process);
-    // A start anew goes by the addresses.
+    // A fresh start follows the addresses.
     proxy.kill();
     proxy.start_again();
     eventually("the order is that of the addresses", || behind(&fronts) == ids);
@@ -697,7 +696,7 @@ fn the_upgrade_socket_belongs_to_one_proxy_at_a_time() {
     assert!(second.log().contains("a proxy runs there; --upgrade takes its place"));
     assert_eq!(proxy.client().cmd(&["PING"]), Reply::simple("PONG"));
 
-    // A socket left by a crash is in nobody's way.
+    // A socket left by a crash is not in the way.
     proxy.kill();
     assert!(place.socket().exists());
     let mut again = Process::start(&place, &proxy.config_file(), &[]);
@@ -709,7 +708,7 @@ fn the_upgrade_socket_belongs_to_one_proxy_at_a_time() {
     again.signal(Signal::KILL);
     again.wait();
 
-    // Nobody to take over from: it starts as without.
+    // With no proxy to take over from, it starts as it would without `--upgrade`.
     let new = Process::upgrade(&place, &proxy.config_file());
     assert!(new.log().contains("no proxy runs there"), "{}", new.log());
     drop(new);
@@ -739,7 +738,7 @@ fn addresses_can_change_with_an_upgrade() {
     let other = free_port().unwrap();
     let moved = text.replace(&format!("127.0.0.1:{port}"), &format!("127.0.0.1:{other}"));
     let config = place.write("moved.yaml", &moved);
-    // So that the old process goes on, and a scraper that keeps its connection.
+    // One client keeps the old process going, and a scraper keeps its connection.
     let mut staying = proxy.client();
     assert_eq!(staying.cmd(&["PING"]), Reply::simple("PONG"));
     let mut scraper = TcpStream::connect(("127.0.0.1", admin)).unwrap();
@@ -752,7 +751,7 @@ fn addresses_can_change_with_an_upgrade() {
     assert!(new.log().contains("but is not configured; closed"), "{}", new.log());
     assert!(TcpStream::connect(("127.0.0.1", port)).is_err());
     assert_eq!(served_by(&mut Client::connect(other)), new.child.id().to_string());
-    // The scraper is never quiet for so long that it would be closed for that.
+    // The scraper is never quiet for long enough to be closed for that.
     eventually("it is closed by the process that was replaced", || {
         let asked = scraper.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n");
         !matches!((asked, scraper.read(&mut [0; 4096])), (Ok(()), Ok(1..)))

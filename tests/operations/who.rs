@@ -1,4 +1,4 @@
-//! Who holds a lock, who waits for it and how long, over redis-cli alone.
+//! Who holds a lock, who waits for it and for how long, by redis-cli alone.
 
 use std::{io::Write, thread, time::Duration};
 
@@ -31,7 +31,7 @@ pub(crate) fn field(map: &Reply, name: &str) -> Reply {
     all[2 * at.unwrap_or_else(|| panic!("no {name} in {all:?}")) + 1].clone()
 }
 
-/// A client that has given itself a name.
+/// Returns a client that has given itself a name.
 pub(crate) fn named(proxy: &Proxy, name: &str) -> Client {
     let mut client = proxy.client();
     assert_eq!(client.cmd(&["CLIENT", "SETNAME", name]), Reply::ok());
@@ -46,7 +46,7 @@ fn name_of(operator: &mut Client, key: &str) -> String {
     text(&field(&operator.cmd(&["LOCKGATE", "LOCK", key]), "name"))
 }
 
-/// Has a client wait for a lock.
+/// Makes a client wait for a lock.
 fn waits(proxy: &Proxy, client: &mut Client, words: &[&str]) {
     let before = proxy.waiters();
     client.send(&encode(words));
@@ -70,18 +70,18 @@ fn a_lock_is_told_with_the_client_that_took_it() {
     assert!(identity.contains(&format!("127.0.0.1:{}, pid {}", proxy.port(), proxy.pid())));
     let all = elements(operator.cmd(&["LOCKGATE", "LOCKS"]));
     assert_eq!(field(&all[0], "name"), Reply::bulk("worker-7"));
-    // A session lock whose holder had no name, and takes one.
+    // The holder of a session lock had no name, and takes one.
     let mut other = proxy.client();
     other.cmd(&["LOCK", "session"]).grant();
     assert_eq!(name_of(&mut operator, "session"), "");
     other.cmd(&["HELLO", "3", "SETNAME", "late"]);
     assert_eq!(name_of(&mut operator, "session"), "late");
-    // Another connection takes the lease over.
+    // Another connection takes the lock over.
     let mut third = named(&proxy, "third");
     let token = holder.cmd(&["LOCK", "kept"]).grant().token;
     assert!(matches!(third.cmd(&["RENEW", "kept", &token]), Reply::Array(_) | Reply::Int(1..)));
     assert_eq!(name_of(&mut operator, "kept"), "third");
-    // The lease of a client that has gone.
+    // The client of a lease has gone.
     holder.hang_up();
     drop(holder);
     eventually("it is seen", || {
@@ -110,7 +110,7 @@ fn a_name_is_the_one_that_the_data_node_has_accepted() {
     assert_eq!(told(), "second", "a HELLO without a name");
     let replies = holder.pipe(&[&["MULTI"], &["CLIENT", "SETNAME", "queued"], &["DISCARD"]]);
     assert_eq!((replies[1].clone(), told()), (Reply::simple("QUEUED"), "second".to_owned()));
-    // Cut anywhere.
+    // The commands come byte by byte.
     for (words, name) in [
         (&["CLIENT", "SETNAME", "in-pieces"][..], "in-pieces"),
         (&["hello", "2", "setname", "too"], "too"),
@@ -211,7 +211,7 @@ fn locks_come_by_what_is_asked_for() {
     assert_eq!(locks("BY wait COUNT 2"), ["c:old", "a:young"]);
     assert_eq!(locks("[ab]* BY wait"), ["a:young", "b:calm"]);
 
-    // Waits that are over count, and those under way.
+    // Both finished waits and those under way count.
     let hot = elements(operator.cmd(&["LOCKGATE", "HOT"]));
     assert_eq!(keys(Reply::Array(hot.clone())).len(), 2);
     assert_eq!(text(&field(&hot[0], "name")), "holder");
@@ -230,7 +230,7 @@ fn locks_come_by_what_is_asked_for() {
     assert!(number(&field(&hot[0], "waited-ms")) >= 2 * 60);
     assert_eq!(field(&hot[1], "excess-ms"), Reply::Int(0));
     assert_eq!(keys(operator.cmd(&["LOCKGATE", "HOT", "1"])), ["a:young"]);
-    // A lock that was free when it was asked for was not waited for.
+    // A lock that was free when asked for was not waited for.
     holder.cmd(&["LOCK", "free", "WAIT", "1000"]).grant();
     assert_eq!(keys(operator.cmd(&["LOCKGATE", "HOT"])).len(), 2);
 }

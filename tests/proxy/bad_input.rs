@@ -1,4 +1,4 @@
-//! Bad input gets Redis's error and harms nobody else; memory stays bounded.
+//! Bad input gets Redis's error and affects no other client, and memory stays bounded.
 
 use std::{
     io::{Read, Write},
@@ -14,9 +14,9 @@ use crate::support::{Proxy, Reply, encode, eventually};
 /// More memory than any of these tests needs, and far less than is sent to the proxy.
 const BOUND: usize = 48 << 20;
 
-/// Runs `attack` while another client's commands and locks go on as ever.
+/// Runs `attack` while another client's commands and locks work as ever.
 fn while_another_works(attack: impl FnOnce(&Proxy)) {
-    // Patient nodes: the machine may be busy with the other tests.
+    // The nodes are given much time: the machine may be busy with other tests.
     let mut proxy = Proxy::with().locks("node_timeout: 5s").locks("node_silence: 6s").start();
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -61,7 +61,7 @@ fn malformed_frames_and_absurd_lengths_are_for_redis_to_refuse() {
             client.send(bytes.as_bytes());
             assert_eq!(client.rest(), (error.as_bytes().to_vec(), true), "{bytes:?}");
         }
-        // How long a value may be is Redis's to know.
+        // The proxy leaves it to Redis how long a value may be.
         assert_eq!(proxy.metric("lockgate_protocol_errors_total", ""), 5.0);
     });
 }
@@ -93,7 +93,7 @@ fn a_data_node_that_answers_nesting_or_garbage_is_only_passed_on() {
         let port = listener.local_addr().unwrap().port();
         let expected = answer.clone();
         thread::spawn(move || {
-            // No Redis can be made to answer so, hence a fake one.
+            // No real Redis can be made to answer like this.
             while let Ok((mut stream, _)) = listener.accept() {
                 let answer = answer.clone();
                 thread::spawn(move || {
@@ -146,7 +146,7 @@ fn an_oversized_lock_is_dropped_as_it_comes() {
         let error = "ERR key or token is too long (locks.max_key, locks.max_token)";
         assert_eq!(client.reply().error(), error);
         assert_eq!(client.reply(), Reply::simple("PONG"));
-        // Inside MULTI it still spoils the transaction.
+        // Inside MULTI it also spoils the transaction.
         client.cmd(&["MULTI"]);
         client.send(&encode(&["LOCK", &"x".repeat(100_000)]));
         assert!(client.reply().error().starts_with("ERR unknown command"));
@@ -223,7 +223,7 @@ fn a_flood_behind_a_slow_lock_is_not_kept() {
 fn a_flood_of_state_changing_commands_is_bounded() {
     while_another_works(|proxy| {
         let mut client = proxy.client();
-        // Written without reading; the tracker gives up, the bytes still pass.
+        // The client writes without reading; the proxy stops following replies, but the bytes still pass.
         let pair = [encode(&["MULTI"]), encode(&["EXEC"])].concat().repeat(1000);
         let mut writer = client.socket().try_clone().unwrap();
         let writing = thread::spawn(move || {

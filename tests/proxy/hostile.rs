@@ -1,7 +1,7 @@
-//! Clients that mean harm, or only do it: limits keep some out, and other clients notice nothing of
-//! those that are in.
+//! Clients that do harm, on purpose or not: limits keep some out, and other clients notice nothing of those that are
+//! let in.
 //!
-//! bench/soak measures how much slower the others become; here they only have to be served at all.
+//! bench/soak measures how much slower the other clients become; here they only have to be served at all.
 
 use std::{
     io::{Read, Write},
@@ -17,7 +17,7 @@ use crate::support::{self, Client, Proxy, Reply, Setup, encode, eventually, pipe
 use lockgate::tools::{free_port::free_port, redis_server::RedisServer};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 
-/// 127.0.0.2, which is this machine too but another address.
+/// 127.0.0.2, which is another address of this machine.
 const ELSEWHERE: [u8; 4] = [127, 0, 0, 2];
 
 const FULL: &[u8] = b"-ERR max number of clients reached\r\n";
@@ -28,7 +28,7 @@ fn pong() -> Reply {
     Reply::simple("PONG")
 }
 
-/// The number of connections that the data node has taken since its start.
+/// Returns the number of connections that the data node has taken since its start.
 fn upstream_connections(proxy: &mut Proxy) -> u64 {
     let mut client = Client::connect(proxy.data().port());
     let Reply::Bulk(text) = client.cmd(&["INFO", "stats"]) else { panic!("no INFO") };
@@ -54,7 +54,7 @@ fn a_refused_client_is_told_why_and_costs_the_data_node_nothing() {
     for _ in 0..500 {
         assert_eq!(proxy.client().rest().0, FULL);
     }
-    // Readiness is asked every second; this question itself was another.
+    // The readiness check connects every second, and this question was one more connection.
     let checks = begun.elapsed().as_secs() + 3;
     let more = upstream_connections(&mut proxy) - before;
     assert!(more <= checks, "{more} connections to the data node");
@@ -133,7 +133,7 @@ fn a_client_that_never_speaks_is_closed_and_costs_the_data_node_nothing() {
     assert_eq!(speaker.cmd(&["PING"]), pong());
     let (begun, before) = (Instant::now(), upstream_connections(&mut proxy));
     let mut silent: Vec<Client> = (0..100).map(|_| proxy.client()).collect();
-    // Gone before it spoke: not waited for.
+    // A client that leaves before its first byte is not waited for.
     drop(proxy.client());
     eventually("its end is seen", || proxy.metric("lockgate_closes_total", "\"client\"") == 1.0);
     for client in &mut silent {
@@ -144,7 +144,7 @@ fn a_client_that_never_speaks_is_closed_and_costs_the_data_node_nothing() {
     let more = upstream_connections(&mut proxy) - before;
     let checks = begun.elapsed().as_secs() + 3;
     assert!(more <= checks, "{more} connections to the data node");
-    // The limit is for the first byte alone.
+    // The limit is only for the first byte.
     assert_eq!(speaker.cmd(&["PING"]), pong());
 }
 
@@ -178,7 +178,7 @@ fn without_file_descriptors_the_proxy_waits_and_goes_on() {
     assert_eq!(inside.cmd(&["PING"]), pong());
     let open = std::fs::read_dir(format!("/proc/{}/fd", proxy.pid())).unwrap().count() as u64;
     limit_files(&proxy, open);
-    // The kernel completes these; nobody can take them up.
+    // The kernel completes these connections, but the proxy cannot accept them.
     let outside: Vec<Client> = (0..50).map(|_| proxy.client()).collect();
     let told = || proxy.log().matches("cannot accept connections").count();
     eventually("it is told", || told() == 1);
@@ -193,13 +193,13 @@ fn without_file_descriptors_the_proxy_waits_and_goes_on() {
         assert_eq!(inside.cmd(&["PING"]), pong());
         thread::sleep(Duration::from_millis(100));
     }
-    // A hundred to the second: one that spins would have used all of them.
+    // There are a hundred ticks in a second: a busy loop would have used all of them.
     let used = ticks() - before;
     assert!(used < 100, "{used} ticks of CPU in three seconds");
     assert_eq!(told(), 1, "once in a while, not for each failure");
     limit_files(&proxy, 2000);
-    // The readiness check gives a descriptor back now and then: whoever got that
-    // had none left for the data node, and was told as if the proxy were full.
+    // The readiness check frees a descriptor now and then. A client that got it had none left for the data node, and
+    // was told that the proxy is full.
     for mut client in outside {
         client.socket().write_all(b"PING\r\nQUIT\r\n").unwrap();
         let (bytes, _) = client.rest();
@@ -220,7 +220,7 @@ fn maxclients_is_made_to_fit_the_file_descriptors_there_are() {
     assert_eq!(line.split_whitespace().nth(3), Some("1000"), "raised as far as it may be");
     let log = proxy.log();
     assert!(log.contains("too few file descriptors") && log.contains("\"lowered_to\":"), "{log}");
-    // Each that is let in is served, and who is not is told.
+    // Each client that is let in is served, and each other one is told.
     let mut clients: Vec<Client> = (0..600).map(|_| proxy.client()).collect();
     let mut served = 0;
     for client in &mut clients {
@@ -237,12 +237,12 @@ fn maxclients_is_made_to_fit_the_file_descriptors_there_are() {
     );
 }
 
-/// A proxy at every address of this machine, before `data`.
+/// Sets up a proxy at every address of this machine, with the data node `data`.
 fn before(data: &RedisServer) -> Setup {
     Proxy::with().host("0.0.0.0").data_port(data.port())
 }
 
-/// Runs with this configuration until the proxy ends by itself. Returns its output.
+/// Runs the proxy with this configuration until it ends by itself. Returns its output.
 fn ends_with(config: &str) -> String {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("lockgate.yaml");
@@ -313,7 +313,7 @@ fn a_data_node_that_cannot_be_asked_at_start_is_asked_until_it_tells() {
     };
     assert!(denied(&proxy));
     assert!(proxy.http("/readyz").contains("not known to ask for a password"));
-    // The data node comes up, and is open to everybody.
+    // The data node comes up, and asks no client for a password.
     data.restart().unwrap();
     eventually("it is seen", || proxy.log().contains("asks nobody for a password"));
     assert!(denied(&proxy));
@@ -340,14 +340,14 @@ fn on_loopback_nothing_is_asked() {
     assert_eq!(proxy.client().cmd(&["PING"]), pong());
 }
 
-/// The most memory that the proxy may take, whatever comes: see [`while_others_work`].
+/// The most memory that the proxy may take in any case: see [`while_others_work`].
 const BOUND: usize = 64 << 20;
-/// The longest time for another client's command meanwhile: far more than it takes, as the machine
-/// runs other tests too, and far less than for ever.
+/// The longest time for another client's command meanwhile: far more than it takes, as the machine also runs other
+/// tests, but finite.
 const PROMPT: Duration = Duration::from_secs(10);
 
-/// Runs `attack` while another client pings and locks, promptly each time, and
-/// the proxy's memory never passes [`BOUND`].
+/// Runs `attack` while another client pings and locks. Each of its commands must be prompt, and the proxy's memory
+/// must stay below [`BOUND`].
 fn while_others_work(proxy: &mut Proxy, attack: impl FnOnce(&Proxy) + Send) {
     let (done, proxy_then) = (AtomicBool::new(false), &*proxy);
     thread::scope(|scope| {
@@ -364,7 +364,7 @@ fn while_others_work(proxy: &mut Proxy, attack: impl FnOnce(&Proxy) + Send) {
             client.cmd(&["LOCK", "mine", "PX", "10000"]).grant();
             assert_eq!(client.cmd(&["UNLOCK", "mine"]), Reply::Int(1));
             slowest = slowest.max(begun.elapsed());
-            // New clients come in too.
+            // New clients are let in too.
             assert_eq!(proxy_then.client().cmd(&["PING"]), pong());
             thread::sleep(Duration::from_millis(2));
         }
@@ -379,7 +379,7 @@ fn while_others_work(proxy: &mut Proxy, attack: impl FnOnce(&Proxy) + Send) {
     assert!(proxy.is_alive());
 }
 
-/// Lock nodes get much time, as the machine may be busy.
+/// Sets up a proxy whose lock nodes get much time, as the machine may be busy.
 fn patient() -> Setup {
     Proxy::with().nodes(3).locks("node_timeout: 5s").locks("node_silence: 6s")
 }
@@ -394,7 +394,7 @@ fn a_reader_that_leaves_100_mb_unread_holds_up_nobody() {
             client.send(&encode(&["GET", "big"]).repeat(100));
         }
         thread::sleep(Duration::from_secs(2));
-        // One client reads a little now and then, and finds all of it there.
+        // One client reads a little now and then, and finds all its replies.
         for _ in 0..100 {
             assert!(matches!(greedy[0].reply(), Reply::Bulk(value) if value.len() == 1 << 20));
         }
@@ -472,12 +472,12 @@ fn a_thousand_half_commands_hold_up_nobody_and_go_with_their_clients() {
 #[test]
 #[ignore = "takes long: make long"]
 fn a_hundred_megabytes_of_garbage_on_several_connections_harm_nobody() {
-    // Bytes that each of six connections sends; some are closed long before.
+    // The bytes that each of six connections sends; some are closed long before.
     const EACH: usize = 17 << 20;
     let mut proxy = patient().start();
     while_others_work(&mut proxy, |proxy| {
-        // Garbage: bytes that are no command, a command that nobody knows, bytes that may be a
-        // value, and bytes that look like replies.
+        // Garbage: bytes that are no command, an unknown command, bytes that may be a value, and bytes that look like
+        // replies.
         let block = |begin: &str, fill: u8| [begin.as_bytes(), &vec![fill; 1 << 20]].concat();
         let random: Vec<u8> =
             (0..1u32 << 20).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
@@ -493,7 +493,7 @@ fn a_hundred_megabytes_of_garbage_on_several_connections_harm_nobody() {
             for bytes in &beginnings {
                 let client = proxy.client();
                 let mut reader = client.socket().try_clone().unwrap();
-                // Nobody is made to wait for want of a reader here.
+                // A reader takes all replies, so no writer waits.
                 scope.spawn(move || std::io::copy(&mut reader, &mut std::io::sink()));
                 scope.spawn(move || {
                     let mut sent = 0;
@@ -501,7 +501,7 @@ fn a_hundred_megabytes_of_garbage_on_several_connections_harm_nobody() {
                     while sent < EACH && client.socket().write_all(bytes).is_ok() {
                         sent += bytes.len();
                     }
-                    // The reader ends with this, if it has not by then.
+                    // This ends the reader, if it has not ended by then.
                     let _ = client.socket().shutdown(Shutdown::Both);
                 });
             }
@@ -533,14 +533,14 @@ fn who_may_not_set_may_not_lock_whatever_set_and_info_are_called() {
         assert!(refused.error_text().starts_with("ERR unknown command 'INFO'"), "{refused:?}");
     }
     proxy.assert_on_nodes("lock:job", 0);
-    // Nobody knows who may, so nobody does.
+    // The proxy cannot learn who may lock, so it lets no client.
     assert_eq!(stranger.cmd(&["AUTH", "secret"]), Reply::ok());
     assert!(stranger.cmd(&["LOCK", "job", "PX", "30000"]).error().contains("'SET'"));
 }
 
 #[test]
 fn what_a_full_data_node_says_is_no_permission() {
-    // The data node refuses at once, or at the first question, and closes late.
+    // The data node refuses at once or at the first question, and closes late.
     for at_once in [true, false] {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -599,13 +599,13 @@ fn one_question_for_locks_does_not_hold_a_thread() {
             let refused = curious.cmd(&["LOCKGATE", "LOCKS", &pattern(256)]);
             assert!(refused.error().contains("would take too long"), "{refused:?}");
         }
-        // Ordinary ones go on.
+        // Ordinary patterns still work.
         let Reply::Array(all) = curious.cmd(&["LOCKGATE", "LOCKS", "a*00?"]) else { panic!() };
         assert_eq!(all.len(), 10);
     });
 }
 
-/// Guards, with room for two megabytes of large commands.
+/// Sets up guards, with room for two megabytes of large commands.
 fn guarded() -> Setup {
     let rules = "guards: {max_command: 256kb, rules: [{keys: 'g:*', lock: 'l:{1}'}]}";
     patient().top(rules)
@@ -618,7 +618,7 @@ fn room_that_is_only_announced_is_nobodys() {
     holder.cmd(&["LOCK", "l:1"]).grant();
     let large = "x".repeat(100_000);
     assert_eq!(holder.cmd(&["SET", "g:1", &large]), Reply::ok());
-    // More than all room there is, in headers alone.
+    // The headers alone announce more than all room there is.
     let announcing: Vec<Client> = (0..20)
         .map(|_| {
             let mut client = proxy.client();
@@ -644,7 +644,7 @@ fn who_holds_room_and_does_not_move_gives_it_to_others() {
     let mut large = || holder.cmd(&["SET", "g:1", &value]);
     let mut tries = 0;
     eventually("there is no room", || {
-        // On a machine that stands still for long, those before have given way already.
+        // If the machine stands still for long, the earlier clients have given way already.
         if tries % 20 == 0 {
             stalled.extend((0..9).map(|_| {
                 let mut client = proxy.client();
@@ -656,7 +656,7 @@ fn who_holds_room_and_does_not_move_gives_it_to_others() {
         large().error_text().starts_with("ERR too many large commands")
     });
     eventually("they give way", || large() == Reply::ok());
-    // The stalled clients find out once they go on, and nothing of theirs was written.
+    // The stalled clients find out when they go on, and nothing of theirs was written.
     for client in &mut stalled {
         client.send(&whole[240_000..]);
         let error = client.reply();
@@ -688,7 +688,7 @@ fn a_stranger_has_redis_own_limits_before_guards_too() {
             assert!(text.ends_with(error), "{text:?} to {}", before.escape_ascii());
         }
     }
-    // A client that has authenticated, in whatever way, has none of these limits.
+    // A client that has authenticated, in either way, has none of these limits.
     for introduction in
         [&[&["AUTH", "secret"][..]][..], &[&["HELLO", "3", "AUTH", "default", "secret"]]]
     {
@@ -700,12 +700,12 @@ fn a_stranger_has_redis_own_limits_before_guards_too() {
         client.send(&long);
         assert_eq!(client.reply(), Reply::ok());
         client.cmd(&["UNLOCK", "l:1"]);
-        // RESET makes a stranger of it.
+        // RESET makes it a stranger again.
         client.cmd(&["RESET"]);
         client.send(&long);
         assert!(client.reply().error().ends_with("unauthenticated bulk length"));
     }
-    // And where nobody need say anything, the first command may be as large as any.
+    // Where no password is needed, the first command may be as large as any other.
     let open = guarded().start();
     let mut client = open.client();
     client.send(&long);
@@ -726,14 +726,14 @@ fn a_keyword_at_each_place_is_not_looked_at_for_ever() {
     });
 }
 
-/// A data node that closes a client's connection after two silent seconds.
+/// Sets up a data node that closes a connection after two silent seconds.
 fn impatient() -> Setup {
     Proxy::with().data_arguments(&["--timeout", "2"])
 }
 
 type Commands = &'static [&'static [&'static str]];
 
-/// Commands that put a connection into a state, and then one that shows it, by turns.
+/// In turn: commands that put a connection into a state, and commands that show it.
 const STATES: [Commands; 6] = [
     &[&["MULTI"], &["ECHO", "a"]],
     &[&["EXEC"]],
@@ -750,7 +750,7 @@ fn the_data_nodes_timeout_ends_nobody_who_waits_or_holds() {
     holder.cmd(&["LOCK", "held"]).grant();
     let mut waiter = proxy.client();
     waiter.send(&encode(&["LOCK", "held", "WAIT", "6000"]));
-    // Whatever state they are in, they find it as it was.
+    // Whatever the state of these connections, it is the same afterwards.
     let queued = || Reply::simple("QUEUED");
     let executed = || Reply::Array(vec![Reply::bulk("a")]);
     let mut others: Vec<(Client, Commands, Vec<Reply>)> = Vec::new();
@@ -786,7 +786,7 @@ fn the_data_nodes_timeout_ends_nobody_who_waits_or_holds() {
     assert_eq!(skips.reply(), Reply::bulk("seen"));
     assert_eq!(lease.cmd(&["PING"]), pong());
     assert_eq!(lease.cmd(&["UNLOCK", "lease"]), Reply::Int(1));
-    // From here on it holds nothing.
+    // From here on the client holds nothing.
     assert_eq!(lease.rest(), (Vec::new(), true));
     eventually("it is told", || proxy.log().contains("closes clients that are idle"));
 }
@@ -858,7 +858,7 @@ fn a_waiter_that_dies_behind_megabytes_leaves_the_line() {
         eventually("it is gone", || proxy.waiters() == 0);
         eventually("what it held is given back", || proxy.nodes_with("lock:own") == 0);
     }
-    // One that lives gets all of its answers, and one that floods an error.
+    // A client that stays gets all of its replies, and one that floods gets an error.
     let mut waiter = proxy.client();
     waiter.send(&[encode(&["LOCK", "job", "WAIT", "60000"]), behind].concat());
     waiter.send(&encode(&["STRLEN", "big"]));
@@ -885,7 +885,7 @@ fn a_waiter_that_dies_behind_megabytes_leaves_the_line() {
     assert!(proxy.is_alive() && proxy.memory("VmHWM") < BOUND);
 }
 
-/// More renewals than nodes answer in time would all be late, be repeated, and pile up.
+/// If there were more renewals at once than nodes answer in time, all would be late, be repeated, and pile up.
 #[test]
 #[ignore = "takes long: make long"]
 fn thousands_of_session_locks_of_one_client_cost_nobody_else_a_lock() {
@@ -899,7 +899,7 @@ fn thousands_of_session_locks_of_one_client_cost_nobody_else_a_lock() {
         many.send(&locks.iter().flat_map(|lock| encode(lock)).collect::<Vec<_>>());
         some.iter().for_each(|_| drop(many.reply().grant()));
     }
-    // A third of their TTL later all of them are due.
+    // After a third of their TTL all of them are due.
     thread::sleep(Duration::from_millis(2500));
     let before = proxy.memory("VmHWM");
     (0..3).for_each(|node| proxy.node(node).freeze().unwrap());
@@ -907,7 +907,7 @@ fn thousands_of_session_locks_of_one_client_cost_nobody_else_a_lock() {
     (0..3).for_each(|node| proxy.node(node).thaw().unwrap());
     let grown = proxy.memory("VmHWM") - before;
     assert!(grown < 4 << 20, "{grown}");
-    // Longer than any of them lasts without being renewed.
+    // Longer than any of the locks lasts without a renewal.
     for _ in 0..100 {
         thread::sleep(Duration::from_millis(100));
         assert_eq!(bystander.cmd(&["PING"]), Reply::simple("PONG"));

@@ -1,4 +1,4 @@
-//! Values of any size stream through; the proxy keeps none of them.
+//! Values of any size stream through the proxy, which keeps none of them.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -7,7 +7,7 @@ use std::{
 
 use crate::support::{Proxy, Reply, encode};
 
-/// The largest value that Redis takes (`proto-max-bulk-len`).
+/// The largest value that Redis accepts (`proto-max-bulk-len`).
 const VALUE: usize = 512 << 20;
 /// The most memory that the proxy may take while such a value passes.
 const BOUND: usize = 64 << 20;
@@ -51,7 +51,7 @@ fn an_idle_connection_costs_no_buffer() {
     let before = proxy.memory("VmRSS");
     let mut clients: Vec<_> = (0..500).map(|_| proxy.client()).collect();
     for client in &mut clients {
-        // Each has moved something large, and then rests.
+        // Each client has moved something large, and then rests.
         let value = "x".repeat(100_000);
         assert_eq!(client.cmd(&["ECHO", &value]), Reply::bulk(&value));
     }
@@ -59,8 +59,8 @@ fn an_idle_connection_costs_no_buffer() {
     assert!(each < 16 << 10, "{each} bytes for each idle connection");
 }
 
-/// The largest memory taken beyond that of an idle proxy while so many clients send a command at the
-/// same time, and what they are answered.
+/// Returns the most memory beyond that of an idle proxy while `clients` clients send a command at the same time, and
+/// their replies.
 fn peak_of(clients: usize, command: &[u8]) -> (usize, Vec<Reply>) {
     let rules = "guards: {max_command: 8mb, rules: [{keys: 'g:*', lock: 'l:{1}'}]}";
     let proxy = Proxy::with().top(rules).start();
@@ -97,7 +97,7 @@ fn a_guarded_command_costs_at_most_twice_its_bytes_however_it_is_made() {
         for answer in answers {
             assert!(answer.error().starts_with(error), "{answer:?}");
         }
-        // What the proxy's threads need to look at a command, one each, and the allocator.
+        // The proxy's threads need space to look at a command, one each, and so does the allocator.
         let bound = 2 * clients * length + (32 << 20);
         assert!(peak <= bound, "{} KB for {clients} of {} KB", peak >> 10, length >> 10);
     }

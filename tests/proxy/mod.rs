@@ -1,5 +1,5 @@
-//! The proxy as a client meets it that takes no lock: its bytes in order, and nothing of other
-//! clients, whatever these send.
+//! The proxy for clients that take no lock: their bytes pass in order, and other clients do not affect them, whatever
+//! these send.
 
 mod bad_input;
 mod hostile;

@@ -1,5 +1,5 @@
-//! Lockgate's commands among those of Redis: every reply at its place, every effect in the order
-//! sent, and the connection's state followed wherever it goes.
+//! Lockgate's commands among those of Redis: every reply is at its place, every effect is in the order sent, and the
+//! connection's state is always known.
 
 use std::{
     thread,
@@ -124,13 +124,13 @@ fn a_resp3_subscriber_may_lock_among_its_messages() {
     client.send(&pipeline(&[&["PUBLISH", "b", "x"], &["UNLOCK", "k"]]));
     assert!(matches!(client.reply(), Reply::Push(_)));
     assert_eq!((client.reply(), client.reply()), (Reply::Int(1), Reply::Int(1)));
-    // Inside EXEC's array, too.
+    // The same inside EXEC's array.
     let commands: [&[&str]; 4] =
         [&["MULTI"], &["PUBLISH", "b", "y"], &["EXEC"], &["LOCK", "k", "PX", "30000"]];
     client.send(&pipeline(&commands));
     assert_eq!((client.reply(), client.reply()), (Reply::ok(), Reply::simple("QUEUED")));
     client.send(b"");
-    // The array's only element is behind the push, and then comes the grant.
+    // The array's only element stands behind the push, and then comes the grant.
     let inside = client.reply();
     assert!(matches!(&inside, Reply::Array(all) if matches!(all[0], Reply::Push(_))), "{inside:?}");
     assert_eq!(client.reply(), Reply::Int(1));
@@ -255,7 +255,7 @@ fn a_skipped_reply_is_the_locks_own() {
         assert_eq!((client.reply(), client.reply()), (Reply::bulk("a"), Reply::bulk("b")));
         client.reply().grant();
     }
-    // *0 uses the flag up.
+    // *0 uses up the flag.
     client.send(b"CLIENT REPLY SKIP\r\n*0\r\nUNLOCK k t\r\nPING\r\n");
     assert_eq!((client.reply(), client.reply()), (Reply::Int(1), Reply::simple("PONG")));
 }
@@ -317,7 +317,7 @@ fn who_may_not_set_the_key_may_not_lock_it() {
     replies[2].grant();
     assert!(client.cmd(&["LOCK", "yours", "PX", "1000"]).error().starts_with("NOPERM"));
     assert_eq!(client.cmd(&["UNLOCK", "mine:a"]), Reply::Int(1));
-    // Another user on the same connection is asked for again.
+    // The data node is asked again for another user on the same connection.
     client.cmd(&["LOCK", "mine:a", "PX", "1000"]).grant();
     client.cmd(&["AUTH", "reader", "pw"]);
     let error = client.cmd(&["UNLOCK", "mine:a"]);
@@ -352,7 +352,7 @@ fn a_client_that_does_not_read_is_closed_only_when_a_barrier_must_hold_too_much(
     let proxy = Proxy::with().top("barrier_buffer: 256kb").start();
     let mut client = proxy.client();
     client.cmd(&["SET", "big", &"x".repeat(1 << 20)]);
-    // Redis itself holds the replies if no command waits.
+    // If no command waits, Redis itself holds the replies.
     for _ in 0..30 {
         client.send(&encode(&["GET", "big"]));
     }
@@ -360,7 +360,7 @@ fn a_client_that_does_not_read_is_closed_only_when_a_barrier_must_hold_too_much(
     assert_eq!(proxy.metric("lockgate_closes_total", "barrier_buffer"), 0.0);
     client.send(&encode(&["LOCK", "k", "PX", "1000"]));
     eventually("it is closed", || proxy.metric("lockgate_closes_total", "barrier_buffer") == 1.0);
-    // One that reads in the end, and needs less, gets everything.
+    // A client that reads in the end, and needs less, gets everything.
     let mut client = proxy.client();
     for _ in 0..20 {
         client.send(&encode(&["ECHO", &"y".repeat(10_000)]));
@@ -473,7 +473,7 @@ fn one_client_too_many_gets_redis_own_error() {
 
 #[test]
 fn an_answer_never_lands_inside_a_push() {
-    // Redis must not close a subscriber that a busy machine makes slow.
+    // Redis must not close a subscriber that is slow on a busy machine.
     let patient = ["--client-output-buffer-limit", "pubsub 0 0 0"];
     let proxy = Proxy::with().nodes(3).data_arguments(&patient).start();
     let mut client = proxy.client();
@@ -481,7 +481,7 @@ fn an_answer_never_lands_inside_a_push() {
     client.send(&pipeline(&[&["SUBSCRIBE", "a"], &["LOCK", "k", "PX", "60000"]]));
     assert!(matches!(client.reply(), Reply::Push(_)));
     client.reply().grant();
-    // Takes many reads to pass.
+    // A message that takes many reads to pass.
     let large = "m".repeat(4 << 20);
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -523,7 +523,7 @@ fn who_reads_in_the_end_is_not_closed_for_what_is_held_meanwhile() {
 #[test]
 fn a_push_that_is_not_read_is_no_reply_that_a_lock_waits_for() {
     let patient = ["--client-output-buffer-limit", "pubsub 0 0 0"];
-    // The client's permission to lock stays known, so that nothing has to be asked behind the push.
+    // The permission to lock is remembered, so that nothing has to be asked behind the push.
     let proxy = Proxy::with()
         .data_arguments(&patient)
         .top("barrier_buffer: 16kb")

@@ -1,5 +1,4 @@
-//! The client's address in PROXY headers, from a balancer and to the data node, with a real HAProxy
-//! on either side.
+//! The client's address in PROXY headers, from a balancer and to the data node, with a real HAProxy on either side.
 
 use std::{
     io::{self, Read, Write},
@@ -23,18 +22,18 @@ use rustls::{
 const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 const LOCAL: u8 = 0x20;
 const PROXY: u8 = 0x21;
-/// Why the listener closes.
+/// The reason for which the listener closes.
 const REFUSED: &[u8] =
     b"-ERR this port is for a balancer, which must send a PROXY protocol header first\r\n";
 const PER_ADDRESS: &[u8] = b"-ERR max number of clients reached\r\n";
 
-/// A header of version 2.
+/// Encodes a header of version 2.
 fn header(command: u8, family: u8, addresses: &[u8]) -> Vec<u8> {
     let length = u16::try_from(addresses.len()).unwrap().to_be_bytes();
     [SIGNATURE, &[command, family], &length, addresses].concat()
 }
 
-/// A header that says that the client has connected from `source` to somewhere.
+/// Encodes a header for a client that has connected from `source`.
 fn over_ipv4(source: [u8; 4]) -> Vec<u8> {
     header(PROXY, 0x11, &[&source[..], &[10, 9, 9, 9], &[0x30, 0x39], &[0x18, 0xeb]].concat())
 }
@@ -48,12 +47,12 @@ fn over_ipv6(source: Ipv6Addr) -> Vec<u8> {
     )
 }
 
-/// A proxy that strangers may use, with a listener for a balancer.
+/// Sets up a proxy that strangers may use, with a listener for a balancer.
 fn behind_balancer() -> Setup {
     Proxy::with().behind_balancer("").top("allow_open: yes")
 }
 
-/// A client behind a balancer that sends these bytes first.
+/// Returns a client behind a balancer that sends these bytes first.
 fn with(proxy: &Proxy, bytes: &[u8]) -> Client {
     let mut client = Client::connect(proxy.balancer_port());
     client.send(bytes);
@@ -63,7 +62,7 @@ fn with(proxy: &Proxy, bytes: &[u8]) -> Client {
 /// Whether the proxy serves a connection that begins with these bytes.
 fn is_served(proxy: &Proxy, bytes: &[u8]) -> bool {
     let mut client = Client::connect(proxy.balancer_port());
-    // A refused client may find the connection closed before it has written.
+    // A refused client may find the connection closed before it has written everything.
     let sent = client.reader().get_mut().write_all(&[bytes, &encode(&["PING"])].concat());
     sent.is_ok() && client.rest_is_pong()
 }
@@ -76,7 +75,7 @@ fn is_ready(proxy: &Proxy) {
     eventually("the proxy is ready", || proxy.http("/readyz").starts_with("HTTP/1.1 200"));
 }
 
-/// A real HAProxy with one `listen` section, ended when it is dropped.
+/// A real HAProxy with one `listen` section. It ends when this is dropped.
 struct HaProxy {
     child: Child,
     port: u16,
@@ -84,8 +83,8 @@ struct HaProxy {
 }
 
 impl HaProxy {
-    /// Starts HAProxy with `lines` for the section, in which DIR is its directory. `bind` stands
-    /// behind the port, and `server` behind the server's name.
+    /// Starts HAProxy with `lines` for the section, in which DIR is its directory. `bind` stands behind the port, and
+    /// `server` behind the server's name.
     fn start(bind: &str, lines: &str, server: &str) -> HaProxy {
         (0..10).find_map(|_| HaProxy::attempt(bind, lines, server)).expect("a free port")
     }
@@ -105,7 +104,7 @@ impl HaProxy {
         let child = Command::new("setpriv")
             .args(["--pdeathsig", "KILL", "haproxy", "-db", "-f"])
             .arg(dir.path().join("cfg"))
-            // Debian has it where only root looks.
+            // Debian has the program where only root's path leads.
             .env("PATH", format!("{path}:/usr/sbin"))
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
@@ -132,7 +131,7 @@ impl HaProxy {
         std::fs::read_to_string(self.file("log")).unwrap()
     }
 
-    /// A column of HAProxy's statistics on the server.
+    /// Returns a column of HAProxy's statistics about the server.
     fn of_server(&self, column: &str) -> String {
         let mut stats = UnixStream::connect(self.file("stats")).unwrap();
         stats.set_read_timeout(Some(LIMIT)).unwrap();
@@ -156,7 +155,7 @@ impl Drop for HaProxy {
     }
 }
 
-/// A certificate that is its own CA, with its key: in two files and in one.
+/// A certificate that is its own CA, and its key: in two files, and in one.
 struct Certificate {
     dir: tempfile::TempDir,
 }
@@ -177,12 +176,12 @@ impl Certificate {
         self.dir.path().join(name).to_str().unwrap().to_owned()
     }
 
-    /// Further settings of a listener.
+    /// Returns further settings of a listener.
     fn of_listener(&self) -> String {
         format!(", tls: {{cert_file: {}, key_file: {}}}", self.path("crt"), self.path("key"))
     }
 
-    /// A client that speaks TLS, whose first bytes go with `before` in one packet.
+    /// Returns a client that speaks TLS and sends its first bytes in one packet with `before`.
     fn client(&self, port: u16, before: &[u8]) -> Client<StreamOwned<ClientConnection, Preceded>> {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_file(Path::new(&self.path("crt"))).unwrap()).unwrap();
@@ -201,7 +200,7 @@ impl Certificate {
     }
 }
 
-/// A socket that sends these bytes before the first ones that are written.
+/// A socket that sends `before` in front of the first bytes that are written.
 struct Preceded {
     tcp: TcpStream,
     before: Vec<u8>,
@@ -332,7 +331,7 @@ fn every_family_is_understood_and_counted_as_what_it_is() {
     let proxy = behind_balancer().top("max_clients_per_address: 1").start();
     let mapped = Ipv4Addr::new(10, 0, 0, 1).to_ipv6_mapped();
     let net = |host| Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, host);
-    // With more behind the addresses than fits one look.
+    // This header has more bytes behind the addresses than one look sees.
     let mut added = over_ipv4([10, 0, 0, 1]);
     added[14..16].copy_from_slice(&(12u16 + 3 + 3000).to_be_bytes());
     added.extend([&[0xe0, 0x0b, 0xb8][..], &[b'x'; 3000]].concat());
@@ -351,7 +350,7 @@ fn every_family_is_understood_and_counted_as_what_it_is() {
     for same in groups {
         for holder in &same {
             let mut holding = with(&proxy, holder);
-            // The place of the client before may not be free yet.
+            // The place of the previous client may not be free yet.
             eventually("it is in", || {
                 holding.send(b"PING\r\n");
                 holding.rest_is_pong() || {
@@ -373,7 +372,7 @@ fn a_balancer_that_names_nobody_is_not_limited_as_one_client() {
     let nobody = [
         header(LOCAL, 0x00, b""),
         header(LOCAL, 0x11, &over_ipv4([10, 0, 0, 1])[16..]),
-        // Bytes that are to be ignored may be nonsense.
+        // Bytes that must be ignored may be nonsense.
         header(LOCAL, 0x11, b""),
         header(LOCAL, 0x77, b"??"),
         header(PROXY, 0x00, b""),
@@ -422,7 +421,7 @@ fn who_sends_no_header_is_told_and_closed_and_reaches_nothing() {
     let mut count = refused(&proxy, "proxy_header");
     for (what, bytes) in bad {
         let mut client = Client::connect(proxy.balancer_port());
-        // The connection may be closed before all of it is sent.
+        // The connection may be closed before all bytes are sent.
         let sent = client.reader().get_mut().write_all(&bytes);
         let (text, orderly) = client.rest();
         if orderly && sent.is_ok() {
@@ -460,7 +459,7 @@ fn who_only_looks_whether_somebody_listens_is_no_trouble() {
 #[test]
 fn a_header_must_come_in_time() {
     let quick = behind_balancer().top("first_byte_timeout: 300ms").start();
-    // Slowly, but never at rest.
+    // The header comes slowly, but without a pause.
     let mut client = Client::connect(quick.balancer_port());
     let mut endless = over_ipv4([10, 0, 0, 1]);
     endless[14..16].copy_from_slice(&4000u16.to_be_bytes());
@@ -470,7 +469,7 @@ fn a_header_must_come_in_time() {
         client.reader().get_mut().write_all(&[**byte]).is_ok()
     });
     assert!(sent.count() < 4000);
-    // The time of what comes behind it is its own, and the words for it are others.
+    // What comes behind the header has a time limit of its own, and another error.
     let mut silent = with(&quick, &over_ipv4([10, 0, 0, 1]));
     assert_eq!(silent.rest(), (Vec::new(), true));
     // The proxy counts once the connection is closed.
@@ -505,7 +504,7 @@ fn a_shutdown_does_not_wait_for_headers() {
     assert_eq!(served.cmd(&["PING"]), Reply::simple("PONG"));
     proxy.terminate();
     assert!(proxy.wait().success());
-    // Not refused, as it would have been in the end.
+    // Closed without the refusal that it would have got in the end.
     assert_eq!(waiting.rest().0, b"");
 }
 
@@ -520,7 +519,7 @@ fn tls_begins_behind_the_header() {
     let haproxy = HaProxy::start("", "", &server);
     let mut balanced = certificate.client(haproxy.port, b"");
     balanced.cmd(&["LOCK", "k", "balanced"]).grant();
-    // In one packet with the handshake's first bytes.
+    // The header comes in one packet with the first bytes of the handshake.
     let mut direct = certificate.client(proxy.balancer_port(), &over_ipv4([10, 0, 0, 1]));
     assert_eq!(direct.cmd(&["LOCK", "k", "direct"]), Reply::NullArray);
     // TLS without a header.
@@ -552,7 +551,7 @@ fn a_header_elsewhere_is_redis_s_affair() {
     });
     assert!(direct.starts_with(b"-ERR unknown command 'PROXY'"));
     assert_eq!(direct, through);
-    // Behind a zero byte Redis sees no end of line, and waits.
+    // Redis sees no end of line behind a zero byte, and waits.
     for port in ports {
         let mut client = Client::connect(port);
         client.send(&[&over_ipv4([10, 0, 0, 1])[..], b"PING\r\n"].concat());
@@ -588,7 +587,7 @@ fn a_balancer_on_this_machine_brings_strangers() {
     let mut words = String::new();
     child.stderr.take().unwrap().read_to_string(&mut words).unwrap();
     assert!(words.contains("(listen, through a balancer) can be reached from other"), "{words}");
-    // Guarded, it does; and its clients have to say who they are.
+    // With a password the proxy starts, and its clients have to authenticate.
     let proxy =
         Proxy::with().behind_balancer("").data_arguments(&["--requirepass", "secret"]).start();
     let mut client = with(&proxy, &over_ipv4([10, 0, 0, 1]));
@@ -597,7 +596,7 @@ fn a_balancer_on_this_machine_brings_strangers() {
 
 // To the data node.
 
-/// A proxy whose data node, a Redis behind this HAProxy, is told the clients' addresses.
+/// Sets up a proxy whose data node is a Redis behind this HAProxy, which is told the clients' addresses.
 fn before(haproxy: &HaProxy) -> Setup {
     Proxy::with()
         .data_url(&format!("redis://127.0.0.1:{}", haproxy.port))
@@ -629,7 +628,7 @@ fn the_data_node_sees_each_client_and_the_proxy_as_itself() {
     drop(client);
     let line = format!("from {here} to {there}.");
     eventually("HAProxy tells of the client", || haproxy.log().contains(&line));
-    // The proxy's own questions come from the proxy, and to HAProxy.
+    // The proxy's own questions go from its own address to HAProxy.
     let own = format!(" to 127.0.0.1:{}.", haproxy.port);
     eventually("HAProxy tells of the proxy", || haproxy.log().contains(&own));
 
@@ -656,12 +655,12 @@ fn what_a_balancer_tells_is_told_on() {
     drop(client);
     let line = format!("from {here} to 127.0.0.1:{}.", first.port);
     eventually("the last one knows what the first one knew", || after.log().contains(&line));
-    // IPv6, and IPv4 in its clothes.
+    // IPv6, and IPv4 mapped to it.
     let six: SocketAddr = "[2001:db8::7]:12345".parse().unwrap();
     assert!(is_served(&proxy, &over_ipv6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 7))));
     let told = format!("from {}:{} to ::1:6379.", six.ip(), six.port());
     eventually("IPv6 is told on", || after.log().contains(&told));
-    // A balancer that names nobody stands for itself.
+    // A balancer that names no client stands for itself.
     let mut local = with(&proxy, &header(LOCAL, 0, b""));
     assert_eq!(local.cmd(&["PING"]), Reply::simple("PONG"));
     let (here, there) = (local.socket().local_addr().unwrap(), local.socket().peer_addr().unwrap());
@@ -713,7 +712,7 @@ fn doctor_and_the_question_for_a_password_send_a_header_too() {
     let output =
         Command::new(env!("CARGO_BIN_EXE_lockgate")).arg("doctor").arg(&file).output().unwrap();
     assert!(output.status.success(), "{output:?}");
-    // Without allow_open: it is let in only because the data node was asked.
+    // Without allow_open the client is let in only because the data node was asked.
     let proxy = before(&haproxy).behind_balancer("").start();
     eventually("clients are let in", || {
         let mut client = with(&proxy, &over_ipv4([10, 0, 0, 1]));

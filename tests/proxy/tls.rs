@@ -1,5 +1,5 @@
-//! TLS towards clients, the data node and the lock nodes: real certificates, real
-//! servers with TLS of their own, and clients that use OpenSSL.
+//! TLS towards clients, the data node and the lock nodes: real certificates, real servers with their own TLS, and
+//! clients that use OpenSSL.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -34,12 +34,12 @@ struct Pki {
 }
 
 impl Pki {
-    /// Makes `ca.crt`, and the certificates `server` and `client`, all valid.
+    /// Makes `ca.crt` and the certificates `server` and `client`, all valid.
     fn new() -> Pki {
         let dir = tempfile::tempdir().unwrap();
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        // OpenSSL takes a certificate that has its issuer's name for a CA's own.
+        // OpenSSL takes a certificate with its issuer's name for one of a CA.
         params.distinguished_name.push(DnType::CommonName, format!("CA {}", dir.path().display()));
         let key = KeyPair::generate().unwrap();
         std::fs::write(dir.path().join("ca.crt"), params.self_signed(&key).unwrap().pem()).unwrap();
@@ -61,7 +61,7 @@ impl Pki {
         self.put(&format!("{name}.key"), &key.serialize_pem());
     }
 
-    /// Replaces a file as tools that renew certificates do: at once.
+    /// Replaces a file in one step, as tools that renew certificates do.
     fn put(&self, name: &str, text: &str) {
         let new = self.dir.path().join("new");
         std::fs::write(&new, text).unwrap();
@@ -76,18 +76,18 @@ impl Pki {
         self.file(name).to_str().unwrap().to_owned()
     }
 
-    /// The `tls` of a listener that shows the certificate `name`.
+    /// Returns the `tls` of a listener that shows the certificate `name`.
     fn shown(&self, name: &str, more: &str) -> String {
         let (cert, key) = (self.path(&format!("{name}.crt")), self.path(&format!("{name}.key")));
         format!("{{cert_file: {cert}, key_file: {key}{more}}}")
     }
 
-    /// A proxy before plain nodes, with a TLS listener that shows `server`.
+    /// Starts a proxy with plain nodes, and with a TLS listener that shows `server`.
     fn proxy(&self) -> Proxy {
         Proxy::with().tls(&self.shown("server", "")).start()
     }
 
-    /// A redis-server that shows the certificate `name`, and its TLS port.
+    /// Starts a redis-server that shows the certificate `name`. Returns it with its TLS port.
     fn redis(&self, name: &str, auth_clients: &str) -> (RedisServer, u16) {
         let port = free_port().unwrap();
         let (cert, key) = (self.path(&format!("{name}.crt")), self.path(&format!("{name}.key")));
@@ -102,7 +102,7 @@ impl Pki {
         (RedisServer::start(&arguments.concat()).expect("redis-server with TLS"), port)
     }
 
-    /// A configuration's `tls` that trusts this CA, with these further settings.
+    /// Returns a configuration's `tls` that trusts this CA, with these further settings.
     fn trusting(&self, more: &str) -> String {
         format!("tls: {{ca_cert_file: {}{more}}}", self.path("ca.crt"))
     }
@@ -111,7 +111,7 @@ impl Pki {
         self.client_as(port, None, &[&TLS13, &TLS12]).unwrap()
     }
 
-    /// A client that shows the certificate `name`, if any; its handshake is done.
+    /// Returns a client that shows the certificate `name`, if any, and has done its handshake.
     fn client_as(
         &self,
         port: u16,
@@ -143,7 +143,7 @@ impl Pki {
     }
 }
 
-/// A whole deployment whose nodes are reached over TLS alone.
+/// A whole deployment whose nodes are reached only over TLS.
 struct Secure {
     proxy: Proxy,
     data: (RedisServer, u16),
@@ -170,7 +170,7 @@ impl Secure {
         Secure { proxy, data, nodes }
     }
 
-    /// The number of lock nodes that have this key.
+    /// Returns the number of lock nodes that have this key.
     fn nodes_with(&self, key: &str) -> usize {
         let has = |node: &&(RedisServer, u16)| {
             Client::connect(node.0.port()).cmd(&["EXISTS", key]) == Reply::Int(1)
@@ -190,14 +190,14 @@ fn run(program: &Path, arguments: &[&str]) -> Output {
         .args(["--kill-after=5", "60"])
         .arg(program)
         .args(arguments)
-        // Python reads all of the system's CAs for each connection, for a twentieth of a second.
+        // Python would read all of the system's CAs for each connection, which takes a twentieth of a second.
         .env("SSL_CERT_FILE", "/dev/null")
         .stdin(Stdio::null())
         .output()
         .unwrap()
 }
 
-/// The output of redis-cli on stdout and stderr.
+/// Returns the output of redis-cli on stdout and stderr.
 fn redis_cli(arguments: &[&str]) -> String {
     let output = run(Path::new("redis-cli"), arguments);
     let all = [output.stdout, output.stderr].concat();
@@ -217,7 +217,7 @@ fn redis_cli_speaks_tls_and_plain_side_by_side() {
     assert!(grant.starts_with("me\n"), "{grant}");
     assert_eq!(redis_cli(&["-p", &plain, "LOCK", "job", "PX", "30000"]), "\n");
     assert_eq!(redis_cli(&[&secure[..], &["UNLOCK", "job", "me"]].concat()), "1\n");
-    // By its own CAs it would not trust this one.
+    // With its own CAs it does not trust this one.
     let said = redis_cli(&["-p", &tls, "--tls", "PING"]);
     assert!(said.contains("certificate verify failed"), "{said}");
     eventually("it is counted", || {
@@ -269,7 +269,7 @@ fn ten_thousand_commands_in_a_pipeline_are_answered_in_order() {
     for n in 0..10_000 {
         assert_eq!(client.reply(), Reply::bulk(&n.to_string()));
     }
-    // A lock in the midst of it keeps its place.
+    // A lock in the middle keeps its place.
     let before = vec![&["INCR", "n"][..]; 500];
     let mut all = pipeline(&before);
     all.extend(pipeline(&[
@@ -299,7 +299,7 @@ fn a_value_of_50_mb_passes_both_ways_past_a_slow_reader() {
     client.send(b"\r\n");
     assert_eq!(client.reply(), Reply::ok());
     client.send(&encode(&["GET", "v"]));
-    // Redis is kept waiting, and this proxy holds none of it.
+    // Redis has to wait, and the proxy holds none of the value.
     thread::sleep(Duration::from_secs(2));
     let mut head = [0; 11];
     client.reader().read_exact(&mut head).unwrap();
@@ -323,11 +323,11 @@ fn a_late_reader_gets_the_last_byte_of_a_connection_that_is_over() {
     let pki = Pki::new();
     let proxy = pki.proxy();
     proxy.client().cmd(&["SETRANGE", "v", &(8 << 20).to_string(), "x"]);
-    // Some of these lengths end within the 64 KB that TLS has taken when the system
-    // takes no more, however much that is.
+    // With some of these lengths the end is within the 64 KB that TLS has taken when the system takes no more,
+    // however much that is.
     for length in (64 << 10..5 << 20).step_by(40 << 10) {
         let mut client = pki.client(proxy.tls_port());
-        // Otherwise the system takes it all.
+        // Otherwise the system would take everything.
         let tcp = &client.reader().get_ref().sock;
         socket2::SockRef::from(tcp).set_recv_buffer_size(64 << 10).unwrap();
         let end = (length - 1).to_string();
@@ -358,7 +358,7 @@ fn an_idle_tls_connection_costs_no_large_buffer() {
     let connected = |count: usize| -> Vec<TlsClient> {
         let mut clients: Vec<_> = (0..count).map(|_| pki.client(proxy.tls_port())).collect();
         for client in &mut clients {
-            // Each has moved something large, and then rests.
+            // Each client has moved something large, and then rests.
             let value = "x".repeat(100_000);
             assert_eq!(client.cmd(&["ECHO", &value]), Reply::bulk(&value));
         }
@@ -427,11 +427,11 @@ fn a_session_lock_over_tls_is_handed_from_proxy_to_proxy_and_ends_with_its_conne
     let mut second = pki.client(other.tls_port());
     second.send(&encode(&["LOCK", "job", "WAIT", "30000"]));
     eventually("it stands in line", || other.waiters() == 1);
-    // Subscribed, the head looks on its own only every two seconds: a message wakes it.
+    // Once subscribed, the head looks by itself only every two seconds, so a message wakes it.
     let heard = || other.metric("lockgate_wakeups_total", "cause=\"message\"");
     thread::sleep(Duration::from_millis(500));
     let begun = Instant::now();
-    // No farewell: the process was killed.
+    // Without close_notify, as when a process is killed.
     drop(first);
     assert!(second.reply().grant().fence > fence);
     assert!(begun.elapsed() < Duration::from_millis(1500), "{:?}", begun.elapsed());
@@ -449,7 +449,7 @@ fn a_waiter_that_floods_and_hangs_up_leaves_the_line() {
     let mut client = pki.client(proxy.tls_port());
     client.send(&encode(&["LOCK", "job", "WAIT", "30000"]));
     eventually("it stands in line", || proxy.waiters() == 1);
-    // Less than what is read ahead of it, and more than the sockets hold.
+    // Less than the proxy reads ahead, and more than the sockets hold.
     let ping = encode(&["PING"]).repeat(10_000);
     let stream = client.reader().get_mut();
     (0..30).for_each(|_| stream.write_all(&ping).unwrap());
@@ -469,7 +469,7 @@ fn a_node_killed_and_restarted_is_up_again_over_tls() {
     eventually("all nodes grant", || secure.nodes_with("lock:a") == 3);
 }
 
-/// Starts a proxy whose data node and lock node show the certificate `name`. Returns why it is not
+/// Starts a proxy whose data node and lock node show the certificate `name`. Returns the reason for which it is not
 /// ready.
 fn refused(pki: &Pki, name: &str, url: &str, top: &str, auth_clients: &str) -> String {
     let (_redis, port) = pki.redis(name, auth_clients);
@@ -485,7 +485,7 @@ fn refused(pki: &Pki, name: &str, url: &str, top: &str, auth_clients: &str) -> S
         !page.contains("not asked yet") && !page.contains("not connected yet")
     });
     assert!(page.starts_with("HTTP/1.1 503"), "{page}");
-    // A client finds its connection closed, and nothing hangs.
+    // A client's connection is closed, and nothing hangs.
     let (bytes, _) = proxy.client().rest();
     assert!(bytes.is_empty());
     assert_eq!(proxy.nodes_up(), 0);
@@ -518,7 +518,7 @@ fn a_server_that_cannot_be_trusted_is_not_spoken_to_and_readyz_says_why() {
             ("nameless", local, &ours, "not valid for any names"),
             ("expired", local, &ours, "the certificate has expired"),
             ("early", local, &ours, "the certificate is not valid yet"),
-            // By the system's CAs, too, it is unknown.
+            // The system's CAs do not include it either.
             ("server", local, &nobody, "not signed by a CA that is trusted here"),
         ] {
             let pki = &pki;
@@ -595,11 +595,11 @@ fn a_plain_server_where_tls_is_expected_is_named() {
             || page.contains("no answer within")
             || page.contains("closed during")
     });
-    // Redis itself is none the worse.
+    // Redis itself still works.
     assert_eq!(Client::connect(redis.port()).cmd(&["PING"]), Reply::simple("PONG"));
 }
 
-/// Whether a client with this certificate is let in, with the version of TLS.
+/// Whether a client with this certificate is let in; the same with either version of TLS.
 fn is_let_in(pki: &Pki, proxy: &Proxy, name: Option<&str>) -> bool {
     let tls = |version| {
         // In TLS 1.3 the client is done before the server has seen its certificate.
@@ -643,7 +643,7 @@ fn clients_certificates_are_asked_for_as_configured() {
             let side = "side=\"client\"";
             proxy.metric("lockgate_tls_handshake_failures_total", side) == failures as f64
         });
-        // None of them has reached the data node.
+        // None of these clients has reached the data node.
         assert_eq!(proxy.client().cmd(&["PING"]), Reply::simple("PONG"));
     }
     let ca = pki.path("ca.crt");
@@ -653,7 +653,7 @@ fn clients_certificates_are_asked_for_as_configured() {
     let (cert, key) = (pki.path("client.crt"), pki.path("client.key"));
     let all = ["-p", &port, "--tls", "--cacert", &ca, "--cert", &cert, "--key", &key, "PING"];
     assert_eq!(redis_cli(&all), "PONG\n");
-    // The server may not say why, but does not go on.
+    // The server need not say why, but it does not go on.
     let said = redis_cli(&["-p", &port, "--tls", "--cacert", &ca, "PING"]);
     assert!(said.starts_with("Error: "), "{said}");
     let mut client = pki.client_as(proxy.tls_port(), None, &[&TLS13]).unwrap();
@@ -673,7 +673,7 @@ fn a_plain_client_at_the_tls_port_is_told() {
     client.send(b"PING\r\n");
     assert_eq!(client.reply().error(), "ERR this port speaks TLS only");
     assert_eq!(client.rest(), (Vec::new(), true));
-    // Begins as TLS does, and is none.
+    // These bytes begin like TLS, but are none.
     let mut client = Client::connect(proxy.tls_port());
     client.send(&[22, 3, 1, 0, 4, 0xff, 0xff, 0xff, 0xff]);
     client.rest();
@@ -734,7 +734,7 @@ fn a_handshake_that_is_never_finished_stops_nobody_and_ends() {
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
 }
 
-/// The certificate that a server shows now.
+/// Returns the certificate that a server shows now.
 fn shown_by(pki: &Pki, port: u16) -> Vec<u8> {
     let mut client = pki.client(port);
     client.reader().get_ref().conn.peer_certificates().unwrap()[0].to_vec()
@@ -794,7 +794,7 @@ fn a_renewed_ca_is_trusted_without_a_restart() {
         .data_url(&url)
         .node_urls(slice::from_ref(&url))
         .top(&pki.trusting(""))
-        // The node has no marker yet, and waits for the longest TTL.
+        // The node has no marker yet, so it waits for the longest TTL.
         .locks("max_ttl: 4s")
         .locks("default_ttl: 2s")
         .locks("node_timeout: 400ms")

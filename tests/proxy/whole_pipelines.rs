@@ -1,6 +1,6 @@
-//! Clients that write their whole pipeline before they read the first reply, as redis-py, phpredis,
-//! Jedis and hiredis do. Whatever command of it waits for earlier replies, all is carried out as on a
-//! Redis; no client waits for a proxy that waits for it.
+//! Clients that write their whole pipeline before they read the first reply, as redis-py, phpredis, Jedis and hiredis
+//! do. Whichever command in it waits for earlier replies, the whole pipeline is carried out as on a Redis, and client
+//! and proxy never wait for each other.
 
 use std::{
     io::Write,
@@ -9,15 +9,15 @@ use std::{
 
 use crate::support::{Client, LIMIT, Proxy, Reply, encode, eventually};
 
-/// Guards of accounts, and locks of a library.
+/// Guards of accounts, and an adopt rule for a library's locks.
 const RULES: &str = "guards:\n  rules:\n    - keys: 'account:*'\n      lock: 'account:{1}'\n\
                      adopt:\n  - keys: 'lock:*'\n    lock: '{1}'\n    mode: enforce\n    no_ttl: session";
 
-/// More of these than all sockets on the way take.
+/// More values of this size than all sockets on the way hold.
 const COUNT: usize = 12;
 const MB: usize = 1 << 20;
 
-/// A client whose socket takes few bytes that are not read.
+/// Returns a client whose socket holds few unread bytes.
 fn narrow(port: u16) -> Client {
     use socket2::{Domain, Socket, Type};
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
@@ -30,7 +30,7 @@ fn narrow(port: u16) -> Client {
     Client::over(stream)
 }
 
-/// Words that stand for longer ones in a test's commands.
+/// Returns the text for a word in a test's commands, where some words stand for longer ones.
 fn spelled(word: &str) -> String {
     match word {
         "LONG" => "k".repeat(100_000),
@@ -42,8 +42,8 @@ fn spelled(word: &str) -> String {
     }
 }
 
-/// Writes large reads, these commands and large writes, and only then reads. Returns the replies to
-/// these commands, of which there are `replies`, and all behind them.
+/// Writes large reads, these commands and large writes, and only then reads. Returns the replies to these commands,
+/// of which there are `replies`, and all replies behind them.
 fn whole(client: &mut Client, commands: &[&[&str]], replies: usize) -> Vec<Reply> {
     let value = "w".repeat(MB);
     let mut bytes = encode(&["GET", "big"]).repeat(COUNT);
@@ -62,21 +62,21 @@ fn whole(client: &mut Client, commands: &[&[&str]], replies: usize) -> Vec<Reply
     (0..replies + COUNT).map(|_| client.reply()).collect()
 }
 
-/// What is right.
+/// The expected replies.
 enum Right {
-    /// As many replies as Redis gives, and the same.
+    /// This many replies, the same as those of Redis.
     AsRedis(usize),
-    /// These.
+    /// Exactly these.
     Is(Vec<Reply>),
     /// A grant.
     Grant,
-    /// One error that begins so.
+    /// One error that begins with this.
     Error(&'static str),
-    /// As many replies, none of them an error.
+    /// This many replies, none of them an error.
     Some(usize),
 }
 
-/// Whether the replies are the same but for what tells connections apart.
+/// Whether the replies are the same, except for what differs between connections.
 fn is_same(one: &Reply, other: &Reply) -> bool {
     one == other || matches!((one, other), (Reply::Map(_), Reply::Map(_)))
 }
@@ -207,7 +207,7 @@ fn one_that_leaves_too_much_unread_gets_what_was_held_and_is_told_why_it_is_clos
         assert_eq!(client.rest(), (Vec::new(), true));
         assert_eq!(proxy.client().cmd(&["EXISTS", "w"]), Reply::Int(0));
     }
-    // It is counted once the connection has ended.
+    // A close is counted once the connection has ended.
     eventually("each is counted", || {
         proxy.metric("lockgate_closes_total", "barrier_buffer") == 3.0
     });
@@ -235,7 +235,7 @@ fn one_that_never_reads_harms_only_itself() {
         assert_eq!(other.cmd(&["PING"]), Reply::simple("PONG"));
         proxy.metric("lockgate_closes_total", "barrier_buffer") == 8.0
     });
-    // What one may hold twice, one MB for each, and what is kept for other reasons.
+    // Twice what one client may hold, one MB for each, and what is kept for other reasons.
     let grown = proxy.memory("VmHWM") - before;
     assert!(grown < 40 * MB, "{grown}");
     assert_eq!(proxy.metric("lockgate_session_locks", ""), 0.0);
@@ -259,7 +259,7 @@ fn one_that_still_writes_as_its_data_node_closes_is_not_left_waiting() {
         writer.write_all(&bytes).unwrap();
         eventually("the first write is there", || data.cmd(&["EXISTS", "w"]) == Reply::Int(1));
         assert_eq!(data.cmd(&["CLIENT", "KILL", "ID", &id.to_string()]), Reply::Int(1));
-        // What is written now goes nowhere, and all of it is taken before anything is read.
+        // Bytes written now go nowhere, and the proxy takes all of them before the client reads anything.
         let (taken, more) = (received(), encode(&["SET", "w", &"w".repeat(MB)]));
         for _ in 0..COUNT {
             writer.write_all(&more).unwrap();

@@ -1,14 +1,14 @@
-//! Where a word of a line ends: as in a real Redis, for every byte in, before and behind a word,
-//! escaped and between quotes.
+//! Where a word of a line ends: as in a real Redis, for every byte in, before and behind a word, escaped and in
+//! quotes.
 
 use lockgate::resp::inline;
 
 use crate::support::{Client, Proxy, Reply};
 
-/// A script that answers the words behind it, so that they are seen.
+/// A script that answers with its words, which makes them visible.
 const SHOW: &[u8] = b"EVAL return(ARGV) 0 ";
 
-/// Each shape of a line, with `@` in place of the byte.
+/// The shapes of lines, with `@` in place of the byte.
 const SHAPES: [&str; 26] = [
     "@",
     "a@",
@@ -38,9 +38,9 @@ const SHAPES: [&str; 26] = [
     "@'a' @\"b\"",
 ];
 
-/// All lines that show their words.
+/// Returns all lines that show their words.
 fn lines() -> impl Iterator<Item = Vec<u8>> {
-    // These two end a line wherever they stand.
+    // Zero and `\n` are left out: they end a line wherever they stand.
     let bytes = (1..=255).filter(|byte| *byte != b'\n');
     bytes.flat_map(|byte: u8| {
         SHAPES.iter().map(move |shape| {
@@ -50,7 +50,7 @@ fn lines() -> impl Iterator<Item = Vec<u8>> {
     })
 }
 
-/// The line as an array of the words that are read here.
+/// Encodes these words as an array.
 fn array(words: &[Vec<u8>]) -> Vec<u8> {
     let mut out = format!("*{}\r\n", words.len()).into_bytes();
     for word in words {
@@ -61,7 +61,7 @@ fn array(words: &[Vec<u8>]) -> Vec<u8> {
     out
 }
 
-/// What is answered to a line at the end of a connection.
+/// Returns the reply to a line that ends the connection.
 fn last_words(mut client: Client, line: &[u8]) -> String {
     client.send(line);
     String::from_utf8_lossy(&client.rest().0).into_owned()
@@ -92,7 +92,7 @@ fn a_line_has_the_words_that_redis_reads() {
             None => {
                 let expected = "-ERR Protocol error: unbalanced quotes in request\r\n";
                 assert_eq!(last_words(proxy.data_client(), &ended), expected, "{shown}");
-                // Each byte behaves alike here, but for quotes.
+                // All bytes but quotes behave alike here.
                 if unbalanced % 8 == 0 {
                     assert_eq!(last_words(proxy.client(), &ended), expected, "{shown}");
                 }
@@ -101,7 +101,7 @@ fn a_line_has_the_words_that_redis_reads() {
         }
     }
     assert!(read > 4000 && unbalanced > 500, "{read} {unbalanced}");
-    // The first word ends alike.
+    // The first word ends in the same way.
     for byte in (1..=255).filter(|byte| !b"\n*\"'".contains(byte)) {
         for line in [[b"PING", &[byte][..]].concat(), [&[byte][..], b"PING"].concat()] {
             let words = inline::split(&line).unwrap();

@@ -1,4 +1,4 @@
-//! A headless Chromium, as a test drives it: over its debugging pipe, so that no port is open.
+//! A headless Chromium that a test drives over its debugging pipe, so that no port is open.
 
 use std::{
     io::{Read, Write},
@@ -27,7 +27,7 @@ pub struct Browser {
     messages: Receiver<Value>,
     calls: u64,
     session: String,
-    /// What the page has told unasked.
+    /// The events that the page has sent.
     events: Vec<Value>,
     _profile: tempfile::TempDir,
 }
@@ -38,7 +38,7 @@ impl Browser {
         Browser::start_with(&[])
     }
 
-    /// The same with more arguments of Chromium's.
+    /// Starts Chromium like [`Browser::start`], with further arguments.
     pub fn start_with(arguments: &[&str]) -> Browser {
         let profile = tempfile::tempdir().expect("directory");
         let mut child = Command::new("setpriv")
@@ -115,7 +115,7 @@ impl Browser {
         told["result"]["value"].clone()
     }
 
-    /// The text that a part of the page shows; empty if it is hidden or not there.
+    /// Returns the text that a part of the page shows; empty if the part is hidden or missing.
     pub fn text(&mut self, selector: &str) -> String {
         let script = format!(
             "(part => part?.checkVisibility() ? part.innerText : '')(document.querySelector({selector:?}))"
@@ -150,12 +150,12 @@ impl Browser {
         }
     }
 
-    /// Types a text where the focus is.
+    /// Types a text into the element with the focus.
     pub fn type_text(&mut self, text: &str) {
         self.call("Input.insertText", json!({ "text": text }));
     }
 
-    /// Presses Tab until this has the focus.
+    /// Presses Tab until this element has the focus.
     pub fn tab_to(&mut self, selector: &str) {
         let has_focus = format!("document.activeElement?.matches({selector:?}) ?? false");
         for _ in 0..60 {
@@ -167,14 +167,14 @@ impl Browser {
         panic!("Tab never comes to {selector}");
     }
 
-    /// The addresses of all that was fetched.
+    /// Returns the addresses of everything that was fetched.
     pub fn fetched(&mut self) -> Vec<String> {
         let requests = self.told("Network.requestWillBeSent");
         let url = |event: &Value| event["request"]["url"].as_str().map(str::to_owned);
         requests.iter().filter_map(url).collect()
     }
 
-    /// What stands in the console.
+    /// Returns everything in the console.
     pub fn console(&mut self) -> Vec<Value> {
         let mut all = self.told("Runtime.exceptionThrown");
         all.extend(self.told("Runtime.consoleAPICalled"));
@@ -182,9 +182,9 @@ impl Browser {
         all
     }
 
-    /// The events of this name so far.
+    /// Returns the events of this name so far.
     fn told(&mut self, name: &str) -> Vec<Value> {
-        // Events that came before the answer are there.
+        // After this answer all earlier events are there.
         self.run("0");
         let events = self.events.iter().filter(|event| event["method"] == name);
         events.map(|event| event["params"].clone()).collect()

@@ -4,17 +4,16 @@ use lockgate::tools::{free_port::free_port, redis_server::RedisServer};
 
 use super::{Client, Proxy, Reply, Setup, eventually, pipeline, replicates};
 
-/// Number of slots of a cluster.
+/// The number of slots of a cluster.
 const SLOTS: usize = 16384;
 
-/// Masters, and behind them a replica for each.
+/// Masters, and then a replica for each.
 pub struct Cluster {
     pub nodes: Vec<RedisServer>,
     masters: usize,
 }
 
-/// Starts a node that has met no other. A busy machine does not make it silent for long enough to be
-/// taken for dead.
+/// Starts a node that has met no other. Its time-out is so long that a busy machine does not make it look dead.
 pub fn node(arguments: &[&str]) -> RedisServer {
     let bus = free_port().expect("port").to_string();
     let own = [
@@ -30,7 +29,7 @@ pub fn node(arguments: &[&str]) -> RedisServer {
     RedisServer::start(&[&own[..], arguments].concat()).expect("node of a cluster")
 }
 
-/// Starts a node without slots that these have met.
+/// Starts a node without slots, and has it meet these nodes.
 pub fn join(nodes: &[RedisServer]) -> RedisServer {
     let new = node(&[]);
     for other in nodes {
@@ -51,7 +50,7 @@ fn all_know(nodes: &[&RedisServer]) {
 }
 
 impl Cluster {
-    /// Starts a cluster with so many masters, which share the slots, and a replica for each.
+    /// Starts a cluster with `masters` masters, which share the slots, and a replica for each.
     pub fn start(masters: usize) -> Cluster {
         let nodes: Vec<RedisServer> = (0..2 * masters).map(|_| node(&[])).collect();
         let cluster = Cluster { nodes, masters };
@@ -88,14 +87,14 @@ impl Cluster {
         cluster
     }
 
-    /// Sets after how many milliseconds a node that does not answer is taken for dead.
+    /// Sets after how many milliseconds of silence a node counts as dead.
     pub fn node_timeout(self, millis: u32) -> Cluster {
         self.set("cluster-node-timeout", &millis.to_string());
         self
     }
 
-    /// Moves the slot of `key` from one master to another, with all that is in it. `between`: called
-    /// while it is on its way.
+    /// Moves the slot of `key` from one master to another, with everything in it. Calls `between` while the slot is
+    /// moving.
     pub fn move_slot(&self, key: &str, from: usize, to: usize, between: impl FnOnce(&Cluster)) {
         let slot = self.slot(key);
         self.begin_move(&slot, from, to);
@@ -111,7 +110,7 @@ impl Cluster {
         }
     }
 
-    /// The slot of a key.
+    /// Returns the slot of a key.
     pub fn slot(&self, key: &str) -> String {
         match self.client(self.nodes.len() - 1).cmd(&["CLUSTER", "KEYSLOT", key]) {
             Reply::Int(slot) => slot.to_string(),
@@ -119,7 +118,7 @@ impl Cluster {
         }
     }
 
-    /// A key of this slot.
+    /// Returns a key of this slot.
     pub fn key_of_slot(&self, slot: usize) -> String {
         let (mut asked, slot) = (self.client(0), Reply::Int(slot as i64));
         (0..200_000)
@@ -128,17 +127,17 @@ impl Cluster {
             .expect("a key")
     }
 
-    /// Tells both masters that a slot is on its way from one to the other.
+    /// Tells both masters that a slot is moving from one to the other.
     pub fn begin_move(&self, slot: &str, from: usize, to: usize) {
         self.set_slot(to, slot, &["IMPORTING", &self.id(from)]);
         self.set_slot(from, slot, &["MIGRATING", &self.id(to)]);
     }
 
-    /// Moves one key of a slot that is on its way.
+    /// Moves one key of a slot that is moving.
     pub fn migrate(&self, key: &str, from: usize, to: usize) {
         let port = self.nodes[to].port().to_string();
         let mut at = self.client(from);
-        // A node that has just joined may take nothing yet.
+        // A node that has just joined may not accept keys yet.
         eventually("the key is moved", || {
             let moved = at.cmd(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]);
             matches!(&moved, Reply::Simple(text) if text == "OK" || text == "NOKEY")
@@ -147,13 +146,12 @@ impl Cluster {
 
     fn set_slot(&self, index: usize, slot: &str, words: &[&str]) {
         let set = self.client(index).cmd(&[&["CLUSTER", "SETSLOT", slot], words].concat());
-        // A master that hears that its last slot is another's becomes that one's replica.
+        // A master that hears that another master has its last slot becomes a replica of that one.
         let is_emptied = matches!(&set, Reply::Error(text) if text.contains("only with masters"));
         assert!(set == Reply::ok() || is_emptied, "{set:?}");
     }
 
-    /// Gives all slots that a master had at the start to another, with all that is in them, from the
-    /// lowest on.
+    /// Moves all slots that a master had at the start to another one, with everything in them, the lowest first.
     pub fn give_all(&self, from: usize, to: usize) {
         let (first, last) = self.slots(from);
         let all: Vec<String> = (first..=last).map(|slot| slot.to_string()).collect();
@@ -183,11 +181,11 @@ impl Cluster {
         }
     }
 
-    /// Takes a slot from its master, and gives it to nobody.
+    /// Takes a slot from its master, so that no node has it.
     pub fn uncover(&self, slot: &str) {
         eventually("nobody has the slot", || {
             (0..self.nodes.len()).fold(true, |all, index| {
-                // What was under way may have told a node of the slot again.
+                // A message that was under way may have told a node of the slot again.
                 self.client(index).cmd(&["CLUSTER", "DELSLOTS", slot]);
                 let told = self.text(index, &["CLUSTER", "INFO"]);
                 all && told.contains("cluster_slots_assigned:16383")
@@ -195,7 +193,7 @@ impl Cluster {
         });
     }
 
-    /// Sets this on all nodes.
+    /// Sets a configuration value on all nodes.
     pub fn set(&self, name: &str, value: &str) {
         for index in 0..self.nodes.len() {
             let words = ["CONFIG", "SET", name, value];
@@ -203,21 +201,21 @@ impl Cluster {
         }
     }
 
-    /// The slots of a master.
+    /// Returns the slots that a master had at the start.
     pub fn slots(&self, index: usize) -> (usize, usize) {
         let share = SLOTS / self.masters;
         let last = if index + 1 == self.masters { SLOTS } else { (index + 1) * share };
         (index * share, last - 1)
     }
 
-    /// Addresses of all nodes, as `data.cluster` has them, with these other keys behind.
+    /// Returns the addresses of all nodes as `data.cluster` has them, with these other keys behind.
     pub fn data(&self, others: &str) -> String {
         let all: Vec<String> =
             self.nodes.iter().map(|node| format!("'127.0.0.1:{}'", node.port())).collect();
         format!("{{cluster: [{}]{others}}}", all.join(", "))
     }
 
-    /// A proxy with a front for each node, which gives the lock nodes much time.
+    /// Sets up a proxy with a front for each node.
     pub fn proxy(&self, others: &str) -> Setup {
         Proxy::with().data_url(&self.data(others)).fronts(self.nodes.len())
     }
@@ -226,12 +224,12 @@ impl Cluster {
         Client::connect(self.nodes[index].port())
     }
 
-    /// Addresses of all nodes, as an entry of `locks.nodes` has them.
+    /// Returns the addresses of all nodes as an entry of `locks.nodes` has them.
     pub fn voter(&self) -> String {
         self.data(", shards: 6")
     }
 
-    /// The text that a node answers.
+    /// Returns a node's reply as text.
     pub fn text(&self, index: usize, words: &[&str]) -> String {
         text(&self.client(index).cmd(words))
     }
@@ -240,7 +238,7 @@ impl Cluster {
         self.text(index, &["CLUSTER", "MYID"])
     }
 
-    /// The port of the front of each node, in the order of the nodes, once all have one.
+    /// Returns the port of each node's front, in the order of the nodes, once all have one.
     pub fn fronts(&self, proxy: &Proxy) -> Vec<u16> {
         ready(proxy);
         let mut ports = Vec::new();
@@ -262,7 +260,7 @@ impl Cluster {
         ports
     }
 
-    /// A key of a master, by this name.
+    /// Returns a key of a master, made from this name.
     pub fn key(&self, index: usize, name: &str) -> String {
         let (first, last) = self.slots(index);
         let mut client = self.client(0);
@@ -276,7 +274,7 @@ impl Cluster {
     }
 }
 
-/// Has two nodes meet.
+/// Makes two nodes meet.
 fn meet(one: u16, other: u16) {
     let text = text(&Client::connect(other).cmd(&["CONFIG", "GET", "cluster-port"]));
     let (other, bus) = (other.to_string(), text);
@@ -284,7 +282,7 @@ fn meet(one: u16, other: u16) {
     assert_eq!(met, Reply::ok());
 }
 
-/// The text of a reply; of an array, its last element.
+/// Returns the text of a reply; for an array, that of its last element.
 pub fn text(reply: &Reply) -> String {
     match reply {
         Reply::Simple(text) => text.clone(),
@@ -299,7 +297,7 @@ pub fn ready(proxy: &Proxy) {
     eventually("the proxy is ready", || proxy.http("/readyz").starts_with("HTTP/1.1 200"));
 }
 
-/// The answer at a front. Returns `None` if it closes, as it has no node now.
+/// Returns the reply at a front, or `None` if the front closes because its node is away.
 pub fn answer(front: u16, words: &[&str]) -> Option<Reply> {
     let mut client = Client::connect(front);
     client.send(&pipeline(&[words]));

@@ -1,4 +1,4 @@
-//! What some tests need of the machine. Where it is missing, they fail with a line that says so.
+//! Checks for what some tests need of the machine. Where it is missing, they fail with a line that says so.
 
 use std::process::Command;
 

@@ -1,8 +1,7 @@
 //! A real deployment in one line, and a client that sees every byte.
 //!
-//! [`Proxy`] runs the real binary before real `redis-server` processes on free
-//! loopback ports, and stops them all when it is dropped. [`Client`] speaks RESP
-//! over a plain socket. Everything has a time limit: a test fails, it never hangs.
+//! [`Proxy`] runs the real binary with real `redis-server` processes on free loopback ports, and stops them all when
+//! it is dropped. [`Client`] speaks RESP over a plain socket. Everything has a time limit, so a test never hangs.
 
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 #![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
@@ -26,16 +25,16 @@ use std::{
 use lockgate::tools::{free_port::free_port, redis_server::RedisServer};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// The longest time for anything that should happen at once.
+/// The longest time for what should happen at once.
 pub const LIMIT: Duration = Duration::from_secs(30);
 
-/// How often a proxy is started again because other processes have taken its ports.
+/// How often a proxy is started again because another process has taken one of its ports.
 const PORT_ATTEMPTS: usize = 10;
 
-/// How long a lock node may be later than the quorum.
+/// How much later than the quorum a lock node may be.
 const LATE_NODE: Duration = Duration::from_secs(1);
 
-/// What is seen once it is as expected, or when no lock node can be later.
+/// Returns what is seen once it is as expected, or else once no lock node can be late any more.
 fn at_last<T: PartialEq>(expected: T, mut seen: impl FnMut() -> T) -> T {
     let deadline = Instant::now() + LATE_NODE;
     loop {
@@ -47,7 +46,7 @@ fn at_last<T: PartialEq>(expected: T, mut seen: impl FnMut() -> T) -> T {
     }
 }
 
-/// Waits until `condition` holds. The longer it has waited, the more seldom it looks: most look at a page, which
+/// Waits until `condition` holds. It looks less often the longer it has waited: most conditions fetch a page, which
 /// costs the proxy some milliseconds.
 pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let since = Instant::now();
@@ -58,8 +57,8 @@ pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Waits until a replica of this server gets what is written there at once. One that calls itself connected may get
-/// nothing yet: its master holds everything back until the first acknowledgement. `key` is not there afterwards.
+/// Waits until a replica of this server gets writes at once. A replica that calls itself connected may get nothing
+/// yet: its master holds everything back until the first acknowledgement. `key` is deleted in the end.
 pub fn replicates(master: u16, key: &str) {
     let mut client = Client::connect(master);
     eventually("a replica has acknowledged a write", || {
@@ -68,13 +67,13 @@ pub fn replicates(master: u16, key: &str) {
     });
 }
 
-/// How many rounds of a race to run: so many, times LOCKGATE_ROUNDS, which `make races` sets.
+/// Returns how many rounds of a race to run: `count` times LOCKGATE_ROUNDS, which `make races` sets.
 pub fn rounds(count: usize) -> usize {
     let times = std::env::var("LOCKGATE_ROUNDS").map(|times| times.parse().expect("a number"));
     count * times.unwrap_or(1)
 }
 
-/// A line of redis-cli without the parts that differ each time: tokens, fences, validities.
+/// Returns a line of redis-cli without the parts that differ each time: tokens, fences, validities.
 pub fn shape(line: &str) -> String {
     let known = |word: &str| match word {
         _ if word.len() == 32 && word.bytes().all(|b| b.is_ascii_hexdigit()) => "TOKEN".into(),
@@ -97,7 +96,7 @@ pub fn freeze(child: &Child) {
     eventually("it is stopped", || std::fs::read_dir(&tasks).expect("tasks").all(stopped));
 }
 
-/// How a [`Proxy`] is to be started.
+/// The setup of a [`Proxy`].
 pub struct Setup {
     nodes: usize,
     data_arguments: Vec<&'static str>,
@@ -133,14 +132,14 @@ impl Setup {
         self
     }
 
-    /// Has another server on this loopback port play the data node.
+    /// Makes the server on this loopback port the data node.
     pub fn data_port(mut self, port: u16) -> Setup {
         self.data_port = Some(port);
         self.ready = false;
         self
     }
 
-    /// Has the Redis at this URL be the data node.
+    /// Makes the Redis at this URL the data node.
     pub fn data_url(mut self, url: &str) -> Setup {
         self.data_url = Some(url.to_owned());
         self.ready = false;
@@ -153,8 +152,8 @@ impl Setup {
         self
     }
 
-    /// Adds a listener that demands a PROXY header, with these further settings in YAML, as `, tls:
-    /// …`. See [`Proxy::balancer_port`].
+    /// Adds a listener that demands a PROXY header, with these further settings in YAML, such as `, tls: …`. See
+    /// [`Proxy::balancer_port`].
     pub fn behind_balancer(mut self, settings: &str) -> Setup {
         self.behind_balancer = Some(settings.to_owned());
         self
@@ -178,31 +177,31 @@ impl Setup {
         self
     }
 
-    /// Has clients connect to this address instead of loopback.
+    /// Makes clients connect to this address instead of loopback.
     pub fn host(mut self, host: &str) -> Setup {
         self.host = host.to_owned();
         self
     }
 
-    /// Limits the proxy's open files: to `soft`, and to `hard` if the proxy asks for more.
+    /// Limits the proxy's open files to `soft`, and to `hard` if the proxy raises the limit.
     pub fn files(mut self, soft: u64, hard: u64) -> Setup {
         self.files = Some((soft, hard));
         self
     }
 
-    /// Has the proxy look names up in this file, in the manner of /etc/hosts.
+    /// Makes the proxy look names up in this file, which has the format of /etc/hosts.
     pub fn with_hosts(mut self, file: &Path) -> Setup {
         self.hosts = Some(file.to_owned());
         self
     }
 
-    /// Has the proxy take its machine to be called so.
+    /// Gives the proxy this host name.
     pub fn hostname(mut self, name: &str) -> Setup {
         self.hostname = Some(name.to_owned());
         self
     }
 
-    /// Listens on so many addresses; see [`Proxy::fronts`].
+    /// Listens on this many addresses; see [`Proxy::fronts`].
     pub fn fronts(mut self, fronts: usize) -> Setup {
         self.fronts = fronts;
         self
@@ -221,14 +220,14 @@ impl Setup {
         self
     }
 
-    /// Uses these lock nodes instead of own ones; readiness is not waited for.
+    /// Uses these lock nodes instead of its own; does not wait for readiness.
     pub fn node_urls(mut self, urls: &[String]) -> Setup {
         self.node_urls = Some(urls.to_vec());
         self.ready = false;
         self
     }
 
-    /// Leaves out `lockgate init`: nodes without a marker stay as they are.
+    /// Skips `lockgate init`: nodes without a marker stay as they are.
     pub fn uninitialised(mut self) -> Setup {
         self.init = false;
         self
@@ -240,7 +239,7 @@ impl Setup {
         self
     }
 
-    /// Starts everything and waits until it is ready.
+    /// Starts everything, and waits until it is ready.
     pub fn start(self) -> Proxy {
         let data = RedisServer::start(&self.data_arguments).expect("data node");
         let nodes: Vec<RedisServer> = match self.node_urls {
@@ -249,7 +248,7 @@ impl Setup {
         };
         let urls = self.node_urls.unwrap_or_else(|| nodes.iter().map(RedisServer::url).collect());
         let data_port = self.data_port.unwrap_or(data.port());
-        // Nodes get much time, unless the test is about time: the machine may be busy.
+        // The nodes get much time, unless the test is about time: the machine may be busy.
         let patience = if self.locks.contains("node_") { "" } else { "  node_timeout: 2s\n" };
         let list: String = urls.iter().map(|url| format!("    - {url}\n")).collect();
         let data_url = self.data_url.unwrap_or(format!("redis://127.0.0.1:{data_port}"));
@@ -266,7 +265,7 @@ impl Setup {
         }
         let more = (self.tls.as_deref(), self.behind_balancer.as_deref(), &*admin);
         if self.init {
-            // Nobody listens there; a cluster needs so many.
+            // `init` does not listen there, but a cluster needs this many addresses.
             let listen = format!("listen: 127.0.0.1:1-{}\n", self.fronts);
             init(&(listen + &settings), &self.environment);
         }
@@ -304,8 +303,7 @@ impl Setup {
     }
 }
 
-/// Runs `lockgate init` and returns its output. Nodes that are set up, or not fit for it, stay as
-/// they are.
+/// Runs `lockgate init` and returns its output. Nodes that are set up already, or are not fit, stay as they are.
 pub fn init(settings: &str, environment: &[(String, String)]) -> String {
     let dir = tempfile::tempdir().expect("directory");
     let file = dir.path().join("lockgate.yaml");
@@ -330,8 +328,7 @@ struct Listening {
     dir: tempfile::TempDir,
 }
 
-/// Starts the binary and waits until it listens. Returns `None` if another process has taken one of
-/// its ports.
+/// Starts the binary and waits until it listens. Returns `None` if another process has taken one of its ports.
 fn listening(
     (host, fronts): (&str, usize),
     (tls, behind_balancer, admin): (Option<&str>, Option<&str>, &str),
@@ -398,15 +395,15 @@ fn listening(
         let log = std::fs::read_to_string(&log_file).expect("log");
         taken = ended.is_some() && log.contains("Address already in use");
         assert!(taken || ended.is_none(), "the proxy ended: {ended:?}\n{log}\n{config}");
-        // The proxy's own log: another process could answer at the port.
+        // The log is the proxy's own, whereas another process could answer at the port.
         let listeners = fronts + [tls, behind_balancer].iter().flatten().count();
         taken || log.matches("\"listening\"").count() == listeners
     });
     (!taken).then_some(Listening { child, ports, tls_port, balancer_port, admin_port, dir })
 }
 
-/// A proxy's log so far. A thread of the proxy's own writes it: what the proxy has told a client of
-/// may not be there yet, so this reads until nothing more has come for a while.
+/// Returns a proxy's log so far. A thread of the proxy writes it, so a line may come after a client was told of the
+/// same. Reads until nothing has come for a while.
 pub fn log_in(file: &Path) -> String {
     let read = || std::fs::read_to_string(file).unwrap_or_default();
     let mut log = read();
@@ -441,7 +438,7 @@ impl Proxy {
         Proxy::with().start()
     }
 
-    /// Sets up a proxy that differs from that of [`Proxy::start`].
+    /// Returns the setup of [`Proxy::start`], to be changed.
     pub fn with() -> Setup {
         Setup {
             nodes: 1,
@@ -466,8 +463,8 @@ impl Proxy {
         }
     }
 
-    /// Sets up one more proxy in front of the nodes and the data node of `other`, with the same
-    /// limits of locks. Nodes are stopped and looked at through `other`.
+    /// Sets up another proxy with the nodes and the data node of `other`, and with the same limits of locks. Nodes
+    /// are stopped and examined through `other`.
     pub fn beside(other: &Proxy) -> Setup {
         Setup {
             data_port: Some(other.data_port),
@@ -498,7 +495,7 @@ impl Proxy {
         self.balancer_port
     }
 
-    /// The port of the metrics.
+    /// The port of the admin address.
     pub fn admin_port(&self) -> u16 {
         self.admin_port
     }
@@ -513,7 +510,7 @@ impl Proxy {
         self.child.id()
     }
 
-    /// A client of the proxy.
+    /// Connects a client to the proxy.
     pub fn client(&self) -> Client {
         Client::connect(self.port())
     }
@@ -523,7 +520,7 @@ impl Proxy {
         &mut self.data
     }
 
-    /// A client of the data node, past the proxy.
+    /// Connects a client to the data node, past the proxy.
     pub fn data_client(&self) -> Client {
         Client::connect(self.data_port)
     }
@@ -533,35 +530,35 @@ impl Proxy {
         self.data_port
     }
 
-    /// A lock node, from 0.
+    /// The lock node with this index, from 0.
     pub fn node(&mut self, index: usize) -> &mut RedisServer {
         &mut self.nodes[index]
     }
 
-    /// The addresses of its lock nodes.
+    /// The URLs of the lock nodes.
     pub fn urls(&self) -> Vec<String> {
         self.node_urls.clone()
     }
 
-    /// A client of a lock node, past the proxy.
+    /// Connects a client to a lock node, past the proxy.
     pub fn node_client(&self, index: usize) -> Client {
         Client::connect(self.nodes[index].port())
     }
 
-    /// The number of lock nodes that have this key.
+    /// Returns the number of lock nodes that have this key.
     pub fn nodes_with(&self, key: &str) -> usize {
         let exists =
             |index: &usize| self.node_client(*index).cmd(&["EXISTS", key]) == Reply::Int(1);
         (0..self.nodes.len()).filter(exists).count()
     }
 
-    /// The lock nodes' values of this key.
+    /// Returns the values of this key on the lock nodes.
     pub fn on_nodes(&self, key: &str) -> Vec<Reply> {
         (0..self.nodes.len()).map(|index| self.node_client(index).cmd(&["GET", key])).collect()
     }
 
-    /// Waits a moment for so many lock nodes to have this key: the client is told once a quorum has answered,
-    /// the other nodes may be later.
+    /// Checks that this many lock nodes have this key, within a moment: the client is told once a quorum has
+    /// answered, and the other nodes may be later.
     pub fn assert_on_nodes(&self, key: &str, nodes: usize) {
         assert_eq!(
             at_last(nodes, || self.nodes_with(key)),
@@ -570,19 +567,19 @@ impl Proxy {
         );
     }
 
-    /// As [`Proxy::assert_on_nodes`], for this value on every lock node.
+    /// Like [`Proxy::assert_on_nodes`], for this value on every lock node.
     pub fn assert_value_on_nodes(&self, key: &str, value: &str) {
         let everywhere = vec![Reply::bulk(value); self.nodes.len()];
         assert_eq!(at_last(everywhere.clone(), || self.on_nodes(key)), everywhere, "{key}");
     }
 
-    /// The number of lock nodes that the proxy sees up.
+    /// Returns the number of lock nodes that are up for the proxy.
     pub fn nodes_up(&self) -> usize {
         let metrics = self.http("/metrics");
         metrics.lines().filter(|l| l.starts_with("lockgate_node_up") && l.ends_with(" 1")).count()
     }
 
-    /// A page of the admin port, with its head.
+    /// Returns a page of the admin port, with its head.
     pub fn http(&self, path: &str) -> String {
         let Ok(mut stream) = TcpStream::connect(("127.0.0.1", self.admin_port)) else {
             return String::new();
@@ -601,7 +598,7 @@ impl Proxy {
     pub fn http_bytes(&self, bytes: &[u8]) -> String {
         let mut stream = TcpStream::connect(("127.0.0.1", self.admin_port)).expect("admin address");
         stream.set_read_timeout(Some(LIMIT)).expect("limit");
-        // It may have been refused before its end.
+        // The proxy may have refused the request before its end.
         let _ = stream.write_all(bytes);
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer);
@@ -618,7 +615,7 @@ impl Proxy {
         self.http_bytes((head + body).as_bytes())
     }
 
-    /// The sum of all samples of a metric whose line contains `labels`.
+    /// Returns the sum of all samples of a metric whose line contains `labels`.
     pub fn metric(&self, name: &str, labels: &str) -> f64 {
         let page = self.http("/metrics");
         let samples = page.lines().filter(|line| {
@@ -628,22 +625,22 @@ impl Proxy {
         samples.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
     }
 
-    /// The values of this key on the lock nodes of `owner`, which are this proxy's too.
+    /// Returns the values of this key on the lock nodes of `owner`, which are also this proxy's.
     pub fn on_nodes_of(&self, owner: &Proxy, key: &str) -> Vec<Reply> {
         assert_eq!(self.node_urls, owner.node_urls);
         owner.on_nodes(key)
     }
 
-    /// The number of clients that wait in line.
+    /// Returns the number of clients that wait in line.
     pub fn waiters(&self) -> usize {
-        // Many look again and again, and this costs the proxy less than its metrics do.
+        // Many tests ask again and again, and this costs the proxy less than its metrics.
         let page = self.http("/api/status");
         let status = page.split_once("\r\n\r\n").expect("a page with a body").1;
         let status: serde_json::Value = serde_json::from_str(status).expect("JSON");
         status["locks"]["waiters"].as_u64().expect("a number") as usize
     }
 
-    /// A field of /proc/PID/status in bytes, as VmRSS or VmHWM.
+    /// Returns a field of /proc/PID/status in bytes, such as VmRSS or VmHWM.
     pub fn memory(&self, field: &str) -> usize {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("proc");
         let line = status.lines().find(|line| line.starts_with(field)).expect("field");
@@ -686,7 +683,7 @@ impl Proxy {
         kill_process(Pid::from_child(&self.child), signal).expect("signal");
     }
 
-    /// Waits for the process's end.
+    /// Waits for the end of the process.
     pub fn wait(&mut self) -> ExitStatus {
         let mut status = None;
         eventually("the proxy ends", || {
@@ -760,12 +757,12 @@ pub enum Reply {
 }
 
 impl Reply {
-    /// A bulk string of text.
+    /// Makes a bulk string of a text.
     pub fn bulk(text: &str) -> Reply {
         Reply::Bulk(text.as_bytes().to_vec())
     }
 
-    /// A status.
+    /// Makes a status.
     pub fn simple(text: &str) -> Reply {
         Reply::Simple(text.to_owned())
     }
@@ -775,7 +772,7 @@ impl Reply {
         Reply::simple("OK")
     }
 
-    /// The text of an error; panics if the reply is none.
+    /// Returns the text of an error; panics if the reply is none.
     pub fn error(&self) -> &str {
         match self {
             Reply::Error(text) => text,
@@ -783,7 +780,7 @@ impl Reply {
         }
     }
 
-    /// The text of an error, or nothing.
+    /// Returns the text of an error, or an empty one.
     pub fn error_text(&self) -> &str {
         match self {
             Reply::Error(text) => text,
@@ -791,7 +788,7 @@ impl Reply {
         }
     }
 
-    /// The grant in the reply to LOCK; panics if it was not granted.
+    /// Returns the grant in the reply to LOCK; panics if the lock was not granted.
     pub fn grant(&self) -> Granted {
         match self {
             Reply::Array(all) => match all.as_slice() {
@@ -807,7 +804,7 @@ impl Reply {
     }
 }
 
-/// The answer to a granted LOCK.
+/// The reply to a granted LOCK.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Granted {
     pub token: String,
@@ -816,7 +813,7 @@ pub struct Granted {
     pub validity: i64,
 }
 
-/// A command as an array of bulk strings.
+/// Encodes a command as an array of bulk strings.
 pub fn encode(words: &[&str]) -> Vec<u8> {
     let mut out = format!("*{}\r\n", words.len());
     for word in words {
@@ -825,12 +822,12 @@ pub fn encode(words: &[&str]) -> Vec<u8> {
     out.into_bytes()
 }
 
-/// Several commands behind one another.
+/// Encodes several commands, one behind the other.
 pub fn pipeline(commands: &[&[&str]]) -> Vec<u8> {
     commands.iter().flat_map(|words| encode(words)).collect()
 }
 
-/// A client that sees every byte, over TCP unless said otherwise.
+/// A client that sees every byte, by default over TCP.
 pub struct Client<S = TcpStream> {
     reader: BufReader<S>,
 }
@@ -841,7 +838,7 @@ impl Client {
         Client::over_tcp(TcpStream::connect(("127.0.0.1", port)).expect("connection"))
     }
 
-    /// Connects to a loopback port from an address of its own, as 127.0.0.2.
+    /// Connects to a loopback port from this address, such as 127.0.0.2.
     pub fn connect_from(source: [u8; 4], port: u16) -> Client {
         use socket2::{Domain, Socket, Type};
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("socket");
@@ -864,7 +861,7 @@ impl Client {
 }
 
 impl<S: Read + Write> Client<S> {
-    /// A client over a stream that has limits of its own.
+    /// Makes a client over a stream that has time limits of its own.
     pub fn over(stream: S) -> Client<S> {
         Client { reader: BufReader::new(stream) }
     }
@@ -879,13 +876,13 @@ impl<S: Read + Write> Client<S> {
         self.reader.get_mut().write_all(bytes).expect("write");
     }
 
-    /// Sends a command and reads one reply.
+    /// Sends a command, and reads one reply.
     pub fn cmd(&mut self, words: &[&str]) -> Reply {
         self.send(&encode(words));
         self.reply()
     }
 
-    /// Sends several commands at once and reads a reply for each.
+    /// Sends several commands at once, and reads a reply for each.
     pub fn pipe(&mut self, commands: &[&[&str]]) -> Vec<Reply> {
         self.send(&pipeline(commands));
         commands.iter().map(|_| self.reply()).collect()
@@ -938,7 +935,7 @@ impl Client {
         socket.set_linger(Some(Duration::ZERO)).expect("linger");
     }
 
-    /// Reads until the other side closes. Returns false with the bytes if that was by a reset.
+    /// Reads until the other side closes. Returns the bytes, and false if it closed with a reset.
     pub fn rest(&mut self) -> (Vec<u8>, bool) {
         let mut all = Vec::new();
         match self.reader.read_to_end(&mut all) {
@@ -948,18 +945,18 @@ impl Client {
         }
     }
 
-    /// Waits for more bytes. Returns whether the other side has closed instead.
+    /// Waits for further bytes. Returns whether the other side has closed instead.
     pub fn is_at_end(&mut self) -> bool {
         self.reader.fill_buf().map_or(true, <[u8]>::is_empty)
     }
 
-    /// Whether the next line is `+PONG`; the connection may also end.
+    /// Whether the next line is `+PONG`. False also if the connection ends.
     pub fn rest_is_pong(&mut self) -> bool {
         let mut line = String::new();
         self.reader.read_line(&mut line).is_ok() && line == "+PONG\r\n"
     }
 
-    /// Panics unless nothing comes within `time`.
+    /// Checks that nothing comes within `time`.
     pub fn expect_silence(&mut self, time: Duration) {
         assert!(self.reader.buffer().is_empty(), "unread: {:?}", self.reader.buffer());
         self.socket().set_read_timeout(Some(time)).expect("limit");

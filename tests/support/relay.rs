@@ -1,9 +1,8 @@
-//! A way between two programs on which a packet can be late.
+//! A relay between two programs that can delay a packet.
 //!
-//! A [`Relay`] accepts connections for a server and passes everything on, until it sees the bytes
-//! that it was told to hold. These and all behind them on that connection and in that direction
-//! wait until they are let go or the connection is cut. Other connections and the other direction
-//! go on meanwhile.
+//! A [`Relay`] accepts connections for a server and passes everything on, until it sees the bytes that it must hold.
+//! These, and everything behind them on that connection in that direction, wait until they are released or the
+//! connection is cut. Other connections and the other direction go on meanwhile.
 
 use std::{
     io::{Read, Write},
@@ -27,11 +26,11 @@ enum Direction {
 
 #[derive(Default)]
 struct Held {
-    /// The bytes to hold: the first packet that contains them.
+    /// The bytes to hold: the first packet that contains them is held.
     wanted: Option<(Direction, Vec<u8>)>,
     /// Whether the packet has come.
     is_here: bool,
-    /// Whether its connection is to be cut, and the packet dropped.
+    /// Whether to cut the connection and drop the packet.
     cut: bool,
 }
 
@@ -41,7 +40,7 @@ struct Shared {
     changed: Condvar,
     /// The delay of everything from the server.
     delay: Mutex<Duration>,
-    /// The loopback port to which new connections are led.
+    /// The loopback port to which new connections go.
     server: AtomicU16,
     /// The client's side of each connection.
     clients: Mutex<Vec<TcpStream>>,
@@ -52,7 +51,7 @@ impl Shared {
         self.held.lock().expect("no thread panics with it")
     }
 
-    /// Waits if these bytes are to be held. Returns false if they must not arrive at all.
+    /// Waits if these bytes must be held. Returns false if they must not arrive.
     fn pass(&self, direction: Direction, bytes: &[u8]) -> bool {
         let mut held = self.lock();
         let matches = |(wanted, pattern): &(Direction, Vec<u8>)| {
@@ -71,23 +70,23 @@ impl Shared {
     }
 }
 
-/// A relay, as the module describes it.
+/// A relay; see the module.
 pub struct Relay {
     port: u16,
     shared: Arc<Shared>,
 }
 
 impl Relay {
-    /// Starts a relay before the server on this loopback port.
+    /// Starts a relay to the server on this loopback port.
     pub fn to(server: u16) -> Relay {
         let listener = TcpListener::bind("127.0.0.1:0").expect("relay");
         let port = listener.local_addr().expect("address").port();
         let shared = Arc::new(Shared { server: AtomicU16::new(server), ..Shared::default() });
         let ours = shared.clone();
-        // The thread ends with the test's process, as the threads of each connection do.
+        // The thread ends with the test's process, and so do those of the connections.
         thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
-                // A server that is away is away for the relay's clients too.
+                // If the server is away, it is also away for the relay's clients.
                 let server = ours.server.load(Ordering::Relaxed);
                 let Ok(server) = TcpStream::connect(("127.0.0.1", server)) else { continue };
                 let twin = |stream: &TcpStream| stream.try_clone().expect("descriptor");
@@ -109,12 +108,12 @@ impl Relay {
         self.port
     }
 
-    /// Leads connections from now on to another server, on this loopback port.
+    /// Leads new connections to another server, on this loopback port.
     pub fn lead_to(&self, server: u16) {
         self.shared.server.store(server, Ordering::Relaxed);
     }
 
-    /// Leads connections from now on to another server, and closes those that there are.
+    /// Leads new connections to another server, and closes the present ones.
     pub fn move_to(&self, server: u16) {
         self.lead_to(server);
         for client in self.shared.clients.lock().expect("no thread panics with it").drain(..) {
@@ -151,7 +150,7 @@ impl Relay {
         assert!(!wait.expect("no thread panics with it").1.timed_out(), "nothing to hold came");
     }
 
-    /// Lets the held packet go on.
+    /// Lets the held packet pass.
     pub fn release(&self) {
         self.end(false);
     }
@@ -172,7 +171,7 @@ impl Relay {
 
 impl Drop for Relay {
     fn drop(&mut self) {
-        // A test that failed leaves no thread behind that waits for ever.
+        // If a test has failed, no thread must stay behind that waits for ever.
         if let Ok(mut held) = self.shared.held.lock() {
             (held.wanted, held.cut) = (None, true);
             self.shared.changed.notify_all();

@@ -1,4 +1,4 @@
-//! Real Sentinels before a real master, on loopback.
+//! Real Sentinels with a real master, on loopback.
 
 use std::{io::Write as _, net::TcpListener};
 
@@ -6,15 +6,15 @@ use lockgate::tools::{redis_server::RedisServer, sentinel_server::SentinelServer
 
 use super::{Client, LIMIT, Reply, eventually, replicates};
 
-/// The name that Sentinels have for their master.
+/// The Sentinels' name for their master.
 pub const MASTER: &str = "mymaster";
 
-/// A running Sentinel, whose log a test that fails prints.
+/// A running Sentinel. A test that fails prints its log.
 pub struct Sentinel(SentinelServer);
 
 impl Sentinel {
-    /// Starts a Sentinel that watches the Redis at this port under [`MASTER`], with these lines in its
-    /// file; `quorum` of them must agree that it is down.
+    /// Starts a Sentinel that watches the Redis at this port as [`MASTER`], with these lines in its file. `quorum`
+    /// Sentinels must agree that the Redis is down.
     pub fn start(master: u16, quorum: usize, lines: &str) -> Sentinel {
         let watch = format!(
             "sentinel monitor {MASTER} 127.0.0.1 {master} {quorum}\n\
@@ -24,7 +24,7 @@ impl Sentinel {
         Sentinel::idle(&watch)
     }
 
-    /// Starts a Sentinel that watches nothing.
+    /// Starts a Sentinel that watches only what `lines` say.
     pub fn idle(lines: &str) -> Sentinel {
         Sentinel(SentinelServer::start(lines).expect("Sentinel"))
     }
@@ -41,7 +41,7 @@ impl Sentinel {
         Client::connect(self.port())
     }
 
-    /// The port of the master that this Sentinel names.
+    /// Returns the port of the master that this Sentinel names.
     pub fn names(&self) -> u16 {
         match self.client().cmd(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER]) {
             Reply::Array(address) => match &address[1] {
@@ -74,13 +74,13 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// Starts all, and waits until the Sentinels could make the replica the master. They do so by
-    /// themselves once the master has been silent for two seconds, which a busy machine does not cause.
+    /// Starts everything, and waits until the Sentinels can promote the replica. They do so by themselves once the
+    /// master has been silent for two seconds, which a busy machine does not cause.
     pub fn start(arguments: &[&str]) -> Watched {
         Watched::start_with(arguments, 2000)
     }
 
-    /// Starts all, with Sentinels that do nothing by themselves.
+    /// Starts everything, with Sentinels that do nothing by themselves.
     pub fn steady() -> Watched {
         Watched::start_with(&[], 600_000)
     }
@@ -94,7 +94,7 @@ impl Watched {
         let sentinels: Vec<Sentinel> =
             (0..3).map(|_| Sentinel::start(master.port(), 2, &silence)).collect();
         let watched = Watched { master, replica, sentinels };
-        // Sentinels need not take ten seconds to hear of a replica, nor two of each other.
+        // Otherwise Sentinels hear of a replica only within ten seconds, and of each other within two.
         watched.set_periods("200");
         for sentinel in &watched.sentinels {
             let mut client = sentinel.client();
@@ -105,14 +105,14 @@ impl Watched {
                 info.contains("status=ok") && info.contains("slaves=1,sentinels=3")
             });
         }
-        // A Sentinel takes a replica that calls itself a master for a former master, and makes it a
-        // replica again, if it hears of no failover within four such periods.
+        // A Sentinel takes a replica that calls itself a master for a former master, and makes it a replica again, if
+        // it hears of no failover within four such periods.
         watched.set_periods("2000");
         replicates(watched.master.port(), "seen");
         watched
     }
 
-    /// Sets how often the Sentinels tell each other of themselves, in ms.
+    /// Sets how often the Sentinels announce themselves to each other, in ms.
     fn set_periods(&self, publish: &str) {
         for sentinel in &self.sentinels {
             let words = ["SENTINEL", "DEBUG", "info-period", "200", "publish-period", publish];
@@ -120,18 +120,18 @@ impl Watched {
         }
     }
 
-    /// The Sentinels' addresses and [`MASTER`], as `data` has them, with these other keys in front.
+    /// Returns the Sentinels' addresses and [`MASTER`] as `data` has them, with these other keys in front.
     pub fn data(&self, others: &str) -> String {
         let all: Vec<String> = self.sentinels.iter().map(Sentinel::address).collect();
         format!("{{{others}sentinels: ['{}'], master: {MASTER}}}", all.join("', '"))
     }
 
-    /// A client of what was the replica at first.
+    /// Connects a client to the Redis that was the replica at first.
     pub fn replica_client(&self) -> Client {
         Client::connect(self.replica.port())
     }
 
-    /// From now on the replica gets nothing of what its master gets, as when a network is busy.
+    /// Stops the replication, as on a busy network: the replica gets none of the master's further writes.
     pub fn hold_replication(&self) {
         let mut replica = self.replica_client();
         let nobody = ["CONFIG", "SET", "masteruser", "nobody", "masterauth", "nothing"];
@@ -142,7 +142,7 @@ impl Watched {
         assert_eq!(replica.cmd(&["GET", "marked"]), Reply::NullBulk);
     }
 
-    /// Has the first Sentinel make the replica the master.
+    /// Makes the first Sentinel promote the replica.
     pub fn fail_over(&self) {
         let mut client = self.sentinels[0].client();
         eventually("the failover begins", || {
@@ -151,7 +151,7 @@ impl Watched {
     }
 }
 
-/// A server that answers whatever it is sent with these bytes. Returns its port.
+/// Starts a server that answers everything with these bytes. Returns its port.
 pub fn answering(bytes: &'static [u8]) -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("listener");
     let port = listener.local_addr().expect("address").port();

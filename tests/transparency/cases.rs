@@ -1,5 +1,4 @@
-//! The cases to play: corner cases by hand, and random sequences out of a grammar that reaches
-//! every state.
+//! The cases to play: corner cases by hand, and random sequences from a grammar that reaches every state.
 
 use rand::{RngExt, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 
@@ -477,13 +476,12 @@ pub(crate) fn corner_cases() -> Vec<Case> {
     all.into_iter().flat_map(cut).collect()
 }
 
-/// A random sequence out of a small grammar that reaches every state.
+/// Makes a random sequence from a small grammar that reaches every state.
 pub(crate) fn random_case(seed: u64) -> Case {
     sequence(seed, &[0, 1, 10, 100, 20_000], true)
 }
 
-/// A random sequence with values of these lengths, and without CLIENT REPLY OFF and SKIP unless it
-/// may be `mute`.
+/// Makes a random sequence with values of these lengths; with CLIENT REPLY OFF and SKIP only if it may be `mute`.
 fn sequence(seed: u64, lengths: &[usize], mute: bool) -> Case {
     let mut rng = StdRng::seed_from_u64(seed);
     let mut steps = Vec::new();
@@ -509,7 +507,7 @@ fn sequence(seed: u64, lengths: &[usize], mute: bool) -> Case {
             14..16 => &["EXEC"],
             16 => &["DISCARD"],
             17 => &["WATCH", key],
-            // Redis confirms the end of several in any order.
+            // Only one channel: Redis confirms the end of several in any order.
             18 => &["SUBSCRIBE", "a"],
             19 => &["PSUBSCRIBE", "d*"],
             20 => &["UNSUBSCRIBE"],
@@ -555,19 +553,18 @@ fn sequence(seed: u64, lengths: &[usize], mute: bool) -> Case {
     steps.push(Step::Send(bytes));
     match rng.random_range(0..6) {
         0 => steps.push(Step::HangUp),
-        // With its error hidden, when Redis closes is a matter of luck.
+        // If the error is hidden, it depends on chance when Redis closes.
         1 if !hidden => steps.push(send("*1\r\n$4\r\nPING\r\n*x\r\n")),
         _ => {}
     }
     Case { name: "random".into(), seed, steps }
 }
 
-/// A random sequence with a few bytes of it changed, lost, doubled or put in.
+/// Makes a random sequence with a few of its bytes changed, lost, doubled or inserted.
 ///
-/// Values are small: bytes that Redis has not yet read when it closes make the kernel send a reset,
-/// which may overtake the error. Sequences are never mute: whether Redis closes after an error that
-/// it may not tell depends on whether it has earlier replies still to write, hence on how the
-/// packets fell.
+/// Values are small: if Redis closes with bytes unread, the kernel sends a reset, which may overtake the error.
+/// Sequences are never mute: whether Redis closes after an error that it may not tell depends on whether it still has
+/// earlier replies to write, hence on how the packets fell.
 pub(crate) fn damaged_case(seed: u64) -> Case {
     const PUT_IN: &[u8] = b"*$:+-\r\n 019\"'\\x\0\xff";
     let mut case = sequence(seed, &[0, 1, 10, 100, 300], false);
@@ -576,7 +573,7 @@ pub(crate) fn damaged_case(seed: u64) -> Case {
     for step in &mut case.steps {
         let Step::Send(bytes) = step else { continue };
         for _ in 0..rng.random_range(1..4) {
-            // Rather near the start, where something is left to be misread.
+            // Half of the time near the start, where more bytes follow that can be misread.
             let reach = [bytes.len(), bytes.len().min(40)][rng.random_range(0..2)];
             if reach == 0 {
                 continue;

@@ -1,11 +1,10 @@
-//! A client cannot tell the proxy from Redis: the same bytes, sent in the same
-//! pieces to a real Redis directly and to its twin through the proxy, are
-//! answered with the same bytes and the same closing.
+//! A client cannot tell the proxy from Redis: the same bytes, sent in the same pieces to a real Redis directly and to
+//! its twin through the proxy, get the same bytes and the same closing in return.
 //!
 //! `LOCKGATE_TEST_SEED=n` plays other random sequences.
 //!
-//! A binary of its own: Redis has said all when it is silent for 120 ms, which a machine that
-//! is busy with other tests could make too short.
+//! These tests have a binary of their own: after 120 ms of silence Redis counts as done, which could be too short on
+//! a machine that is busy with other tests.
 
 #![allow(
     clippy::unwrap_used,
@@ -34,14 +33,14 @@ use lockgate::tools::redis_server::RedisServer;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use support::{Client, LIMIT, Proxy};
 
-/// One thing a client does.
+/// One step of a client.
 #[derive(Clone, Debug)]
 enum Step {
-    /// Sends these bytes, in pieces of the case's choosing.
+    /// Sends these bytes, in pieces that the case's seed chooses.
     Send(Vec<u8>),
-    /// Reads until nothing comes.
+    /// Reads until nothing more comes.
     Read,
-    /// Another client, past the proxy, runs a command.
+    /// Makes another client, past the proxy, run a command.
     Other(Vec<&'static str>),
     /// Sends FIN.
     HangUp,
@@ -54,8 +53,8 @@ struct Case {
     steps: Vec<Step>,
 }
 
-/// How a connection stood at the end. Whether Redis's close is seen as FIN or
-/// as RST depends on what had arrived there by then, so it is one here.
+/// The state of a connection at the end. FIN and RST are not told apart: which of them Redis's close becomes depends
+/// on what had arrived at Redis by then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     Open,
@@ -68,16 +67,16 @@ struct Seen {
     end: End,
 }
 
-/// Redis itself has no more to say: its answers come at once, a BLPOP that
-/// times out in these cases within half of it.
+/// The silence after which Redis has no more to say: its replies come at once, and a BLPOP in these cases times out
+/// within half of it.
 const SILENCE: Duration = Duration::from_millis(120);
 /// The silence to wait for if nothing more is expected.
 const SHORT_SILENCE: Duration = Duration::from_millis(25);
 
-/// How many bytes had come when a reading was over, and how the connection stood.
+/// The number of bytes received when a reading was over, and the state of the connection.
 type Mark = (usize, End);
 
-/// Plays a case. What is `expected` is waited for; beyond it only a short silence.
+/// Plays a case. Waits for what is `expected`, and beyond that only for a short silence.
 fn play(port: u16, direct_port: u16, case: &Case, expected: Option<&[Mark]>) -> (Seen, Vec<Mark>) {
     let mut rng = StdRng::seed_from_u64(case.seed);
     let mut other = Client::connect(direct_port);
@@ -91,7 +90,7 @@ fn play(port: u16, direct_port: u16, case: &Case, expected: Option<&[Mark]>) -> 
         match step {
             Step::Send(bytes) => {
                 for piece in pieces(bytes, &mut rng) {
-                    // Redis may have closed already; what it said is what counts.
+                    // Redis may have closed already; only its replies count.
                     let _ = stream.write_all(piece);
                     if rng.random_bool(0.2) {
                         thread::sleep(Duration::from_millis(rng.random_range(0..3)));
@@ -99,8 +98,8 @@ fn play(port: u16, direct_port: u16, case: &Case, expected: Option<&[Mark]>) -> 
                 }
             }
             Step::Read => {
-                // Once more when Redis has answered somebody else: it may have
-                // been kept from running so far.
+                // A second time once Redis has answered another client: until then it may have been kept from
+                // running.
                 for patience in [SILENCE, SHORT_SILENCE] {
                     let goal = expected.and_then(|marks_of| marks_of.get(marks.len()).copied());
                     read(&mut stream, &mut seen, goal, patience);
@@ -115,7 +114,7 @@ fn play(port: u16, direct_port: u16, case: &Case, expected: Option<&[Mark]>) -> 
     (seen, marks)
 }
 
-/// Cuts at random places: whole, in a few pieces, or byte by byte.
+/// Cuts at random places, or not at all, or byte by byte.
 fn pieces<'a>(bytes: &'a [u8], rng: &mut StdRng) -> Vec<&'a [u8]> {
     match rng.random_range(0..4) {
         0 => vec![bytes],
@@ -133,7 +132,7 @@ fn pieces<'a>(bytes: &'a [u8], rng: &mut StdRng) -> Vec<&'a [u8]> {
     }
 }
 
-/// Reads what comes: up to the goal, or from Redis itself until `silence`.
+/// Reads up to the goal, or, from Redis itself, until `silence`.
 fn read(stream: &mut TcpStream, seen: &mut Seen, goal: Option<Mark>, silence: Duration) {
     let deadline = Instant::now() + Duration::from_secs(5);
     let mut space = vec![0; 65_536];
@@ -157,8 +156,7 @@ fn read(stream: &mut TcpStream, seen: &mut Seen, goal: Option<Mark>, silence: Du
     }
 }
 
-/// Blanks what differs between any two connections: HELLO's id, and MONITOR's
-/// time and address.
+/// Blanks what differs between any two connections: HELLO's id, and MONITOR's time and address.
 fn normalised(bytes: &[u8]) -> Vec<u8> {
     let text: Vec<char> = bytes.iter().map(|b| char::from(*b)).collect();
     let text: String = text.into_iter().collect();
@@ -185,7 +183,7 @@ fn escaped(bytes: &[u8]) -> String {
     if text.len() > 9000 { format!("{}… ({} bytes)", &text[..9000], bytes.len()) } else { text }
 }
 
-/// Plays every case to both, sixteen at a time, each worker with twins of its own.
+/// Plays every case to both, sixteen at a time; each worker has twins of its own.
 fn compare(cases: &[Case], arguments: &[&'static str]) {
     let next = AtomicUsize::new(0);
     let failures = Mutex::new(Vec::new());
@@ -232,7 +230,7 @@ fn compare(cases: &[Case], arguments: &[&'static str]) {
     );
 }
 
-/// Where random sequences begin.
+/// Returns the first seed of random sequences.
 fn first_seed() -> u64 {
     std::env::var("LOCKGATE_TEST_SEED").map_or(1, |seed| seed.parse().unwrap())
 }
@@ -278,7 +276,7 @@ fn strangers_are_answered_as_by_redis() {
     compare(&cases, &["--requirepass", "pw"]);
 }
 
-/// With an earlier reply still to write, Redis closes once that is written.
+/// If an earlier reply is still to be written, Redis closes once it is.
 #[test]
 fn an_error_or_quit_while_mute_closes_behind_earlier_replies() {
     let mut proxy = Proxy::start();
@@ -288,7 +286,7 @@ fn an_error_or_quit_while_mute_closes_behind_earlier_replies() {
             for end in ["QUIT", "*x", "*1\r\n$x", "SET a \"b"] {
                 let mut client = Client::connect(port);
                 client.send(format!("PING\r\nCLIENT REPLY {mute}\r\n{end}\r\n").as_bytes());
-                // Only SKIP lets a reply through: it has skipped its own.
+                // SKIP alone lets a reply through, as it has skipped its own.
                 let (bytes, closed) = client.rest();
                 assert!(bytes.starts_with(b"+PONG\r\n") && closed, "{mute} {end}: {bytes:?}");
             }

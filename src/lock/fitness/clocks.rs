@@ -1,9 +1,9 @@
 //! Nodes' clocks, which may drift but must not jump: docs/design/locks.md, "Locks".
 //!
-//! A node whose clock jumps forward ends locks before their time. Its clock is compared with this
-//! proxy's by the node's TIME, behind every batch that grants and twice a second. If a
-//! quorum of clocks has jumped, either they were set together or this proxy stood still with its
-//! own clock (a paused virtual machine): no lock that it holds counts any more.
+//! A node whose clock jumps forward ends locks before their time. So this proxy compares each node's clock with its
+//! own. It sends TIME behind every batch that may grant a lock or find one free, and twice a second. If a quorum of
+//! clocks has jumped, either they were set together or this proxy stood still with its own clock (a paused virtual
+//! machine): no lock that its clients hold counts any more.
 
 use std::{
     sync::{
@@ -24,28 +24,28 @@ use crate::{
 
 #[cfg(test)]
 thread_local! {
-    /// A fault that tests plant: jumps are not seen.
+    /// A fault that tests plant: jumps go unseen.
     pub(crate) static UNWATCHED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// The change that a sample shows, compared with the samples before.
+/// What a sample shows, compared with the samples before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::lock) enum Sight {
-    /// The clock drifts at most.
+    /// The clock drifts at most as far as is allowed for.
     Steady,
-    /// The clock has jumped forward, by at least so much.
+    /// The clock has jumped forward, by at least this much.
     JumpedForward(Duration),
-    /// The clock was stepped back, by at least so much.
+    /// The clock was stepped back, by at least this much.
     SteppedBack(Duration),
 }
 
-/// How far one node's clock is ahead of this proxy's, as far as samples tell. All numbers in this
-/// file are microseconds.
+/// How far one node's clock is ahead of this proxy's, as far as samples show. Plain numbers in this file are
+/// microseconds.
 #[derive(Debug, Default)]
 pub(in crate::lock) struct NodeClock(Option<Bounds>);
 
-/// The least and the most that the node's clock can be ahead. Every sample narrows these bounds,
-/// and time widens them by the drift.
+/// The least and the most by which the node's clock can be ahead. Every sample narrows these bounds, and the drift
+/// widens them over time.
 #[derive(Debug, Clone, Copy)]
 struct Bounds {
     least: i64,
@@ -55,8 +55,7 @@ struct Bounds {
 }
 
 impl NodeClock {
-    /// Takes a sample: the node's clock has shown `node` at some time between `sent` and
-    /// `received`.
+    /// Takes a sample: the node's clock showed `node` at some time between `sent` and `received`.
     #[inline]
     pub(in crate::lock) fn sample(
         &mut self,
@@ -69,7 +68,7 @@ impl NodeClock {
         // An absurd answer must not overflow.
         let node = node.clamp(-(1 << 60), 1 << 60);
         let drift = |time: i64| (time as f64 * drift_factor) as i64;
-        // The clock has drifted since the node has read it; and microseconds are rounded.
+        // The clock may have drifted since the node read it, and microseconds are rounded.
         let around = drift(at - sent) + 1;
         let now = Bounds { least: node - (at + around), most: node - (sent - around), at };
         debug_assert!(now.least <= now.most, "a clock is between its bounds");
@@ -77,7 +76,7 @@ impl NodeClock {
         let drift = drift(at - before.at);
         let (least, most) = (before.least - drift, before.most + drift);
         let by = |micros: i64| Duration::from_micros(micros.unsigned_abs());
-        // The drift that is set aside has a constant part.
+        // The allowance for drift has a constant part.
         let slack = DRIFT.as_micros() as i64;
         let sight = if now.least > most + slack {
             Sight::JumpedForward(by(now.least - most))
@@ -97,18 +96,18 @@ impl NodeClock {
     }
 }
 
-/// Nodes that wait because their clocks have jumped, and the losses that follow.
+/// The nodes that wait because their clocks have jumped, and the losses that follow.
 #[derive(Debug)]
 pub(in crate::lock) struct Clocks {
-    /// Whether nodes wait (`locks.quarantine`).
+    /// Whether nodes have to wait (`locks.quarantine`).
     quarantine: bool,
     longest: Arc<LongestGrant>,
     /// `locks.drift_factor`.
     drift_factor: f64,
     voters: Voters,
-    /// When each node's clock has jumped, by its seat.
+    /// By seat, when the node's clock jumped.
     jumps: Mutex<Vec<Option<Instant>>>,
-    /// No answer counts to a request made before this time, in [`Instant::micros`].
+    /// No answer counts to a request made up to this time, in [`Instant::micros`].
     lost_until: AtomicI64,
     /// Notified when all session locks are lost.
     pub(in crate::lock) lost: Notify,
@@ -128,8 +127,7 @@ impl Clocks {
         }
     }
 
-    /// Notes that the clock of the node on seat `index` has jumped forward. Returns the end of its
-    /// wait.
+    /// Notes that the clock of the node on seat `index` has jumped forward. Returns the end of the node's wait.
     pub(in crate::lock) fn jumped(&self, index: usize) -> Option<Instant> {
         if !self.quarantine {
             return None;
@@ -144,13 +142,13 @@ impl Clocks {
         Some(now + wait)
     }
 
-    /// How long a node waits: by then every lock that it has ended too early has ended by itself,
-    /// whichever proxy has granted it.
+    /// Returns how long such a node waits: by then every lock that it ended too early has ended by itself, whichever
+    /// proxy granted it.
     fn wait(&self) -> Duration {
         self.longest.get().mul_f64(1.0 + self.drift_factor) + DRIFT
     }
 
-    /// The end of the wait of the node on seat `index`. Returns `None` if it may vote.
+    /// Returns the end of the wait of the node on seat `index`, or `None` if it may vote.
     pub(in crate::lock) fn waits_until(&self, index: usize) -> Option<Instant> {
         let (now, wait) = (Instant::now(), self.wait());
         let mut all = self.jumps.lock();
@@ -176,8 +174,8 @@ mod tests {
         Duration::from_millis(millis)
     }
 
-    /// Samples a node whose clock is `ahead` by so many ms, `at` so many ms after `begun`, with a
-    /// round trip of 20 ms, of which the way there takes `way`.
+    /// Samples a node whose clock is ahead by `ahead` ms, at `at` ms after `begun`. The round trip takes 20 ms, of
+    /// which the way to the node takes `way`.
     fn look(clock: &mut NodeClock, begun: Instant, at: u64, way: u64, ahead: i64) -> Sight {
         let sent = begun + ms(at);
         let node = (sent + ms(way)).micros() + 1000 * ahead;
@@ -295,7 +293,7 @@ mod tests {
         assert!(clocks.jumped(0).is_some());
         tokio::time::advance(Duration::from_secs(19)).await;
         assert!(clocks.waits_until(0).is_some(), "another proxy's grant may last still");
-        // Another one that is heard of only now may have granted before.
+        // A proxy that is heard of only now may have granted before.
         longest.heard_of(Duration::from_secs(40));
         tokio::time::advance(Duration::from_secs(20)).await;
         assert!(clocks.waits_until(0).is_some());

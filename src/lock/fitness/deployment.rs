@@ -1,48 +1,42 @@
-//! Nodes that may vote: docs/design/locks.md, "Locks".
+//! Which nodes may vote: docs/design/locks.md, "Locks".
 //!
-//! **Seats.** All proxies agree upon a [`Deployment`]: an id, an epoch, and which node sits on each
-//! seat, the place of a node in `locks.nodes`. The agreement lies on the nodes themselves, as
-//! markers ([`super::marker`]). Only a node on its seat votes: the script of each vote compares the
-//! epoch with the marker in the memory that votes, and a node that has lost its memory has no
-//! marker. Any other node that is met at a seat waits until all locks that its memory may lack have
-//! run out, and is then given the seat.
+//! **Seats.** All proxies agree upon a [`Deployment`]: an id, an epoch, and which node sits on each seat, the place
+//! of a node in `locks.nodes`. The agreement lies on the nodes themselves, as markers ([`super::marker`]). Only a
+//! node on its seat votes: the script of each vote compares the epoch with the marker in the memory that votes, and a
+//! node that has lost its memory has no marker. Any other node that a proxy meets at a seat waits until all locks
+//! that its memory may lack have run out, and then gets the seat.
 //!
-//! **One step at a time.** A seat goes from one identity to the next in two steps, each with an
-//! epoch of its own: the next node waits there, and later it votes. Two quorums that grant have a
-//! seat in common. Between neighbouring epochs that seat has the same identity in both, or grants
-//! nothing in one of them and so is in none of its quorums. So votes of one epoch may meet votes of
-//! the other, and nothing breaks. The seat's node before may still be reached by another proxy (an
-//! address that leads to another server now). But once the first step is written on a quorum, every
-//! quorum with the old node contains a node that refuses the epoch. A grant made with the old node
-//! before runs out within the longest PX ever stored, so the wait begins behind the first step.
-//! Meanwhile locks are put back on the waiting node, and its renewals count, proven like votes: a
-//! quorum that keeps a lock with its help meets each quorum that grants in a node that has the
-//! lock. If too few nodes have kept their memory to make a quorum, there is no first step: the wait
-//! counts from when the others were first seen, by a note on them, and those that have waited count
-//! as consenting. A single node that Sentinels have promoted keeps meanwhile, once it has waited for
-//! [`CONFIRM`](crate::lock::address::CONFIRM), what this proxy knows to be valid: no other node could
-//! confirm that. (A gap remains: most addresses lead to other servers at once, the old ones live
-//! on, and a proxy keeps its connections to them.)
+//! **One step at a time.** A seat passes from one identity to the next in two steps, each with its own epoch: first
+//! the next node waits there, later it votes. Two quorums that grant have a seat in common. In neighbouring epochs,
+//! that seat either has the same identity, or in one of them grants nothing and so is in none of its quorums. So
+//! votes of both epochs may meet in one operation without harm. Another proxy may still reach the seat's earlier node
+//! (an address that leads to another server now). But once a quorum has accepted the first step, every quorum with
+//! the earlier node contains a node that refuses the earlier epoch. A grant made with the earlier node before that
+//! runs out within the longest PX ever stored, so the wait begins after the first step. Meanwhile locks are put back
+//! on the waiting node, and its votes on renewals count, proven like other votes: a quorum that keeps a lock with its
+//! help, and any quorum that grants, have in common a node that has the lock. If fewer than a quorum have kept their
+//! memory, there is no first step: each other node waits from when it was first seen, by a note on it, and those that
+//! have waited count as consenting. If a single voter's node was promoted, and has waited for
+//! [`CONFIRM`](crate::lock::address::CONFIRM), it keeps the locks that this proxy knows to be valid for the rest of
+//! its wait: no other node could confirm them. (A gap remains if most addresses lead to other servers at once, the old
+//! servers live on, and a proxy keeps its connections to them.)
 //!
-//! **Rounds.** Markers are written by [`super::round`]: Paxos over the seats, with the marker as
-//! its register. A proxy that wants a change reads all nodes and takes the newest marker, that of
-//! the largest ballot, which contains all that was committed. It gets promises for a larger ballot
-//! from a quorum, and writes its change of the marker there. A node promises and accepts only while
-//! its marker is the one that was read. If two proxies do so at once, one of them finds a larger
-//! ballot, or another marker, and reads again; never do two quorums accept different markers of one
-//! epoch. A proxy that dies in the middle leaves a newer marker on fewer than a quorum. The next
-//! proxy brings that to its end, or overwrites it with a larger ballot. No proxy has used it
-//! meanwhile, as only a marker that a quorum has accepted under one ballot is used. A node that has
-//! lost its promises is no acceptor before it has waited for longer than any round counts
-//! ([`FLOOR`]).
+//! **Rounds.** Markers are written by [`super::round`]: Paxos over the seats, with the marker as its register. A
+//! proxy that wants a change reads all nodes and takes the newest marker, that of the largest ballot, which contains
+//! all that was committed. It gets promises for a larger ballot from a quorum, and writes its change of the marker
+//! there. A node promises and accepts only while its marker is the one that was read. If two proxies do so at once,
+//! one of them finds a larger ballot, or another marker, and reads again; two quorums never accept different markers
+//! of one epoch. A proxy that dies in the middle leaves a newer marker on fewer than a quorum. The next proxy
+//! completes that change, or overwrites it with a larger ballot. No proxy has used that marker meanwhile: proxies use
+//! only a marker that a quorum has accepted under one ballot. A node that has lost its promises is no acceptor before
+//! it has waited for longer than any round counts ([`FLOOR`]).
 //!
-//! **In a proxy.** A proxy has one deployment at a time, and learns a newer one when a node refuses
-//! or shows it. Before any node is told the new epoch, a node that has lost its seat in it is sent
-//! a marker that it cannot prove. If a connection to such a node was open, all connections end and
-//! are made anew ([`Admissions::generation`]), so that no operation has its vote and one of the new
-//! epoch. If that connection had ended before, operations with its vote are not sent any more
-//! ([`Told::seatings`]). A node that missed an epoch and kept its memory is told the marker when it
-//! is admitted.
+//! **In a proxy.** A proxy has one deployment at a time, and learns a newer one when a node refuses its epoch or
+//! shows a newer one. Before any node gets requests of the new epoch, a node that has lost its seat in it gets only
+//! requests with a marker that it cannot prove. If a connection to such a node was open, all connections end and are
+//! made anew ([`Admissions::generation`]), so that no operation has its vote and one of the new epoch. If that
+//! connection had ended before, operations with its vote are no longer sent ([`Told::seatings`]). A node that kept
+//! its memory and missed an epoch gets the marker before it is admitted.
 
 use std::{
     borrow::Cow,
@@ -82,23 +76,23 @@ use crate::{
     sync::Mutex,
 };
 
-/// The shortest wait: longer than any round counts, so that a node that forgot a promise is not
-/// asked again in the same round.
+/// The shortest wait: longer than any round counts, so that a node that lost a promise is not asked again in the same
+/// round.
 const FLOOR: Duration = Duration::from_secs(2);
-/// The time set aside for clocks that count in whole milliseconds.
+/// The allowance for clocks that count in whole milliseconds.
 const ROUNDING: Duration = Duration::from_millis(2);
-/// How often a node is told that it waits, if it does not take that on.
+/// The pause before a node is told again that it waits, if it has not accepted that.
 const TRIED_EVERY: Duration = Duration::from_secs(3);
-/// The pause before all nodes are asked again, if that did not help.
+/// The pause before all nodes are asked again, if asking did not help.
 const ASK_EVERY: Duration = Duration::from_millis(500);
-/// The pause if a node knows of a newer epoch, without which no node votes here. Proxies that write
-/// that epoch at the same time are not to hinder each other again.
+/// The pause before all nodes are asked once more for a newer epoch that a node knows of, without which no node votes
+/// here. Jitter keeps proxies that write that epoch at the same time from hindering each other again.
 const ASK_SOON: Duration = Duration::from_millis(60);
 
-/// The pause before nodes that were away are asked what others may have forgotten.
+/// The pause before nodes that were away are asked again what others may have forgotten.
 const ASK_OTHERS_EVERY: Duration = Duration::from_secs(3);
 
-/// Why no node votes where all of `locks.nodes` have lost their memory, and others are to take their place.
+/// Why no node votes if all of `locks.nodes` have lost their memory while `locks.next_nodes` are listed.
 const UNTOLD: &str = "no node of locks.nodes knows any more whether locks.next_nodes have taken their place: where they \
     have not, take locks.next_nodes out of the file, and send SIGHUP";
 
@@ -108,7 +102,7 @@ const NOTHING: &[u8] = b"-";
 /// The verdict on a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::lock) enum Judgement {
-    /// The node votes, or waits on its seat: its [`NodeStanding`] says which. With the generation.
+    /// The node votes, or waits on its seat: its [`NodeStanding`] says which. Carries the generation of connections.
     Admitted(u64),
     /// The node has kept its memory and missed an epoch: the marker must be written on it first.
     Behind(Box<MarkerWrite>),
@@ -136,7 +130,7 @@ thread_local! {
     pub(crate) static NEW_IF_BARE: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// One proxy's knowledge of all nodes.
+/// What one proxy knows of all nodes.
 pub(in crate::lock) struct Admissions {
     quarantine: bool,
     allow_shared_instance: bool,
@@ -151,13 +145,14 @@ pub(in crate::lock) struct Admissions {
     generation: AtomicU64,
     learned: AtomicU64,
     changed: watch::Sender<()>,
-    /// Notified when a node tells that its set is given up, or was.
+    /// Notified when a node's marker says that its set is sealed or left, or is another set than this proxy's.
     pub(in crate::lock) given_up: Notify,
-    /// Whether this proxy may write that nodes sit on other seats, and that a deployment is new. Not
-    /// while it does not know which of two sets of nodes votes.
+    /// Whether this proxy may write that nodes sit on other seats (`writes`), and that a deployment is new
+    /// (`begins`). While the file lists two sets, it begins no deployment, and writes only once it knows which set
+    /// votes.
     writes: AtomicBool,
     begins: AtomicBool,
-    /// Locked while all nodes are asked: one task does it for all.
+    /// Locked while one task asks all nodes, on behalf of all tasks.
     asking: tokio::sync::Mutex<()>,
 }
 
@@ -165,22 +160,23 @@ pub(in crate::lock) struct Admissions {
 struct AdmissionState {
     /// The deployment that a quorum has accepted, as far as this proxy knows.
     current: Option<Arc<Accepted>>,
-    /// The result of asking all nodes the last time.
+    /// The result of the last time that all nodes were asked.
     survey: Option<Survey>,
     asked: Option<Instant>,
     /// The newest epoch for which all nodes were asked out of turn.
     asked_for: u64,
-    /// The longest PX that was stored, as far as nodes have told.
+    /// The longest PX that was stored, as far as nodes have reported.
     longest: Duration,
-    /// Another deployment that a quorum has now, and since when this proxy has seen that.
+    /// Another deployment that a quorum has now, and since when this proxy has seen it.
     other: Option<(String, Instant)>,
-    /// A deployment and the newest epoch in which its nodes were seen to be given up, or about to be.
+    /// The id of a deployment, and the newest epoch in which its nodes showed that this set is sealed, left or
+    /// followed by another.
     given_up: Option<(String, u64)>,
     seats: Vec<SeatState>,
 }
 
 impl AdmissionState {
-    /// Notes whether these nodes are given up, or about to be.
+    /// Notes whether a node shows that this set is sealed, left or followed by another.
     fn saw(&mut self, look: &SelfReport, prefix: &str) {
         let current = self.current.as_ref().map(|current| &current.deployment);
         let is_ours = |theirs: &&Deployment| {
@@ -198,8 +194,8 @@ impl AdmissionState {
         }
     }
 
-    /// Whether these nodes were given up, as far as anybody can tell: another set may vote. Nodes that
-    /// have forgotten it are then not to be given seats in this one.
+    /// Whether this set is given up, as far as is known: another set may vote. Nodes that have forgotten that must
+    /// then get no seats in this set.
     fn is_given_up(&self, newest: Option<&Accepted>) -> bool {
         let known = self.current.as_deref().or(newest);
         self.given_up.as_ref().is_some_and(|(id, epoch)| {
@@ -207,7 +203,7 @@ impl AdmissionState {
         })
     }
 
-    /// The deployment to which nodes must belong. Returns `None` if that is not known.
+    /// Returns the deployment to which nodes must belong, or `None` if it is unknown.
     fn belongs_to(&self) -> Option<Cow<'_, str>> {
         match (&self.current, &self.survey) {
             (Some(current), _) => Some(Cow::Borrowed(&current.deployment.id)),
@@ -225,22 +221,22 @@ impl AdmissionState {
 
 #[derive(Default)]
 struct SeatState {
-    /// The instance that is connected, or is about to be.
+    /// The instance that is connected, or about to be.
     run_id: Option<String>,
     /// The identity that votes or waits over the connection that is open, or about to be.
     linked: Option<Identity>,
     /// The time when the last connection that could vote ended.
     left: Option<Instant>,
     vigil: Option<Vigil>,
-    /// [`Admissions::learned`] when the seat's last change was learned.
+    /// The value of [`Admissions::learned`] when the seat's last change was learned.
     seated: u64,
-    /// The node that was told last that it waits there, and when.
+    /// The node that was last told that it waits there, and when.
     tried: Option<(Identity, Instant)>,
 }
 
 impl SeatState {
-    /// Whether this node was told just now that it waits there. One that has not taken it on takes no
-    /// writes, perhaps: each epoch that is written in vain stops all others for a moment.
+    /// Whether this node was told just now that it waits there. If it has not accepted that, it may refuse writes,
+    /// and each epoch that is written in vain stops all other nodes for a moment.
     fn was_tried(&self, look: &SelfReport, now: Instant) -> bool {
         self.tried.as_ref().is_some_and(|(who, at)| {
             look.identity().as_ref() == Some(who)
@@ -253,7 +249,7 @@ impl SeatState {
 struct Vigil {
     who: Identity,
     note: String,
-    /// The time when it was first seen; by then it had waited for `before` already.
+    /// The time when this proxy first saw it; by then it had waited for `before` already.
     since: Instant,
     before: Duration,
 }
@@ -296,32 +292,32 @@ impl Admissions {
         }
     }
 
-    /// The standing that the connection to node `index` obeys.
+    /// Returns the standing that the connection to node `index` obeys.
     pub(in crate::lock) fn standing(&self, index: usize) -> Arc<NodeStanding> {
         self.standings[index].clone()
     }
 
-    /// A seat among those of its voter.
+    /// Returns the place of a seat among those of its voter.
     pub(in crate::lock) fn place(&self, seat: usize) -> &SeatPlace {
         &self.ways[seat].seat
     }
 
-    /// The voter to which a seat belongs.
+    /// Returns the voter to which a seat belongs.
     pub(in crate::lock) fn voter(&self, seat: usize) -> usize {
         self.voters.of(seat)
     }
 
-    /// The generation of connections: those of another one must end.
+    /// Returns the generation of connections: those of an earlier generation must end.
     pub(in crate::lock) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// How many times this proxy has learned a deployment.
+    /// Returns how many times this proxy has learned a deployment.
     pub(in crate::lock) fn learned(&self) -> u64 {
         self.learned.load(Ordering::Acquire)
     }
 
-    /// The set of nodes that votes here. Returns `None` if that is not known.
+    /// Returns the set of nodes that votes here, or `None` if it is unknown.
     pub(in crate::lock) fn set(&self) -> Option<KnownSet> {
         let state = self.state.lock();
         let Deployment { id, set, .. } = &state.current.as_ref()?.deployment;
@@ -334,29 +330,29 @@ impl Admissions {
         self.begins.store(begins, Ordering::Release);
     }
 
-    /// Forgets that these nodes were to be given up, as the operator lists no others any more. Their markers
-    /// tell it again, if they have any.
+    /// Forgets that this set was to be given up, as the operator no longer lists another. If it was, the nodes'
+    /// markers say so again.
     pub(in crate::lock) fn are_kept(&self) {
         self.state.lock().given_up = None;
     }
 
-    /// Notified when the deployment changes.
+    /// Returns a receiver that is notified when the deployment changes.
     pub(in crate::lock) fn changes(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
     }
 
-    /// The identity that votes or waits over the connection to node `index`. Returns `None` if
-    /// identities are not compared.
+    /// Returns the identity that votes or waits over the connection to node `index`, or `None` if identities are not
+    /// compared.
     pub(in crate::lock) fn linked(&self, index: usize) -> Option<Identity> {
         self.state.lock().seats[index].linked.clone()
     }
 
-    /// The longest that any grant may last. If all nodes forget it, this proxy remembers.
+    /// Returns the longest that any grant may last. If all nodes forget it, this proxy remembers.
     pub(in crate::lock) fn longest(&self) -> &LongestGrant {
         &self.longest
     }
 
-    /// Notes for how long grants may last by what a node tells that belongs to no other deployment.
+    /// Notes how long grants may last, as a node reports it, unless the node belongs to another deployment.
     fn heed(&self, current: Option<&Accepted>, look: &SelfReport) {
         let is_ours = |marker: &Marker| {
             let theirs = &marker.deployment;
@@ -368,14 +364,14 @@ impl Admissions {
         }
     }
 
-    /// The marker that node `index` must have. Returns `None` if markers are not compared.
+    /// Returns the marker that node `index` must have, or `None` if markers are not compared.
     pub(in crate::lock) fn told(&self, index: usize) -> Option<String> {
         let state = self.state.lock();
         state.seats[index].linked.as_ref()?;
         Some(state.current.as_ref()?.deployment.told(index))
     }
 
-    /// Why node `index`, which is connected, does not vote yet.
+    /// Returns why node `index`, which is connected, does not vote yet.
     pub(in crate::lock) fn wait(&self, index: usize) -> Option<Wait> {
         let state = self.state.lock();
         let seat = &state.seats[index];
@@ -388,7 +384,7 @@ impl Admissions {
         Some(Wait { until: Some(until), why: self.forgotten(&state, index) })
     }
 
-    /// Notes that the connection to node `index` is gone; `voted`: it could vote.
+    /// Notes that the connection to node `index` has ended; `voted`: whether it could vote.
     pub(in crate::lock) fn left(&self, index: usize, voted: bool) {
         let mut state = self.state.lock();
         let seat = &mut state.seats[index];
@@ -398,7 +394,7 @@ impl Admissions {
         }
     }
 
-    /// Judges by its own report whether node `index` may vote.
+    /// Judges whether node `index` may vote, by its report on itself.
     pub(in crate::lock) fn judge(&self, index: usize, look: &SelfReport) -> Judgement {
         let mut state = self.state.lock();
         let state = &mut *state;
@@ -430,7 +426,7 @@ impl Admissions {
         if let Some((fault, why)) = self.refusal(state, index, look) {
             return match &state.other {
                 _ if self.may_ask(state) => Judgement::Ask,
-                // Locks granted under the deployment before may still be held.
+                // Locks granted under the earlier deployment may still be held.
                 Some((id, since)) if look.marker().is_some_and(|m| m.deployment.id == *id) => {
                     Judgement::Waits(Wait { until: Some(*since + self.enough(state, None)), why })
                 }
@@ -458,8 +454,8 @@ impl Admissions {
                 return Judgement::Admitted(self.generation());
             }
             if theirs.epoch > deployment.epoch {
-                // No node counts here until the newer epoch is learned, so it is asked for at once,
-                // even if another proxy has written it while this one was asking.
+                // No node counts here until the newer epoch is learned, so all nodes are asked for it at once, even
+                // if another proxy wrote it while this one was asking.
                 let is_new = theirs.epoch > state.asked_for;
                 if is_new || state.asked.is_none_or(|asked| asked.elapsed() >= jittered(ASK_SOON)) {
                     state.asked_for = theirs.epoch.max(state.asked_for);
@@ -480,15 +476,15 @@ impl Admissions {
         self.judge_stranger(state, index, look)
     }
 
-    /// The other seat of its voter on which the deployment has the node that this proxy has met on
-    /// `index`. Proxies find the shards of a cluster by themselves, and may differ.
+    /// Returns the other seat of its voter on which the deployment has the node that this proxy met on `index`.
+    /// Proxies find the shards of a cluster by themselves, and may differ.
     fn home(&self, deployment: &Deployment, index: usize, look: &SelfReport) -> Option<usize> {
         let beside = self.voters.beside(index);
         let home = deployment.seat_of(beside, look.run_id.as_deref()?)?;
         (home != index).then_some(home)
     }
 
-    /// Judges a node while no deployment accepted by a quorum is known.
+    /// Judges a node while this proxy knows no deployment that a quorum has accepted.
     fn judge_unknown(
         &self,
         state: &mut AdmissionState,
@@ -515,7 +511,7 @@ impl Admissions {
         let known =
             state.current.as_deref().or(state.survey.as_ref().and_then(|s| s.newest.as_ref()));
         let sits = known.map(|known| &known.deployment.seats[index]);
-        // The node is given a place to wait first, and the seat's node before loses it.
+        // First the node is given a place to wait, which takes the seat from its earlier node.
         if sits.is_some() && (covered || self.may_know_more(state, index)) {
             return self.ask_or(state, "it is given its seat");
         }
@@ -549,8 +545,8 @@ impl Admissions {
                 } else if self.is_alone() {
                     self.forgotten(state, index)
                 } else {
-                    // Its wait counts from the first step, as until then another proxy may have votes of the
-                    // server that had the seat.
+                    // Its wait counts from the first step: until then, another proxy may have votes of the server
+                    // that had the seat.
                     let why = self.forgotten(state, index);
                     format!(
                         "{why}; if enough other lock nodes vote earlier, its wait begins anew then"
@@ -561,13 +557,14 @@ impl Admissions {
         }
     }
 
-    /// Whether there is one voter alone. No other one could give a successor a place to wait.
+    /// Whether there is only one voter, so that no other could give a successor a place to wait.
     pub(in crate::lock) fn is_alone(&self) -> bool {
         self.voters.count() == 1
     }
 
-    /// Admits a stranger that is alone and has a copy of the marker, to keep while it waits what
-    /// this proxy knows to be held: see the module's first lines. Returns `None` if it must not.
+    /// Admits a stranger of a single voter that has a copy of the marker. While it waits, it keeps the locks that
+    /// this proxy knows to be held: see the head of this module. Returns the generation of connections, or `None` if
+    /// the node must not be admitted yet.
     fn keeps_alone(
         &self,
         state: &mut AdmissionState,
@@ -579,8 +576,8 @@ impl Admissions {
         if !self.is_alone() || !is_copy {
             return None;
         }
-        // The Redis before may still be reached, and grant what is renewed here. Only of one that
-        // Sentinels name is it known until when.
+        // The earlier Redis may still be reachable, and grant what is renewed here. For how long is known only of a
+        // node that Sentinels or a cluster name.
         let confirm = self.ways[index].address.confirm();
         let settled = confirm.mul_f64(1.0 + self.drift_factor) + ROUNDING;
         let left = self.remaining(state, index, look, Instant::now())?;
@@ -604,20 +601,20 @@ impl Admissions {
         Judgement::Waits(Wait { until: None, why: why.into() })
     }
 
-    /// Whether all nodes may be asked: they were not asked just now.
+    /// Whether all nodes may be asked, as they were not asked just now.
     fn may_ask(&self, state: &AdmissionState) -> bool {
         state.asked.is_none_or(|asked| asked.elapsed() >= ASK_EVERY)
     }
 
-    /// Whether to ask nodes again that could tell how long this one must wait, and were away when
-    /// all were asked.
+    /// Whether to ask again those nodes that could tell how long this one must wait, but were away when all were
+    /// asked.
     fn may_know_more(&self, state: &AdmissionState, index: usize) -> bool {
         let all_know =
             state.survey.as_ref().is_some_and(|survey| survey.others_know(&self.voters, index));
         !all_know && state.asked.is_none_or(|asked| asked.elapsed() >= ASK_OTHERS_EVERY)
     }
 
-    /// The rest of a stranger's wait. Returns `None` if no note of its wait is on the node yet.
+    /// Returns the rest of a stranger's wait, or `None` if no note of its wait is on the node yet.
     fn remaining(
         &self,
         state: &mut AdmissionState,
@@ -650,7 +647,7 @@ impl Admissions {
         let mut before = by_node;
         match &seat.vigil {
             Some(vigil) if vigil.who == who && vigil.note == look.note => {
-                // The proxy's own clock goes on from what was seen first: the node's may jump.
+                // The proxy's own clock counts on from what it saw first: the node's may jump.
                 let waited = vigil.before + now.saturating_duration_since(vigil.since);
                 return Some(enough.saturating_sub(waited));
             }
@@ -667,8 +664,8 @@ impl Admissions {
         Some(enough.saturating_sub(before))
     }
 
-    /// The time after which no lock is held any more that the node on seat `index` may have
-    /// forgotten; without `index`: that any node may have.
+    /// Returns the time after which no lock is held any more that the node on seat `index` may have forgotten;
+    /// without `index`: that any node may have.
     fn enough(&self, state: &AdmissionState, index: Option<usize>) -> Duration {
         let all_know = index.is_some_and(|index| {
             state.survey.as_ref().is_some_and(|survey| survey.others_know(&self.voters, index))
@@ -678,11 +675,11 @@ impl Admissions {
         let all = || self.ways.iter().map(|way| way.address.confirm()).max().unwrap_or_default();
         let confirm = index.map_or_else(all, |index| self.ways[index].address.confirm());
         let longest = longest + confirm;
-        // A fast clock counts the time too soon.
+        // A fast clock measures the time too short.
         (longest.mul_f64(1.0 + self.drift_factor) + ROUNDING).max(FLOOR)
     }
 
-    /// Why a node waits that may have forgotten locks, and whether its wait may turn out to be shorter.
+    /// Says why a node that may have forgotten locks waits, and whether its wait may turn out shorter.
     fn forgotten(&self, state: &AdmissionState, index: usize) -> String {
         let survey = state.survey.as_ref();
         let all_know = survey.is_some_and(|survey| survey.others_know(&self.voters, index));
@@ -694,12 +691,12 @@ impl Admissions {
         }
     }
 
-    /// The time after which no lock is held any more that any node may have forgotten.
+    /// Returns the time after which no lock is held any more that any node may have forgotten.
     pub(in crate::lock) fn longest_wait(&self) -> Duration {
         self.enough(&self.state.lock(), None)
     }
 
-    /// The fault that keeps a node out for good, as its marker tells.
+    /// Finds the fault in a node's marker that keeps it out.
     fn refusal(
         &self,
         state: &AdmissionState,
@@ -708,7 +705,7 @@ impl Admissions {
     ) -> Option<(Fault, String)> {
         let ours = state.current.as_ref().map(|current| &current.deployment);
         if let Some(theirs) = look.marker().map(|marker| &marker.deployment) {
-            // A node that has missed an epoch is told it.
+            // A node that has missed an epoch is not refused: it gets the newest marker.
             if ours.is_some_and(|ours| theirs.id == ours.id && theirs.epoch < ours.epoch) {
                 return None;
             }
@@ -723,8 +720,8 @@ impl Admissions {
         refusal(&place, look, state.belongs_to().as_deref())
     }
 
-    /// Asks all nodes, learns the deployment that a quorum has accepted, and writes the change that
-    /// is due. Returns at once if another task has just done so.
+    /// Asks all nodes, learns the deployment that a quorum has accepted, and writes the change that is due. If
+    /// another task is doing so, only waits until it has.
     pub(in crate::lock) async fn ask(&self) {
         let Ok(_asking) = self.asking.try_lock() else {
             drop(self.asking.lock().await);
@@ -736,7 +733,8 @@ impl Admissions {
         let surveyed = |looks: &[Option<SelfReport>], gone: &[bool]| {
             Survey::of_set(set, (&self.voters, &self.prefix), looks, gone, id)
         };
-        // A deployment that a quorum has is all that is needed: slow nodes are not waited for.
+        // If a quorum has a newer deployment than the known one, that is all that is needed: slow nodes are not
+        // waited for.
         let enough = |looks: &[Option<SelfReport>]| {
             let committed = surveyed(looks, &[]).committed;
             committed.is_some_and(|committed| {
@@ -763,14 +761,14 @@ impl Admissions {
             {
                 self.learn(state, committed);
             }
-            // A shard that is away stops no other.
+            // A shard that is away must not stop the others.
             if state.current.is_none()
                 && self.is_alone()
                 && let Some(accepted) = survey.of_those_there(&looks)
             {
                 self.learn(state, accepted);
             }
-            // Slow nodes were not waited for: a node that is no voter needs their knowledge, too.
+            // Slow nodes were not waited for, but a node that does not vote yet needs their knowledge, too.
             if known.is_none() && state.current.is_some() {
                 state.asked = None;
             }
@@ -798,7 +796,7 @@ impl Admissions {
             let remembered = state.current.as_ref().map(|current| &current.deployment);
             let plan =
                 survey.plan(&self.voters, &looks, &waiting, remembered, || self.blank.clone());
-            // If no node has kept the longest PX, it may have been as long as is allowed.
+            // If no node still knows the longest PX, it may have been as long as is allowed.
             let nobody_knows = survey.newest.is_none();
             let may = if nobody_knows { &self.begins } else { &self.writes };
             looks.iter().flatten().for_each(|look| state.saw(look, &self.prefix));
@@ -820,13 +818,13 @@ impl Admissions {
             state.longest = state.longest.max(longest);
             // The next proxy that asks finds a quorum that agrees, or asks on.
             self.learn(&mut state, &accepted);
-            // The survey is from before the round.
+            // The survey dates from before the round.
             state.asked = None;
         }
     }
 
-    /// For each seat, whether there has been nobody for so long that nothing counts any more that was
-    /// granted there. What a cluster's nodes say of it, they say by a majority.
+    /// Returns, for each seat, whether it has been without a node for so long that nothing granted there counts any
+    /// more. Only a seat of a cluster can be, if a majority of the cluster's masters says that no shard is there.
     fn gone(&self, looks: &[Option<SelfReport>]) -> Vec<bool> {
         let state = self.state.lock();
         let enough = self.enough(&state, None);
@@ -834,8 +832,8 @@ impl Admissions {
         ways.map(|(way, look)| look.is_none() && way.address.gone_for() > enough).collect()
     }
 
-    /// Whether a deployment that a quorum has accepted is this proxy's. A deployment other than the
-    /// known one is, once all locks granted under the known one have run out.
+    /// Whether a deployment that a quorum has accepted is now this proxy's. A deployment other than the known one
+    /// becomes so once all locks granted under the known one have run out.
     fn is_ours(&self, state: &mut AdmissionState, id: &str, now: Instant) -> bool {
         match &state.current {
             Some(current) if current.deployment.id != id => {}
@@ -862,7 +860,7 @@ impl Admissions {
         now: Instant,
     ) -> Waiting {
         let Some(look) = look.filter(|look| look.is_master && look.run_id.is_some()) else {
-            // Of a place that a cluster has for one more shard.
+            // A cluster has seats for more shards than there are.
             return match self.ways[seat].address.is_absent() {
                 true => Waiting::Nobody,
                 false => Waiting::Unknown,
@@ -881,8 +879,8 @@ impl Admissions {
         }
     }
 
-    /// Takes on the deployment that a quorum has accepted, if it is newer. A node without a seat in
-    /// it votes no more from here on.
+    /// Switches to the deployment that a quorum has accepted, if it is newer. A node without a seat in it votes no
+    /// more from here on.
     fn learn(&self, state: &mut AdmissionState, accepted: &Accepted) {
         let deployment = &accepted.deployment;
         debug_assert_eq!(deployment.seats.len(), self.voters.seats(), "each voter has its seats");
@@ -911,11 +909,11 @@ impl Admissions {
                 &known.deployment.seats[at],
                 &deployment.seats[at],
             ) {
-                // What the node has confirmed while it waited stands.
+                // What the node confirmed while it waited stays valid.
                 (Seat::Waiting(waits, _), Seat::Filled(votes)) => waits == votes,
                 (was, is) => was == is,
             };
-            // In an epoch that this proxy has missed, its locks may have been copied away from nodes.
+            // If this proxy has missed an epoch, its locks may have been copied away from the nodes in it.
             let is_next = |known: &Arc<Accepted>| deployment.epoch <= known.deployment.epoch + 1;
             if !before.is_some_and(|known| is_next(known) && stays(known)) {
                 seat.seated = learned;
@@ -929,7 +927,7 @@ impl Admissions {
             filled = deployment.seats.iter().filter(filled).count(),
             "the lock nodes' epoch"
         );
-        // A node that has lost its seat goes first.
+        // Nodes that have lost their seats stop voting before any node gets the new epoch.
         let is_there = |seat: usize, who: &Identity| match &deployment.seats[seat] {
             Seat::Filled(named) | Seat::Waiting(named, _) => named == who,
             Seat::Blank(_) => false,
@@ -951,17 +949,17 @@ impl Admissions {
             self.generation.fetch_add(1, Ordering::AcqRel);
         }
         state.current = Some(Arc::new(accepted.clone()));
-        // Operations from here on have no vote of a node that has lost its seat.
+        // Operations made from here on have no vote of a node that has lost its seat.
         self.learned.store(learned, Ordering::Release);
         self.changed.send_replace(());
     }
 
-    /// When the last change of each voter's seats was learned.
+    /// Returns, for each voter, when the last change of its seats was learned.
     fn seatings(&self, state: &AdmissionState) -> Arc<[u64]> {
         self.voters.most(|seat| state.seats[seat].seated).into()
     }
 
-    /// Has the connection to the node on `seat` obey this deployment.
+    /// Makes the connection to the node on `seat` obey this deployment.
     fn tell(&self, seat: usize, deployment: &Deployment, learned: u64, seatings: Arc<[u64]>) {
         let standing = &self.standings[seat];
         let waits = !matches!(deployment.seats[seat], Seat::Filled(_));
@@ -976,7 +974,7 @@ impl Admissions {
     }
 }
 
-/// Finds another node that is connected to the same instance.
+/// Finds another seat whose connection leads to the same instance.
 fn twin(seats: &[SeatState], index: usize) -> Option<usize> {
     let run_id = seats[index].run_id.as_ref()?;
     (0..seats.len()).find(|other| *other != index && seats[*other].run_id.as_ref() == Some(run_id))

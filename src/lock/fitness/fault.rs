@@ -3,8 +3,8 @@
 use crate::metrics::labels;
 
 labels! {
-    /// A fault that makes a node unfit to vote, or may do so. Its name is the label `fault` of
-    /// `lockgate_node_fault`, and stands in LOCKGATE NODES and in the log.
+    /// A fault that makes a node unfit to vote, or may do so. Its name is the label `fault` of `lockgate_node_fault`,
+    /// and appears in LOCKGATE NODES and in the log.
     pub enum Fault {
         /// The node may have forgotten locks that are still held: it waits.
         Quarantined = "quarantined",
@@ -14,39 +14,39 @@ labels! {
         Replica = "replica",
         /// The node may drop locks when memory is short.
         Eviction = "eviction",
-        /// The node refuses keys of other slots.
+        /// The node is in cluster mode, so it refuses keys of other slots.
         Cluster = "cluster",
-        /// The node lets nobody in from elsewhere without a password.
+        /// The node is in protected mode: it accepts no connection from another host without a password.
         ProtectedMode = "protected_mode",
         /// Wrong or missing credentials, or too few permissions.
         Auth = "auth",
         /// The node does not tell its `run_id`.
         Unidentified = "unidentified",
-        /// The node sends what Redis does not send.
+        /// The node sends what Redis never sends.
         Garbage = "garbage",
-        /// The node answers too late for its votes to count.
+        /// The node often takes more than half of `locks.node_timeout` to answer.
         Slow = "slow",
         /// The node belongs to another deployment.
         Foreign = "foreign",
-        /// The node's marker has other nodes or another prefix than this proxy.
+        /// The node's marker has other lock nodes or another prefix than this proxy.
         Disagrees = "disagrees",
         /// The node's clock has jumped forward.
         Clock = "clock",
-        /// The node does not tell its TIME.
+        /// The node does not answer TIME.
         Unwatched = "unwatched",
-        /// No majority of the node's Sentinels has been heard lately to name it.
+        /// No majority of the node's Sentinels, or of its cluster's masters, has named it lately.
         Unconfirmed = "unconfirmed",
         /// The node answers all writes with an error.
         Refuses = "refuses",
-        /// Other nodes are to take the place of this one, or have taken it.
+        /// Other lock nodes are to replace this one, or have replaced it.
         Changing = "changing",
-        /// An operator has the node asked for no new locks.
+        /// An operator has paused the node: proxies ask it for no new locks.
         Paused = "paused",
     }
 }
 
 impl Fault {
-    /// The fault's meaning, in half a sentence.
+    /// Describes the fault in half a sentence.
     pub(crate) fn meaning(self) -> &'static str {
         match self {
             Fault::Quarantined => "it may have forgotten locks that are still held",

@@ -1,4 +1,4 @@
-//! The first markers of a deployment, which are written only on request (`lockgate init`).
+//! Writes the first markers of a deployment, only on request (`lockgate init`).
 
 use std::{sync::Arc, time::Duration};
 
@@ -27,11 +27,11 @@ use crate::{
 /// How long Sentinels and clusters may take to name the masters.
 const SENTINELS_LIMIT: Duration = Duration::from_secs(3);
 
-/// What `lockgate nodes --change` may be about to have vote.
+/// Why a node with a copy gets no first marker: `lockgate nodes --change` may be about to have it vote.
 const HAS_COPY: &str =
     "has the locks of another deployment, copied by lockgate nodes --change (lockgate:copied)";
 
-/// Why the first markers were not written.
+/// The reason why the first markers were not written.
 #[derive(Debug, Error)]
 pub enum InitError {
     /// Nodes have markers already.
@@ -57,8 +57,8 @@ pub enum InitError {
     Incomplete,
 }
 
-/// Writes the first markers of a new deployment: all its nodes vote at once from then on. Returns
-/// the deployment's id. Must be called inside a tokio runtime.
+/// Writes the first markers of a new deployment, whose nodes all vote from then on. Returns the deployment's id. Must
+/// be called inside a tokio runtime.
 ///
 /// # Errors
 /// If a node cannot be reached, must not vote, or has a marker.
@@ -86,8 +86,7 @@ pub async fn initialise(config: &LocksConfig) -> Result<String, InitError> {
         let (asked, url) = (&all[seat], &ways[seat].address);
         match asked {
             Err(error) => {
-                // A cluster that does not answer is one trouble, whatever its seats are.
-                // What a cluster does not answer is told already.
+                // A cluster that does not answer is one trouble, reported above, not one for each seat.
                 if url.cluster().is_none_or(|of| of.troubles().is_empty()) {
                     unfit.push(format!("lock node {url}: {error}"));
                 }
@@ -137,7 +136,7 @@ pub async fn initialise(config: &LocksConfig) -> Result<String, InitError> {
     Ok(accepted.deployment.id)
 }
 
-/// The clusters that vote.
+/// Lists the clusters among the voters.
 fn clusters(ways: &[Way]) -> Vec<&Arc<Shards>> {
     let mut all: Vec<&Arc<Shards>> = ways.iter().filter_map(|way| way.address.cluster()).collect();
     all.dedup_by(|one, other| Arc::ptr_eq(one, other));

@@ -1,8 +1,7 @@
-//! Faults that a node tells of itself: a replica, an eviction policy that may drop locks, cluster
-//! mode.
+//! Faults that a node reports itself: it is a replica, its eviction policy may drop locks, or it is in cluster mode.
 //!
-//! Inspections go over bb8-redis's client library, apart from the connection that carries
-//! operations, so that a slow INFO delays no lock.
+//! Inspections use bb8-redis's client library, apart from the connection that carries operations, so that a slow INFO
+//! delays no lock.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -23,12 +22,12 @@ use crate::{
     net::{Connector, redis_client::Manager},
 };
 
-/// Connections to one node for inspections.
+/// The most connections to one node for inspections.
 const MAX_CONNECTIONS: u32 = 2;
-/// The key of no value, by which a node is asked whether it takes writes.
+/// A key that never exists, to ask a node whether it takes writes.
 pub(super) const PROBE: &[u8] = b"lockgate:probe";
-/// The codes of errors by which a master refuses any write. Others say nothing of that: the user may lack a
-/// permission, and READONLY says that it is a replica, a fault of its own.
+/// The codes of errors by which a master refuses any write. Other errors do not show that: the user may lack a
+/// permission, and READONLY comes from a replica, which is a fault of its own.
 const REFUSALS: [&str; 3] = ["MISCONF", "OOM", "NOREPLICAS"];
 /// The longest time for getting a connection, or an answer.
 const LIMIT: Duration = Duration::from_secs(1);
@@ -36,7 +35,7 @@ const LIMIT: Duration = Duration::from_secs(1);
 /// Why a node could not be inspected.
 #[derive(Debug, Error)]
 pub(in crate::lock) enum InspectError {
-    /// The node cannot be reached, or refused.
+    /// The node cannot be reached, or answered with an error.
     #[error("{0}")]
     Redis(#[from] RedisError),
     /// No connection was free in time.
@@ -53,7 +52,7 @@ pub(in crate::lock) struct Inspector {
 }
 
 impl Inspector {
-    /// Prepares connections, which are opened only for a question.
+    /// Prepares connections, which are opened only when needed.
     pub(in crate::lock) fn new(url: &RedisUrl, connector: &Connector) -> Inspector {
         let pool = bb8::Pool::builder()
             .max_size(MAX_CONNECTIONS)
@@ -62,7 +61,7 @@ impl Inspector {
         Inspector { pool }
     }
 
-    /// Asks whether the node takes writes, and nothing else. Returns in what words it refuses them.
+    /// Asks only whether the node takes writes. Returns the error by which it refuses them.
     pub(in crate::lock) async fn refusal(
         &self,
         station: Station,
@@ -71,9 +70,8 @@ impl Inspector {
         refusal(&mut connection.redis, station).await
     }
 
-    /// Finds the node's faults, and whether it is still the identity that was admitted, with the
-    /// marker that it must have: while nobody locks, no vote finds that out. `is_shard`: it is meant to be a
-    /// cluster's.
+    /// Finds the node's faults, and whether it still is the identity that was admitted and has the marker that it
+    /// must have: while no client locks, no vote finds that out. `is_shard`: the node is meant to be a cluster's.
     pub(in crate::lock) async fn inspect(
         &self,
         admitted: Option<&Identity>,
@@ -88,7 +86,7 @@ impl Inspector {
             info.lines().filter_map(|line| line.trim_end().split_once(':')).collect();
         let field = |name: &str| fields.get(name).copied().unwrap_or_default();
         let is_another = admitted.is_some_and(|admitted| {
-            // A word that the node does not tell now it may not have told before.
+            // A field that the node hides now, it may have hidden before.
             let differs = |now: &str, then: &str| !now.is_empty() && now != then;
             differs(field("run_id"), &admitted.run_id)
                 || differs(field("master_replid"), &admitted.replication_id)
@@ -114,12 +112,12 @@ impl Inspector {
     }
 }
 
-/// Asks a node whether it takes writes. Returns in what words it refuses them.
+/// Asks a node whether it takes writes. Returns the error by which it refuses them.
 async fn refusal(
     connection: &mut MultiplexedConnection,
     station: Station,
 ) -> Result<Option<String>, InspectError> {
-    // There is no such key, so this writes nothing: it is refused, or not. It asks for memory too.
+    // The key does not exist, so XX writes nothing. A node that refuses writes, or is out of memory, refuses it too.
     let mut probe = redis::cmd("SET");
     probe.arg(station.key(PROBE)).arg("").arg("XX").arg("PX").arg(1);
     let probing = probe.query_async::<redis::Value>(connection);
@@ -128,7 +126,7 @@ async fn refusal(
     Ok(probed.err().filter(is_refusal).map(|error| error.to_string()))
 }
 
-/// Asks a lock node whether it takes writes, as proxies do. Returns in what words it refuses them.
+/// Asks a lock node whether it takes writes, as proxies do. Returns the error by which it refuses them.
 pub(crate) async fn refusal_of_writes(connection: &mut MultiplexedConnection) -> Option<String> {
     refusal(connection, Station::Plain).await.ok().flatten()
 }
@@ -136,18 +134,18 @@ pub(crate) async fn refusal_of_writes(connection: &mut MultiplexedConnection) ->
 /// The findings of an inspection.
 pub(in crate::lock) struct Inspected {
     pub(in crate::lock) faults: Vec<Fault>,
-    /// In what words the node refuses writes.
+    /// The error by which the node refuses writes.
     pub(in crate::lock) refusal: Option<String>,
-    /// Whether the node is another than the one admitted.
+    /// Whether this is no longer the node that was admitted, or its marker is not the expected one.
     pub(in crate::lock) is_another: bool,
-    /// The longest TTL that the node knows of, stored or to be stored by some proxy.
+    /// The longest TTL that the node knows of: stored there, or allowed by some proxy.
     pub(in crate::lock) longest: Duration,
 }
 
 /// The values of [`MARKER`], [`LONGEST`] and [`MAX_TTL`].
 type Lying = (Option<String>, Option<u64>, Option<u64>);
 
-/// The faults in the fields of INFO. A missing field is empty, and not held against the node.
+/// Finds the faults in the fields of INFO. A missing field is empty, and no fault.
 pub(crate) fn faults_of<'a>(field: impl Fn(&str) -> &'a str) -> Vec<Fault> {
     let mut faults = Vec::new();
     if !matches!(field("role"), "master" | "") {

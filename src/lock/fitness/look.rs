@@ -1,4 +1,4 @@
-//! A node's report on itself before it may vote, and the few commands for it that go over no
+//! A node's report on itself before it may vote, and the few commands that are sent to a node without a
 //! [`Link`](crate::lock::node::link::Link).
 
 use std::{future::Future, io, time::Duration};
@@ -41,14 +41,14 @@ pub(in crate::lock) enum ConnectError {
     /// The node did not finish the handshake in time.
     #[error("no answer to the handshake within {CONNECT_LIMIT:?}")]
     Silent,
-    /// The node sent what Redis does not send.
+    /// The node sent what Redis never sends.
     #[error("{0}")]
     Garbage(#[from] reply::Garbage),
     #[error("{command}: {error}")]
     Refused {
         /// The refused command.
         command: &'static str,
-        /// The node's own words.
+        /// The node's error message.
         error: String,
     },
     /// The node must not vote as it is.
@@ -60,7 +60,7 @@ pub(in crate::lock) enum ConnectError {
     /// The node's marker lies, or is to lie, in another slot.
     #[error("its marker is to lie in another slot now")]
     OtherStation,
-    /// Another Redis is the master now, by the Sentinels or the cluster.
+    /// The Sentinels or the cluster now name another Redis as the master.
     #[error("its Sentinels, or its cluster, name another master")]
     Elsewhere,
     /// The engine was dropped.
@@ -69,7 +69,7 @@ pub(in crate::lock) enum ConnectError {
 }
 
 impl ConnectError {
-    /// The fault that the error shows. Returns `None` if it shows only that the node is away.
+    /// Returns the fault that the error shows, or `None` if it only shows that the node is away.
     pub(in crate::lock) fn fault(&self) -> Option<Fault> {
         match self {
             ConnectError::Garbage(_) => Some(Fault::Garbage),
@@ -97,26 +97,26 @@ impl ConnectError {
 /// A node's report on itself before it is admitted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::lock) struct SelfReport {
-    /// Where its marker lies, or is to lie.
+    /// Where the node's marker lies, or is to lie.
     pub(in crate::lock) station: Station,
-    /// The `run_id`, new with each start. `None`: the node does not tell it.
+    /// The `run_id`, new with each start. `None`: the node does not report it.
     pub(in crate::lock) run_id: Option<String>,
-    /// The `master_replid`, new if the node was a replica. `None`: the node does not tell it.
+    /// The `master_replid`, new if the node was a replica. `None`: the node does not report it.
     pub(in crate::lock) replication_id: Option<String>,
     /// The election by which the node's Sentinels made it the master.
     pub(in crate::lock) election: Option<u64>,
-    /// Whether the node is no replica.
+    /// Whether the node is not a replica.
     pub(in crate::lock) is_master: bool,
     /// The marker, or what lies in its place.
     pub(in crate::lock) marker: MarkerFound,
-    /// The largest ballot that the node has promised, and that of its marker; empty: none.
+    /// The largest ballot that the node has promised, and the ballot of its marker; empty: none.
     pub(in crate::lock) promised: String,
     pub(in crate::lock) accepted: String,
     /// The note about a waiting node; empty: none.
     pub(in crate::lock) note: String,
-    /// The largest `locks.max_ttl` of any proxy, as it is noted there.
+    /// The largest `locks.max_ttl` of any proxy, as noted on the node.
     pub(in crate::lock) max_ttl: Duration,
-    /// The node's clock, in µs since 1970, if it tells.
+    /// The node's clock, in µs since 1970, if the node tells it.
     pub(in crate::lock) time: Option<u64>,
 }
 
@@ -136,7 +136,7 @@ impl SelfReport {
         self.marker == MarkerFound::Nothing
     }
 
-    /// What a node tells of itself by INFO server and INFO replication.
+    /// Reads a report from the answers to INFO server and INFO replication.
     pub(in crate::lock) fn of_info(server: &[u8], replication: &[u8]) -> SelfReport {
         SelfReport {
             run_id: info_field(server, "run_id"),
@@ -146,19 +146,19 @@ impl SelfReport {
         }
     }
 
-    /// The node's identity, if it tells.
+    /// Returns the node's identity, if the node reports its `run_id`.
     pub(in crate::lock) fn identity(&self) -> Option<Identity> {
         let replication_id = self.replication_id.clone().unwrap_or_else(|| "?".into());
         let election = self.election;
         Some(Identity { run_id: self.run_id.clone()?, replication_id, election })
     }
 
-    /// Notes by which election the node is there.
+    /// Adds the election by which the node is the master.
     pub(in crate::lock) fn of(self, there: &Whereabouts) -> SelfReport {
         SelfReport { election: there.election, ..self }
     }
 
-    /// The node's marker, if it has one that can be read.
+    /// Returns the node's marker, if it has a readable one.
     pub(in crate::lock) fn marker(&self) -> Option<&Marker> {
         match &self.marker {
             MarkerFound::Marker(marker) => Some(marker),
@@ -166,13 +166,13 @@ impl SelfReport {
         }
     }
 
-    /// The longest that a grant may last of which the node knows: one that was stored there, or one that
-    /// some proxy may ask for.
+    /// Returns the longest that a grant may last, as far as the node knows: the longest PX stored there, or the
+    /// longest that some proxy may ask for.
     pub(in crate::lock) fn longest(&self) -> Duration {
         self.marker().map_or(self.max_ttl, |marker| self.max_ttl.max(marker.longest))
     }
 
-    /// The note: which node waits there, since when.
+    /// Reads the note of which node waits there, and since when.
     pub(in crate::lock) fn note(&self) -> Option<Note> {
         Note::parse(&self.note)
     }
@@ -264,15 +264,15 @@ pub(in crate::lock) async fn find_station(
     stations::choose(&all, &run_id, place).ok_or(ConnectError::NoStation)
 }
 
-/// Whether a node of a cluster says that a key's slot is another's, or on its way there.
+/// Whether the error says that the key's slot belongs to another node of the cluster, or is moving there.
 fn is_elsewhere(error: &str) -> bool {
     ["ASK ", "MOVED ", "TRYAGAIN"].iter().any(|code| error.starts_with(code))
 }
 
-/// Appends the commands that [`read_look`] reads the answers of. TIME comes before the note that it
-/// is compared with: an older time makes a wait longer, never shorter. The ballots come before and
-/// behind the marker, which lies under several keys. Each marker that is written has a ballot of
-/// its own, so one that is written between these commands is noticed.
+/// Appends the commands whose answers [`read_look`] reads. TIME comes before the note that it is compared with: an
+/// older time makes a wait longer, never shorter. The marker lies under several keys, so the ballots are read before
+/// and after it: each marker that is written has a ballot of its own, so one that is written between these commands
+/// is noticed.
 pub(in crate::lock) fn encode_look(out: &mut Vec<u8>, station: Station) {
     encode::command(out, &[b"INFO", b"server"]);
     encode::command(out, &[b"INFO", b"replication"]);
@@ -282,8 +282,8 @@ pub(in crate::lock) fn encode_look(out: &mut Vec<u8>, station: Station) {
     }
 }
 
-/// Reads the report, and asks again for as long as a marker is written meanwhile: the parts of two
-/// markers could make up one that nobody has accepted.
+/// Reads the report, and asks again while a marker is written in between: parts of two markers could make up one that
+/// no node has accepted.
 pub(in crate::lock) async fn read_look(
     stream: &mut Stream,
     received: &mut Vec<u8>,
@@ -307,7 +307,7 @@ pub(in crate::lock) async fn read_look(
     }
 }
 
-/// Reads one report. Returns `None` if a marker was written meanwhile.
+/// Reads one report. Returns `None` if a marker was written in between.
 async fn read_one_look(
     stream: &mut Stream,
     received: &mut Vec<u8>,
@@ -335,7 +335,7 @@ async fn read_one_look(
     if let Some((promised, accepted)) = ballots.as_deref().and_then(|two| two.split_once(' ')) {
         (look.promised, look.accepted) = (promised.into(), accepted.into());
     }
-    // An ACL may refuse this key: then other nodes and proxies tell.
+    // An ACL may refuse this key: then the value comes from other nodes and proxies.
     if let OwnedFrame::BulkString(text) = read_reply(stream, received).await? {
         let millis = String::from_utf8_lossy(&text).parse().unwrap_or_default();
         look.max_ttl = Duration::from_millis(millis);
@@ -364,7 +364,7 @@ fn micros(words: &[OwnedFrame]) -> Option<u64> {
     number(seconds)?.checked_mul(1_000_000)?.checked_add(number(micros)?)
 }
 
-/// The value of one field of INFO.
+/// Returns the value of one field of INFO.
 fn info_field(info: &[u8], name: &str) -> Option<String> {
     String::from_utf8_lossy(info)
         .lines()
@@ -398,7 +398,7 @@ mod tests {
     };
     use tokio::io::duplex;
 
-    /// The answers of a node that has this marker, with the ballots before and behind it.
+    /// Encodes the answers of a node that has this marker, with the ballots before and after it.
     fn answer(before: &str, epoch: u64, behind: &str) -> Vec<u8> {
         let mut out = Vec::new();
         encode::bulk(&mut out, b"run_id:r\r\n");

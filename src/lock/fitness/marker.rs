@@ -1,10 +1,9 @@
 //! The marker, which lies on each lock node and proves its votes.
 //!
-//! The marker lies under three keys. [`MARKER`] has what votes are told and compare, whole, in the
-//! memory that votes: to take it out of a longer text would cost each vote more. [`LONGEST`] has
-//! the longest PX ever stored on the node, in ms; the scripts that store one keep it. [`SEATS`]
-//! says which node sits on which seat. The three are read, and compared when they are written, as
-//! one text:
+//! The marker lies under three keys. [`MARKER`] holds exactly the text that votes compare, in the memory that votes:
+//! extracting it from a longer text would cost each vote more. [`LONGEST`] holds the longest PX ever stored on the
+//! node, in ms; a proxy raises it before it stores a longer one. [`SEATS`] says which node sits on which seat. The
+//! three are read, and compared when they are written, as one text:
 //!
 //! ```text
 //! <deployment id> <epoch> <seat>/<shape> <prefix, percent-encoded>    MARKER
@@ -12,12 +11,12 @@
 //! <run_id> <replication id>                       one for each seat, in their order: it votes
 //! <run_id> <replication id>?<election>            it votes, and was elected by Sentinels
 //! <run_id> <replication id> <epoch>               it waits, since that epoch
-//! - <epoch>                                       nobody is there since that epoch
+//! - <epoch>                                       no node is there since that epoch
 //! ```
 //!
-//! Behind the shape stands which set of lock nodes it is, unless it is the first one, and its phase while
-//! that set is given up: `3@1`, `3:joint:77`, `3@1:left:77` ([`super::change`]). Where it was left, the seats of the
-//! set that follows are behind a line `> <shape>`.
+//! The shape is followed by the number of the set, unless it is the first set, and by its phase if the set is sealed
+//! or left: `3@1`, `3:joint:77`, `3@1:left:77` ([`super::change`]). If it was left, a line `> <shape>` and the seats
+//! of the next set follow.
 //!
 //! Markers are written only in rounds ([`super::deployment`]) and by `lockgate init`.
 
@@ -41,30 +40,30 @@ pub(in crate::lock) const NOTE: &[u8] = b"lockgate:since";
 /// The key of the ballots that a node has promised and accepted.
 pub(in crate::lock) const BALLOT: &[u8] = b"lockgate:ballot";
 
-/// Bytes of the longest text that is taken for a marker.
+/// The most bytes in a text that is taken for a marker.
 const MAX_TEXT: usize = 32 * 1024;
-/// What stands behind the shape while a set is given up.
+/// The words behind the shape of a set that is sealed, and of one that is left.
 const JOINT: &str = ":joint:";
 const LEFT: &str = ":left:";
-/// Bytes of the longest word in a marker.
+/// The most bytes in a word of a marker.
 const MAX_WORD: usize = 128;
 /// Characters of a prefix that are not percent-encoded.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b':').remove(b'-').remove(b'_').remove(b'.');
 
-/// The identity of a node: both parts are new when its memory may be.
+/// The identity of a node, which changes whenever the node may have other memory than before.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::lock) struct Identity {
     /// The `run_id`, new with each start of the process.
     pub(in crate::lock) run_id: String,
-    /// The replication id, new when a replica becomes a master; empty if the node does not tell it.
+    /// The replication id, new when a replica becomes a master; `?` if the node does not report it.
     pub(in crate::lock) replication_id: String,
-    /// The election by which Sentinels made it the master. `None`: it is not found through Sentinels.
+    /// The election by which Sentinels made the node the master. `None`: it is not found through Sentinels.
     pub(in crate::lock) election: Option<u64>,
 }
 
 impl Identity {
-    /// The two words of an identity, as they stand on nodes: `<run_id> <replication id>`, with `?` and
-    /// the election behind, if there was one.
+    /// Writes an identity as it stands on nodes, in two words: `<run_id> <replication id>`, followed by `?` and the
+    /// election, if there was one.
     pub(in crate::lock) fn text(&self) -> String {
         let Identity { run_id, replication_id, election } = self;
         match election {
@@ -73,7 +72,7 @@ impl Identity {
         }
     }
 
-    /// Reads the two words. Returns `None` if they are not sound.
+    /// Reads the two words. Returns `None` if they are malformed.
     fn read(run_id: &str, second: &str) -> Option<Identity> {
         let (run_id, second) = (word(run_id)?, word(second)?);
         let split = second.rsplit_once('?').and_then(|(id, of)| Some((id.to_owned(), number(of)?)));
@@ -90,34 +89,35 @@ impl Identity {
 pub(in crate::lock) enum Seat {
     /// This node sits there, and its votes count.
     Filled(Identity),
-    /// This node waits there, since this epoch. It may lack locks that are still held, so it grants
-    /// nothing, but a lock that it keeps counts.
+    /// This node waits there, since this epoch. It may lack locks that are still held, so it grants nothing, but its
+    /// votes to keep a lock count.
     Waiting(Identity, u64),
     /// No node is there, since this epoch.
     Blank(u64),
 }
 
-/// What a set of lock nodes is good for.
+/// Whether a set of lock nodes votes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::lock) enum Phase {
     /// Its nodes vote.
     #[default]
     Stands,
-    /// Its nodes vote no more: locks are copied to the set that is to follow. It may stand again. With a
-    /// number that no other seal has.
+    /// Sealed, with the unique number of the seal: the set's nodes do not vote while its locks are copied to the next
+    /// set. The set may stand again.
     Joint(u64),
-    /// Its nodes never vote again. With the number of the seal, and the set that follows.
+    /// Left, with the number of the seal, and the next set: the set's nodes do not vote. It is sealed again only if
+    /// the next set can never begin.
     Left(u64, Box<NextSet>),
 }
 
-/// The set that follows, as it is when it begins.
+/// The next set, as it is when it begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::lock) struct NextSet {
     pub(in crate::lock) shape: Shape,
     pub(in crate::lock) seats: Vec<Seat>,
 }
 
-/// The agreement of a quorum of nodes.
+/// What a quorum of nodes has agreed upon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::lock) struct Deployment {
     /// A text that no other deployment has.
@@ -145,7 +145,7 @@ pub(in crate::lock) struct KnownSet {
 }
 
 impl KnownSet {
-    /// Whether these nodes vote as a later set of the same deployment.
+    /// Whether `agreed` is a later set of the same deployment, and votes.
     pub(in crate::lock) fn is_before(&self, agreed: &Deployment) -> bool {
         agreed.stands() && agreed.id == self.id && agreed.set > self.set
     }
@@ -155,14 +155,14 @@ impl KnownSet {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::lock) struct Marker {
     pub(in crate::lock) deployment: Deployment,
-    /// The node's own place, from 0.
+    /// The node's own seat, from 0.
     pub(in crate::lock) seat: usize,
     /// The longest PX ever stored on the node.
     pub(in crate::lock) longest: Duration,
 }
 
 impl Deployment {
-    /// A new deployment, of which no node knows yet.
+    /// Creates a new deployment, which no node knows yet.
     pub(in crate::lock) fn new(config: &LocksConfig) -> Deployment {
         Deployment {
             id: format!("{:016x}{:016x}", jitter::number(), jitter::number()),
@@ -175,7 +175,7 @@ impl Deployment {
         }
     }
 
-    /// The words of the marker that a vote of the node on `seat` must prove.
+    /// Returns the words of the marker that a vote of the node on `seat` must prove.
     pub(in crate::lock) fn told(&self, seat: usize) -> String {
         let prefix: Cow<'_, str> = utf8_percent_encode(&self.prefix, PLAIN).into();
         let set = if self.set == 0 { String::new() } else { format!("@{}", self.set) };
@@ -187,7 +187,7 @@ impl Deployment {
         format!("{} {} {}/{}{set}{phase} {prefix}", self.id, self.epoch, seat + 1, self.shape)
     }
 
-    /// The lines about all seats.
+    /// Returns the lines about all seats.
     pub(in crate::lock) fn seats_text(&self) -> String {
         let line = |seat: &Seat| match seat {
             Seat::Filled(who) => format!("{}\n", who.text()),
@@ -207,13 +207,13 @@ impl Deployment {
         self.phase == Phase::Stands
     }
 
-    /// Whether nobody is on `seat`.
+    /// Whether no node is on `seat`.
     pub(in crate::lock) fn is_blank(&self, seat: usize) -> bool {
         matches!(self.seats.get(seat), Some(Seat::Blank(_)) | None)
     }
 
-    /// The seat among these on which the process with this `run_id` is, or waits. Whoever reads one
-    /// deployment finds the same one.
+    /// Returns the seat among `seats` on which the process with this `run_id` sits or waits. All proxies find the
+    /// same seat in the same deployment.
     pub(in crate::lock) fn seat_of(&self, seats: Range<usize>, run_id: &str) -> Option<usize> {
         let is_there = |seat: &usize| match &self.seats[*seat] {
             Seat::Filled(who) | Seat::Waiting(who, _) => who.run_id == run_id,
@@ -229,8 +229,8 @@ impl Deployment {
     }
 }
 
-/// Joins the values of [`MARKER`], [`LONGEST`] and [`SEATS`] to the text of a marker. Returns
-/// `None` if there is none.
+/// Joins the values of [`MARKER`], [`LONGEST`] and [`SEATS`] into the text of a marker. Returns `None` if there is
+/// none.
 pub(crate) fn text_of(
     first: Option<&str>,
     longest: Option<&str>,
@@ -241,7 +241,7 @@ pub(crate) fn text_of(
 }
 
 impl Marker {
-    /// Reads a marker. Returns `None` if the text is no marker of Lockgate.
+    /// Reads a marker. Returns `None` if the text is not a marker of Lockgate.
     pub(in crate::lock) fn parse(text: &str) -> Option<Marker> {
         let body = text.strip_suffix('\n').filter(|_| text.len() <= MAX_TEXT)?;
         let mut lines = body.split('\n');
@@ -276,19 +276,18 @@ impl Marker {
         let (id, epoch) = (id.into(), number(epoch)?);
         let deployment = Deployment { id, epoch, prefix, shape, seats, set, phase };
         let marker = Marker { deployment, seat, longest };
-        // A marker is written in one way only: scripts compare texts, and would find equal markers
-        // different.
+        // Each marker has one spelling only: scripts compare texts, and would take two spellings for two markers.
         (is_sound && marker.text() == text).then_some(marker)
     }
 
-    /// The text of the marker.
+    /// Returns the text of the marker.
     pub(in crate::lock) fn text(&self) -> String {
         let (first, seats) = (self.deployment.told(self.seat), self.deployment.seats_text());
         format!("{first}\n{}\n{seats}", self.longest.as_millis())
     }
 }
 
-/// Cuts this word off with the number behind it, if it is there. Returns `None` if there is no number.
+/// Cuts off this word and the number behind it, if the word is there. Returns `None` if no number follows it.
 fn cut<'a>(text: &'a str, word: &str) -> Option<(&'a str, Option<u64>)> {
     match text.split_once(word) {
         None => Some((text, None)),
@@ -296,7 +295,7 @@ fn cut<'a>(text: &'a str, word: &str) -> Option<(&'a str, Option<u64>)> {
     }
 }
 
-/// Splits a line into its words. Returns `None` if they are not `N`.
+/// Splits a line into words. Returns `None` if there are not `N`.
 fn words<const N: usize>(line: &str) -> Option<[&str; N]> {
     line.split(' ').collect::<Vec<_>>().try_into().ok()
 }
@@ -332,12 +331,12 @@ pub(in crate::lock) struct Note {
     pub(in crate::lock) who: Identity,
     /// The epoch in which the note was written.
     pub(in crate::lock) epoch: u64,
-    /// The time of writing, by the node's clock in µs since 1970; 0: not known.
+    /// The time of writing, by the node's clock in µs since 1970; 0: unknown.
     pub(in crate::lock) since: u64,
 }
 
 impl Note {
-    /// Reads a note. Returns `None` if the text is no note of Lockgate.
+    /// Reads a note. Returns `None` if the text is not a note of Lockgate.
     pub(in crate::lock) fn parse(text: &str) -> Option<Note> {
         let [run_id, second, epoch, since] = words(text)?;
         let who = Identity::read(run_id, second)?;

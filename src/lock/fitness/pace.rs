@@ -1,8 +1,7 @@
-//! How fast a lock node answers. A node that is up and too slow votes too late, and from outside
-//! looks well.
+//! How fast a lock node answers. A node that is up but too slow votes too late, though it looks healthy from outside.
 //!
-//! The share of late answers is what counts, with a memory of ten seconds: a node of which every second
-//! vote is late is slow all the time, and not by turns.
+//! What counts is the share of late answers, with a memory of ten seconds: a node that answers every second request
+//! late is slow all the time, and does not alternate between slow and fast.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering},
@@ -14,49 +13,49 @@ use tracing::{info, warn};
 
 use crate::{clock::Instant, lock::Fault, sync::Mutex};
 
-/// How long answers are counted together.
+/// The time over which answers are counted together.
 const SPAN: Duration = Duration::from_secs(1);
-/// How many spans are remembered.
+/// How many finished spans are remembered.
 const SPANS: usize = 10;
-/// How many spans, with the one that goes on, make a node slow.
+/// How many of the latest finished spans, with the current one, decide that a node is slow.
 const LATELY: usize = 2;
-/// Fewer slow answers than this may happen.
+/// Fewer slow answers than this do not count.
 const LEAST: u32 = 3;
-/// So many looks in a row at requests that should have been answered make a node slow at once.
+/// After this many checks in a row that find a request overdue, the node is slow at once.
 const IN_A_ROW: u8 = 3;
 
-/// Answers of some time.
+/// Counts of answers over some time.
 #[derive(Debug, Clone, Copy, Default)]
 struct Answers {
     all: u32,
-    /// Those that took more than half of `locks.node_timeout`.
+    /// Answers that took more than half of `locks.node_timeout`.
     slow: u32,
-    /// Those that took more than all of it.
+    /// Answers that took more than all of it.
     late: u32,
 }
 
-/// Answers that are remembered, the last span first.
+/// The remembered spans, the latest first.
 struct PastAnswers {
     spans: [Answers; SPANS],
-    /// When the span began that goes on.
+    /// When the current span began.
     since: Option<Instant>,
 }
 
-/// The times of one node's last answers: one sample for each read, PINGs included.
+/// The times of one node's latest answers: one sample for each read, including PINGs.
 pub(crate) struct Pace {
     address: String,
     timeout: Duration,
     gauge: Gauge,
-    /// The span that goes on. Only the connection's task changes these.
+    /// The counts of the current span. Only the connection's task changes them.
     all: AtomicU32,
     slow_ones: AtomicU32,
     late_ones: AtomicU32,
-    /// How many looks in a row found nothing answered that should have been.
+    /// How many checks in a row found a request overdue.
     unanswered: AtomicU8,
     past: Mutex<PastAnswers>,
     slow: AtomicBool,
     too_slow: AtomicBool,
-    /// What the log and the gauge have.
+    /// The state that the log and the gauge show.
     told: AtomicBool,
 }
 
@@ -70,14 +69,14 @@ impl Answers {
     }
 }
 
-/// Whether more than one in `part` of all is so, and it is no chance.
+/// Whether `count` is more than one in `part` of `all`, and at least [`LEAST`].
 fn exceeds(count: u32, all: u32, part: u64) -> bool {
     count >= LEAST && u64::from(count) * part > u64::from(all)
 }
 
 impl Pace {
-    /// The pace of the node at `address`, whose votes count for `timeout`. `gauge` is 1 while the
-    /// node is slow.
+    /// Creates the pace of the node at `address`, whose votes count for `timeout`. `gauge` is 1 while the node is
+    /// slow.
     pub(crate) fn new(address: &str, timeout: Duration, gauge: Gauge) -> Pace {
         Pace {
             address: address.to_owned(),
@@ -94,14 +93,14 @@ impl Pace {
         }
     }
 
-    /// Whether more than a quarter of the answers take more than half of `locks.node_timeout`. Once that is
-    /// so, it is until fewer than a tenth of those of ten seconds do.
+    /// Whether more than a quarter of the latest answers take more than half of `locks.node_timeout`, or none comes.
+    /// A slow node stays slow until at most a tenth do so, of the latest answers and of those of ten seconds.
     pub(crate) fn is_slow(&self) -> bool {
         self.slow.load(Ordering::Relaxed) || self.is_stuck()
     }
 
-    /// Whether more than half of the answers come too late to count. Once that is so, it is until fewer than
-    /// a quarter of those of ten seconds do.
+    /// Whether more than half of the latest answers come too late to count, or none comes. The node stays too slow
+    /// until at most a quarter do so, of the latest answers and of those of ten seconds.
     pub(crate) fn is_too_slow(&self) -> bool {
         self.too_slow.load(Ordering::Relaxed) || self.is_stuck()
     }
@@ -111,7 +110,7 @@ impl Pace {
         self.unanswered.load(Ordering::Relaxed) >= IN_A_ROW
     }
 
-    /// Whether an answer that took so long came too late.
+    /// Whether an answer that took this long came too late.
     #[inline]
     pub(crate) fn is_late(&self, took: Duration) -> bool {
         took > self.timeout
@@ -121,7 +120,7 @@ impl Pace {
     #[inline]
     pub(crate) fn sample(&self, took: Duration) {
         self.all.store(self.all.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-        // Nearly always all answers are fast, and this is skipped.
+        // Nearly always all answers are fast, which skips this.
         if took + took > self.timeout || self.unanswered.load(Ordering::Relaxed) != 0 {
             self.count(took);
         }
@@ -134,8 +133,8 @@ impl Pace {
         self.late_ones.fetch_add(u32::from(self.is_late(took)), Ordering::Relaxed);
     }
 
-    /// Looks at how the node answers, a few times a second. `waited`: how long the first request has waited
-    /// that is not answered. Logs one line when the node becomes slow, and one when it is fast again.
+    /// Checks how the node answers, a few times a second. `waited`: how long the oldest unanswered request has
+    /// waited. Logs one line when the node becomes slow, and one when it is fast again.
     pub(crate) fn look(&self, now: Instant, waited: Option<Duration>) {
         if waited.is_some_and(|waited| self.is_late(waited)) {
             self.all.fetch_add(1, Ordering::Relaxed);
@@ -145,7 +144,7 @@ impl Pace {
             self.unanswered.store(unanswered, Ordering::Relaxed);
         }
         let (lately, all) = self.remember(now);
-        // What made it slow must not be outweighed at once by the time before.
+        // The good time before must not at once outweigh what made the node slow.
         let slow = match self.slow.load(Ordering::Relaxed) {
             true => [lately, all].iter().any(|of| exceeds(of.slow, of.all, 10)),
             false => exceeds(lately.slow, lately.all, 4),
@@ -159,7 +158,7 @@ impl Pace {
         self.tell(all);
     }
 
-    /// Moves on to the next span if this one is over. Returns the answers of the last spans, and of all.
+    /// Starts a new span if the current one is over. Returns the sums of the latest spans and of all.
     fn remember(&self, now: Instant) -> (Answers, Answers) {
         let mut past = self.past.lock();
         let mut current = Answers {
@@ -198,7 +197,7 @@ impl Pace {
         }
     }
 
-    /// Forgets all samples: the connection is gone, or is another.
+    /// Forgets all samples, as the connection has ended or a new one replaces it.
     pub(crate) fn reset(&self) {
         *self.past.lock() = PastAnswers { spans: Default::default(), since: None };
         for counter in [&self.all, &self.slow_ones, &self.late_ones] {
@@ -215,11 +214,11 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// A pace, and a clock by which each answer comes when the one before was looked at.
+    /// A pace with a clock: each answer comes after the pace has been checked for the one before.
     struct PacedNode {
         pace: Pace,
         now: Instant,
-        /// How often it has become slow, or fast again.
+        /// How often the node has become slow, or fast again.
         changes: usize,
     }
 
@@ -229,7 +228,8 @@ mod tests {
             PacedNode { pace, now: Instant::now(), changes: 0 }
         }
 
-        /// For so many tenths of a second, one answer each that takes what `took` says, in ms.
+        /// Gives one answer every tenth of a second, `tenths` times; `took` says how many ms each takes. Returns
+        /// whether the node is slow, and too slow, then.
         fn answers(&mut self, tenths: u64, took: impl Fn(u64) -> u64) -> (bool, bool) {
             for tenth in 0..tenths {
                 self.now = self.now + Duration::from_millis(100);
@@ -266,7 +266,7 @@ mod tests {
             |n: u64| n.is_multiple_of(5),
         ] {
             let mut watch = PacedNode::new();
-            // What was before does not outweigh it.
+            // The good time before does not outweigh it.
             watch.answers(300, |_| 1);
             watch.answers(30, |_| 51);
             assert_eq!(watch.changes, 1);

@@ -1,4 +1,4 @@
-//! Faults in a node's marker that keep it out for good.
+//! Finds faults in a node's marker that keep it out for good.
 
 use super::{
     change::COPIED,
@@ -25,9 +25,9 @@ pub(super) struct Place<'a> {
     pub(super) prefix: &'a str,
 }
 
-/// What to delete, that a node forgets its deployment.
+/// The keys to delete so that a node forgets its deployment.
 pub(super) fn keys_of_marker(station: Station) -> String {
-    // A cluster has no copies: its lock nodes cannot be changed.
+    // A cluster's nodes never have a copy: they cannot be changed while proxies run.
     let copied = (station == Station::Plain).then_some(COPIED);
     let keys = std::iter::once(MARKER).chain(copied).map(|name| station.key(name));
     keys.map(|key| String::from_utf8_lossy(&key).into_owned()).collect::<Vec<_>>().join(" ")
@@ -79,7 +79,7 @@ pub(super) fn refusal(
                 "for another deployment use another database (redis://host:port/1), or where this one is \
                  not used any more, DEL {keys}"
             ),
-            // It votes, most likely.
+            // Most likely it votes.
             _ => "the lock nodes were changed for others while proxies ran: locks.nodes are to be those \
                   of the last change"
                 .into(),
@@ -109,7 +109,7 @@ pub(super) fn refusal(
     })
 }
 
-/// Finds the fault that keeps a node from voting now, as far as the node alone tells: by its value of
+/// Finds the fault that keeps a node from voting now, as far as the node alone shows it, by its value of
 /// [`MARKER`](super::marker::MARKER). For `lockgate doctor`.
 pub(crate) fn diagnose(
     config: &LocksConfig,

@@ -2,24 +2,24 @@
 
 use crate::lock::operation::{Absence, Operation};
 
-/// What may be asked of the node on a seat, of all that its marker proves. Releases, undos and notes of ended
-/// claims go wherever there is a connection.
+/// What a proxy may ask of the node on a seat, of the operations that the node's marker proves. Releases, undos and
+/// notes of ended claims go to every connected node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::lock) enum Right {
-    /// It votes.
+    /// Everything: the node votes.
     Vote,
-    /// It grants nothing, and keeps what it has: renewals of valid grants and put-backs count.
+    /// The node grants nothing and keeps what it has: renewals of valid grants and put-backs count.
     Keep(Absence),
     /// A single voter that waits. No other node confirms which locks are held, so it keeps only grants that this
     /// proxy knows to be valid.
     KeepOwn(Absence),
-    /// Nothing at all, not even renewals.
+    /// Nothing, not even renewals.
     Nothing(Absence),
 }
 
 impl Right {
-    /// The right of a node that something keeps from granting, or nothing. `confirmed`: whether the votes of the
-    /// connected Redis count, by its Sentinels or its cluster; `alone`: whether it waits as the only voter.
+    /// Returns the right of a node. `kept_from`: why it must not grant, if it must not; `confirmed`: whether the votes
+    /// of the connected Redis count, by its Sentinels or its cluster; `alone`: whether it waits as the only voter.
     pub(in crate::lock) fn of(kept_from: Option<Absence>, confirmed: bool, alone: bool) -> Right {
         match kept_from {
             _ if !confirmed => Right::Nothing(kept_from.unwrap_or(Absence::Unconfirmed)),
@@ -29,7 +29,7 @@ impl Right {
         }
     }
 
-    /// Why the node must not be asked this, though it is connected.
+    /// Returns why the node must not be asked this, though it is connected.
     pub(in crate::lock) fn refuses(self, operation: &Operation) -> Option<Absence> {
         let grants = operation.kind.grants();
         match self {
@@ -40,8 +40,8 @@ impl Right {
         }
     }
 
-    /// Why the node is not believed that a lock is free: it may lack the lock. That a lock is held it is always
-    /// believed. A node that an operator has paused lacks nothing.
+    /// Returns why the node may lack locks. Then its word that a lock is free does not count; its word that a lock is
+    /// held always counts. A node that an operator has paused has every lock.
     pub(in crate::lock) fn may_lack(self) -> Option<Absence> {
         match self {
             Right::Vote | Right::Keep(Absence::Paused) => None,

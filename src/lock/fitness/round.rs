@@ -1,8 +1,7 @@
-//! Asking all nodes at once, and writing a marker on a quorum of them, over connections that are
-//! made for it.
+//! Asks all nodes at once, and writes a marker on a quorum of them, over connections opened for that purpose.
 //!
-//! A round is one of Paxos, with CAS: a promise from a quorum, then the marker. A node promises and
-//! accepts only while its marker is the one that was seen there.
+//! A round is one of Paxos, with compare-and-set: a promise from a quorum, then the marker. A node promises and
+//! accepts only while its marker is the one that the proxy read there.
 
 use std::{sync::Arc, time::Duration};
 
@@ -26,8 +25,8 @@ use crate::{
     resp::encode,
 };
 
-/// The longest time of a round that counts: after that a node may have forgotten its promise, and
-/// waited.
+/// A round that takes longer does not count: by then a node may have lost its promise and waited long enough to be
+/// asked again.
 const LIMIT: Duration = Duration::from_secs(1);
 /// The longest idle time of a peer.
 const KEEPALIVE: Duration = Duration::from_secs(3);
@@ -53,7 +52,7 @@ pub(super) struct Answered {
 impl Way {
     pub(super) async fn ask(&self) -> Result<Answered, ConnectError> {
         let there = self.address.now()?;
-        // Its Sentinels may have elected another, to whom a proxy that knows better gives the seat.
+        // Its Sentinels may have elected another master, and a proxy that knows of it gives that one the seat.
         if !self.address.is_confirmed(&there) {
             return Err(ConnectError::Elsewhere);
         }
@@ -84,7 +83,7 @@ impl Way {
     }
 }
 
-/// Asks all nodes, until all have answered or the answers so far are `enough`.
+/// Asks all nodes. Returns once all have answered, the answers so far are `enough`, or [`LIMIT`] has passed.
 pub(super) async fn ask_all(
     ways: &[Way],
     enough: impl Fn(&[Option<SelfReport>]) -> bool,
@@ -92,7 +91,7 @@ pub(super) async fn ask_all(
     ask_for(ways, |_| LIMIT, enough).await
 }
 
-/// As [`ask_all`]; the node on each seat is waited for so long.
+/// Asks as [`ask_all`] does, but waits for the node on each seat only as long as `patience` says.
 pub(super) async fn ask_for(
     ways: &[Way],
     patience: impl Fn(usize) -> Duration,
@@ -108,7 +107,7 @@ pub(super) async fn ask_for(
     }
     let mut all: Vec<Result<Answered, ConnectError>> =
         ways.iter().map(|_| Err(ConnectError::Silent)).collect();
-    // All answers count only if they were given at about the same time.
+    // The answers count together, so they must come from about the same time.
     let deadline = Instant::now() + LIMIT;
     while let Ok(Some(Ok((seat, asked)))) = timeout_at(deadline, asking.join_next()).await {
         all[seat] = asked;
@@ -119,7 +118,7 @@ pub(super) async fn ask_for(
     all
 }
 
-/// The reports of the nodes that have answered.
+/// Returns the reports of the nodes that have answered.
 pub(super) fn looks(all: &[Result<Answered, ConnectError>]) -> Vec<Option<SelfReport>> {
     all.iter().map(|asked| asked.as_ref().ok().map(|asked| asked.look.clone())).collect()
 }
@@ -128,29 +127,28 @@ pub(super) fn looks(all: &[Result<Answered, ConnectError>]) -> Vec<Option<SelfRe
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::lock) enum Said {
     Yes,
-    /// The node's marker is another by now, or the node cannot be asked.
+    /// The node's marker has changed since it was read, or the node cannot be asked.
     Changed,
     /// The node has promised a larger ballot.
     Later,
 }
 
-/// A marker to be written on one node.
+/// A marker to write on one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::lock) struct MarkerWrite {
     pub(super) accepted: Accepted,
     pub(super) seat: usize,
     pub(super) longest: Duration,
-    /// Whether the node has waited, and is admitted: only while its note is there.
+    /// Whether this write admits the node after its wait; it succeeds only while the node's note is there.
     pub(super) is_admitted: bool,
-    /// Whether the node waits from now on.
+    /// Whether the node waits from this write on.
     pub(super) joins: bool,
-    /// The key of the note.
+    /// The key of the note that admits the node.
     pub(super) note: &'static [u8],
 }
 
-/// Carries out a plan. `are_enough` says of seats whether they are those of a quorum. Returns the
-/// deployment as a quorum has accepted it. Returns `None` if no quorum has: the next proxy that asks
-/// finds what was written.
+/// Carries out a plan. `are_enough` says whether seats are those of a quorum. Returns the deployment once a quorum
+/// has accepted it, and `None` otherwise: the next proxy that asks finds what was written.
 pub(super) async fn carry_out(
     all: Vec<Result<Answered, ConnectError>>,
     plan: &Plan,
@@ -161,7 +159,7 @@ pub(super) async fn carry_out(
     carry_out_by(NOTE, all, plan, promised, longest, are_enough).await
 }
 
-/// As [`carry_out`], with another note by which nodes are admitted.
+/// Carries out a plan as [`carry_out`] does, with another key for the note by which nodes are admitted.
 pub(super) async fn carry_out_by(
     note: &'static [u8],
     mut all: Vec<Result<Answered, ConnectError>>,
@@ -194,9 +192,9 @@ pub(super) async fn carry_out_by(
     if !are_enough(&promises) || plan.admitted.iter().any(|seat| !promises.contains(seat)) {
         return None;
     }
-    // A node of the set before that begins in the next one forgets that it was left, and under which seal. Such
-    // nodes come last, and only where they complete a quorum: until the next set has begun, a coordinator that
-    // takes over finds the seal on one of them.
+    // A node that is also of the set before loses, by beginning in the next set, the marker which says that the set
+    // before was left, and under which seal. Such nodes come last, and only where they complete a quorum: until the
+    // next set has begun, a coordinator that takes over finds the seal on one of them.
     let is_of_set_before = |seat: &usize| {
         let look = all[*seat].as_ref().ok().map(|answered| &answered.look);
         let marker = look.and_then(SelfReport::marker);
@@ -220,13 +218,12 @@ pub(super) async fn carry_out_by(
     if !are_enough(&done) || begun.elapsed() >= LIMIT {
         return None;
     }
-    // From here on no node votes together with the seats' nodes before: the wait of the new ones
-    // begins.
+    // From here on, no quorum votes with the earlier node of a seat on which a new node waits: the wait begins.
     step(&mut all, &plan.joining, ACCEPT, write).await;
     Some(accepted)
 }
 
-/// Sends these nodes one step at once. Returns those that say yes.
+/// Sends one step to these nodes at once. Returns those that say yes.
 async fn step(
     all: &mut [Result<Answered, ConnectError>],
     seats: &[usize],
@@ -239,7 +236,7 @@ async fn step(
         let (Ok(mut asked), write) = (taken, write(seat)) else { continue };
         asking.spawn(async move {
             let said = run(&mut asked.stream, script, &asked.look, &write).await;
-            // The connection and the node's new state serve the next step.
+            // The next step uses the same connection.
             (seat, said, asked)
         });
     }
@@ -254,7 +251,7 @@ async fn step(
     yes
 }
 
-/// Writes the newest marker on a node that has kept its memory and missed it.
+/// Writes the newest marker on a node that has kept its memory but missed that epoch.
 pub(in crate::lock) async fn catch_up(
     stream: &mut Stream,
     look: &SelfReport,
@@ -263,8 +260,8 @@ pub(in crate::lock) async fn catch_up(
     run(stream, ACCEPT, look, write).await
 }
 
-/// Notes on a node that waits how long grants may last, and since when it waits where that is due in this
-/// epoch.
+/// Notes on a waiting node how long grants may last. If `epoch` is given, also notes that the node waits in it, and
+/// since when.
 pub(in crate::lock) async fn write_note(
     stream: &mut Stream,
     look: &SelfReport,
@@ -360,14 +357,14 @@ async fn run(
     .await
 }
 
-/// Appends the command that loads a script, to be called by its digest: an ACL that lets votes
-/// through lets this through too.
+/// Appends the command that loads a script, and returns the digest to call it by: an ACL that allows votes allows
+/// this too.
 fn load(out: &mut Vec<u8>, script: &str) -> String {
     encode::command(out, &[b"SCRIPT", b"LOAD", script.as_bytes()]);
     sha1_smol::Sha1::from(script).digest().to_string()
 }
 
-/// Reads the script's answer, behind the answer to its loading.
+/// Reads the script's answer, which follows the answer to SCRIPT LOAD.
 async fn read_answer(stream: &mut Stream) -> Result<OwnedFrame, ConnectError> {
     let mut received = Vec::new();
     match read_reply(stream, &mut received).await? {
@@ -376,9 +373,9 @@ async fn read_answer(stream: &mut Stream) -> Result<OwnedFrame, ConnectError> {
     }
 }
 
-/// A ballot larger than `promised`, which no other round has.
+/// Makes a ballot that is larger than `promised`, and unique.
 fn next_ballot(promised: &str) -> String {
-    // The number has a fixed length, so that ballots are in order as text.
+    // The number has a fixed length, so that ballots sort as text.
     let round: u64 = promised.get(..10).and_then(|digits| digits.parse().ok()).unwrap_or(0);
     format!("{:010}{:020}", round + 1, jitter::number())
 }

@@ -1,5 +1,5 @@
-//! The outcome of a look at all nodes: which deployment they are, which have kept their memory, and
-//! which change is to be written next. Pure: looks in, a plan out.
+//! What the reports of all nodes add up to: which deployment they are, which of them have kept their memory, and
+//! which change to write next. Pure: reports in, a plan out.
 
 use std::time::Duration;
 
@@ -16,10 +16,11 @@ pub(super) struct Accepted {
     pub(super) deployment: Deployment,
 }
 
-/// The state of a node that does not vote.
+/// How far the wait of a node is, unless it votes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Waiting {
-    /// The node must not be given a seat: it is away, a replica, or another deployment's.
+    /// The node must not be given the seat now: it is away, a replica, of another deployment, on another seat, or was
+    /// just tried in vain.
     Unknown,
     /// There is no such node.
     Nobody,
@@ -29,32 +30,32 @@ pub(super) enum Waiting {
     Over,
 }
 
-/// The outcome of the looks at all nodes.
+/// The result of reading the reports of all nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Survey {
-    /// The deployment that a quorum has accepted.
+    /// The state that a quorum has accepted.
     pub(super) committed: Option<Accepted>,
     /// The newest state of this deployment that any node has accepted. It contains all that was
     /// committed.
     pub(super) newest: Option<Accepted>,
-    /// The id of the surveyed deployment. `None`: no node has a marker, or several deployments have
-    /// some, and none of them a quorum.
+    /// The id of the surveyed deployment. `None`: no node has a marker, or there are several deployments, of which
+    /// none has a quorum and none is the one that the proxy knows.
     pub(super) ours: Option<String>,
-    /// Deployments of which a node has a marker.
+    /// The ids of all deployments whose marker a node has.
     pub(super) ids: Vec<String>,
     /// For each node, whether it has kept its memory since it was admitted.
     pub(super) intact: Vec<bool>,
-    /// For each seat, whether nobody is there any more, whatever the newest state says.
+    /// For each seat, whether its node is gone for good, whatever the newest state says.
     pub(super) gone: Vec<bool>,
     /// The longest PX that any of the nodes has stored.
     pub(super) longest: Duration,
     /// Whether every node has answered, and none has a marker.
     pub(super) is_blank: bool,
-    /// The largest ballot promised.
+    /// The largest ballot that a node has promised.
     pub(super) promised: String,
 }
 
-/// A change to be written on a quorum.
+/// A change to write on a quorum.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Plan {
     pub(super) next: Deployment,
@@ -64,7 +65,7 @@ pub(super) struct Plan {
     pub(super) blank: Vec<usize>,
     /// Acceptors that the change admits: they go first, and all of them must accept.
     pub(super) admitted: Vec<usize>,
-    /// Nodes that wait from the change on: they are told once a quorum has accepted it.
+    /// Nodes that wait from the change on: it is written on them once a quorum has accepted it.
     pub(super) joining: Vec<usize>,
 }
 
@@ -75,14 +76,13 @@ impl Plan {
     }
 }
 
-/// Whether a marker belongs to a deployment of these voters with that prefix, and to this seat.
+/// Whether a marker is for this seat, in a deployment of these voters with that prefix.
 fn is_placed(marker: &Marker, seat: usize, voters: &Voters, prefix: &str) -> bool {
     let deployment = &marker.deployment;
     marker.seat == seat && deployment.shape == voters.shape() && deployment.prefix == prefix
 }
 
-/// Whether a marker belongs to a deployment of these voters with that prefix, and to this seat, and
-/// its nodes vote.
+/// Whether a marker is for this seat, in a deployment of these voters with that prefix whose nodes vote.
 pub(super) fn fits(marker: &Marker, seat: usize, voters: &Voters, prefix: &str) -> bool {
     is_placed(marker, seat, voters, prefix) && marker.deployment.stands()
 }
@@ -97,9 +97,9 @@ pub(super) fn has_joined(deployment: &Deployment, seat: usize, look: &SelfReport
         })
 }
 
-/// Whether a node on `seat` is one of before the lock nodes were changed, and another has had the seat since.
-/// A proxy whose list is from before must not put that one off it. A node of both sets that has missed the
-/// change is none such: its seat is blank, or has its name.
+/// Whether the node on `seat` belongs to an earlier set and its seat has since gone to another node. A proxy whose
+/// list is from before the change must not take the seat from that other node. A node of both sets that has missed
+/// the change does not count: its seat is blank, or names it.
 fn was_replaced(deployment: &Deployment, seat: usize, look: &SelfReport) -> bool {
     fn sits(seat: Option<&Seat>) -> Option<&Identity> {
         match seat? {
@@ -118,8 +118,8 @@ fn was_replaced(deployment: &Deployment, seat: usize, look: &SelfReport) -> bool
 }
 
 impl Survey {
-    /// Surveys the looks at all nodes, in the order of the configuration. `None`: the node did not
-    /// answer. `known` is the deployment's id, if this proxy knows it.
+    /// Surveys the reports of all nodes, in the order of the configuration. `None`: the node did not answer. `known`
+    /// is the deployment's id, if this proxy knows it.
     pub(super) fn new(
         voters: &Voters,
         looks: &[Option<SelfReport>],
@@ -131,7 +131,7 @@ impl Survey {
         Survey::of_those(voters, looks, gone, known, fits)
     }
 
-    /// As [`Survey::new`]; markers of another set than this one do not count.
+    /// Surveys as [`Survey::new`] does, but counts only markers of this set, if one is given.
     pub(super) fn of_set(
         set: Option<u64>,
         (voters, prefix): (&Voters, &str),
@@ -145,7 +145,7 @@ impl Survey {
         Survey::of_those(voters, looks, gone, known, fits)
     }
 
-    /// As [`Survey::new`], of a set of nodes that may be given up.
+    /// Surveys as [`Survey::new`] does, but also counts markers of a set that is sealed or left.
     pub(super) fn of_any_phase(
         voters: &Voters,
         looks: &[Option<SelfReport>],
@@ -174,7 +174,7 @@ impl Survey {
         let mut ids: Vec<String> = all.iter().map(|(.., m)| m.deployment.id.clone()).collect();
         let is_had = |id: &str| {
             let has = || all.iter().filter(|(.., m)| m.deployment.id == id);
-            // Which seats are blank the newest knows.
+            // The newest marker knows which seats are blank.
             let newest = has().max_by_key(|(.., m)| m.deployment.epoch);
             let is_blank =
                 |seat| is_gone(seat) || newest.is_some_and(|(.., m)| m.deployment.is_blank(seat));
@@ -198,7 +198,7 @@ impl Survey {
             voters.agree(|seat| is_gone(seat) || one.deployment.is_blank(seat), agrees)
         };
         let committed = ours.iter().map(|one| accepted(one)).find(is_agreed);
-        // A larger ballot with a smaller epoch is from before nodes forgot their promises.
+        // A larger ballot with a smaller epoch dates from before the nodes lost their promises.
         let may_follow = |one: &Accepted| {
             let epoch = |committed: &Accepted| committed.deployment.epoch;
             committed.as_ref().is_none_or(|before| one.deployment.epoch >= epoch(before))
@@ -234,9 +234,9 @@ impl Survey {
         voters.agree(|seat| self.is_blank(seat), |seat| self.intact[seat])
     }
 
-    /// The state upon which those of a single voter's seats agree that have kept their memory, whoever is
-    /// away. Each of them votes alone on its locks: no later state was accepted without it, but where it
-    /// counted as gone.
+    /// Returns the state upon which those nodes of a single voter agree that have kept their memory, even if others
+    /// are away. Each of them votes alone on its locks, so no later state was accepted without it, unless it counted
+    /// as gone.
     pub(super) fn of_those_there(&self, looks: &[Option<SelfReport>]) -> Option<&Accepted> {
         let newest = self.newest.as_ref()?;
         let mut intact = looks.iter().zip(&self.intact).filter(|(_, intact)| **intact).peekable();
@@ -248,20 +248,19 @@ impl Survey {
         intact.all(|(look, _)| look.as_ref().is_some_and(agrees)).then_some(newest)
     }
 
-    /// Whether nobody is on the seat, in the newest state.
+    /// Whether the seat has no node in the newest state, or its node is gone.
     fn is_blank(&self, seat: usize) -> bool {
         self.gone[seat]
             || self.newest.as_ref().is_some_and(|newest| newest.deployment.is_blank(seat))
     }
 
-    /// Whether there are other voters than that of `seat` and all of them have kept their memory: then
-    /// they know all that it has ever granted together with them. A single voter grants alone, so
-    /// nobody knows that.
+    /// Whether there are other voters than that of `seat` and all of them have kept their memory: then they know every
+    /// lock that the node on `seat` ever granted with them. A single voter grants alone, so no other node knows.
     pub(super) fn others_know(&self, voters: &Voters, seat: usize) -> bool {
         voters.others_agree(seat, |seat| self.is_blank(seat), |seat| self.intact[seat])
     }
 
-    /// Plans the change to be written now. Returns `None` if none is due, or none is possible.
+    /// Plans the change to write now. Returns `None` if none is due or possible.
     pub(super) fn plan(
         &self,
         voters: &Voters,
@@ -284,7 +283,7 @@ impl Survey {
                 let admitted = who(seat).filter(|_| over(&seat));
                 next.seats[seat] = admitted.map_or(Seat::Blank(next.epoch), Seat::Filled);
             }
-            // Nobody knows which seats were blank: all are needed where there is somebody.
+            // No node knows which seats were blank, so every seat that has a node is needed.
             let nobody = |seat: &usize| waiting[*seat] == Waiting::Nobody;
             let blank = (0..nodes).filter(nobody).collect();
             let (admitted, joining) = (acceptors.clone(), vec![]);
@@ -303,16 +302,15 @@ impl Survey {
         });
         let is_covered = self.is_covered(voters);
         let blank: Vec<usize> = (0..nodes).filter(|seat| self.is_blank(*seat)).collect();
-        // If too few nodes have kept their memory, those that have waited decide with them:
-        // otherwise all would wait for good.
+        // If too few nodes have kept their memory, those that have waited decide with them: otherwise all would wait
+        // forever.
         if is_covered && (self.committed.as_ref() != Some(newest) || is_held_up) {
-            // A change that another proxy began is brought to its end first.
+            // A change that another proxy began is completed first.
             let acceptors: Vec<usize> = (0..nodes).filter(|seat| self.intact[*seat]).collect();
             let (admitted, joining) = (vec![], vec![]);
             return Some(Plan { next: base.clone(), acceptors, blank, admitted, joining });
         }
-        // The nodes that were told a newer epoch may have forgotten it, but proxies have not: they
-        // learn no older one.
+        // The nodes that had a newer epoch may have forgotten it, but proxies have not: they learn no older one.
         let last = known.filter(|known| known.id == base.id).map_or(0, |known| known.epoch);
         let mut next = Deployment { epoch: base.epoch.max(last) + 1, ..base.clone() };
         let (mut admitted, mut joining) = (Vec::new(), Vec::new());
@@ -329,8 +327,8 @@ impl Survey {
             let has_joined = looks[seat].as_ref().is_some_and(|look| has_joined(base, seat, look));
             match waiting[seat] {
                 Waiting::Unknown | Waiting::Nobody => {}
-                // The seat's node before may still vote for another proxy: it loses the seat first,
-                // and the wait begins behind that.
+                // The seat's earlier node may still vote for another proxy: it loses the seat first, and the wait
+                // begins after that.
                 _ if is_covered && !has_joined => {
                     next.seats[seat] = Seat::Waiting(who, next.epoch);
                     joining.push(seat);
@@ -345,8 +343,8 @@ impl Survey {
         let acceptors = if joining.is_empty() {
             acceptors
         } else {
-            // Nodes are admitted in a later step: only a node that has kept its memory can refuse
-            // nodes that do not know of the change.
+            // Nodes are admitted in a later step. All acceptors of this one vote in the epoch before it, so each quorum
+            // of that epoch contains one of them, which refuses proxies that do not know of the change.
             for seat in admitted.drain(..) {
                 next.seats[seat] = base.seats[seat].clone();
             }
@@ -382,7 +380,7 @@ mod tests {
         Deployment { id: "d".into(), epoch, prefix, shape, seats, set: 0, phase }
     }
 
-    /// The look at node `name`, which has accepted this.
+    /// Makes the report of node `name`, which has accepted this.
     fn look(name: &str, seat: usize, accepted: Option<(&str, &Deployment)>) -> Option<SelfReport> {
         let marker = |deployment: &Deployment| {
             let longest = Duration::from_secs(3);
@@ -404,7 +402,7 @@ mod tests {
         names.iter().map(|name| Seat::Filled(who(name))).collect()
     }
 
-    /// So many voters, each with one seat.
+    /// Makes this many voters, each with one seat.
     fn alone(voters: usize) -> Voters {
         Voters::with_seats(std::iter::repeat_n(1, voters))
     }
@@ -413,7 +411,7 @@ mod tests {
         Survey::new(&alone(looks.len()), looks, &[], "lock:", known)
     }
 
-    /// The number of nodes that have kept their memory.
+    /// Counts the nodes that have kept their memory.
     fn intact(survey: &Survey) -> usize {
         survey.intact.iter().filter(|intact| **intact).count()
     }
@@ -446,7 +444,7 @@ mod tests {
         let mut looks: Vec<_> =
             (0..3).map(|seat| look(["a", "b", "c"][seat], seat, Some(("1", &now)))).collect();
         looks[2] = look("x", 2, None);
-        // The length of the wait does not matter: another proxy may still reach the node before.
+        // The length of the wait does not matter: another proxy may still reach the seat's earlier node.
         for waiting in [Waiting::Yes, Waiting::Over] {
             let plan = plan(&looks, &[Waiting::Yes, Waiting::Yes, waiting]).unwrap();
             assert_eq!(plan.next.seats[2], Seat::Waiting(who("x"), 2));
@@ -535,7 +533,7 @@ mod tests {
             look("x", 0, None),
             look("b", 1, Some(("06", &now))),
             look("c", 2, Some(("06", &now))),
-            // The only node that has accepted the marker which was to admit all.
+            // The only node that has accepted the marker that was to admit all.
             look("d", 3, Some(("20", &begun))),
             look("e", 4, Some(("06", &now))),
         ];
@@ -659,14 +657,14 @@ mod tests {
                         (&now.seats[seat], &plan.next.seats[seat]),
                         (Seat::Filled(a), Seat::Filled(b)) if a != b
                     );
-                    // A seat is exchanged in one step only if nobody can refuse, and after a wait.
+                    // A seat is exchanged in one step only if no node can refuse, and after a wait.
                     prop_assert!(!exchanged || intact(&survey) < quorum(5) && *over);
                 }
             }
         }
 
-        /// A seat of a voter with several is exchanged as safely: once a node waits there, each
-        /// quorum with the node before, on whatever lock, has somebody who refuses.
+        /// Seats are exchanged as safely if a voter has several: once a node waits on a seat, each quorum with the
+        /// seat's earlier node, on whatever lock, contains a node that refuses.
         #[test]
         fn where_voters_have_several_seats_quorums_on_each_lock_share_an_identity(
             seats in prop_oneof![
@@ -710,8 +708,8 @@ mod tests {
                 prop_assert!(!exchanged || !survey.is_covered(&voters) && over[seat]);
             }
             for lost in &plan.joining {
-                // Those that vote on a lock of the seat's node before: it, and one seat of as many
-                // other voters as make a quorum.
+                // The nodes that vote on a lock of the seat's earlier node: it, and one seat each of enough other
+                // voters for a quorum.
                 let of = |seat: usize| voters.of(seat);
                 let others = order.iter().filter(|voter| **voter < voters.count());
                 let others = others.filter(|voter| **voter != of(*lost));

@@ -1,4 +1,4 @@
-//! A connection's share in its node's standing: the marker to prove, and the faults it finds.
+//! The state that a node shares with its connection: the marker to prove, and the faults that the connection finds.
 
 use std::sync::{
     Arc,
@@ -17,47 +17,47 @@ use crate::{
     sync::Mutex,
 };
 
-/// What scripts that vote are told of the epoch.
+/// What the scripts that vote check, and the epoch that this belongs to.
 pub(in crate::lock) struct Told {
-    /// The last argument, encoded: the marker that the node must have.
+    /// The encoded end of each request that votes: the marker that the node must have.
     pub(in crate::lock) marker: Vec<u8>,
-    /// How many deployments the proxy has learned, this one included.
+    /// How many deployments the proxy has learned, including this one.
     pub(in crate::lock) learned: u64,
-    /// For each voter, `learned` as of which its seats are as they are now. A vote on an operation from before
-    /// that was another node's, or was given before the node waited. Empty: no seat has changed.
+    /// For each voter, the value of `learned` at the last change of its seats. If an operation is older than that,
+    /// the voter's vote on it may be from another node, or from before the node waited. Empty: no seat has changed.
     pub(in crate::lock) seatings: Arc<[u64]>,
 }
 
 impl Told {
-    /// What is encoded, without a deployment.
+    /// Wraps an encoded marker that belongs to no deployment.
     fn encoded(marker: Vec<u8>) -> Told {
         Told { marker, learned: 0, seatings: Arc::default() }
     }
 }
 
-/// Whether a node may vote, and the marker by which it proves that.
+/// Whether a node may vote, and the marker by which it proves that it may.
 pub(in crate::lock) struct NodeStanding {
-    /// What the node's scripts are told.
+    /// What each request that votes has the node's scripts check.
     pub(in crate::lock) told: Arc<ArcSwap<Told>>,
     dialect: Dialect,
     /// Where the node's marker lies.
     pub(in crate::lock) station: Mutex<Station>,
-    /// Whether the node waits to be admitted: it must not grant.
+    /// Whether the node waits to be admitted, so must not grant.
     pub(in crate::lock) waits: AtomicBool,
     /// The longest TTL, in ms, that this node is known to have noted ([`scripts::LONGEST`]).
     pub(in crate::lock) longest: AtomicU64,
-    /// The node's clock, as TIME has shown it over all connections.
+    /// The node's clock, by its answers to TIME on all connections so far.
     pub(in crate::lock) clock: Mutex<NodeClock>,
-    /// Whether the clock has jumped forward: the node waits, and must not grant.
+    /// Whether the clock has jumped forward, so that the node waits and must not grant.
     pub(in crate::lock) jumped: AtomicBool,
-    /// Whether the node does not tell its TIME: an ACL may forbid that.
+    /// Whether the node does not answer TIME: an ACL may forbid it.
     pub(in crate::lock) unwatched: AtomicBool,
-    /// Notified when the node has answered a request with an error: is it fit still?
+    /// Notified when the node has answered a request with an error, so that its fitness is checked.
     pub(in crate::lock) refused: Notify,
 }
 
 impl NodeStanding {
-    /// A standing in which no marker is compared, and the node votes.
+    /// Creates a standing in which the node votes and no marker is compared.
     pub(in crate::lock) fn new(dialect: Dialect) -> NodeStanding {
         let nothing = Told::encoded(scripts::told(dialect, b"", b""));
         NodeStanding {
@@ -73,13 +73,13 @@ impl NodeStanding {
         }
     }
 
-    /// Encodes the marker that scripts are told to find, and where.
+    /// Encodes the marker that scripts are to find, and its key.
     pub(in crate::lock) fn encode(&self, marker: &[u8]) -> Vec<u8> {
         let station = *self.station.lock();
         scripts::told(self.dialect, marker, &station.key(scripts::MARKER))
     }
 
-    /// Has scripts look for a marker that no deployment has.
+    /// Has scripts compare a marker that no deployment has.
     pub(in crate::lock) fn tell_alone(&self, marker: &[u8]) {
         self.told.store(Arc::new(Told::encoded(self.encode(marker))));
     }

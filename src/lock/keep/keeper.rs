@@ -16,12 +16,12 @@ use crate::{
     lock::{Claim, Release, grants::Grants, locks::Locks, metrics::LostReason},
 };
 
-/// How many locks of connections that end are being released at the same time: more would fill the queues
-/// of the lock nodes, and other clients' LOCKs would be refused.
+/// The size of a batch of releases when a connection with many locks ends: more at once would fill the queues of the
+/// lock nodes, and other clients' LOCKs would be refused.
 const AT_ONCE: usize = 64;
 
-/// Keeps a session lock. Once this is dropped, the lock is renewed no more and runs out: its holder
-/// may count on it for as long as it was told. [`Keep::give_back`] ends it.
+/// The handle that keeps a session lock. Once it is dropped, the lock is no longer renewed and runs out: its holder
+/// may count on it for as long as it was told. [`Keep::give_back`] ends the lock.
 pub(crate) struct Keep {
     locks: Arc<Locks>,
     watch: Arc<Watch>,
@@ -42,8 +42,7 @@ impl Drop for Keep {
 }
 
 impl Keep {
-    /// Keeps a lock that was just granted for `ttl` and is valid until `valid_until`. `losses` is
-    /// told if it is lost.
+    /// Keeps a lock that was just granted for `ttl` and is valid until `valid_until`. Its loss goes to `losses`.
     pub(in crate::lock) fn new(
         locks: &Arc<Locks>,
         grant: (&Key, &Token, Claim),
@@ -65,8 +64,8 @@ impl Keep {
         Keep { locks: locks.clone(), watch }
     }
 
-    /// Releases these locks, or hands them over to the next waiters, as their holder wants them no more.
-    /// Many are released in batches, one behind the other.
+    /// Releases these locks, or hands them over to the next waiters, as their holder has given them up. Many are
+    /// released in batches, one after the other.
     pub(crate) fn give_back(mut keeps: Vec<Keep>) {
         let Some(first) = keeps.first() else { return };
         let giving_back = first.locks.grants.giving_back.clone();
@@ -126,15 +125,14 @@ impl Keep {
         self.watch.claim.is_endless()
     }
 
-    /// Gives the lock up as lost: another has had it since.
+    /// Gives the lock up as lost: another holder has had it since.
     pub(crate) fn superseded(&self) {
         lose(&self.locks, &self.watch, LostReason::Replaced);
     }
 
-    /// The time until which the lock is surely held, as far as is known. Returns `None` if it is
-    /// not: the connection is told of that like of any loss. The watchdog would find out too, but
-    /// perhaps only after the holder's next command: if this process has stood still, or while a
-    /// renewal is under way that comes too late.
+    /// Returns the time until which the lock is surely held, as far as is known; `None` if it is not held, which the
+    /// connection is told like any loss. The watchdog would find out too, but perhaps only after the holder's next
+    /// command: if this process has stood still, or if a renewal under way comes too late.
     pub(crate) fn valid_until(&self, now: Instant) -> Option<Instant> {
         if !self.watch.is_kept() {
             return None;

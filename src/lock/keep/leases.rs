@@ -1,12 +1,12 @@
 //! Puts leases back on a lock node that can be asked again, or that begins to wait on its seat.
 //!
-//! Nobody renews a lease before it runs out, so nothing else brings it to a node that was away when
-//! it was granted, or has forgotten it. A quorum must confirm it first. The call that asks changes
-//! no TTL, and the lock is put back for what is left of its own.
+//! The proxy does not renew leases, so nothing else brings one to a node that was away when it was granted, or has
+//! forgotten it. A quorum must confirm the lease first. The call that asks changes no TTL, and the lease is put back
+//! for what is left of its own.
 //!
-//! A client may release a lease through another proxy in between, and the release may come to the
-//! node before the heal. So the lease is asked for once more a `node_timeout` later: if no quorum
-//! can have it any more, it is released where it was put back.
+//! A client may release a lease through another proxy in between, and the release may reach the node before the heal.
+//! So the proxy asks for the lease once more a `node_timeout` later: if no quorum can have it any more, it is
+//! released where it was put back.
 
 use std::{
     sync::{Arc, Weak},
@@ -28,7 +28,7 @@ use crate::{
     },
 };
 
-/// Calls about leases under way at once, beside those that renew session locks.
+/// The most calls about leases under way at once, beside those that renew session locks.
 const AT_ONCE: usize = 2;
 /// The shortest pause between two walks over all leases.
 const PAUSE: Duration = Duration::from_millis(100);

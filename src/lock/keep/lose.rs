@@ -11,9 +11,9 @@ use crate::{
     lock::{Release, locks::Locks, metrics::LostReason, trail::GrantEnd},
 };
 
-/// The reason as it is counted, and what the client is to know. Of an adopted lock without a TTL
-/// that another grant has, or nobody, it cannot be told here whether it was lost, or released or
-/// given a TTL through another proxy.
+/// Returns the reason as it is counted, and what the client is to know. If an adopted lock without a TTL belongs to
+/// another grant now, or to none, this proxy cannot tell whether it was lost, or was released or given a TTL through
+/// another proxy.
 fn judged(watch: &Watch, reason: LostReason) -> (LostReason, LossKind) {
     match reason {
         _ if !watch.claim.is_endless() => (reason, LossKind::Told),
@@ -25,8 +25,8 @@ fn judged(watch: &Watch, reason: LostReason) -> (LostReason, LossKind) {
 /// Ends a lost session lock: tells its holder, and releases it on every node.
 pub(in crate::lock) fn lose(locks: &Arc<Locks>, watch: &Arc<Watch>, reason: LostReason) {
     let (reason, kind) = judged(watch, reason);
-    // Locked until the loss is told: the holder's connection, which may have found out at the same
-    // time, must not go on in between (see [`Losses::settle`]).
+    // Locked until the loss is added: the holder's connection, which may have found out at the same time, must not go
+    // on in between (see [`Losses::settle`]).
     let mut lost = watch.losses.lock();
     let was_kept = watch.lose();
     debug_assert!(!watch.is_kept(), "a lost lock is renewed no more");
@@ -37,7 +37,7 @@ pub(in crate::lock) fn lose(locks: &Arc<Locks>, watch: &Arc<Watch>, reason: Lost
         let other = Release::ask_lost(locks, watch);
         watch.losses.add(&mut lost, Lost { kind, ..watch.loss(false) });
         drop(lost);
-        // Of a lock without a TTL, of which a library knows no news, others tell.
+        // Whether to log the loss of an adopted lock without a TTL is for the session to decide.
         if kind == LossKind::Told {
             let (client, votes) = (watch.losses.client(), watch.times().votes);
             locks.grants.trail.lost(&watch.key, (&client.0, &client.1), reason, votes);
@@ -69,8 +69,8 @@ pub(in crate::lock) fn take_back(
     release
 }
 
-/// Loses all locks held here: a quorum of nodes may have ended them. The holders of session locks are told;
-/// of leases the audit trail alone tells.
+/// Ends all locks of this proxy as lost: a quorum of nodes may have ended them. The holders of session locks are
+/// told; the loss of a lease is only noted in the audit trail.
 pub(in crate::lock) fn lose_all(locks: &Arc<Locks>) {
     let (watches, leases) = locks.grants.holders.forget(Instant::now());
     locks.grants.ended(leases, GrantEnd::Lost);

@@ -1,4 +1,4 @@
-//! Session locks that a connection has lost, and the time by which it must look for itself.
+//! Session locks that a connection has lost, and the time by which it must check its locks itself.
 
 use std::{
     sync::{
@@ -22,10 +22,10 @@ pub(crate) struct Lost {
     pub key: Key,
     /// The token that held the lock.
     pub token: Token,
-    /// Whether another connection has taken the lock over or released it. That may be the same
-    /// connection, which then does not keep it any more ([`Keep::is`](super::keeper::Keep::is)).
+    /// Whether a connection has taken the lock over or released it: another one, or this one itself, which then does
+    /// not keep it any more ([`Keep::is`](super::keeper::Keep::is)).
     pub replaced: bool,
-    /// What the connection's client is to know of it.
+    /// What the connection's client is to know of the loss.
     pub kind: LossKind,
     /// The `id` of the lock's watch.
     pub(in crate::lock) id: u64,
@@ -36,8 +36,8 @@ pub(crate) struct Lost {
 pub(crate) enum LossKind {
     /// The client is told, as `locks.on_lost` says.
     Told,
-    /// An adopted command took the lock without a TTL, and its library knows no LOCKLOST. The lock
-    /// is lost, and its client does not know.
+    /// An adopted command took the lock without a TTL, and its library knows no LOCKLOST: the loss is logged, and the
+    /// client is not told, unless `locks.on_lost: close` ends its connection.
     Unknown,
     /// As `Unknown`, but the lock may have been released, or given a TTL, by another connection of
     /// the same client.
@@ -58,20 +58,19 @@ pub(crate) struct Losses {
 }
 
 impl Losses {
-    /// Starts without losses. `waker` is woken for each.
+    /// Creates an empty list. `waker` is woken for each loss.
     pub(crate) fn new(waker: Waker, card: Arc<ClientCard>) -> Losses {
         let (any, lost) = (AtomicBool::new(false), Mutex::default());
         Losses { any, lost, check_at: Mutex::default(), waker, card }
     }
 
-    /// The address of the connection's client, and its name.
+    /// Returns the address of the connection's client, and its name.
     pub(in crate::lock) fn client(&self) -> (String, Arc<str>) {
         (self.card.address(), self.card.name())
     }
 
-    /// Whether the validity of a kept lock may have ended. If so, each must be looked at
-    /// ([`Keep::valid_until`](super::keeper::Keep::valid_until)), and the next check be set
-    /// ([`Losses::check_by`]).
+    /// Whether the validity of a kept lock may have ended. If so, the caller must look at each lock
+    /// ([`Keep::valid_until`](super::keeper::Keep::valid_until)) and set the next check ([`Losses::check_by`]).
     pub(crate) fn is_check_due(&self) -> bool {
         self.check_at.lock().take_if(|check_at| *check_at <= Instant::now()).is_some()
     }
@@ -94,7 +93,7 @@ impl Losses {
         std::mem::take(&mut lost)
     }
 
-    /// Returns once every loss that had been found can be taken.
+    /// Waits until every loss found so far can be taken.
     pub(crate) fn settle(&self) {
         drop(self.lock());
     }
@@ -116,7 +115,7 @@ impl Losses {
         self.waker.wake_by_ref();
     }
 
-    /// Has [`Losses::settle`] wait for as long as the guard lives.
+    /// Locks the list. [`Losses::settle`] waits for as long as the guard lives.
     pub(in crate::lock) fn lock(&self) -> MutexGuard<'_, Vec<Lost>> {
         self.lost.lock()
     }

@@ -19,10 +19,10 @@ use crate::{clock::Instant, config::LocksConfig, lock::quorum::validity, sync::M
 const RENEW_SHARE: u32 = 3;
 /// The share of the TTL after which a renewal without a quorum is tried again.
 const RETRY_SHARE: u32 = 20;
-/// The share of a fence's TTL after which nodes are told to keep it on.
+/// The share of a fence's TTL after which nodes are asked to keep it for longer.
 pub(in crate::lock) const FENCE_SHARE: u32 = 3;
-/// Renewal calls under way at once that no quorum has answered. With more of them nodes would
-/// answer the last ones too late to count, and late calls are repeated.
+/// The most renewal calls under way at once that no quorum has answered. With more of them nodes would answer the
+/// last ones too late to count, and late calls are repeated.
 const AT_ONCE: usize = 8;
 /// The share of the default TTL within which renewals that are due go together.
 const TOGETHER_SHARE: u32 = 30;
@@ -35,7 +35,7 @@ thread_local! {
     pub(crate) static NOT_RETRIED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// The time after which a lock is renewed.
+/// Returns the time after which a lock is renewed.
 pub(in crate::lock) fn renewed_after(ttl: Duration) -> Duration {
     #[cfg(test)]
     if LATE.get() {
@@ -44,7 +44,7 @@ pub(in crate::lock) fn renewed_after(ttl: Duration) -> Duration {
     ttl / RENEW_SHARE
 }
 
-/// The time after which a renewal without a quorum is tried again.
+/// Returns the time after which a renewal without a quorum is tried again.
 pub(in crate::lock) fn tried_again_after(ttl: Duration) -> Duration {
     #[cfg(test)]
     if NOT_RETRIED.get() {
@@ -86,22 +86,22 @@ impl Schedule {
         }
     }
 
-    /// A number that no other session lock of this proxy has.
+    /// Returns a number that no other session lock of this proxy has.
     pub(in crate::lock) fn next_id(&self) -> u64 {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The end of `locks.max_hold` for a lock granted now.
+    /// Returns the end of `locks.max_hold` for a lock granted now.
     pub(in crate::lock) fn hold_until(&self, now: Instant) -> Option<Instant> {
         self.max_hold.map(|hold| now + hold)
     }
 
-    /// The time when the first lock is due.
+    /// Returns the time when the first lock is due.
     pub(in crate::lock) fn first(&self) -> Option<Instant> {
         self.due.lock().first_key_value().map(|((when, _), _)| *when)
     }
 
-    /// Has all locks renewed now.
+    /// Makes all locks due now.
     pub(in crate::lock) fn all_are_due(&self) {
         let now = Instant::now();
         let mut due = self.due.lock();
@@ -111,7 +111,7 @@ impl Schedule {
         }
     }
 
-    /// Puts locks that could not be renewed now back for `when`, unless their times have changed.
+    /// Puts locks that could not be renewed now back on the schedule, at `when`, unless their times have changed.
     pub(in crate::lock) fn put_back(&self, watches: &[Arc<Watch>], when: Instant) {
         let mut due = self.due.lock();
         for watch in watches.iter().filter(|watch| watch.is_kept()) {
@@ -136,7 +136,7 @@ impl Schedule {
         taken
     }
 
-    /// Puts a lock on the schedule, or moves it there. If `change` returns `None` its time stays.
+    /// Puts a lock on the schedule, or changes its time there. If `change` returns `None`, its time stays.
     pub(in crate::lock) fn set(
         &self,
         watch: &Arc<Watch>,
@@ -165,9 +165,8 @@ impl Schedule {
         self.lacks_leases.notify_one();
     }
 
-    /// Notes that the holder asks the nodes for another TTL. A shorter one counts at once: the
-    /// nodes may take it though no answer arrives, and a renewal for the longer one that is under
-    /// way says nothing any more.
+    /// Notes that the holder asks the nodes for another TTL. A shorter one counts at once: the nodes may apply it
+    /// though no answer arrives, and a renewal under way for the longer one says nothing any more.
     pub(in crate::lock) fn asked(&self, watch: &Arc<Watch>, ttl: Duration, drift_factor: f64) {
         let now = Instant::now();
         if watch.is_kept() {
@@ -179,7 +178,7 @@ impl Schedule {
                     (times.ttl, times.valid_until) = (ttl, times.valid_until.min(until));
                     watch.losses.check_by(times.valid_until);
                 }
-                // The holder is told in time, whatever becomes of that.
+                // Not after the validity's end, so that the holder is told of a loss in time.
                 shorter.then(|| (now + renewed_after(ttl)).min(times.valid_until))
             });
         }
@@ -209,15 +208,14 @@ impl Schedule {
         was_kept
     }
 
-    /// Takes a lock off the schedule that another connection may be releasing, and tells its
-    /// keeper.
+    /// Takes a lock that another connection may be releasing off the schedule, and tells its keeper.
     pub(in crate::lock) fn release(&self, watch: &Watch) {
         if self.pause(watch) {
             watch.losses.tell(watch.loss(true));
         }
     }
 
-    /// Ends the watch of a lock that has another keeper from now on, and tells the one before.
+    /// Ends the watch of a lock that has another keeper from now on, and tells the previous one.
     pub(in crate::lock) fn replace(&self, watch: &Watch) {
         self.release(watch);
         watch.end();
@@ -235,7 +233,7 @@ mod tests {
         lock::{Claim, keep::losses::Losses},
     };
 
-    /// Its holder asks for a shorter TTL a moment before the lock's validity ends, and no node answers.
+    /// The holder asks for a shorter TTL a moment before the lock's validity ends, and no node answers.
     #[tokio::test(start_paused = true)]
     async fn a_shorter_ttl_that_is_asked_for_does_not_hide_the_end_of_the_validity() {
         let schedule = Schedule::new(&LocksConfig::default());

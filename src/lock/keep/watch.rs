@@ -102,8 +102,8 @@ impl Watch {
         left.map_or(validity, |left| left.min(validity))
     }
 
-    /// The loss as the connection is told of it. `replaced`: another connection has taken the lock
-    /// over, or released it.
+    /// Returns the loss as the connection is told of it. `replaced`: another connection has taken the lock over, or
+    /// released it.
     pub(in crate::lock) fn loss(&self, replaced: bool) -> Lost {
         let kind = if self.claim.is_endless() { LossKind::Ended } else { LossKind::Told };
         Lost { key: self.key.clone(), token: self.token.clone(), replaced, kind, id: self.id }

@@ -35,7 +35,7 @@ const ALL_EVERY: Duration = Duration::from_secs(1);
 /// How often the clock is looked at while any lock is kept: timers stand still while the machine is
 /// suspended.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// Bytes of keys and tokens in one call that renews locks, unless a single lock has more.
+/// The most bytes of keys and tokens in one call that renews locks, unless a single lock has more.
 const CALL_BYTES: usize = 64 * 1024;
 
 /// Renews these locks, at most [`MAX_RENEWALS`], on every node. Another call may begin once a
@@ -98,7 +98,7 @@ async fn renew_many(locks: Arc<Locks>, watches: Vec<Arc<Watch>>, call: OwnedSema
     }
 }
 
-/// Puts a lock that a quorum keeps back on the nodes that have lost it.
+/// Puts a lock back on the nodes that have lost it, while a quorum keeps it.
 fn heal_kept(
     (grants, nodes): (&Grants, &Arc<Nodes>),
     watch: &Watch,
@@ -112,7 +112,7 @@ fn heal_kept(
     }
 }
 
-/// The nodes that deny one lock of several that were asked for in one call.
+/// Returns the nodes that deny one of several locks asked about in one call.
 pub(super) fn lost(votes: &[Vote], place: usize) -> impl Iterator<Item = usize> {
     let denies =
         move |vote: &Vote| matches!(vote, Vote::Yes(sum) | Vote::No(sum) if sum >> place & 1 == 0);
@@ -186,12 +186,12 @@ fn count(votes: &[Vote], place: usize) -> Votes {
     counted
 }
 
-/// Renews the locks that are due, for as long as there are any.
+/// Renews the locks that are due, until the engine is dropped.
 pub(in crate::lock) async fn run(locks: Weak<Locks>) {
     let Some(schedule) = locks.upgrade().map(|locks| locks.grants.schedule.clone()) else { return };
     let mut all_at = None;
     loop {
-        // Those of other nodes once the lock nodes were changed.
+        // Read anew each time: a change of the set brings other clocks.
         let Some(clocks) = locks.upgrade().map(|locks| locks.grants.nodes().clocks.clone()) else {
             return;
         };
@@ -200,8 +200,7 @@ pub(in crate::lock) async fn run(locks: Weak<Locks>) {
             // A due lock stays on the schedule until a call is free.
             let _ = schedule.calls.acquire().await;
             match first {
-                // The timer's clock may have stood still since it was set, so no timer runs for
-                // long.
+                // The timer's clock may have stood still since it was set, so no timer runs for long.
                 Some(when) => sleep_until(when.min(Instant::now() + LOOK_EVERY).timer()).await,
                 None => std::future::pending().await,
             }
@@ -238,8 +237,8 @@ pub(in crate::lock) async fn run(locks: Weak<Locks>) {
                 renewing.push(watch);
             }
         }
-        // Nodes have as long to answer as the shortest TTL among the locks allows, which must not
-        // be too short for the others.
+        // Nodes have as long to answer a call as the shortest TTL among its locks allows, so locks with a much longer
+        // TTL go into another call.
         let nodes = locks.grants.nodes();
         let patience =
             |watch: &Arc<Watch>| nodes.patience(watch.times().ttl).as_millis().checked_ilog2();
@@ -260,7 +259,7 @@ pub(in crate::lock) async fn run(locks: Weak<Locks>) {
     }
 }
 
-/// The number of the first locks that go into one call.
+/// Returns how many of the first locks go into one call.
 pub(super) fn call_length<'a>(locks: impl Iterator<Item = (&'a Key, &'a Token)>) -> usize {
     let mut bytes = 0;
     let fit = locks.take(MAX_RENEWALS).take_while(|(key, token)| {

@@ -1,13 +1,13 @@
 //! Clients of one proxy that wait for one another: a circle.
 //!
-//! A LOCK that waits holds up its connection. So a session lock that the connection keeps cannot be given
-//! back over it, and who waits for that lock waits for the connection. Leases do not count: they run out,
-//! and the programs of a pool release them over any connection.
+//! A LOCK that waits holds up its connection. So the connection cannot give back a session lock that it keeps, and a
+//! client that waits for that lock waits for the connection. Leases do not count: they run out, and the programs of a
+//! pool release them over any connection.
 //!
-//! A wait closes a circle when it begins, as nothing else makes a client wait. It is looked for then, and
-//! no circle that lasts is missed; of two that begin at once, one is the later. What this proxy knows of a
-//! lock may be old: another proxy may have released it. So the lock nodes are asked for each lock of the
-//! circle, and then the circle is looked for again.
+//! Only a wait that begins can close a circle, as nothing else makes a client wait. So the proxy looks for a circle
+//! then, and misses none that lasts: of two waits that begin at once, one is the later. What this proxy knows of a
+//! lock may be old: another proxy may have released it. So it asks the lock nodes for each lock of the circle, and
+//! then looks for the circle again.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::{
     sync::Mutex,
 };
 
-/// The most clients of a circle that is found.
+/// The most clients of a circle that is looked for.
 const MOST: usize = 16;
 
 /// A session lock that one client of a circle keeps, and the next one waits for.
@@ -29,13 +29,12 @@ pub(in crate::lock) struct KeptInCircle {
     pub(in crate::lock) claim: Claim,
 }
 
-/// Finds circles. Waits begin one after the other under its mutex.
+/// The search for circles. Waits begin one after the other under its mutex.
 #[derive(Default)]
 pub(in crate::lock) struct Circles(Mutex<()>);
 
 impl Circles {
-    /// Notes that a client begins to wait for `key`. Returns the circle that it closes, as far as this
-    /// proxy knows.
+    /// Notes that a client begins to wait for `key`. Returns the circle that this closes, as far as this proxy knows.
     pub(in crate::lock) fn begin(
         &self,
         holders: &Holders,
@@ -48,7 +47,7 @@ impl Circles {
     }
 }
 
-/// The locks of the circle in which this client waits for `key`, that one first.
+/// Returns the locks of the circle in which this client waits for `key`, that one first.
 pub(super) fn circle(
     holders: &Holders,
     key: &Key,
@@ -59,7 +58,7 @@ pub(super) fn circle(
         let (token, claim, keeper) = holders.kept(&key)?;
         locks.push(KeptInCircle { key, token, claim });
         if keeper == *card {
-            // A lock that the client itself has is no circle: it is asked for again.
+            // A client that itself has the lock makes no circle: it asks for the lock again.
             return (locks.len() > 1).then_some(locks);
         }
         key = keeper.waits_for()?;

@@ -1,4 +1,4 @@
-//! Whether a circle of waiting clients is there still, as the lock nodes tell.
+//! Whether a circle of waiting clients still exists, by the lock nodes' answers.
 
 use std::{future::poll_fn, sync::Arc};
 
@@ -8,8 +8,8 @@ use crate::{
     lock::{LookUp, grants::Grants},
 };
 
-/// Asks the lock nodes whether each lock of the circle is held as this proxy knows, and then whether the
-/// circle is there still.
+/// Asks the lock nodes whether each lock of the circle is held by the grant that this proxy knows, and then checks
+/// whether the circle still exists.
 pub(in crate::lock) async fn stands(
     grants: Arc<Grants>,
     found: Vec<KeptInCircle>,

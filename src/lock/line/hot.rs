@@ -1,13 +1,12 @@
 //! The locks that are waited for longest, in bounded memory.
 //!
-//! Space-Saving: A. Metwally, D. Agrawal, A. El Abbadi, "Efficient Computation of Frequent and Top-k
-//! Elements in Data Streams", ICDT 2005, with the time that each waiter waited as the weight. There
-//! is a fixed number of counters. A lock that has none takes over the smallest, and what that had
-//! counted before is told as the lock's `excess`: the time that it may have been waited for less. A
-//! lock that has more than one part in [`COUNTERS`] of all the time has a counter for certain.
+//! Space-Saving: A. Metwally, D. Agrawal, A. El Abbadi, "Efficient Computation of Frequent and Top-k Elements in Data
+//! Streams", ICDT 2005, with the time that each waiter waited as the weight. There is a fixed number of counters. A
+//! lock without one takes over the smallest, and what that has counted becomes the lock's `excess`: the lock may have
+//! been waited for less by that much. A lock that has more than one part in [`COUNTERS`] of all the time has a
+//! counter for certain.
 //!
-//! All numbers are halved every [`HALVED_EVERY`], so that locks that were hot make room for those
-//! that are.
+//! All numbers are halved every [`HALVED_EVERY`], so that locks that were hot make room for those that are hot now.
 
 use std::time::Duration;
 
@@ -32,11 +31,11 @@ struct Sketch {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::lock) struct WaitedFor {
     pub(in crate::lock) key: Key,
-    /// All waits together.
+    /// The sum of all waits.
     pub(in crate::lock) waited: Duration,
     /// The part of `waited` that may have been for other locks.
     pub(in crate::lock) excess: Duration,
-    /// The number of waits since the lock has its counter.
+    /// The number of waits since the lock got its counter.
     pub(in crate::lock) waits: u64,
     /// The longest of them.
     pub(in crate::lock) longest: Duration,
@@ -59,7 +58,7 @@ impl HotLocks {
         counter.longest = counter.longest.max(waited);
     }
 
-    /// All that is counted, in no order.
+    /// Returns all counters, in no order.
     pub(in crate::lock) fn all(&self) -> Vec<WaitedFor> {
         let mut sketch = self.0.lock();
         sketch.forget_half(Instant::now());
@@ -68,7 +67,8 @@ impl HotLocks {
 }
 
 impl Sketch {
-    /// The lock's counter. It is another lock's, the one waited for least, if there is no other.
+    /// Returns the lock's counter. A lock without one gets a free counter or, if none is left, takes over that of the
+    /// lock waited for least.
     fn counter(&mut self, key: &Key) -> &mut WaitedFor {
         let at = match self.counters.iter().position(|counter| counter.key == *key) {
             Some(at) => at,

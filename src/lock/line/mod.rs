@@ -1,11 +1,11 @@
 //! Lines: which client waits for which lock, and whose turn it is.
 //!
-//! - `queue`: all lines of one proxy; names neither nodes nor connections.
+//! - `queue`: all lines of one proxy; knows neither nodes nor connections.
 //! - `waiter`: one client that waits.
-//! - `circle`: clients that wait for one another; `circle_confirmed`: whether they do still.
+//! - `circle`: clients that wait for one another; `circle_confirmed`: whether they still do.
 //! - `hot`: the locks that are waited for longest.
-//! - `subscribe`: hears of releases through other proxies; `subscription`: over one connection.
-//! - `streams`: hears of them one proxy at a time.
+//! - `subscribe`: learns of releases through other proxies; `subscription`: its connection to one node.
+//! - `streams`: the same by streams, which wake one proxy at a time.
 
 pub(super) mod circle;
 mod circle_confirmed;

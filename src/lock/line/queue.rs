@@ -1,9 +1,8 @@
 //! The lines of one proxy: which client waits for which lock, and whose turn it is.
 //!
-//! Each lock has one queue, first come, first served. Only its head asks the nodes: at once when
-//! nothing is known of the lock, then when a quorum of nodes has published a release, when the
-//! holder's TTL has run out, and now and then in case a message was lost. Connections and nodes are
-//! not known here.
+//! Each lock has one queue, first come, first served. Only its head asks the nodes: at once when nothing is known of
+//! the lock, then when a quorum of nodes has published a release, when the holder's TTL has run out, and now and then
+//! in case a message was lost. This module knows neither connections nor nodes.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -33,14 +32,14 @@ use crate::{
     sync::Mutex,
 };
 
-/// The longest sleep of a head that is told of releases: the cost of a lost message.
+/// The longest sleep of a head that hears of releases: the cost of a lost message.
 const LISTENING: Duration = Duration::from_secs(2);
-/// The first and the longest sleep of a head that is not told of releases.
+/// The first and the longest sleep of a head that does not hear of releases.
 const POLLING: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(250));
 /// The first and the longest sleep after several proxies got some nodes each, or too few nodes
 /// answered.
 const CONTENDING: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(100));
-/// How long a head leaves a lock to other proxies' clients after this proxy has given it up for
+/// The shortest time for which a head leaves a lock to other proxies' clients after this proxy has given it up for
 /// them. A release by one of these wakes it earlier.
 const OTHERS_TURN: Duration = Duration::from_millis(10);
 /// How far a node's clock may be behind when a TTL runs out.
@@ -58,7 +57,7 @@ pub(in crate::lock) struct Queues {
     /// Limits that change when the configuration is read again.
     max_waiters: AtomicUsize,
     max_handovers: AtomicUsize,
-    /// Until when nobody is to be granted a lock, and whether that is set.
+    /// Until when no lock is granted to a waiter, and whether such a pause is set.
     pause: Mutex<Option<Instant>>,
     is_paused: AtomicBool,
     metrics: Arc<LockMetrics>,
@@ -68,7 +67,7 @@ pub(in crate::lock) struct Queues {
     pub(in crate::lock) gone: CancellationToken,
 }
 
-/// Changes that the subscription to one node has to make. A shard is told of all locks, and picks its own.
+/// Changes that the subscription to one node has to make. Each shard's seat is given all locks, and picks its own.
 #[derive(Default)]
 pub(in crate::lock) struct Wishes {
     /// For each key, whether to subscribe or to unsubscribe. `None` while there is no connection:
@@ -80,7 +79,7 @@ pub(in crate::lock) struct Wishes {
 
 /// The clients that wait for one lock.
 struct Queue {
-    /// The lock's key, as those have it who wait for it.
+    /// The lock's key, as its waiters have it.
     key: Key,
     seats: VecDeque<InLine>,
     /// Whether the head's request, or a hand-over to it, is under way.
@@ -88,12 +87,12 @@ struct Queue {
     /// The time when the head asks the nodes again if nothing wakes it, and why.
     next_try: Instant,
     reason: Option<WakeUp>,
-    /// Set if the head is to ask at once, or once more.
+    /// Set if the head is to ask at once, or once more after the request under way.
     woken: Option<WakeUp>,
     /// Failed tries since something was last heard of the lock.
     tries: u32,
-    /// Whether several proxies got some nodes each. Releases are then told because these give up,
-    /// and a head that followed them would clash again.
+    /// Whether several proxies got some nodes each. The releases published then come from those that give up, and a
+    /// head that followed them would clash again.
     clashed: bool,
     /// Hand-overs in a row.
     handovers: usize,
@@ -101,16 +100,15 @@ struct Queue {
     others: bool,
     /// The error of the last request, if too few nodes answered.
     no_quorum: Option<NoQuorum>,
-    /// Whether a quorum has named a holder in answer to the last request, and nothing has been heard since
-    /// that may have changed it.
+    /// Whether a quorum named a holder in answer to the last request, and nothing heard since may have changed that.
     is_held: bool,
-    /// Voters that have told of a release since the last try, one bit each.
+    /// Voters that have published a release since the last try, one bit each.
     heard: u64,
-    /// Voters that are subscribed to, one bit each.
+    /// Voters with a subscription to the lock, one bit each.
     subscribed: u64,
-    /// Whether nodes were asked to tell of releases.
+    /// Whether the lock's releases are wanted from the subscriptions.
     listening: bool,
-    /// The time since which nobody waits.
+    /// Since when the queue is empty.
     empty_since: Option<Instant>,
 }
 
@@ -122,7 +120,7 @@ pub(in crate::lock) struct LineUp {
     pub(in crate::lock) card: Option<Arc<ClientCard>>,
 }
 
-/// A waiter as operators are told of it.
+/// A waiter, as shown to operators.
 #[derive(Debug)]
 pub(crate) struct WaiterStatus {
     /// The client, if that is known.
@@ -133,17 +131,17 @@ pub(crate) struct WaiterStatus {
     pub(crate) ttl: Duration,
 }
 
-/// A line in which somebody waits, as operators are told of it.
+/// A line with waiters, as shown to operators.
 #[derive(Debug)]
 pub(in crate::lock) struct LineStatus {
     pub(in crate::lock) key: Key,
-    /// How many wait.
+    /// The number of waiters.
     pub(in crate::lock) waiters: usize,
-    /// How long they have waited, all together.
+    /// The sum of their waits.
     pub(in crate::lock) waited: Duration,
     /// How long the first of them has waited.
     pub(in crate::lock) longest: Duration,
-    /// Whether the lock nodes have said that somebody holds the lock, and nothing was heard since.
+    /// Whether the lock nodes have named a holder of the lock, and nothing was heard since.
     pub(in crate::lock) is_held: bool,
 }
 
@@ -162,13 +160,13 @@ pub(in crate::lock) enum WaiterTurn {
     Ask(Option<WakeUp>),
     /// Take the lock that is handed over.
     Take(Acquire),
-    /// Wait; the head waits until that time at the longest.
+    /// Wait: the head until that time at the latest.
     Wait(Option<Instant>),
 }
 
 /// The next holder of a lock that is released.
 pub(in crate::lock) enum NextHolder {
-    /// Nobody here, or a head that asks the nodes already.
+    /// No waiter of this proxy: none is there, the head is asking already, or no lock is granted now.
     Nobody,
     /// Another proxy's clients.
     Others,
@@ -179,7 +177,7 @@ pub(in crate::lock) enum NextHolder {
 /// Why a waiter leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::lock) enum Departure {
-    /// The lock was granted, for so long.
+    /// The lock was granted, with this TTL.
     Granted(Duration),
     /// The waiter's time was up, or its client has gone.
     Gone,
@@ -201,20 +199,20 @@ impl Queues {
         }
     }
 
-    /// Sets other limits. A waiter in line keeps its place.
+    /// Sets new limits. A waiter in line keeps its place.
     pub(in crate::lock) fn set_limits(&self, config: &LocksConfig) {
         self.max_waiters.store(config.max_waiters, Ordering::Relaxed);
         self.max_handovers.store(config.max_handovers, Ordering::Relaxed);
     }
 
-    /// Notes that other lock nodes are asked from now on, of which none tells of releases yet. The
-    /// subscriptions to those before have ended.
+    /// Notes that another set of lock nodes is asked from now on. The subscriptions to the previous set have ended,
+    /// and there are none to these nodes yet.
     pub(in crate::lock) fn moved(&self, config: &LocksConfig) {
         self.quorum.store(quorum(config.nodes.len()), Ordering::Relaxed);
         self.wishes.store(Arc::new(Wishes::of_seats(config)));
         let mut queues = self.queues.lock();
         let mut all: Vec<(&Vec<u8>, &mut Queue)> = queues.iter_mut().collect();
-        // In an order that a simulation repeats.
+        // In a fixed order, which a simulation can repeat.
         all.sort_unstable_by_key(|(key, _)| *key);
         for (_, queue) in all {
             (queue.subscribed, queue.heard, queue.tries) = (0, 0, 0);
@@ -226,14 +224,14 @@ impl Queues {
         self.quorum.load(Ordering::Relaxed)
     }
 
-    /// Has everybody in line wait until then, whether a lock becomes free or not; `None`: no longer.
+    /// Has all waiters wait until `until`, even if their locks become free. `None` ends the pause.
     pub(in crate::lock) fn pause(&self, until: Option<Instant>) {
         let mut pause = self.pause.lock();
         *pause = until;
-        // Under the mutex: whoever finds an earlier pause over must not take this one away.
+        // Under the mutex: a caller that finds an earlier pause over must not take this one away.
         self.is_paused.store(until.is_some(), Ordering::Release);
         drop(pause);
-        // Each head looks again whether it may ask.
+        // Each head checks again whether it may ask.
         let mut queues = self.queues.lock();
         let heads = queues.values_mut().filter_map(|queue| queue.seats.front_mut()?.waker.take());
         let heads: Vec<Waker> = heads.collect();
@@ -241,7 +239,7 @@ impl Queues {
         heads.into_iter().for_each(Waker::wake);
     }
 
-    /// Until when nobody is to be granted a lock, if that is not over.
+    /// Returns the end of the pause in which no lock is granted to a waiter, if there is one now.
     pub(in crate::lock) fn paused_until(&self) -> Option<Instant> {
         if !self.is_paused.load(Ordering::Acquire) {
             return None;
@@ -284,8 +282,8 @@ impl Queues {
         Ok(())
     }
 
-    /// The next step of the waiter with this ticket. While that is to wait, `waker` is kept and
-    /// woken when it changes.
+    /// Returns the next step of the waiter with this ticket. If that is to wait, `waker` is kept, and woken when the
+    /// step changes.
     pub(in crate::lock) fn turn(&self, key: &[u8], ticket: u64, waker: &Waker) -> WaiterTurn {
         let mut queues = self.queues.lock();
         let Some(queue) = queues.get_mut(key) else { return WaiterTurn::Wait(None) };
@@ -351,7 +349,7 @@ impl Queues {
         }
     }
 
-    /// The error that all in this queue get: too few nodes answered its head.
+    /// Returns the error for all waiters in this queue, if too few nodes answered its head.
     pub(in crate::lock) fn no_quorum(&self, key: &[u8]) -> Option<NoQuorum> {
         self.queues.lock().get(key)?.no_quorum.clone()
     }
@@ -418,8 +416,8 @@ impl Queues {
         NextHolder::HandTo { ticket: head.ticket, token: token.clone(), ttl: *ttl }
     }
 
-    /// Notes that a release is on its way to every node, before all later requests. A request of
-    /// the head that is under way may have come too early.
+    /// Notes that a release is on its way to every node, ahead of all later requests. A request of the head that is
+    /// already under way may have come too early.
     pub(in crate::lock) fn released(&self, key: &[u8], next: &NextHolder) {
         if self.count.load(Ordering::Relaxed) == 0 {
             return;
@@ -461,8 +459,8 @@ impl Queues {
         None
     }
 
-    /// Notes how many subscribe to the lock's channel, as told by a release or a hand-over through
-    /// this proxy. `None`: a node has refused to tell.
+    /// Notes the number of subscribers to the lock's channel, as counted by a release or a hand-over through this
+    /// proxy. `None`: a node has refused to count them.
     pub(in crate::lock) fn heard_of_listeners(&self, key: &[u8], listeners: Option<u64>) {
         if self.count.load(Ordering::Relaxed) == 0 {
             return;
@@ -478,7 +476,7 @@ impl Queues {
         }
     }
 
-    /// Notes that a voter has told of a release through another proxy.
+    /// Notes that a voter has published a release through another proxy.
     pub(in crate::lock) fn heard_of_release(&self, voter: usize, key: &[u8]) {
         let mut queues = self.queues.lock();
         let Some(queue) = queues.get_mut(key) else { return };
@@ -493,7 +491,7 @@ impl Queues {
         }
     }
 
-    /// Notes that a voter will tell of this lock's releases from now on.
+    /// Notes that this proxy is subscribed to the lock's releases on a voter.
     pub(in crate::lock) fn subscribed(&self, voter: usize, key: &[u8]) {
         let mut queues = self.queues.lock();
         let Some(queue) = queues.get_mut(key) else { return };
@@ -505,7 +503,7 @@ impl Queues {
         }
     }
 
-    /// Notes that a voter tells of these locks' releases no more.
+    /// Notes that this proxy is no longer subscribed to these locks' releases on a voter.
     pub(in crate::lock) fn unsubscribed<'a>(
         &self,
         voter: usize,
@@ -523,12 +521,12 @@ impl Queues {
         }
     }
 
-    /// Whether any release is wanted to be told of.
+    /// Whether any lock's releases are wanted.
     pub(in crate::lock) fn is_listening(&self) -> bool {
         self.is_listening_to(|_| true)
     }
 
-    /// Whether any release is wanted to be told of, of these locks.
+    /// Whether the releases of any of the locks that `is_one` accepts are wanted.
     pub(in crate::lock) fn is_listening_to(&self, is_one: impl Fn(&[u8]) -> bool) -> bool {
         let is_wanted = |(key, queue): (&Vec<u8>, &Queue)| queue.listening && is_one(key);
         self.count.load(Ordering::Relaxed) > 0 && self.queues.lock().iter().any(is_wanted)
@@ -544,7 +542,7 @@ impl Queues {
         *self.wishes.load()[seat].changes.lock() = None;
     }
 
-    /// The locks of whose releases a voter is wanted to tell, and does not.
+    /// Returns the locks whose releases are wanted from a voter, and which have no subscription there.
     pub(in crate::lock) fn untold(&self, voter: usize) -> Vec<Vec<u8>> {
         let queues = self.queues.lock();
         let is_untold = |queue: &Queue| queue.listening && queue.subscribed & bit(voter) == 0;
@@ -552,8 +550,8 @@ impl Queues {
         untold.map(|(key, _)| key.clone()).collect()
     }
 
-    /// Has nobody told of a lock's releases until the next waiter is refused it. Does nothing if somebody
-    /// waits. Returns whether nobody does.
+    /// Stops listening for a lock's releases, until a later waiter is refused the lock. Does nothing while clients
+    /// wait for it. Returns whether none does.
     pub(in crate::lock) fn stop_listening(&self, key: &[u8]) -> bool {
         let mut queues = self.queues.lock();
         let Some(queue) = queues.get_mut(key) else { return true };
@@ -563,19 +561,19 @@ impl Queues {
         queue.seats.is_empty()
     }
 
-    /// The number of all waiters.
+    /// Returns the number of all waiters.
     pub(in crate::lock) fn all_waiting(&self) -> usize {
         self.queues.lock().values().map(|queue| queue.seats.len()).sum()
     }
 
-    /// Time for which the first of the waiters has waited.
+    /// Returns the longest time for which any waiter has waited.
     pub(in crate::lock) fn longest_wait(&self) -> Duration {
         let heads = |queue: &Queue| queue.seats.front().map(|seat| seat.since);
         let first = self.queues.lock().values().filter_map(heads).min();
         first.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
-    /// The lines in which somebody waits, in no order.
+    /// Returns the lines with waiters, in no order.
     pub(in crate::lock) fn lines(&self) -> Vec<LineStatus> {
         if self.count.load(Ordering::Relaxed) == 0 {
             return Vec::new();
@@ -584,12 +582,12 @@ impl Queues {
         self.queues.lock().values().filter_map(|queue| queue.status(now)).collect()
     }
 
-    /// The line for `key` as of `now`, if somebody waits in it.
+    /// Returns the line for `key` as of `now`, if it has waiters.
     pub(in crate::lock) fn line_of(&self, key: &[u8], now: Instant) -> Option<LineStatus> {
         self.queues.lock().get(key)?.status(now)
     }
 
-    /// The clients that wait, as far as they are known: for which lock each does, and how long it has.
+    /// Returns the waiting clients, as far as they are known: for which lock each waits, and for how long.
     pub(in crate::lock) fn waiting_clients(&self) -> Vec<(Arc<ClientCard>, Key, Duration)> {
         let now = Instant::now();
         let queues = self.queues.lock();
@@ -601,18 +599,18 @@ impl Queues {
         known.collect()
     }
 
-    /// The waiters for `key`, first come, first.
+    /// Returns the waiters for `key`, the first in line first.
     pub(in crate::lock) fn line(&self, key: &[u8]) -> Vec<WaiterStatus> {
         let queues = self.queues.lock();
         queues.get(key).map_or_else(Vec::new, |queue| queue.shown(Instant::now()))
     }
 
-    /// The changes that the subscription on a seat has to make.
+    /// Returns the changes that the subscription on a seat has to make.
     pub(in crate::lock) fn wishes(&self, seat: usize) -> Arc<Wishes> {
         self.wishes.load()[seat].clone()
     }
 
-    /// Ends the queues in which nobody has waited for a while.
+    /// Ends the queues that have been empty for a while.
     pub(in crate::lock) fn sweep(&self) {
         if self.count.load(Ordering::Relaxed) == 0 {
             return;
@@ -629,7 +627,7 @@ impl Queues {
         self.count.store(queues.len(), Ordering::Relaxed);
     }
 
-    /// Has all nodes tell of this lock's releases.
+    /// Has the subscriptions to all nodes include this lock.
     fn listen(&self, key: &[u8], queue: &mut Queue) {
         if !std::mem::replace(&mut queue.listening, true) {
             self.wishes.load().iter().for_each(|wishes| wishes.add(key, true));
@@ -644,7 +642,7 @@ impl Drop for Queues {
 }
 
 impl Wishes {
-    /// No changes yet, for each seat of a configuration.
+    /// Returns an empty set of changes for each seat of a configuration.
     fn of_seats(config: &LocksConfig) -> Vec<Arc<Wishes>> {
         (0..Voters::new(config).seats()).map(|_| Arc::default()).collect()
     }
@@ -684,16 +682,16 @@ impl Queue {
         }
     }
 
-    /// The line as operators are told of it, if somebody waits.
+    /// Returns the line as shown to operators, if it has waiters.
     fn status(&self, now: Instant) -> Option<LineStatus> {
-        // First come, first: the first has waited longest.
+        // The first in line has waited longest.
         let longest = now - self.seats.front()?.since;
         let waited = self.seats.iter().map(|seat| now - seat.since).sum();
         let (key, waiters, is_held) = (self.key.clone(), self.seats.len(), self.is_held);
         Some(LineStatus { key, waiters, waited, longest, is_held })
     }
 
-    /// The waiters as operators are told of them.
+    /// Returns the waiters as shown to operators.
     fn shown(&self, now: Instant) -> Vec<WaiterStatus> {
         let shown = |seat: &InLine| {
             let LineUp { ttl, card, .. } = &seat.wants;
@@ -723,7 +721,7 @@ impl Queue {
         }
     }
 
-    /// Has the head sleep while the lock is held, which ends after `remaining` if nobody renews it.
+    /// Has the head sleep while the lock is held. The lock ends after `remaining` unless it is renewed.
     fn sleep(&mut self, remaining: Option<Duration>, quorum: usize) {
         let listens = self.subscribed.count_ones() as usize >= quorum;
         if listens {
@@ -750,7 +748,7 @@ impl Queue {
     }
 }
 
-/// The bit of a voter. Voters beyond the 64th, which nobody has, share one.
+/// Returns the bit of a voter. Voters beyond the 64th would share one; no configuration has so many.
 fn bit(voter: usize) -> u64 {
     1 << voter.min(63)
 }

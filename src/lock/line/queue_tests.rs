@@ -14,7 +14,7 @@ const ROUNDS: usize = 1_000_000;
 const CLASHED: NotGranted =
     NotGranted::Held { remaining: None, contested: true, same_token: SameToken::Unknown };
 
-/// Queues over five nodes, for at most three waiters and two hand-overs in a row.
+/// Makes queues over five nodes, for at most three waiters and two hand-overs in a row.
 fn queues() -> Queues {
     let config = LocksConfig {
         nodes: (1..=5).map(|n| format!("redis://10.0.0.{n}").parse().unwrap()).collect(),
@@ -33,7 +33,7 @@ fn join(queues: &Queues, ticket: u64) {
     queues.join(&Key::from("k"), line_up(ticket), ticket).unwrap();
 }
 
-/// The waiter's turn: `ask` with the cause, `take`, or `wait`.
+/// Returns the waiter's turn: `ask` with the cause, `take`, or `wait`.
 fn turn(queues: &Queues, ticket: u64) -> String {
     match queues.turn(b"k", ticket, Waker::noop()) {
         WaiterTurn::Ask(None) => "ask".into(),
@@ -43,7 +43,7 @@ fn turn(queues: &Queues, ticket: u64) -> String {
     }
 }
 
-/// The ticket of the next holder. Returns `None` if the lock is released.
+/// Returns the ticket of the next holder; `None` if the lock is released.
 fn next(queues: &Queues) -> Option<u64> {
     match queues.next(b"k") {
         NextHolder::HandTo { ticket, .. } => Some(ticket),
@@ -54,7 +54,7 @@ fn next(queues: &Queues) -> Option<u64> {
     }
 }
 
-/// A queue whose head knows that the lock is held.
+/// Makes queues with a head which knows that the lock is held.
 fn held() -> Queues {
     let queues = queues();
     join(&queues, 1);
@@ -63,7 +63,7 @@ fn held() -> Queues {
     for node in 0..5 {
         queues.subscribed(node, b"k");
     }
-    // The lock may have been released before the nodes would have told.
+    // The lock may have been released before the subscriptions.
     assert_eq!(turn(&queues, 1), "ask Retry");
     queues.refused(b"k", 1, &HELD);
     assert_eq!(turn(&queues, 1), "wait");
@@ -190,14 +190,14 @@ async fn what_was_asked_before_the_release_is_asked_again() {
     queues.released(b"k", &busy);
     assert_eq!(turn(&queues, 1), "ask Release");
     queues.leave(b"k", 1, Departure::Gone);
-    // A request between the hand-over and its refusal comes too early as well.
+    // A request comes too early as well if it is sent after the release found no waiter, but before the release.
     let nobody = queues.next(b"k");
     join(&queues, 2);
     assert_eq!(turn(&queues, 2), "ask");
     queues.released(b"k", &nobody);
     queues.refused(b"k", 2, &HELD);
     assert_eq!(turn(&queues, 2), "ask Release");
-    // A request made in the turn of others must not be lost either.
+    // A head that is asking when other proxies are given their turn asks once more, too.
     queues.refused(b"k", 2, &HELD);
     assert_eq!(next(&queues), Some(2));
     queues.heard_of_listeners(b"k", Some(2));
@@ -296,7 +296,7 @@ fn a_pause_that_begins_while_an_earlier_one_is_found_over_is_not_lost() {
                 queues.paused_until();
             }
         });
-        // A loss needs the other thread to be interrupted at one place.
+        // For a pause to be lost, the other thread must be interrupted at one certain place.
         let lost = (0..ROUNDS).find(|_| {
             queues.pause(Some(over));
             queues.pause(Some(later));

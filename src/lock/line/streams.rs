@@ -1,12 +1,12 @@
-//! Hears of releases through other proxies by streams, so that a release wakes one proxy and not all.
+//! Learns of releases through other proxies by streams, so that a release wakes one proxy and not all.
 //!
-//! Each lock that somebody waits for has a stream with one consumer group, and each proxy whose clients
-//! wait is a consumer of it. Whoever has waited the longest gets the next entry. A proxy that nobody waits
-//! at any more, or that reads its own word, passes it on. One entry is kept, and stays until it is read.
+//! Each lock with waiters has a stream with one consumer group, and each proxy whose clients wait is a consumer of
+//! it. The consumer that has waited the longest gets the next entry. A proxy that has no waiters any more, or that
+//! reads an entry of its own, passes it on. A stream keeps one entry, until it is read.
 //!
-//! Keys of several slots cannot be read by one command, so each lock has a connection while somebody waits
-//! for it, up to [`MOST`] on one node; for the others the node is as one that tells nothing. A proxy
-//! that dies with an entry costs the others the time until they look for themselves.
+//! One command cannot read keys of several slots, so each lock with waiters has a connection, up to [`MOST`] on one
+//! node; for further locks the node counts as one that publishes nothing. A proxy that dies with an entry costs the
+//! others the time until they look for themselves.
 
 use std::{
     collections::HashMap,
@@ -37,18 +37,18 @@ use crate::{
 const MOST: usize = 64;
 /// How long one command waits for an entry.
 const BLOCK: Duration = Duration::from_secs(2);
-/// How long a command may take beside that.
+/// How long a command may take beyond that.
 const LIMIT: Duration = Duration::from_secs(1);
-/// How long a stream lasts that nobody renews, and after which a silent consumer counts as dead.
+/// How long a stream lasts unless it is prolonged. A consumer that is silent for longer counts as dead.
 const LASTS: Duration = Duration::from_secs(10);
-/// How often it is looked where the slots of locks are, and whether anybody waits.
+/// The time between two checks where the locks' slots are, and whether clients wait.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// The pause after an error before another lock is read.
 const PAUSE: Duration = Duration::from_secs(1);
 /// The consumer group of every stream.
 const GROUP: &str = "lockgate";
 
-/// Why a lock's stream is read no more.
+/// Why a lock's stream is no longer read.
 #[derive(Debug, Error)]
 enum StreamEnded {
     #[error("{0}")]
@@ -58,10 +58,10 @@ enum StreamEnded {
     Unused,
 }
 
-/// What a reader and the seat's task know of each other.
+/// What a reader and its seat's task share.
 #[derive(Default)]
 struct ReaderState {
-    /// Whether the lock's releases are still wanted to be told of.
+    /// Whether the lock's releases are still wanted.
     is_wanted: AtomicBool,
     /// Whether the proxy is one of the stream's consumers.
     attends: AtomicBool,
@@ -105,7 +105,7 @@ pub(in crate::lock) async fn run(locks: Weak<Locks>, listener: ListeningSeat) {
     }
 }
 
-/// Serves one node until another is there.
+/// Serves one node until another takes its place.
 async fn keep(
     locks: &Weak<Locks>,
     listener: &ListeningSeat,
@@ -160,7 +160,7 @@ async fn keep(
 }
 
 impl StreamReaders<'_> {
-    /// Has a lock's stream read, unless that is so, or there are too many.
+    /// Has a lock's stream read, unless it is being read, or there are too many readers.
     fn want(&mut self, locks: &Locks, key: Vec<u8>) {
         if let Some(state) = self.states.get(&key) {
             state.is_wanted.store(true, Ordering::Release);
@@ -202,21 +202,21 @@ impl StreamReaders<'_> {
         });
     }
 
-    /// Has a lock's stream read no more, as soon as the command under way is over.
+    /// Stops the reading of a lock's stream, once the command under way is over.
     fn forget(&mut self, key: &[u8]) {
         if let Some(state) = self.states.get(key) {
             state.is_wanted.store(false, Ordering::Release);
         }
     }
 
-    /// Takes the end of a reader in.
+    /// Takes in the end of a reader.
     fn ended(&mut self, locks: &Locks, (key, ended): ReaderEnd) {
         let state = self.states.remove(&key);
         locks.queues.unsubscribed(self.listener.voter, [&key].into_iter());
         match ended {
             Ok(connection) => {
                 self.idle.push(connection);
-                // It was wanted again after it had looked.
+                // The lock was wanted again after the reader had last checked.
                 if state.is_some_and(|state| state.is_wanted.load(Ordering::Acquire)) {
                     self.want(locks, key);
                 }
@@ -232,7 +232,7 @@ impl StreamReaders<'_> {
     }
 }
 
-/// Reads one lock's stream.
+/// The reader of one lock's stream.
 struct StreamReader {
     locks: Weak<Locks>,
     voter: usize,
@@ -244,7 +244,7 @@ struct StreamReader {
 }
 
 impl StreamReader {
-    /// Reads until nobody waits.
+    /// Reads until the lock's releases are not wanted any more.
     async fn read(&self, connection: &mut Connection) -> Result<(), StreamEnded> {
         let mut renew_at = Instant::now();
         while self.state.is_wanted.load(Ordering::Acquire) {
@@ -284,7 +284,7 @@ impl StreamReader {
         self.locks.upgrade().ok_or(StreamEnded::Unused)
     }
 
-    /// Becomes a consumer, or stays one: makes the stream last, and removes consumers that are dead.
+    /// Becomes a consumer, or stays one: prolongs the stream, and removes dead consumers.
     async fn attend(&self, connection: &mut Connection) -> Result<(), StreamEnded> {
         let mut creating = redis::cmd("XGROUP");
         creating.arg("CREATE").arg(&self.stream).arg(GROUP).arg("$").arg("MKSTREAM");
@@ -293,7 +293,7 @@ impl StreamReader {
             _ => {}
         }
         let mut staying = redis::pipe();
-        // A consumer that waits does not count as active before Redis 7.2; one that is new does.
+        // Before Redis 7.2 a waiting consumer does not count as active, but a new one does.
         for word in ["DELCONSUMER", "CREATECONSUMER"] {
             staying.cmd("XGROUP").arg(word).arg(&self.stream).arg(GROUP).arg(&self.who).ignore();
         }
@@ -316,8 +316,7 @@ impl StreamReader {
     }
 }
 
-/// The text at the end of nested arrays: the value of the entry that was read. Returns `None` if there is
-/// none.
+/// Returns the text at the end of nested arrays: the value of the entry that was read; `None` if there is none.
 fn last_text(told: Value) -> Option<Vec<u8>> {
     let mut at = told;
     loop {
@@ -329,7 +328,7 @@ fn last_text(told: Value) -> Option<Vec<u8>> {
     }
 }
 
-/// The name of a consumer that was silent for too long, of what XINFO CONSUMERS says of it.
+/// Returns the name of a consumer that was silent for too long, by its part of XINFO CONSUMERS.
 fn dead_consumer(told: &Value) -> Option<&[u8]> {
     let Value::Array(fields) = told else { return None };
     let of = |name: &[u8]| {

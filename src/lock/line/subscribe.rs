@@ -1,6 +1,5 @@
-//! Hears of releases through other proxies: a subscription to one lock node, for the locks that
-//! clients of this proxy wait for, while there are any. Of a cluster each shard is subscribed to for
-//! the locks whose slots it has.
+//! Learns of releases through other proxies: a subscription to one lock node, for the locks that clients of this
+//! proxy wait for, while there are any. Each shard of a cluster is subscribed to for the locks whose slots it has.
 //!
 //! The subscription has a connection apart from the one that carries operations. A missed message
 //! costs a waiter time and nothing else.
@@ -23,12 +22,12 @@ use crate::{
     net::Connector,
 };
 
-/// How often it is looked where the slots of locks are, and whether anybody waits.
+/// The time between two checks where the locks' slots are, and whether clients wait.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Idle time after which a connection without subscriptions is closed.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// The longest key of a lock to whose channel is subscribed, in bytes: a message fits in one reply.
+/// The longest key, in bytes, of a lock whose channel is subscribed to: a message must fit in one reply.
 const LONGEST_KEY: usize = 32 * 1024;
 
 /// A lock node to be subscribed to.
@@ -68,7 +67,7 @@ async fn keep(locks: &Weak<Locks>, listener: &ListeningSeat, wishes: &Wishes) {
         if !here {
             tokio::select! {
                 () = wishes.changed.notified() => {}
-                // Slots may come.
+                // Slots may come here.
                 () = sleep(LOOK_EVERY), if anywhere => {}
             }
             continue;
@@ -90,7 +89,7 @@ async fn keep(locks: &Weak<Locks>, listener: &ListeningSeat, wishes: &Wishes) {
     }
 }
 
-/// The locks of whose releases a node was asked to tell, and whether it has confirmed that.
+/// The locks whose releases a node was asked to publish here, and whether it has confirmed that.
 type ToldOf = HashMap<Vec<u8>, bool>;
 
 /// Serves one connection until it ends.
@@ -131,8 +130,7 @@ async fn listen(
 }
 
 impl ListeningSeat {
-    /// Takes the changes that are wished. Returns the locks to subscribe to, and those to unsubscribe
-    /// from.
+    /// Takes the wanted changes. Returns the locks to subscribe to, and those to unsubscribe from.
     fn wished(
         &self,
         locks: &Locks,
@@ -150,8 +148,8 @@ impl ListeningSeat {
         (wanted, unwanted)
     }
 
-    /// Forgets locks whose slots have gone. Returns those to subscribe to: their slots have come, or no
-    /// node knew where they are.
+    /// Forgets locks whose slots have left. Returns those to subscribe to: their slots have come, or it was not known
+    /// where they are.
     fn look(&self, locks: &Locks, told: &mut ToldOf) -> Vec<Vec<u8>> {
         let gone: Vec<Vec<u8>> =
             told.keys().filter(|key| !self.address.has(key)).cloned().collect();
@@ -172,7 +170,7 @@ impl ListeningSeat {
                 told.insert(key.clone(), false);
                 wanted.push(key);
             }
-            // The line is another, or the shard that had the slot before has lost it late.
+            // The queue is new, or the slot's previous shard has reported its loss late.
             Some(true) => locks.queues.subscribed(self.voter, &key),
             Some(false) => {}
         }
@@ -186,7 +184,7 @@ impl ListeningSeat {
     }
 }
 
-/// Takes in what a node tells. A release by this proxy itself is no news.
+/// Takes in news from a node. A release by this proxy itself is ignored.
 fn hear(locks: &Locks, listener: &ListeningSeat, news: SubscriptionNews, told: &mut ToldOf) {
     match news {
         SubscriptionNews::Released(key, who) => {

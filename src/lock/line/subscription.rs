@@ -1,8 +1,7 @@
 //! A connection that is subscribed to channels of locks on one lock node.
 //!
-//! Channels of a shard (SSUBSCRIBE) are what the client library's subscriptions do not know: a command
-//! names channels of one slot alone, may be answered MOVED, and is taken back by the node when the slot
-//! is moved away.
+//! The client library's subscriptions do not support channels of a shard (SSUBSCRIBE): a command may name channels of
+//! one slot alone and may be answered MOVED, and the node takes a subscription back when the slot is moved away.
 
 use std::{collections::VecDeque, io, time::Duration};
 
@@ -30,7 +29,7 @@ use crate::{
 const LIMIT: Duration = Duration::from_secs(1);
 /// Idle time after which the node is asked for a sign of life.
 const KEEPALIVE: Duration = Duration::from_secs(3);
-/// Channels in one command.
+/// The most channels in one command.
 const CHANNELS: usize = 1000;
 
 /// Why a subscription ended.
@@ -50,7 +49,7 @@ pub(super) enum SubscriptionEnded {
     /// Another node is there now.
     #[error("another node is there")]
     Elsewhere,
-    /// Nobody waits for anything.
+    /// There is nothing to subscribe to.
     #[error("idle")]
     Idle,
     /// The engine was dropped.
@@ -63,29 +62,29 @@ pub(super) struct Subscription {
     stream: Stream,
     received: Vec<u8>,
     dialect: Dialect,
-    /// Whether the node has channels of shards: it is a cluster's, or at least Redis 7.
+    /// Whether channels of shards are used: a cluster is among the lock nodes, and this node knows them (Redis 7).
     is_sharded: bool,
     /// Commands that are not answered yet, in their order.
     asked: VecDeque<SubscriptionCommand>,
-    /// When something was last heard, or asked after all else was answered.
+    /// When something was last received, or was asked while nothing else was unanswered.
     heard: Instant,
 }
 
 /// A command whose channels are not all confirmed yet.
 struct SubscriptionCommand {
     subscribes: bool,
-    /// The locks of these channels.
+    /// The locks of the channels that are not confirmed yet.
     keys: Vec<Vec<u8>>,
 }
 
-/// What a node tells.
+/// News from a node.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum SubscriptionNews {
-    /// Who has released the lock at this key.
+    /// A release of the lock at this key, and the name of the proxy that released it.
     Released(Vec<u8>, Vec<u8>),
-    /// The node will tell of this lock's releases.
+    /// The node will publish this lock's releases here.
     Subscribed(Vec<u8>),
-    /// The node does not tell of these locks' releases: another shard may.
+    /// The node does not publish these locks' releases here: another shard may.
     Lost(Vec<Vec<u8>>),
 }
 
@@ -104,7 +103,7 @@ impl Subscription {
         let mut received = Vec::new();
         let asked = encode_greeting(&mut out, url);
         if dialect.is_tagged() {
-            // Without subscriptions it only tells whether the node knows the word.
+            // Without subscriptions it only shows whether the node knows the command.
             encode::command(&mut out, &[b"SUNSUBSCRIBE"]);
         }
         let greeting = async {
@@ -126,7 +125,7 @@ impl Subscription {
         Ok(Subscription { stream, received, dialect, is_sharded, asked, heard })
     }
 
-    /// Has the node tell of the releases of these locks.
+    /// Subscribes to the releases of these locks.
     ///
     /// # Errors
     /// The network's.
@@ -134,7 +133,7 @@ impl Subscription {
         self.ask(true, keys).await
     }
 
-    /// Has the node tell of the releases of these locks no more.
+    /// Unsubscribes from the releases of these locks.
     ///
     /// # Errors
     /// The network's.
@@ -203,7 +202,7 @@ impl Subscription {
         }
     }
 
-    /// Takes a reply or a message in.
+    /// Takes in a reply or a message.
     fn told(&mut self, frame: OwnedFrame) -> Result<Option<SubscriptionNews>, SubscriptionEnded> {
         use OwnedFrame::BulkString;
         let parts = match frame {
@@ -233,7 +232,7 @@ impl Subscription {
         })
     }
 
-    /// Takes a confirmation in. Returns whether the node was asked for it.
+    /// Takes in a confirmation. Returns whether the node was asked for it.
     fn confirmed(&mut self, subscribes: bool, key: &[u8]) -> bool {
         let Some(asked) = self.asked.front_mut().filter(|it| it.subscribes == subscribes) else {
             return false;
@@ -246,7 +245,7 @@ impl Subscription {
         true
     }
 
-    /// Takes an error in, which is the only answer to its command.
+    /// Takes in an error, which is the only answer to its command.
     fn refused(&mut self, error: String) -> Result<Option<SubscriptionNews>, SubscriptionEnded> {
         let asked = self.asked.pop_front().ok_or(reply::Garbage)?;
         let is_elsewhere = reply::elsewhere(Kind::Release, &error).is_some();

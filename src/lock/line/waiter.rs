@@ -23,10 +23,10 @@ use crate::{
     lock::{Acquire, Claim, Grant, NotGranted, SameToken, locks::Locks, metrics::WakeUp},
 };
 
-/// Tells waiters apart.
+/// Numbers that tell waiters apart.
 static TICKETS: AtomicU64 = AtomicU64::new(0);
 
-/// Whether a circle is there, once the lock nodes have told.
+/// Whether a circle exists, once the lock nodes have answered.
 type Standing = Pin<Box<dyn Future<Output = bool> + Send>>;
 
 /// A LOCK that waits in line. Dropped before it is ready, it leaves the queue and is undone on
@@ -99,7 +99,7 @@ impl Waiter {
         self
     }
 
-    /// Has the lock asked for in the client's name.
+    /// Notes on a request which client it is for.
     fn in_its_name(&self, asking: Acquire) -> Acquire {
         match &self.card {
             Some(card) => asking.by(card),
@@ -107,7 +107,7 @@ impl Waiter {
         }
     }
 
-    /// Notes that the wait has begun, and looks whether it closes a circle.
+    /// Notes that the wait has begun, and checks whether it closes a circle.
     fn look_for_circle(&mut self) {
         let Some(card) = &self.card else { return };
         let holders = &self.locks.grants.holders;
@@ -131,7 +131,7 @@ impl Waiter {
         }
     }
 
-    /// Waits until `until` or the deadline, whatever is first.
+    /// Waits until `until` or the deadline, whichever is first.
     fn poll_timer(&mut self, until: Option<Instant>, cx: &mut Context<'_>) -> Poll<()> {
         let until = until.map_or(self.deadline, |until| until.min(self.deadline));
         if self.timer.deadline() != until {

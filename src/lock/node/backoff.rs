@@ -16,8 +16,7 @@ pub(in crate::lock) struct Backoff {
 }
 
 impl Backoff {
-    /// The pause after one more failure: between half and all of a time that doubles from failure
-    /// to failure.
+    /// Returns the pause after one more failure: between half and all of a time that doubles with each failure.
     pub(in crate::lock) fn next(&mut self) -> Duration {
         let full = FIRST.saturating_mul(1 << self.failures.min(16)).min(LONGEST);
         self.failures += 1;

@@ -1,4 +1,4 @@
-//! Opening a connection to a lock node, as bb8 wants it.
+//! Opens a connection to a lock node, behind bb8's interface.
 
 use std::{
     sync::{Arc, Weak},
@@ -41,10 +41,10 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// The pause between the first few looks, which are not logged.
 const LOOK_SOON: Duration = Duration::from_millis(20);
 const FIRST_LOOKS: usize = 10;
-/// After how many looks at a node that waits it is looked anew where its marker is to lie.
+/// The number of looks at a waiting node after which the proxy searches anew for the place of its marker.
 const FIND_EVERY: usize = 8;
 
-/// Makes [`Link`]s to one node.
+/// The maker of [`Link`]s to one node.
 pub(super) struct LinkManager {
     pub(super) node: Weak<Node>,
 }
@@ -71,7 +71,7 @@ impl ManageConnection for LinkManager {
         let admitting = async {
             tokio::select! {
                 admitted = admit(&weak, &mut stream, greeting.look, &there) => admitted,
-                // A node that waits is given up once another is the master.
+                // The proxy gives up a waiting node once another is the master.
                 () = address.left(&there) => Err(ConnectError::Elsewhere),
             }
         };
@@ -154,7 +154,7 @@ async fn admit(
             Judgement::Refused(fault, why) => return Err(ConnectError::Unfit(fault, why)),
             Judgement::Ask => {
                 node.admissions.ask().await;
-                // What that has come to is to be seen at once: locks may wait for the node.
+                // The result is wanted at once: locks may wait for the node.
                 pause = Duration::ZERO;
             }
             Judgement::Behind(write) => {
@@ -165,7 +165,7 @@ async fn admit(
                 note_waiting(&node, stream, &look, Some(epoch)).await?;
                 pause = LOOK_SOON;
             }
-            // A proxy that starts only waits for the other nodes to answer.
+            // A proxy that has just started merely waits for the other nodes to answer, which is no news.
             Judgement::Waits(wait) if looks < FIRST_LOOKS && wait.until.is_none() => {}
             Judgement::Waits(wait) => {
                 note_waiting(&node, stream, &look, None).await?;
@@ -177,7 +177,7 @@ async fn admit(
             sleep(pause).await;
         }
         if looks % FIND_EVERY == 0 {
-            // Another proxy may have begun elsewhere, if slots have come meanwhile.
+            // If slots have come meanwhile, another proxy may have noted the wait, or begun a round, in one of them.
             let node = weak.upgrade().ok_or(ConnectError::Unused)?;
             let place = node.admissions.place(node.index);
             let station = within_limit(find_station(stream, &node.address, place)).await?;
@@ -192,8 +192,8 @@ async fn admit(
     Err(ConnectError::Unused)
 }
 
-/// Notes on a node since when it waits, if that is due in this epoch, and how long grants may last, if it
-/// knows of shorter ones: a proxy that meets it next may know of no others.
+/// Notes on a node since when it waits, if `epoch` is given, and how long grants may last, if the node knows only of
+/// shorter ones: the proxy that meets it next may know only of shorter ones, too.
 async fn note_waiting(
     node: &Node,
     stream: &mut Stream,
@@ -213,7 +213,7 @@ struct Greeting {
     look: SelfReport,
 }
 
-/// Authenticates, selects the database, loads the scripts, all in one round trip.
+/// Authenticates, selects the database and loads the scripts, all in one round trip, and reads the node's report.
 async fn greet(stream: &mut Stream, url: &RedisUrl, node: &Node) -> Result<Greeting, ConnectError> {
     let mut out = Vec::new();
     let mut asked = encode_greeting(&mut out, url);

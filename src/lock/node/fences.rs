@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How far a learned fence may be ahead of this proxy's clock, in microseconds: a day. A larger
-/// fence, made by a wrong clock or a client, stays that of its own lock.
+/// How far a learned fence may be ahead of this proxy's clock, in microseconds: a day. A larger fence comes from a
+/// wrong clock or a client, and counts for its own lock alone.
 pub(super) const TOO_FAR: u64 = 24 * 60 * 60 * 1_000_000;
 
 /// The largest fence seen of any lock, so that fences grow although clocks differ.
@@ -13,7 +13,7 @@ pub(super) struct LargestFence {
 }
 
 impl LargestFence {
-    /// The fence to propose at this time of day, in microseconds.
+    /// Returns the fence to propose at the time of day `now`, in microseconds.
     pub(super) fn propose(&self, now: u64) -> u64 {
         now.max(self.largest.load(Ordering::Relaxed))
     }

@@ -1,6 +1,5 @@
-//! The sending end of the connection to one lock node: a queue into which putting is synchronous,
-//! and which the connection empties in order. That order keeps a release from overtaking its own
-//! acquire, on the slowest node too.
+//! The sending end of the connection to one lock node: a queue that takes jobs synchronously and that the connection
+//! empties in order. That order keeps a release from overtaking its own acquire, even on the slowest node.
 
 use std::{
     collections::VecDeque,
@@ -30,13 +29,13 @@ pub(super) enum Closed {
     /// Requests were in flight and nothing came for `locks.node_silence`.
     #[error("silent for {0:?}")]
     Silent(Duration),
-    /// The node sent bytes that are no reply of Redis.
+    /// The node sent bytes that are no Redis reply.
     #[error("{0}")]
     Garbage(#[from] reply::Garbage),
     /// The node's marker has changed: an epoch has begun, or the node has lost its memory.
     #[error("its marker is not the one it was admitted by")]
     Unproven,
-    /// Another node has lost its seat: all nodes are admitted anew ([`Link::end`]).
+    /// The node must be admitted anew ([`Link::end`]).
     #[error("it is looked at anew")]
     Anew,
     /// The node must not vote any more.
@@ -48,7 +47,7 @@ pub(super) enum Closed {
 }
 
 impl Closed {
-    /// Whether the node is most likely well, and admitted again at once.
+    /// Whether the node is probably well and will be admitted again at once.
     pub(super) fn is_brief(&self) -> bool {
         matches!(self, Closed::Unproven | Closed::Anew)
     }
@@ -63,7 +62,7 @@ pub(super) enum Queued {
 }
 
 impl Queued {
-    /// The operation of this entry. Returns `None` for a blind command.
+    /// Returns the entry's operation; `None` for a blind command.
     pub(super) fn operation(self) -> Option<Arc<Operation>> {
         match self {
             Queued::Operation(operation) => Some(operation),
@@ -99,7 +98,7 @@ impl Drop for Sender {
 
 pub(super) struct LinkShared {
     pub(super) queue: Mutex<JobQueue>,
-    /// Operations queued or in flight.
+    /// Jobs queued or in flight: operations, and commands whose replies do not matter.
     pub(super) pending: AtomicUsize,
     pub(super) closed: AtomicBool,
     /// Whether the connection is to end, because its node must be admitted anew.
@@ -108,25 +107,25 @@ pub(super) struct LinkShared {
 }
 
 impl LinkShared {
-    /// The reason why [`Link::end`] wants the connection to end, if it does.
+    /// Returns why the connection must end, if [`Link::end`] was called.
     pub(super) fn ended_from_outside(&self) -> Option<Closed> {
         let ending = self.ending.load(Ordering::Acquire);
         ending.then_some(Closed::Anew)
     }
 
-    /// Notes that an operation queued or in flight is answered.
+    /// Notes that a job queued or in flight is answered.
     pub(super) fn done(&self) {
         let before = self.pending.fetch_sub(1, Ordering::Relaxed);
         debug_assert!(before > 0, "what is answered was sent");
     }
 }
 
-/// Operations of all clients. The connection takes them all at once, so each side pays only for a
-/// mutex that is nearly always free.
+/// Jobs for all clients. The connection takes them all at once, so each side pays only for a mutex that is nearly
+/// always free.
 #[derive(Default)]
 pub(super) struct JobQueue {
     pub(super) jobs: VecDeque<Queued>,
-    /// Whether nothing is put into the queue any more.
+    /// Whether the queue takes no more jobs.
     pub(super) closed: bool,
     /// The connection's task, while it waits for a job.
     pub(super) waker: Option<Waker>,
@@ -136,14 +135,14 @@ pub(super) struct JobQueue {
 pub(super) struct Leftover {
     /// Operations sent, with an unknown outcome.
     pub(super) sent: Vec<Arc<Operation>>,
-    /// Operations that the node has not carried out: it could not prove its marker, or they were
-    /// not sent. In the order of submission.
+    /// Operations that the node has not carried out: it could not prove its marker, or they were not sent. In the
+    /// order of submission.
     pub(super) unsent: Vec<Arc<Operation>>,
     pub(super) reason: Closed,
 }
 
 impl Link {
-    /// Operations queued or in flight.
+    /// Returns the number of jobs queued or in flight.
     pub(super) fn pending(&self) -> usize {
         self.sender.0.pending.load(Ordering::Relaxed)
     }

@@ -1,7 +1,7 @@
-//! Lock nodes: puts operations to them in order, and brings their votes back.
+//! Lock nodes: sends them operations in order, and returns their votes.
 //!
-//! - `nodes`: all of them: operations, votes, who is missing; `fences`: the fence proposed to them;
-//!   `outage`: whether a quorum of them answers.
+//! - `nodes`: all lock nodes: operations, votes, which nodes are missing; `fences`: the fence that the proxy
+//!   proposes; `outage`: whether a quorum answers.
 //! - `node`: one of them: whether it can be asked, and which operations it has missed; `supervisor`
 //!   keeps a connection to it open, `connect` opens one, `backoff` says when to try again.
 //! - `pump`: the ordered, pipelined connection; `link`: its sending end; `repeats`: operations to

@@ -1,4 +1,4 @@
-//! One lock node: whether it can be asked, and what it must be told when it comes back.
+//! One lock node: whether it can be asked, and what it must be sent when it comes back.
 
 use std::{
     collections::VecDeque,
@@ -40,11 +40,11 @@ use crate::{
     sync::Mutex,
 };
 
-/// Releases remembered for a node that is away. For any further one the lock's TTL has to run out.
+/// The most releases remembered for a node that is away. A lock whose release is not among them has to run out.
 const MAX_CLEANUP: usize = 10_000;
 /// How long operations are held back for a node whose connection had to end, though it is well.
 const HELD_FOR: Duration = Duration::from_secs(1);
-/// The pause before a node that has refused to give a lock back is asked again.
+/// The pause before a refused release is sent again.
 pub(super) const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
@@ -56,12 +56,12 @@ thread_local! {
     pub(crate) static UNDONE: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// Returns the end of a grant made by this proxy, as far as is known.
+/// A function that returns when a grant of this proxy ends, as far as is known.
 type HeldUntil = dyn Fn(&Key, &Token, Claim) -> Option<Instant> + Send + Sync;
 
 /// Metrics that are made when they are first needed.
 type LazyMetrics = LazyLock<Arc<NodeMetrics>, Box<dyn FnOnce() -> Arc<NodeMetrics> + Send>>;
-/// Is told an operation.
+/// A callback with an operation.
 type Again = dyn Fn(&Arc<Operation>) + Send + Sync;
 
 pub(super) struct Node {
@@ -73,21 +73,21 @@ pub(super) struct Node {
     pub(super) voter: usize,
     pub(super) silence: Duration,
     pub(super) keepalive: Duration,
-    /// Made once somebody is on the seat.
+    /// Made once a node is on the seat.
     pub(super) metrics: LazyMetrics,
     pub(super) admissions: Arc<Admissions>,
     /// The node's standing, which its connection obeys.
     pub(super) standing: Arc<NodeStanding>,
     clocks: Arc<Clocks>,
-    /// Whether an operator has the node asked for no new locks.
+    /// Whether an operator has paused the node: it is asked for no new locks.
     paused: AtomicBool,
     /// `locks.drift_factor`.
     pub(super) drift_factor: f64,
     pub(super) dialect: Dialect,
-    /// Called when the node can be asked again, be it only for locks that are put back.
+    /// Called when the node can be asked again, even if only to put locks back.
     came_back: OnceLock<Box<dyn Fn() + Send + Sync>>,
     held_until: OnceLock<Box<HeldUntil>>,
-    /// Told what another node of the cluster must be asked to give back.
+    /// Called with a release or a hand-over whose lock must be given back on another shard.
     again: OnceLock<Box<Again>>,
     queue_limit: usize,
     /// Cancelled when the engine is dropped.
@@ -95,33 +95,33 @@ pub(super) struct Node {
     state: Mutex<NodeState>,
 }
 
-/// State changed by the supervisor and by the end of a connection. The mutex is locked while a job
-/// is put into the queue, so that jobs have the order of submission.
+/// State changed by the supervisor and by the end of a connection. The mutex is held while a job is put into the
+/// queue, so that jobs keep the order of submission.
 struct NodeState {
     link: Option<Link>,
-    /// Where the Redis is to which the connection is open, or about to be.
+    /// The whereabouts of the Redis to which the connection leads, or will lead.
     at: Option<Whereabouts>,
-    /// Whether its votes did not count when that was last looked at.
+    /// Whether its votes did not count at the last check.
     is_unconfirmed: bool,
     /// Why there is no connection, or why the node does not vote yet, and until when, if known.
     reason: String,
     until: Option<tokio::time::Instant>,
-    /// The fault that makes the node unfit to vote, if that is why.
+    /// The fault that makes the node unfit to vote, if one does.
     unfit: Option<Fault>,
     /// Other faults of the node.
     found: Vec<Fault>,
     /// Whether it refuses writes.
     refuses: bool,
-    /// Releases of locks that the node may hold in vain, with the latest end of each lock. The end
-    /// is `None` for an acquire that a stopped node has not read yet: its TTL has not begun.
+    /// Releases of locks that the node may still have though no client holds them, each with the latest end of its
+    /// lock. The end is `None` for the undo of a request that a stopped node may not have read: its TTL has not begun.
     cleanup: VecDeque<(Arc<Operation>, Option<Instant>)>,
-    /// Releases and hand-overs that the node has answered with an error, and when each lock has run
-    /// out by itself.
+    /// Releases and hand-overs that the node has answered with an error, each with the time when its lock has run out
+    /// by itself.
     refused: VecDeque<(Arc<Operation>, Instant)>,
-    /// `run_id` and CLIENT ID of the connection before.
+    /// `run_id` and CLIENT ID of the previous connection.
     before: Option<(String, i64)>,
-    /// Operations to be sent once the node is admitted, for the first time or anew, and since when they are
-    /// held back. While a connection is ending: what came when it took no more.
+    /// Operations to be sent once the node is admitted, for the first time or anew, and since when they are held
+    /// back. While a connection is ending: those that came when it took no more.
     held_back: Option<(Instant, Vec<Arc<Operation>>)>,
 }
 
@@ -177,12 +177,12 @@ impl Node {
         }
     }
 
-    /// Has `came_back` called whenever the node can be asked again, or waits on its seat.
+    /// Registers `came_back`, called whenever the node can be asked again, or waits on its seat.
     pub(super) fn on_return(&self, came_back: impl Fn() + Send + Sync + 'static) {
         let _ = self.came_back.set(Box::new(came_back));
     }
 
-    /// Has `held_until` asked of grants. It is called without this node's mutex, as it may submit
+    /// Registers `held_until`, which says when a grant ends. It is called without this node's mutex, as it may submit
     /// operations to the node.
     pub(super) fn ask_holders(
         &self,
@@ -191,7 +191,7 @@ impl Node {
         let _ = self.held_until.set(Box::new(held_until));
     }
 
-    /// Puts an operation to this node. The node's vote comes, now or later, exactly once.
+    /// Sends an operation to this node. The node's vote comes, now or later, exactly once.
     pub(super) fn submit(&self, operation: &Arc<Operation>) {
         let mut state = self.state.lock();
         let Some(link) = &state.link else {
@@ -222,7 +222,7 @@ impl Node {
             return operation.vote(self.voter, Vote::Missing(Absence::Busy));
         }
         if !link.send(Queued::Operation(operation.clone())) {
-            // The connection is about to end, which tells what becomes of this.
+            // The connection is about to end; how it ends decides what becomes of this.
             let (_, held_back) =
                 state.held_back.get_or_insert_with(|| (Instant::now(), Vec::new()));
             if held_back.len() < self.queue_limit {
@@ -235,8 +235,8 @@ impl Node {
         }
     }
 
-    /// Notes that the cluster has the lock's slot elsewhere, or nowhere. What was to be given back is
-    /// given back where the slot is then.
+    /// Notes that the lock's slot is, or moves, elsewhere, or is served nowhere. A lock that the operation was to give
+    /// back is given back where the slot is then.
     pub(super) fn answered_elsewhere(&self, operation: &Arc<Operation>) {
         if let Some(shards) = self.address.cluster() {
             shards.look_now();
@@ -248,12 +248,12 @@ impl Node {
         }
     }
 
-    /// Has `again` told what another node of the cluster must be asked to give back.
+    /// Registers `again`, called with each release or hand-over whose lock must be given back on another shard.
     pub(super) fn on_elsewhere(&self, again: impl Fn(&Arc<Operation>) + Send + Sync + 'static) {
         let _ = self.again.set(Box::new(again));
     }
 
-    /// What may be asked of the connected node about the lock at `key`.
+    /// Returns what may be asked of the connected node about the lock at `key`.
     fn right_on(&self, state: &NodeState, key: &Key) -> Right {
         let in_doubt = || {
             let shards = self.address.cluster()?;
@@ -263,12 +263,12 @@ impl Node {
         Right::of(kept_from, self.is_confirmed(state), self.waits_alone())
     }
 
-    /// What may be asked of the connected node, in a cluster about locks in slots that are not in doubt.
+    /// Returns what may be asked of the connected node; in a cluster, about locks in slots that are not in doubt.
     fn right(&self, state: &NodeState) -> Right {
         Right::of(self.kept_from(), self.is_confirmed(state), self.waits_alone())
     }
 
-    /// What keeps the node from granting.
+    /// Returns what keeps the node from granting.
     fn kept_from(&self) -> Option<Absence> {
         if self.standing.waits.load(Ordering::Acquire) {
             Some(Absence::Quarantined)
@@ -286,13 +286,12 @@ impl Node {
         state.at.as_ref().is_none_or(|there| self.address.is_confirmed(there))
     }
 
-    /// Where the Redis is to which the connection leads, or leads soon.
+    /// Returns the whereabouts of the Redis to which the connection leads, or will lead.
     pub(super) fn at(&self) -> Option<Whereabouts> {
         self.state.lock().at.clone()
     }
 
-    /// Notes whether the Sentinels still confirm the connected Redis, with a line in the log when
-    /// that has changed.
+    /// Notes whether the Sentinels, or the cluster, still confirm the connected Redis, and logs a change.
     pub(super) fn check_confirmed(&self) {
         let mut state = self.state.lock();
         let is_confirmed = self.is_confirmed(&state);
@@ -312,7 +311,7 @@ impl Node {
             Some(_) => info!(node = %self.address, "the cluster confirms this lock node again"),
             None => info!(node = %self.address, "the Sentinels confirm this lock node again"),
         }
-        // The node may have come to wait meanwhile.
+        // The node may have begun to wait meanwhile.
         if self.state.lock().link.is_some() {
             self.stands(0);
         }
@@ -323,18 +322,18 @@ impl Node {
         self.state.lock().at = Some(there);
     }
 
-    /// Whether the node is the only one, and waits: no other one knows which locks are held.
+    /// Whether the node's voter is the only one, and the node waits: no other node knows which locks are held.
     pub(super) fn waits_alone(&self) -> bool {
         self.admissions.is_alone() && self.standing.waits.load(Ordering::Acquire)
     }
 
-    /// Whether the node lacks no lock that it is to have. It may be paused.
+    /// Whether the node has every lock that it should have. A pause takes none from it.
     pub(super) fn has_all(&self) -> bool {
         let state = self.state.lock();
         state.link.is_some() && self.right(&state).may_lack().is_none()
     }
 
-    /// Why the node is not believed that the lock at `key` is free.
+    /// Returns why the node may lack the lock at `key`: then its word that the lock is free does not count.
     pub(super) fn may_lack(&self, key: &Key) -> Option<Absence> {
         self.right_on(&self.state.lock(), key).may_lack()
     }
@@ -343,29 +342,27 @@ impl Node {
         self.paused.load(Ordering::Acquire)
     }
 
-    /// Has the node asked for no new locks from now on, or asked again. It keeps those that it has: they
-    /// are renewed there, put back and released.
+    /// Stops asking the node for new locks, or resumes. The locks that it has are still renewed there, put back and
+    /// released.
     pub(super) fn pause(&self, paused: bool) {
         if self.paused.swap(paused, Ordering::AcqRel) != paused && self.state.lock().link.is_some()
         {
             self.stands(0);
             if paused {
-                // It may be stopped soon: what others lack is put on them.
+                // The node may be stopped soon: locks that other nodes lack are put back there.
                 self.tell_of_return();
             }
         }
     }
 
-    /// Remembers an operation that was never sent. Only a release can leave something to do: the
-    /// node may hold its lock from before.
+    /// Remembers an operation that was never sent. Only a release leaves something to do: the node may have the lock.
     fn clean_up_unsent(&self, state: &mut NodeState, operation: &Arc<Operation>) {
         if matches!(operation.kind, Kind::Release | Kind::HandOver { .. }) {
             self.clean_up_later(state, operation.clone(), true);
         }
     }
 
-    /// Remembers to give back the lock that an operation with unknown outcome may have taken, or
-    /// was to give back.
+    /// Remembers to give back the lock that an operation with an unknown outcome may have taken, or was to give back.
     fn clean_up_sent(&self, state: &mut NodeState, operation: &Arc<Operation>) {
         self.clean_up_unsent(state, operation);
         if let Kind::Acquire { claim, again: false } | Kind::HandOver { claim } = operation.kind {
@@ -374,8 +371,8 @@ impl Node {
         }
     }
 
-    /// Notes that the node has refused to give a lock back, as it is out of memory, busy, or wants
-    /// replicas. The release is sent again until it is done or the lock has run out.
+    /// Notes that the node has refused to give a lock back, as it is out of memory, busy, or lacks replicas. The
+    /// release is sent again until it is done or the lock has run out.
     pub(super) fn answered_with_error(self: &Arc<Node>, operation: &Arc<Operation>) {
         #[cfg(test)]
         if NOT_ASKED_AGAIN.get() {
@@ -399,7 +396,7 @@ impl Node {
         }
     }
 
-    /// Whether the node has refused a release of `key` and is asked again.
+    /// Whether the node has refused a release of `key` and the release is still being repeated.
     pub(super) fn must_release(&self, key: &Key) -> bool {
         self.state.lock().refused.iter().any(|(operation, _)| operation.key == *key)
     }
@@ -427,7 +424,7 @@ impl Node {
         }
     }
 
-    /// Remembers a release for when the node is back. `ends`: the lock has a TTL that runs already.
+    /// Remembers a release for when the node is back. `ends`: the lock's TTL is running already.
     fn clean_up_later(&self, state: &mut NodeState, release: Arc<Operation>, ends: bool) {
         let until = ends.then(|| Instant::now() + release.ttl.min(self.admissions.longest().get()));
         if state.cleanup.len() >= MAX_CLEANUP {
@@ -437,15 +434,15 @@ impl Node {
         debug_assert!(state.cleanup.len() <= MAX_CLEANUP, "the clean-up list is bounded");
     }
 
-    /// Opens a new connection: first the node is sent what it has missed, then operations.
+    /// Takes a new connection into use. First sends what the node has missed, then operations.
     pub(super) fn connected(&self, link: &Link) {
         self.note_held();
         let mut state = self.state.lock();
         if let (Some((run_id, id)), Some(now)) = (&state.before, &link.run_id)
             && run_id == now
         {
-            // A node that was stopped may have requests of the connection before unread: they must
-            // not be carried out after the cleanup.
+            // A node that was stopped may have unread requests of the previous connection, which must not be carried
+            // out after the clean-up.
             let mut kill = Vec::new();
             encode::command(&mut kill, &[b"CLIENT", b"KILL", b"ID", id.to_string().as_bytes()]);
             link.send(Queued::Blind(kill));
@@ -472,7 +469,7 @@ impl Node {
         drop(state);
         self.stands(releases);
         if self.kept_from().is_some() {
-            // It votes on nothing, but keeps the locks that are put back.
+            // It grants nothing, but keeps the locks that are put back.
             self.tell_of_return();
         }
         self.give_up(missing);
@@ -483,9 +480,8 @@ impl Node {
         scripts::note(&station.key(scripts::MAX_TTL), self.admissions.longest().get())
     }
 
-    /// Sends what was held back, behind what the node has missed and ahead of all new operations.
-    /// The connection leaves out what must not be asked any more. Returns the operations that were
-    /// not sent, with the reason.
+    /// Sends what was held back, after what the node has missed and before all new operations. The connection leaves
+    /// out what must not be asked any more. Returns the operations that were not sent, with the reason.
     fn send_held_back(
         &self,
         state: &mut NodeState,
@@ -517,22 +513,22 @@ impl Node {
         self.state.lock().held_back.is_some()
     }
 
-    /// Gives up what is held back: the node is not admitted.
+    /// Gives up the operations that are held back, as the node is not admitted. Returns them with the reason.
     fn give_up_held_back(&self, state: &mut NodeState) -> Vec<(Arc<Operation>, Absence)> {
         let Some((_, held_back)) = state.held_back.take() else { return Vec::new() };
         held_back.iter().for_each(|operation| self.clean_up_unsent(state, operation));
         held_back.into_iter().map(|operation| (operation, Absence::Down)).collect()
     }
 
-    /// Votes for operations that the node is not asked about any more. Called without the mutex.
+    /// Votes in the node's place on operations that it is not asked any more. Called without the mutex.
     fn give_up(&self, missing: Vec<(Arc<Operation>, Absence)>) {
         for (operation, why) in missing {
             operation.vote(self.voter, Vote::Missing(why));
         }
     }
 
-    /// Notes how long each grant on the cleanup list lasts by now. It may have been renewed since
-    /// and put back on this node, which then must not end it.
+    /// Updates the end of each grant whose undo is on the clean-up list. The grant may have been renewed since and
+    /// put back on this node, which then must not end it.
     fn note_held(&self) {
         #[cfg(test)]
         if UNDONE.get() {
@@ -585,13 +581,13 @@ impl Node {
         }
     }
 
-    /// The end of the wait after a jump of the node's clock.
+    /// Returns the end of the wait after a jump of the node's clock.
     fn clocks_until(&self) -> Option<tokio::time::Instant> {
         self.clocks.waits_until(self.index).map(Instant::timer)
     }
 
-    /// Compares the clock of a node that may not vote yet: a jump that nobody has seen would later
-    /// be taken for its time of day.
+    /// Samples the clock of a node that may not vote yet: a jump that goes unseen would later pass for its time of
+    /// day.
     pub(super) fn saw_look(self: &Arc<Node>, sent: Instant, look: &SelfReport) {
         let Some(time) = look.time.and_then(|time| i64::try_from(time).ok()) else { return };
         let mut clock = self.standing.clock.lock();
@@ -638,8 +634,8 @@ impl Node {
         }
     }
 
-    /// The operation to send in place of one that the node has missed, so that it takes no lock
-    /// that was granted since.
+    /// Returns what to send in place of an operation that the node has missed: a hand-over only gives back, and a
+    /// grant that still runs is not undone.
     fn as_late(&self, missed: Arc<Operation>) -> Option<Arc<Operation>> {
         if missed.undoes.as_ref().is_some_and(|undone| undone.is_granted_still()) {
             return None;
@@ -650,8 +646,8 @@ impl Node {
         }
     }
 
-    /// Notes that the connection is gone. It may have ended before it was opened to everybody, so
-    /// that its end found nothing to close.
+    /// Notes that the connection is gone. It may have ended before [`Node::connected`] took it, so that
+    /// [`Node::connection_ended`] found no connection to drop.
     pub(super) fn disconnected(&self) {
         if self.state.lock().link.take().is_some() {
             self.is_down("disconnected".into(), None, None);
@@ -722,7 +718,7 @@ impl Node {
         self.metrics.up.set(0.0);
     }
 
-    /// The node's state now.
+    /// Returns the node's present state.
     pub(super) fn status(&self) -> NodeStatus {
         let state = self.state.lock();
         let right = state.link.is_some().then(|| self.right(&state));
@@ -738,7 +734,7 @@ impl Node {
         let slow = (up && pace.is_slow()).then_some(Fault::Slow);
         let found = self.found(&state).filter(|fault| Some(*fault) != unfit).chain(slow);
         let (found, too_slow) = (found.collect(), up && pace.is_too_slow());
-        // What was measured of a node that is down is not what it is like now.
+        // Old measurements do not describe a node that is down.
         let measured = Some(&self.metrics).filter(|_| state.link.is_some());
         NodeStatus {
             address: self.address.to_string(),
@@ -753,7 +749,7 @@ impl Node {
         }
     }
 
-    /// Why votes of the connected Redis do not count.
+    /// Returns why votes of the connected Redis do not count.
     fn unconfirmed(&self) -> String {
         let why = self.address.problem().unwrap_or_else(|| "they were not heard lately".into());
         match self.address.cluster() {
@@ -762,7 +758,7 @@ impl Node {
         }
     }
 
-    /// Notes the faults that an inspection has found, with one line in the log for each new one.
+    /// Notes the faults that an inspection has found, and logs each new one.
     pub(super) fn inspected(&self, inspected: Inspected) {
         let Inspected { faults: found, refusal, is_another, longest } = inspected;
         self.admissions.longest().heard_of(longest);
@@ -778,7 +774,7 @@ impl Node {
         self.note_refusal(&mut state, refusal);
     }
 
-    /// Notes that the node says it is a master: what an inspection has found before is no longer so.
+    /// Notes that the node calls itself a master, so that an earlier finding that it is a replica no longer holds.
     pub(super) fn is_no_replica(&self) {
         let mut state = self.state.lock();
         state.found.retain(|fault| *fault != Fault::Replica);
@@ -790,7 +786,7 @@ impl Node {
         self.note_refusal(&mut self.state.lock(), refusal);
     }
 
-    /// Notes whether the node refuses writes, with one line in the log when that has changed.
+    /// Notes whether the node refuses writes, and logs a change.
     fn note_refusal(&self, state: &mut NodeState, refusal: Option<String>) {
         let fault = Fault::Refuses;
         match (state.refuses, &refusal) {
@@ -804,7 +800,7 @@ impl Node {
         self.show_faults(state);
     }
 
-    /// The node's faults.
+    /// Returns the node's faults.
     fn found(&self, state: &NodeState) -> impl Iterator<Item = Fault> {
         let unwatched = self.standing.unwatched.load(Ordering::Acquire);
         let refuses = state.refuses.then_some(Fault::Refuses);
@@ -824,7 +820,7 @@ impl Node {
 }
 
 impl NodeState {
-    /// Why the node does not vote, and for how long still.
+    /// Returns why the node does not vote, and for how much longer.
     fn reason(&self) -> String {
         match self.until {
             Some(until) => {
@@ -843,14 +839,14 @@ impl Drop for Node {
     }
 }
 
-/// Has the node vote again once its clock has been steady for long enough.
+/// Lets the node vote again once its clock has been steady for long enough.
 async fn wait_for_clock(node: Weak<Node>) {
     loop {
         let Some(known) = node.upgrade() else { return };
         let Some(until) = known.clocks.waits_until(known.index) else {
             let jumped = &known.standing.jumped;
             jumped.store(false, Ordering::Release);
-            // The clock may have jumped again just now, when no other task had begun to wait.
+            // The clock may have jumped again before that store, in which case no other task waits for it.
             if known.clocks.waits_until(known.index).is_some() {
                 match jumped.swap(true, Ordering::AcqRel) {
                     true => return,
@@ -867,7 +863,7 @@ async fn wait_for_clock(node: Weak<Node>) {
     }
 }
 
-/// Sends refused releases again for as long as there are any.
+/// Sends the refused releases again, once. The first new refusal starts the next round.
 async fn ask_again(node: Weak<Node>) {
     sleep(ASK_AGAIN).await;
     if let Some(node) = node.upgrade() {

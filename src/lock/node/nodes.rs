@@ -1,4 +1,4 @@
-//! All lock nodes: puts operations to them, waits for their votes, and says who is missing.
+//! All lock nodes: sends them operations, waits for their votes, and says which are missing.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -37,30 +37,29 @@ use crate::{
     sync::Mutex,
 };
 
-/// The share of the TTL for which an answer is waited for at most, so that asking does not use the
-/// validity up.
+/// The wait for answers is at most the TTL divided by this, so that asking does not use up the validity.
 const TIMEOUT_SHARE: u32 = 10;
 
-/// How long a release is remembered while other nodes are to take the place of these: longer than a
-/// change takes from the copying of its lock on.
+/// How long a release is remembered while a change of the set is under way: longer than the rest of the change takes
+/// once the lock has been copied.
 const RELEASES_FOR: Duration = Duration::from_secs(30);
 
-/// Releases that wait for where their slot is, at most; for any further one the lock has to run out.
+/// The most releases that wait to be repeated elsewhere. Any further lock has to run out.
 const MOST_MOVED: usize = 10_000;
 
 /// The time of day in microseconds, from which fences are proposed.
 pub(crate) type WallClock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
-/// Where a voter's vote on a lock is asked for.
+/// Which node gives a voter's vote on a lock.
 enum VoterRoute {
-    /// Of this node.
+    /// Always this node.
     One(Arc<Node>),
-    /// Of the shard that has the lock's slot; the nodes on the cluster's seats.
+    /// The node of the shard that has the lock's slot, among those on the cluster's seats.
     Shards(Arc<Shards>, Box<[Arc<Node>]>),
 }
 
 impl VoterRoute {
-    /// The nodes on the voter's seats.
+    /// Returns the nodes on the voter's seats.
     fn nodes(&self) -> &[Arc<Node>] {
         match self {
             VoterRoute::One(node) => std::slice::from_ref(node),
@@ -68,7 +67,7 @@ impl VoterRoute {
         }
     }
 
-    /// The node that votes on the lock at `key`. Returns `None` if no shard is known to have its slot.
+    /// Returns the node that votes on the lock at `key`; `None` if no shard is known to have its slot.
     #[inline]
     fn node(&self, key: &[u8]) -> Option<&Arc<Node>> {
         match self {
@@ -77,7 +76,7 @@ impl VoterRoute {
         }
     }
 
-    /// Why no node votes on a lock.
+    /// Returns why no node votes on a lock.
     fn without_node(&self) -> Absence {
         match self {
             VoterRoute::Shards(shards, _) if !shards.are_known() => Absence::Unconfirmed,
@@ -85,7 +84,7 @@ impl VoterRoute {
         }
     }
 
-    /// Puts an operation to the node that votes on its lock, in the name of `voter`.
+    /// Sends an operation to the node that votes for `voter` on its lock.
     #[inline]
     fn submit(&self, voter: usize, operation: &Arc<Operation>) {
         match self.node(&operation.key) {
@@ -95,11 +94,11 @@ impl VoterRoute {
     }
 }
 
-/// All lock nodes of one proxy, with what is the same for each operation on them.
+/// All lock nodes of one proxy, and what all operations on them share.
 pub(in crate::lock) struct Nodes {
-    /// By their seats.
+    /// By seat.
     all: Vec<Arc<Node>>,
-    /// Of each voter, in the order of `locks.nodes`.
+    /// One for each voter, in the order of `locks.nodes`.
     routes: Box<[VoterRoute]>,
     admissions: Arc<Admissions>,
     wall_clock: WallClock,
@@ -109,12 +108,12 @@ pub(in crate::lock) struct Nodes {
     pub(in crate::lock) drift_factor: f64,
     pub(in crate::lock) dialect: Dialect,
     pub(in crate::lock) fence_ttl: Duration,
-    /// The longest that this proxy grants, which bounds how long an answer is waited for.
+    /// The longest TTL that this proxy grants. Also bounds the wait for answers about a lock of unknown TTL.
     pub(in crate::lock) max_ttl: Duration,
-    /// The longest that any grant may last.
+    /// The longest TTL that any grant may have.
     longest: Arc<LongestGrant>,
     fences: Arc<LargestFence>,
-    /// Releases of the last [`RELEASES_FOR`], while other nodes are to take the place of these.
+    /// Releases of the last [`RELEASES_FOR`], kept while a change of the set is under way.
     releases: Mutex<VecDeque<(Instant, Arc<Operation>)>>,
     notes_releases: AtomicBool,
     pub(in crate::lock) clocks: Arc<Clocks>,
@@ -122,8 +121,8 @@ pub(in crate::lock) struct Nodes {
 }
 
 impl Nodes {
-    /// Starts connecting to all nodes, on this runtime. They take the place of those `before`, if there
-    /// were some: what this proxy has learned stays.
+    /// Starts connecting to all nodes, on this runtime. If they replace the nodes `before`, what this proxy learned
+    /// from those stays known.
     pub(in crate::lock) fn start(
         config: &LocksConfig,
         (runtime, wall_clock): (&Handle, WallClock),
@@ -177,15 +176,15 @@ impl Nodes {
         }
     }
 
-    /// Starts to inspect the nodes now and then for faults.
+    /// Starts to inspect the nodes for faults at intervals.
     pub(in crate::lock) fn inspect(&self, runtime: &Handle) {
         for node in &self.all {
             runtime.spawn(supervisor::inspect(Arc::downgrade(node)));
         }
     }
 
-    /// Has `came_back` called whenever a node can be asked again, and `held_until` asked of this
-    /// proxy's grants.
+    /// Registers `came_back`, called whenever a node can be asked again, and `held_until`, which says when a grant of
+    /// this proxy ends.
     pub(in crate::lock) fn tell(
         &self,
         came_back: impl Fn() + Clone + Send + Sync + 'static,
@@ -197,12 +196,12 @@ impl Nodes {
         }
     }
 
-    /// Whether a node has refused a release of `key`, and is asked again.
+    /// Whether a node has refused a release of `key` and the release is still being repeated.
     pub(in crate::lock) fn must_release(&self, key: &Key) -> bool {
         self.all.iter().any(|node| node.must_release(key))
     }
 
-    /// The state of every node now, in the order of the configuration.
+    /// Returns the present state of each voter, in the order of the configuration.
     pub(in crate::lock) fn status(&self) -> Vec<NodeStatus> {
         let status = |route: &VoterRoute| match route {
             VoterRoute::One(node) => node.status(),
@@ -221,18 +220,18 @@ impl Nodes {
         self.longest.heard_of(longest);
     }
 
-    /// What this proxy knows of which node may vote.
+    /// Returns what this proxy knows about which nodes may vote.
     pub(in crate::lock) fn admissions(&self) -> &Arc<Admissions> {
         &self.admissions
     }
 
-    /// Has a voter asked for no new locks from now on, or asked again.
+    /// Stops asking a voter for new locks, or resumes.
     pub(in crate::lock) fn pause(&self, voter: usize, paused: bool) {
         self.routes[voter].nodes().iter().for_each(|node| node.pause(paused));
     }
 
-    /// Whether the only node that votes on the lock at `key` waits. Then no node confirms that it is
-    /// held: it is put back because this proxy knows it.
+    /// Whether the only node that votes on the lock at `key` waits. Then no node can confirm that the lock is held:
+    /// it is put back on this proxy's own knowledge.
     pub(in crate::lock) fn wait_alone(&self, key: &[u8]) -> bool {
         match &*self.routes {
             [only] => only.node(key).is_some_and(|node| node.waits_alone()),
@@ -244,12 +243,12 @@ impl Nodes {
         quorum(self.routes.len())
     }
 
-    /// The name of this proxy in the messages about its releases.
+    /// Returns the name of this proxy in the messages about its releases.
     pub(in crate::lock) fn who(&self) -> &str {
         &self.who
     }
 
-    /// Whether a message about a release was published by this proxy itself.
+    /// Whether `who`, the name in a message about a release, is this proxy's own.
     pub(in crate::lock) fn is_own_word(&self, who: &[u8]) -> bool {
         who == self.who.as_bytes()
     }
@@ -272,7 +271,7 @@ impl Nodes {
         Wanted { key, token, ttl, fence, fence_ttl: self.fence_ttl, claim }
     }
 
-    /// Makes one request to all nodes, without sending it.
+    /// Builds one request to all nodes, without sending it.
     pub(in crate::lock) fn operation(
         &self,
         kind: Kind,
@@ -285,13 +284,12 @@ impl Nodes {
         operation.in_dialect(self.dialect).made_at(self.admissions.learned())
     }
 
-    /// Makes the operation that gives a lock back, in this proxy's name.
+    /// Builds the operation that gives a lock back, in this proxy's name.
     pub(in crate::lock) fn releasing(&self, key: Key, token: Token, claim: Claim) -> Operation {
         self.ending(key, token, Ended { claim, barred: None })
     }
 
-    /// Makes the operation that gives a lock back which another proxy may have granted, and may be
-    /// putting back.
+    /// Builds the operation that gives back a lock that another proxy may have granted, and may be healing.
     pub(in crate::lock) fn releasing_elsewhere(
         &self,
         key: Key,
@@ -306,7 +304,7 @@ impl Nodes {
         Operation::release(self.dialect, key, token, ended, who, self.longest.get(), count)
     }
 
-    /// Puts an operation to every node, in one go and without waiting.
+    /// Sends an operation to every voter at once, without waiting.
     pub(in crate::lock) fn submit(&self, operation: Operation) -> Arc<Operation> {
         let operation = Arc::new(operation);
         self.note_release(&operation);
@@ -316,13 +314,13 @@ impl Nodes {
         operation
     }
 
-    /// Puts an operation to one voter alone.
+    /// Sends an operation to one voter alone.
     pub(in crate::lock) fn submit_to(&self, voter: usize, operation: &Arc<Operation>) {
         self.note_release(operation);
         self.routes[voter].submit(voter, operation);
     }
 
-    /// Notes releases from now on, to be repeated on other nodes, or no more.
+    /// Starts or stops noting releases, which are to be repeated on the next set.
     pub(in crate::lock) fn note_releases(&self, notes: bool) {
         self.notes_releases.store(notes, Ordering::Release);
     }
@@ -348,8 +346,8 @@ impl Nodes {
         }
     }
 
-    /// Repeats the last releases on the nodes before these. They may have come behind the copying of
-    /// their locks.
+    /// Repeats on these nodes the releases that were lately sent to the nodes `before`: a lock may have been copied
+    /// before its release.
     pub(in crate::lock) fn repeat_releases(&self, before: &Nodes) {
         let releases = std::mem::take(&mut *before.releases.lock());
         for (_, release) in releases {
@@ -361,8 +359,8 @@ impl Nodes {
         }
     }
 
-    /// Locks for which this is the same may be in one call. A call on locks of several slots no node of
-    /// a cluster carries out.
+    /// Returns what locks must have in common to share one call: no node of a cluster carries out a call on several
+    /// slots.
     pub(in crate::lock) fn together(&self, key: &[u8]) -> u16 {
         match self.dialect {
             Dialect::Plain => 0,
@@ -370,7 +368,7 @@ impl Nodes {
         }
     }
 
-    /// The key by which a call on several locks, of which this is one, finds its nodes.
+    /// Returns the key that routes a call on several locks to its nodes. `key` is one of these locks'.
     pub(in crate::lock) fn place_of(&self, key: &Key) -> Key {
         match self.dialect {
             Dialect::Plain => "".into(),
@@ -378,7 +376,7 @@ impl Nodes {
         }
     }
 
-    /// Puts one request to every node, and waits for the votes by `rule`.
+    /// Sends one request to every node, and returns the [`Tally`] that waits for the votes by `rule`.
     pub(in crate::lock) fn ask(
         self: &Arc<Self>,
         kind: Kind,
@@ -392,21 +390,21 @@ impl Nodes {
         self.await_votes(operation, rule, ttl)
     }
 
-    /// Waits for the votes by `rule`, as long as [`Nodes::patience`] allows for a lock of that TTL.
+    /// Returns the [`Tally`] that waits for the votes by `rule`, as long as [`Nodes::patience`] allows for that TTL.
     pub(in crate::lock) fn await_votes(
         self: &Arc<Self>,
         operation: Arc<Operation>,
         rule: Rule,
         ttl: Duration,
     ) -> Tally {
-        // A tokio clock's instant, as for all timers, which may be late.
+        // An instant of tokio's clock, as for all timers, which may fire late.
         let deadline = tokio::time::Instant::now() + self.patience(ttl);
         let patient = ttl / TIMEOUT_SHARE >= self.node_timeout;
         let (nodes, alarm) = (self.clone(), Alarm::default());
         Tally { nodes, operation, rule, deadline, patient, looked_again: false, alarm }
     }
 
-    /// How long nodes have to answer about a lock of that TTL.
+    /// Returns how long nodes have to answer about a lock with that TTL.
     pub(in crate::lock) fn patience(&self, ttl: Duration) -> Duration {
         self.node_timeout.min(ttl / TIMEOUT_SHARE)
     }
@@ -443,8 +441,8 @@ impl Nodes {
         }
     }
 
-    /// The part of `ttl` that is left for a client whose lock was asked for at `since`. Returns
-    /// `None` also if this proxy may have stood still meanwhile.
+    /// Returns the validity that is left at `now` for a lock requested at `since`. `None` if none is left, or if this
+    /// proxy may have stood still since.
     pub(in crate::lock) fn validity(
         &self,
         ttl: Duration,
@@ -457,12 +455,12 @@ impl Nodes {
         validity(ttl, now - since, self.drift_factor)
     }
 
-    /// The most by which a lock may end on a node sooner than this proxy's clock says.
+    /// Returns the most by which a lock may end sooner on a node than by this proxy's clock.
     pub(in crate::lock) fn most_drift(&self) -> Duration {
         self.longest.get().mul_f64(self.drift_factor) + DRIFT
     }
 
-    /// The state of the node that votes for a voter on the lock at `key`.
+    /// Returns the state of the node that votes for a voter on the lock at `key`.
     fn status_of(&self, voter: usize, key: &[u8]) -> NodeStatus {
         let route = &self.routes[voter];
         match (route.node(key), route) {
@@ -471,7 +469,7 @@ impl Nodes {
         }
     }
 
-    /// The NOQUORUM error of votes that do not decide: the nodes that are missing.
+    /// Makes the NOQUORUM error of votes that do not decide, which names the missing nodes, and counts it.
     pub(in crate::lock) fn no_quorum(&self, key: &[u8], votes: &[Vote]) -> NoQuorum {
         let missing: Vec<String> = votes
             .iter()
@@ -492,7 +490,7 @@ impl Nodes {
                 let why = match (why, unfit, reason) {
                     (Absence::Quarantined | Absence::Unconfirmed, _, Some(reason))
                     | (Absence::Down, Some(Fault::Changing), Some(reason)) => reason,
-                    // It answers, and has a fault that has a name.
+                    // The node answers, but has a named fault.
                     (Absence::Down, Some(fault), _) => fault.as_str().replace('_', " "),
                     (why, ..) => why.as_str().to_owned(),
                 };
@@ -513,7 +511,7 @@ impl Nodes {
     }
 }
 
-/// Finds where each voter's votes are asked for.
+/// Returns each voter's route.
 fn routes(all: &[Arc<Node>]) -> Box<[VoterRoute]> {
     let of_voter = all.chunk_by(|one, next| one.voter == next.voter);
     let route = |nodes: &[Arc<Node>]| match nodes[0].address.cluster() {
@@ -523,9 +521,9 @@ fn routes(all: &[Arc<Node>]) -> Box<[VoterRoute]> {
     of_voter.map(route).collect()
 }
 
-/// Tells those who follow a cluster which of its shards lack no lock.
+/// The judge that tells the follower of a cluster which of its shards have every lock.
 struct JudgeOfShards {
-    /// By the places of the shards. They know who follows the cluster.
+    /// By the shards' places. Weak, as the nodes hold the [`Shards`] that hold this judge.
     nodes: Vec<Weak<Node>>,
     admissions: Arc<Admissions>,
 }
@@ -540,21 +538,21 @@ impl ShardJudge for JudgeOfShards {
     }
 }
 
-/// Has what each of a cluster's nodes was to give back given back where the slot is, if that has moved.
+/// Has each release whose slot has left its shard carried out by the shard that has the slot then.
 fn follow_moves(
     shards: &Arc<Shards>,
     nodes: &[Arc<Node>],
     runtime: &Handle,
     longest: &Arc<LongestGrant>,
 ) {
-    // Each node keeps what it calls.
+    // Weak, as each node keeps its callback.
     let weak: Arc<[Weak<Node>]> = nodes.iter().map(Arc::downgrade).collect();
     for node in nodes {
         let (shards, weak, runtime) = (shards.clone(), weak.clone(), runtime.clone());
         let longest = longest.clone();
         let waiting = Arc::new(AtomicUsize::new(0));
         node.on_elsewhere(move |operation| {
-            // The rest of the locks runs out.
+            // Any further lock has to run out.
             if waiting.fetch_add(1, Ordering::Relaxed) >= MOST_MOVED {
                 waiting.fetch_sub(1, Ordering::Relaxed);
                 return;
@@ -570,8 +568,8 @@ fn follow_moves(
     }
 }
 
-/// The state of a cluster's voter, of those of its shards by their places. It is up while any of them is:
-/// locks of the others' slots are granted nowhere else either.
+/// Combines the states of a cluster's shards, given with their places, into that of its voter. The voter is up while
+/// any shard is, though no other shard votes on the locks of one that is down.
 fn of_shards(shards: &Shards, all: &[(usize, NodeStatus)]) -> NodeStatus {
     let troubles = shards.troubles();
     let mut reasons: Vec<String> = troubles.into_iter().map(|trouble| trouble.what).collect();
@@ -609,8 +607,7 @@ fn of_shards(shards: &Shards, all: &[(usize, NodeStatus)]) -> NodeStatus {
     }
 }
 
-/// Gives a lock back at the shard that has its slot now, which has moved away from another; at once
-/// the map may not know.
+/// Gives a lock back on the shard to which its slot has moved. Waits first, as the map may not show the move yet.
 async fn give_back_elsewhere(
     (shards, nodes): (Arc<Shards>, Arc<[Weak<Node>]>),
     operation: Arc<Operation>,
@@ -625,7 +622,7 @@ async fn give_back_elsewhere(
     }
 }
 
-/// Waits for the votes on one operation, for as long as its nodes have.
+/// The wait for the votes on one operation, which ends when they decide or time is up.
 pub(in crate::lock) struct Tally {
     pub(in crate::lock) nodes: Arc<Nodes>,
     pub(in crate::lock) operation: Arc<Operation>,
@@ -641,9 +638,8 @@ pub(in crate::lock) struct Tally {
 impl Tally {
     /// Ready once the votes decide, or time is up.
     ///
-    /// Nodes that are all late at once are mostly so because this machine is busy, and their answers are
-    /// there unread. So they are waited for once more. Nothing is sent again, and a validity counts from
-    /// the first question all the same.
+    /// When all nodes are late at once, this machine is usually busy and their answers are there unread. So the proxy
+    /// waits once more. It sends nothing again, and a validity still counts from the first request.
     pub(in crate::lock) fn poll_decision(&mut self, cx: &mut Context<'_>) -> Poll<Decision> {
         let decision = self.operation.decision(self.rule, cx.waker());
         if decision != Decision::Open {

@@ -14,20 +14,20 @@ use crate::{
     sync::Mutex,
 };
 
-/// The shortest time between two lines in the log, and the time for which a failure counts if
-/// nothing was asked since.
+/// The shortest time between two lines in the log, and the time for which a failure counts if no operation follows
+/// it.
 const TELL_EVERY: Duration = Duration::from_secs(10);
-/// How long the last line is shown: somewhat longer than until the next.
+/// How long the last line is shown: somewhat longer than the time to the next one.
 const SHOWN_FOR: Duration = Duration::from_secs(12);
-/// So many failures in a row are no chance.
+/// The number of failures in a row that is no longer chance.
 const IN_A_ROW: u64 = 8;
 
 /// Outcomes of the operations of one proxy.
 pub(in crate::lock) struct Outage {
-    /// Operations since the log last told of failures, or since all was well.
+    /// Operations since the last line in the log, or since the last check that found no failure.
     asked: AtomicU64,
     failed: AtomicU64,
-    /// Failures with no quorum found in between.
+    /// Failures since the last operation that a quorum decided.
     in_a_row: AtomicU64,
     /// Operations whose nodes were all late at once.
     all_late: Counter,
@@ -54,8 +54,8 @@ impl Outage {
         Outage { asked: zero(), failed: zero(), in_a_row: zero(), all_late, last }
     }
 
-    /// Notes the outcome of one operation. `patient`: its nodes had all of `locks.node_timeout`. A
-    /// TTL so short that they had less tells nothing of the nodes, and any client may send it.
+    /// Notes the outcome of one operation. `patient`: its nodes had all of `locks.node_timeout`. A failure within a
+    /// shorter time, due to a short TTL, says nothing about the nodes, and any client can cause it.
     #[inline]
     pub(in crate::lock) fn decided(&self, decision: Decision, patient: bool) {
         self.asked.fetch_add(1, Ordering::Relaxed);
@@ -85,8 +85,8 @@ impl Outage {
         self.last.lock().error = Some(error.clone());
     }
 
-    /// The number of last operations that failed in a row, and the last error. Returns `None`
-    /// unless that says that locks cannot be had now.
+    /// Returns how many of the last operations failed in a row, and the last error; `None` unless these show that
+    /// locks cannot be had now.
     pub(in crate::lock) fn status(&self) -> Option<(u64, NoQuorum)> {
         let failed = self.in_a_row.load(Ordering::Relaxed);
         let last = self.last.lock();
@@ -94,14 +94,14 @@ impl Outage {
         last.error.clone().filter(|_| counts).map(|error| (failed, error))
     }
 
-    /// The last line in the log, unless a newer one would be there if locks still failed.
+    /// Returns the last line in the log; `None` once a newer one would have followed if locks still failed.
     pub(in crate::lock) fn last_line(&self) -> Option<String> {
         let last = self.last.lock();
         let is_recent = last.told.is_some_and(|told| told.elapsed() < SHOWN_FOR);
         last.line.clone().filter(|_| is_recent)
     }
 
-    /// Logs the failures, if there are any and the last line is long enough ago.
+    /// Logs the failures, if there are any and the last line is old enough.
     pub(in crate::lock) fn tell(&self) {
         let now = Instant::now();
         let mut last = self.last.lock();

@@ -46,7 +46,7 @@ use crate::{
     sync::Mutex,
 };
 
-/// Operations put into one write at most: bounds a batch's memory, not its speed.
+/// The most operations in one write: bounds a batch's memory, not its speed.
 const BATCH: usize = 512;
 /// Bytes of memory kept for the next batch.
 const KEEP: usize = 64 * 1024;
@@ -58,12 +58,12 @@ const READ: usize = 16 * 1024;
 const TIME_EVERY: Duration = Duration::from_millis(500);
 /// The question for a node's time, encoded.
 const TIME: &[u8] = b"*1\r\n$4\r\nTIME\r\n";
-/// Votes that wait for one TIME at most; a node reads some forty requests at once.
+/// The most votes that wait for one TIME; a node reads some forty requests at once.
 const PROVEN_TOGETHER: usize = 32;
 
-/// A function that is told something.
+/// A callback with one argument.
 type Callback<What> = Box<dyn Fn(What) + Send>;
-/// A function that is told of an operation.
+/// A callback with an operation.
 type OnError = dyn Fn(&Arc<Operation>) + Send;
 /// Returns why a node may lack the lock at a key.
 type MayLack = dyn Fn(&Key) -> Option<Absence> + Send;
@@ -80,18 +80,18 @@ pub(super) struct NodeSide {
     /// `locks.drift_factor`.
     pub(super) drift_factor: f64,
     pub(super) dialect: Dialect,
-    /// Why the node is not believed that the lock at a key is free.
+    /// Returns why the node may lack the lock at a key: then its word that the lock is free does not count.
     pub(super) may_lack: Box<MayLack>,
-    /// Told each sight of the node's clock. `None`: the node does not tell its TIME.
+    /// Called with each sight of the node's clock. `None`: the node does not tell its TIME.
     pub(super) on_clock: Callback<Option<Sight>>,
-    /// Told a release or a hand-over that the node has answered with an error.
+    /// Called with a release or a hand-over that the node has answered with an error, or a hand-over left out.
     pub(super) on_error: Box<OnError>,
-    /// Told an operation that another node of the cluster was to be sent.
+    /// Called with an operation that the node refused for its slot: it is elsewhere, on its way, or served nowhere.
     pub(super) on_moved: Box<OnError>,
 }
 
-/// Starts the task that owns `stream`, whose handshake is done. `on_end` is told the unanswered
-/// operations, after the link has been marked as closed.
+/// Starts the task that owns `stream`, whose handshake is done. `on_end` is called with the unanswered operations
+/// once the queue is closed, and before [`Link::is_closed`] says so.
 pub(super) fn start(
     stream: Stream,
     side: NodeSide,
@@ -171,19 +171,18 @@ struct Pump {
     received: Vec<u8>,
     /// The time when something last came, or when the first request in flight was sent.
     heard: Instant,
-    /// Whether the first reply of the last read had taken longer than votes count.
+    /// Whether the first reply of the last read took longer than a vote may.
     is_late: bool,
-    /// The time of the last TIME.
+    /// When TIME was last sent.
     asked: Option<Instant>,
-    /// When a TIME was sent last whose round trip counts.
+    /// When the last TIME was sent whose round trip counts.
     measured: Option<Instant>,
     /// TIMEs in flight.
     times: usize,
-    /// Votes by which a lock is free, or was, which count once a TIME behind them has shown the
-    /// node's clock.
+    /// Votes which say that a lock is free, or was. They count once a TIME behind them has shown the node's clock.
     unproven: Vec<(Arc<Operation>, Vote)>,
-    /// Operations that the node has not carried out, as its marker is another by now. Once there
-    /// is one, nothing more is sent, and the connection ends behind the replies that are due.
+    /// Operations that the node has not carried out, as its marker has changed. Once there is one, nothing more is
+    /// sent, and the connection ends when all replies that are due have come.
     refused: Vec<Arc<Operation>>,
     /// The timer for `next_tick`.
     alarm: Alarm,
@@ -253,8 +252,8 @@ impl Pump {
         Ok(())
     }
 
-    /// Asks for the node's TIME. Its round trip is measured twice a second: behind other requests, too, if
-    /// the node is never idle.
+    /// Asks for the node's TIME. Its round trip is measured twice a second, even behind other requests if the node is
+    /// never idle.
     fn ask_time(&mut self, at: Instant) {
         let measured = self.measured.is_none_or(|before| at - before >= TIME_EVERY);
         if measured {
@@ -266,8 +265,8 @@ impl Pump {
         self.push(Sent::Time { measured }, at);
     }
 
-    /// Sends TIME behind operations whose votes may say that a lock is free. Such votes count only once the answer shows a
-    /// clock that has not jumped: sent before them, TIME would miss a jump in between.
+    /// Sends TIME behind operations whose votes may say that a lock is free. Such votes count only once the answer
+    /// shows a clock that has not jumped: sent before them, TIME would miss a jump in between.
     fn prove(&mut self, unproven: &mut usize, at: Instant) {
         if std::mem::take(unproven) > 0 && !self.side.standing.unwatched.load(Ordering::Relaxed) {
             self.ask_time(at);
@@ -336,7 +335,7 @@ impl Pump {
         self.prove(&mut unproven, now);
     }
 
-    /// Has the node note a TTL that is longer than any before, ahead of storing it.
+    /// Has the node note the operation's TTL before it stores a lock for that long, if no TTL before was as long.
     fn note_longest(&mut self, operation: &Operation, now: Instant) {
         if !operation.kind.stores() {
             return;
@@ -349,7 +348,7 @@ impl Pump {
         }
     }
 
-    /// Puts an operation into the batch. Returns false if the node must not be asked any more.
+    /// Puts an operation into the batch. Returns false if the node must not be asked it any more.
     fn put(&mut self, operation: &Arc<Operation>) -> bool {
         if operation.kind.is_proven() {
             let told = self.told.load();
@@ -466,7 +465,7 @@ impl Pump {
                     let (_, token) = reply::look(frame)?;
                     operation.heard_of_holder(self.side.node, token);
                 }
-                // What a node has that may lack locks counts; that it lacks one does not.
+                // A node that may lack locks is asked, too: its word counts that a lock is held, not that it is free.
                 if operation.kind == Kind::Look
                     && operation.kind.says_free(vote)
                     && let Some(why) = (self.side.may_lack)(&operation.key)
@@ -505,8 +504,8 @@ impl Pump {
         }
     }
 
-    /// Counts a late vote that nobody waited for, as the others made the quorum. A vote that was
-    /// waited for was counted when its time was up.
+    /// Counts a late vote that was not waited for, as the others made the quorum. One that was waited for was counted
+    /// when its time was up.
     #[cold]
     fn count_if_late(&self, operation: &Operation, sent_at: Instant) {
         let late = self.side.metrics.pace.is_late(self.heard.saturating_duration_since(sent_at));
@@ -515,7 +514,7 @@ impl Pump {
         }
     }
 
-    /// Takes the answer to TIME: the votes before it that had to wait count now, or do not.
+    /// Takes the answer to TIME, which decides whether the votes that waited for it count.
     fn time_told(
         &mut self,
         at: Instant,
@@ -609,7 +608,7 @@ impl Pump {
     /// Closes the queue and hands over the unanswered operations.
     fn end(&mut self, reason: Closed) -> Leftover {
         if !matches!(reason, Closed::Unused) {
-            // Bytes that have not reached the node must not reach it after the cleanup.
+            // Bytes that have not reached the node must not reach it after the clean-up.
             self.stream.reset_on_drop();
         }
         self.heard = Instant::now();
@@ -636,8 +635,7 @@ impl Pump {
     }
 }
 
-/// How far a node's time, read half a round trip ago, is ahead of this machine's time of day, in
-/// seconds.
+/// Returns how far a node's time, read half a round trip ago, is ahead of this machine's time of day, in seconds.
 fn ahead(time: i64, round_trip: Duration) -> f64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let read = now.saturating_sub(round_trip / 2).as_micros();

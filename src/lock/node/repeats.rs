@@ -1,15 +1,14 @@
 //! Operations that a node refused because it has forgotten the scripts (SCRIPT FLUSH), and which of
 //! them may be repeated.
 //!
-//! Names no connection: the pump sends nothing new while an operation is noted here, and takes it
-//! up once all that was in flight has been answered.
+//! Knows no connection: the pump sends nothing new while an operation is noted here, and repeats it once all that was
+//! in flight has been answered.
 
 use std::sync::Arc;
 
 use crate::lock::operation::{Kind, Operation};
 
-/// How often an operation is repeated, as the scripts may be forgotten again meanwhile. After that
-/// its vote is an error.
+/// How often an operation is repeated, as the node may forget the scripts again. After that its vote is an error.
 const MAX_REPEATS: u8 = 8;
 
 /// An operation, and how often it was refused.
@@ -18,10 +17,10 @@ pub(super) type RefusedOperation = (Arc<Operation>, u8);
 /// Refused operations, in the order of the answers.
 #[derive(Default)]
 pub(super) struct Repeats {
-    /// Each with the number of operations of `done` that were done before it.
+    /// Each with the length of `done` when it was refused.
     refused: Vec<(RefusedOperation, usize)>,
-    /// Operations sent after the first refused one and not refused, as another proxy had loaded the
-    /// scripts meanwhile.
+    /// Operations that were sent after the first refused one and not refused, as another proxy had loaded the scripts
+    /// meanwhile.
     done: Vec<Arc<Operation>>,
 }
 
@@ -63,9 +62,9 @@ impl Repeats {
 
 /// Whether a refused operation may be repeated after `done`, which was sent behind it.
 ///
-/// An acquire could come after its own release, which is among `done`, or follows if the acquire
-/// was given up. A release or a renewal could hit a newer grant of the same token. A fence only
-/// grows, whenever it is raised. A question changes nothing.
+/// A repeated acquire could come after its own release, which is among `done` or, if the acquire was given up,
+/// follows. A repeated release or renewal could hit a newer grant to the same token. A fence only grows, whenever it
+/// is raised. A question changes nothing.
 fn may_repeat(refused: &Operation, done: &[Arc<Operation>]) -> bool {
     let met = || done.iter().any(|other| other.key == refused.key);
     match refused.kind {
@@ -100,7 +99,7 @@ mod tests {
         Kind::Acquire { claim: Claim::new(), again: false }
     }
 
-    /// For each refused operation, whether it may be repeated with these answered behind the first.
+    /// Returns, for each refused operation, whether it may be repeated after `done` was answered.
     fn repeated(refused: &[&Arc<Operation>], done: &[(Kind, &[u8])]) -> Vec<bool> {
         let mut repeats = Repeats::default();
         repeats.answered(&operation(Kind::Release, b"before"));

@@ -27,12 +27,11 @@ use crate::{
 
 /// The time between two inspections of a node.
 const INSPECT_EVERY: Duration = Duration::from_secs(10);
-/// The time for which a connection must have lasted for the next one to be made at once, if the
-/// node is well.
+/// The shortest life of a connection after which the next one is opened at once, if the node is well.
 const BRIEFLY: Duration = Duration::from_millis(20);
-/// The time before the first inspection, and before one after the epoch has just changed.
+/// The time before the first inspection, and before the next one if the epoch changed during the last.
 const INSPECT_FIRST: Duration = Duration::from_millis(500);
-/// How often it is looked whether the Sentinels confirm the node.
+/// The time between two checks whether the Sentinels, or the cluster, still name the node.
 const CHECK_EVERY: Duration = Duration::from_millis(500);
 /// The time before the next inspection of a node that did not answer.
 const INSPECT_AGAIN: Duration = Duration::from_secs(2);
@@ -103,8 +102,8 @@ pub(super) async fn supervise(node: Arc<Node>) {
     }
 }
 
-/// Looks now and then whether the node's Sentinels still name it, if it has some. Returns once the
-/// node is not wanted any more.
+/// Checks at intervals whether the node's Sentinels, or its cluster, still name it. Returns once the node is not
+/// wanted any more; never for a node that needs no confirmation.
 async fn check(this: &Weak<Node>) {
     while let Some(node) = this.upgrade() {
         if node.address.confirm().is_zero() {
@@ -117,7 +116,8 @@ async fn check(this: &Weak<Node>) {
     }
 }
 
-/// Follows the deployment while a connection is open. Returns once the connection is to end.
+/// Follows the deployment while a connection is open. Ends the connection when its node must be admitted anew, and
+/// then returns.
 async fn follow(this: &Weak<Node>, admissions: &Arc<Admissions>, link: &Link, generation: u64) {
     let mut changes = admissions.changes();
     let Some((address, at)) = this.upgrade().map(|node| (node.address.clone(), node.at())) else {
@@ -139,7 +139,7 @@ async fn follow(this: &Weak<Node>, admissions: &Arc<Admissions>, link: &Link, ge
         let over = async {
             match until {
                 Some(until) => {
-                    // Proxies that wait for the same node do not all come at once.
+                    // Jitter: several proxies may wait for the same node.
                     sleep_until(until.max(tokio::time::Instant::now()) + jittered(2 * ASK_AGAIN))
                         .await;
                     admissions.ask().await;
@@ -169,12 +169,12 @@ async fn follow(this: &Weak<Node>, admissions: &Arc<Admissions>, link: &Link, ge
     }
 }
 
-/// Inspects a node now and then for faults, for as long as it is wanted.
+/// Inspects a node for faults at intervals, for as long as it is wanted.
 pub(super) async fn inspect(node: Weak<Node>) {
     let Some(gone) = node.upgrade().map(|node| node.gone.clone()) else { return };
     let inspecting = async {
         let mut last: Option<(RedisUrl, Inspector)> = None;
-        // Locks go before the first inspection.
+        // The first operations go ahead of the first inspection.
         sleep(INSPECT_FIRST).await;
         loop {
             let (linked, told, url, connector, station) = {
@@ -212,8 +212,8 @@ pub(super) async fn inspect(node: Weak<Node>) {
             drop(known);
             let next = tokio::time::Instant::now() + pause;
             loop {
-                // A node that refuses writes is asked again soon, and one that has answered with an
-                // error, but not for each of them.
+                // Asks a node again soon that refuses writes or has answered a request with an error, but not once for
+                // each error.
                 let again = if refuses { INSPECT_AGAIN } else { pause };
                 let until = next.min(tokio::time::Instant::now() + again);
                 let _ = timeout_at(until, standing.refused.notified()).await;

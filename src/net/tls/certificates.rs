@@ -1,5 +1,5 @@
-//! The certificates in use, and what is to be said of them. Files that cannot be used leave those before
-//! in use: so these are told of, and beside them why the files cannot be used.
+//! The certificates in use, and warnings about them. If changed files cannot be used, the earlier certificates
+//! stay in use: warnings are about these, and say why the files cannot be used.
 
 use std::{
     collections::BTreeMap,
@@ -12,15 +12,15 @@ use tracing::warn;
 
 use crate::config::{CertificateTimes, CertificateTrouble, now_in_seconds};
 
-/// How often it is looked whether there is something to log.
+/// How often [`watch`] looks for something to log.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How often the same is logged.
+/// How often the same warning is logged.
 const TELL_EVERY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// All that are in use in this process.
+/// All certificates in use in this process.
 static ALL: Mutex<Vec<Weak<UsedCertificates>>> = Mutex::new(Vec::new());
 
-/// The certificates that one place of the configuration has in use, for as long as this exists.
+/// The certificates in use for one place of the configuration, for as long as this exists.
 pub(super) struct UsedCertificates {
     place: String,
     state: Mutex<FilesState>,
@@ -29,12 +29,12 @@ pub(super) struct UsedCertificates {
 #[derive(Default)]
 struct FilesState {
     times: Vec<CertificateTimes>,
-    /// Why what the files have now cannot be used.
+    /// Why the files' present contents cannot be used.
     refused: Option<String>,
 }
 
 impl UsedCertificates {
-    /// None yet. `place`: whose they are, as the log names it.
+    /// Makes an empty one. `place` is the name in the log.
     pub(super) fn new(place: &str) -> Arc<UsedCertificates> {
         let used = UsedCertificates { place: place.to_owned(), state: Mutex::default() };
         let used = Arc::new(used);
@@ -44,7 +44,8 @@ impl UsedCertificates {
         used
     }
 
-    /// The files were read: with these certificates, which are in use from now on, or they cannot be used.
+    /// Notes that the files were read: either with certificates that are in use from now on, or with the reason
+    /// why they cannot be used.
     pub(super) fn read(&self, read: Result<Vec<CertificateTimes>, &str>) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match read {
@@ -65,13 +66,13 @@ impl UsedCertificates {
     }
 }
 
-/// What is to be said now of the certificates in use.
+/// Returns what is wrong now with the certificates in use.
 pub(crate) fn troubles() -> Vec<CertificateTrouble> {
     let (now, mut troubles) = (now_in_seconds(), Vec::new());
     for used in ALL.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade)
     {
         for trouble in used.troubles(now) {
-            // Each lock node has a way of its own, with the same files.
+            // Each lock node has its own connector, with the same files.
             if !troubles.contains(&trouble) {
                 troubles.push(trouble);
             }
@@ -80,12 +81,12 @@ pub(crate) fn troubles() -> Vec<CertificateTrouble> {
     troubles
 }
 
-/// Logs what is to be said of certificates in use: once it is so, and once a day while it is.
+/// Logs what is wrong with the certificates in use: when it begins, and once a day while it lasts.
 pub(crate) async fn watch() {
     let mut told = BTreeMap::<String, (bool, Instant)>::new();
     loop {
         let (now, troubles) = (Instant::now(), troubles());
-        // The words change from day to day, but not whose certificate it is.
+        // The words change from day to day, but the place does not.
         let place = |what: &str| what.split("): ").next().unwrap_or_default().to_owned();
         told.retain(|known, _| troubles.iter().any(|trouble| place(&trouble.what) == *known));
         for CertificateTrouble { is_now, what } in &troubles {

@@ -4,7 +4,7 @@ use metrics::{Counter, Unit, counter, describe_counter, describe_gauge, gauge};
 
 use crate::config::CertificateTimes;
 
-/// Gives each metric its help text. Install the recorder first.
+/// Gives each metric its help text. The recorder must be installed before.
 pub(crate) fn describe() {
     describe_counter!("lockgate_tls_handshake_failures_total", "TLS handshakes failed, by side.");
     describe_counter!(
@@ -19,7 +19,7 @@ pub(crate) fn describe() {
     );
 }
 
-/// Handles of TLS on one side; the label `side` is `client`, `data` or `node`.
+/// The TLS metrics of one side: the label `side` is `client`, `data` or `node`.
 #[derive(Clone)]
 pub(crate) struct TlsMetrics {
     side: &'static str,
@@ -43,7 +43,7 @@ impl TlsMetrics {
         }
     }
 
-    /// Tells when certificates end. `place`: whose they are, as the log names it.
+    /// Sets the gauge of when certificates end. `place` is the name in the log.
     pub(super) fn end(&self, place: &str, times: &[CertificateTimes]) {
         for CertificateTimes { key, ends, .. } in times {
             let place = match *key {

@@ -1,8 +1,8 @@
 //! Settings that follow their files.
 //!
-//! The files are looked at every second. Once they have changed, and then stayed alike for one
-//! look, they are read again. If they cannot be used, that is logged and counted, and the old
-//! settings stay. Connections keep the settings they were made with.
+//! The files are looked at every second. Once they have changed, and then stayed the same for one look, they
+//! are read again. If they cannot be used, that is logged and counted, and the old settings stay. Connections
+//! keep the settings they were made with.
 
 use std::{
     os::unix::fs::MetadataExt,
@@ -20,7 +20,7 @@ use super::metrics::TlsMetrics;
 /// How often the files are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// The last settings that could be used, or why there never were any.
+/// The last usable settings, or why there have been none.
 pub(super) struct Reloading<T> {
     current: ArcSwap<Result<Arc<T>, String>>,
 }
@@ -30,8 +30,7 @@ type Version = Option<[i128; 5]>;
 
 fn versions(files: &[PathBuf]) -> Vec<Version> {
     let version = |file: &PathBuf| {
-        // Metadata of a link's target. The time of change, unlike that of modification, cannot
-        // be set back.
+        // The metadata of a link's target. Unlike the modification time, the change time cannot be set back.
         let of = std::fs::metadata(file).ok()?;
         Some([
             of.dev().into(),
@@ -52,7 +51,7 @@ impl<T: Send + Sync + 'static> Reloading<T> {
         load: impl Fn() -> Result<Arc<T>, String> + Send + Sync + 'static,
         metrics: TlsMetrics,
     ) -> Arc<Reloading<T>> {
-        // Taken before the files are read: a change in between is read again.
+        // Taken before the files are read, so that a change in between is noticed.
         let loaded = versions(&files);
         let this = Arc::new(Reloading { current: ArcSwap::from_pointee(load()) });
         if !files.is_empty() {

@@ -1,8 +1,7 @@
 //! An encrypted stream over TCP.
 //!
-//! rustls turns bytes into records and back, without sockets. All streams of a thread read
-//! ciphertext into one shared buffer: a large value costs few calls, and an idle connection no
-//! buffer of ours.
+//! rustls turns bytes into records and back, without sockets. All streams of a thread read ciphertext into one
+//! shared buffer, so that a large value costs few calls, and an idle connection has no buffer here.
 
 use std::{
     cell::RefCell,
@@ -21,19 +20,19 @@ use tokio::{
 
 use super::failure;
 
-/// Most ciphertext moved by one read, in bytes; as much as a session reads.
+/// Most ciphertext moved by one read, in bytes: as much as a session reads.
 const READ: usize = 64 * 1024;
-/// Most ciphertext moved by one read during a handshake. Requests may follow its last flight;
+/// Most ciphertext moved by one read during a handshake, in bytes. Requests may follow its last flight, and
 /// rustls must be able to hold them.
 const HANDSHAKE_READ: usize = 4 * 1024;
-/// Bytes that rustls always has room for; a longer read makes it allocate.
+/// How many bytes rustls always has room for. A longer read makes it allocate.
 const ROOM: usize = 4 * 1024;
-/// Plaintext encrypted ahead of the socket, in bytes. No more is taken before all of it is
-/// written, so this bounds the memory that a slow reader costs.
+/// Most plaintext encrypted ahead of the socket, in bytes. No more is taken before all of it is written, so this
+/// bounds the memory that a slow reader costs.
 const AHEAD: usize = 64 * 1024;
 
 thread_local! {
-    /// Holds bytes only between a read and their decryption.
+    /// The shared buffer. It holds bytes only between a read and their decryption.
     static CIPHERTEXT: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ].into_boxed_slice());
 }
 
@@ -68,7 +67,7 @@ impl TlsStream {
                 return Poll::Ready(Ok(()));
             }
             ready!(self.poll_receive(cx, HANDSHAKE_READ, &mut ReadBuf::new(&mut [])))?;
-            // A client that has also sent its requests and its close_notify is answered.
+            // A client that has sent its requests and close_notify behind the handshake is still answered.
             if self.done && self.session.is_handshaking() {
                 let words = "closed during the TLS handshake";
                 return Poll::Ready(Err(io::Error::new(io::ErrorKind::UnexpectedEof, words)));
@@ -76,12 +75,12 @@ impl TlsStream {
         }
     }
 
-    /// |
+    /// The connection underneath.
     pub(in crate::net) fn tcp(&self) -> &TcpStream {
         &self.tcp
     }
 
-    /// Drops unsent bytes when the stream is dropped, close_notify included.
+    /// Makes dropping the stream discard unsent bytes, and send no close_notify.
     pub(in crate::net) fn forget_unsent(&mut self) {
         self.reset = true;
     }
@@ -111,15 +110,15 @@ impl TlsStream {
             let mut read = ReadBuf::new(&mut space[..room.min(READ)]);
             if Pin::new(&mut self.tcp).poll_read(cx, &mut read)?.is_pending() {
                 if std::mem::take(&mut self.grown) {
-                    // rustls gives memory back when it is asked to read and nothing is there.
+                    // rustls frees memory when it is asked to read and there is nothing.
                     let _ = self.session.read_tls(&mut Nothing);
                 }
                 return Poll::Pending;
             }
             self.grown |= read.filled().len() > ROOM;
             if read.filled().is_empty() {
-                // FIN without close_notify is accepted as FIN without TLS is: every command and
-                // reply tells where it ends.
+                // FIN without close_notify is accepted, like FIN without TLS: every command and reply tells
+                // where it ends.
                 self.done = true;
             }
             let mut ciphertext = read.filled();
@@ -129,7 +128,7 @@ impl TlsStream {
                 self.take(buf)?;
                 match processed {
                     Ok(state) => self.done |= state.peer_has_closed(),
-                    // Sound data before the error comes first. rustls reports the error again.
+                    // Sound data before the error comes first. rustls will report the error again.
                     Err(_) if buf.filled().len() > before => break,
                     Err(error) => {
                         // Sends the alert that rustls has for the peer.
@@ -146,7 +145,7 @@ impl TlsStream {
     fn take(&mut self, buf: &mut ReadBuf<'_>) -> io::Result<()> {
         while buf.remaining() > 0 {
             match self.session.reader().read(buf.initialize_unfilled()) {
-                // The end, which `done` tells too.
+                // The end, which `done` shows too.
                 Ok(0) => break,
                 Ok(count) => buf.advance(count),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
@@ -164,8 +163,8 @@ impl AsyncRead for TlsStream {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        // A caller that waits for a reply may rely on its request being sent, and rustls has
-        // messages of its own. An error shows when reading.
+        // A caller that waits for a reply relies on its request being sent, and rustls has messages of its own.
+        // An error shows when reading.
         let _ = this.poll_send(cx);
         let before = buf.filled().len();
         loop {
@@ -173,16 +172,16 @@ impl AsyncRead for TlsStream {
             if buf.filled().len() > before || this.done || buf.remaining() == 0 {
                 return Poll::Ready(Ok(()));
             }
-            // Plaintext is shorter than its ciphertext. So the rest that `buf` cannot take is
-            // less than one record, which rustls holds until the next read.
+            // Plaintext is shorter than its ciphertext. So what `buf` cannot take is less than one record,
+            // which rustls holds until the next read.
             ready!(this.poll_receive(cx, buf.remaining(), buf))?;
         }
     }
 }
 
 impl AsyncWrite for TlsStream {
-    /// Takes bytes only once all earlier ones are written. The bytes taken may be written by a
-    /// later call, [`poll_flush`](AsyncWrite::poll_flush) at the latest.
+    /// Takes bytes only once all earlier ones are written. What the socket does not take at once is written by
+    /// a later call, [`poll_flush`](AsyncWrite::poll_flush) at the latest.
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -240,7 +239,7 @@ impl Read for Nothing {
     }
 }
 
-/// A socket as rustls wants it. Wakes the task when the socket takes bytes again.
+/// A socket as a [`Write`] for rustls. Wakes the task when the socket takes bytes again.
 struct Sink<'a, 'b> {
     tcp: &'a mut TcpStream,
     cx: &'a mut Context<'b>,

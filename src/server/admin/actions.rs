@@ -1,9 +1,8 @@
-//! What an operator has done at the admin address: a lock freed, a lock node paused or resumed, or the
-//! token looked at that it takes.
+//! What operators do at the admin address: free a lock, pause or resume a lock node, or have their token checked.
 //!
-//! Whoever sends `admin.token` may. A page of another site can have a browser send requests here, but
-//! neither that header nor JSON without being asked first, which is never answered; and it is refused
-//! by its `Origin` all the same.
+//! A request may do this if it has `admin.token` in a header, and has JSON. A page of another site can make a browser
+//! send requests here, but such a request only after a preflight request, which is never allowed. Besides, a request
+//! with the `Origin` of another site is refused.
 
 use std::{fmt, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -34,28 +33,28 @@ use crate::{
 const MAX_BODY: usize = 64 * 1024;
 /// How long a body may take to arrive.
 const BODY_LIMIT: Duration = Duration::from_secs(5);
-/// How long who has sent a wrong token waits for the answer.
+/// How long the sender of a wrong token waits for the answer.
 const WRONG_TOKEN: Duration = Duration::from_secs(1);
 
-/// What a pause is asked for with, though too few lock nodes vote besides.
+/// The field of a forced pause.
 const FORCED: &str = r#""force": true"#;
 
-/// How those errors about a body begin that name a field, and nothing else.
+/// How the errors about a body begin that name a field and nothing else.
 const OF_FIELDS: [&str; 3] = ["missing field", "unknown field", "duplicate field"];
 
-/// An answer in JSON that is not 200, with its reason for people.
+/// The status of an answer that is not 200, and its reason for people.
 pub(super) type NotActed = (StatusCode, String);
 
-/// What is needed to do something.
+/// What actions of operators need.
 pub(super) struct Actions {
     shared: Arc<Shared>,
     data: Arc<DataNode>,
-    /// None: nobody may do anything.
+    /// `None` if no action is allowed.
     token: Option<AdminToken>,
     metrics: ActionMetrics,
 }
 
-/// What a request says that something is to be done with.
+/// The body of a request for an action.
 trait ActionBody: DeserializeOwned {
     /// How it is written, for people.
     const WRITTEN: &'static str;
@@ -93,12 +92,12 @@ struct NodeBody {
     force: bool,
 }
 
-/// The body of `/api/token`, which asks whether the token is right and has nothing done.
+/// The body of `/api/token`, which only asks whether the token is right.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct TokenBody {}
 
-/// Who has something done.
+/// The operator who acts, as far as known.
 struct AtThePage(Option<SocketAddr>);
 
 impl fmt::Display for AtThePage {
@@ -110,7 +109,7 @@ impl fmt::Display for AtThePage {
     }
 }
 
-/// The action of a path, if it has one.
+/// Returns the action of a path, if it has one.
 pub(super) fn action(path: &str) -> Option<AdminAction> {
     match path {
         "/api/token" => Some(AdminAction::Token),
@@ -130,12 +129,12 @@ impl Actions {
         Actions { shared, data, token, metrics: ActionMetrics::new() }
     }
 
-    /// Whether anybody may do anything.
+    /// Whether any action is allowed.
     pub(super) fn are_possible(&self) -> bool {
         self.token.is_some()
     }
 
-    /// Does what a request wants that came from `peer`. Returns the answer in JSON.
+    /// Carries out an action that a request from `peer` asks for. Returns the answer in JSON.
     ///
     /// # Errors
     /// Why it was not done.
@@ -169,7 +168,7 @@ impl Actions {
         done
     }
 
-    /// Whether the sender may do something.
+    /// Checks that the sender may act.
     fn check(&self, headers: &HeaderMap) -> Result<(), NotActed> {
         let Some(token) = &self.token else {
             let why = "read only: no admin.token is in the configuration";
@@ -240,8 +239,7 @@ impl Actions {
             return Err(wrong("give the 'fence' of the grant that is meant, or 'any': true"));
         }
         let (shared, data) = (self.shared.clone(), self.data.clone());
-        // Goes on though the operator hangs up: half of it would leave the lock with a holder that
-        // may not write.
+        // Goes on even if the operator hangs up: half done, it would leave the lock with a holder that may not write.
         let unlocking =
             tokio::spawn(
                 async move { operator::unlock(&shared, &data, &name, body.fence, &by).await },
@@ -276,7 +274,7 @@ impl Actions {
     }
 }
 
-/// Whether no other site's page has sent this: browsers tell whose it was.
+/// Whether no other site's page has sent this: browsers name the page's site.
 fn is_from_here(headers: &HeaderMap) -> bool {
     let Some(origin) = headers.get(ORIGIN) else { return true };
     let there = origin.as_bytes().splitn(2, |byte| *byte == b'/').nth(1);
@@ -287,10 +285,10 @@ fn is_from_here(headers: &HeaderMap) -> bool {
 /// Reads a body.
 ///
 /// # Errors
-/// What is wrong with it, for people: they know nothing of types here.
+/// What is wrong with it, for people, who do not know the types here.
 fn read<T: ActionBody>(body: &[u8]) -> Result<T, NotActed> {
     let written = format!("the body is to be one JSON object: {}", T::WRITTEN);
-    // A list of the values would be read as well.
+    // A list of the values would be accepted as well.
     let is_object = body.trim_ascii_start().first() == Some(&b'{');
     let why = match serde_json::from_slice(body) {
         Ok(body) if is_object => return Ok(body),
@@ -308,13 +306,13 @@ fn read<T: ActionBody>(body: &[u8]) -> Result<T, NotActed> {
     Err((StatusCode::BAD_REQUEST, why))
 }
 
-/// An error without the word that begins it for clients that speak Redis.
+/// Returns the text of an error without its `ERR `, which is for clients that speak Redis.
 fn plain(error: &impl fmt::Display) -> String {
     let text = error.to_string();
     text.strip_prefix("ERR ").unwrap_or(&text).to_owned()
 }
 
-/// The bytes that hexadecimal digits stand for.
+/// Decodes hexadecimal digits.
 fn bytes_of(hex: &str) -> Option<Vec<u8>> {
     let (pairs, []) = hex.as_bytes().as_chunks() else { return None };
     let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());

@@ -1,4 +1,4 @@
-//! Asks the data node, on a fresh connection, whether it answers, and whether it takes writes.
+//! Asks the data node, on a fresh connection, whether it answers, and whether it accepts writes.
 
 use std::{io, time::Duration};
 
@@ -13,24 +13,24 @@ use crate::{
 
 /// How long the data node may take to answer.
 pub(super) const CHECK_LIMIT: Duration = Duration::from_secs(1);
-/// The key of no value, by which the data node is asked whether it takes writes.
+/// The key of the write that asks whether the data node accepts writes. It never has a value.
 const PROBE: &[u8] = b"lockgate:probe";
-/// The most that is read of all answers together.
+/// Most bytes that are read of all answers together.
 const MOST: usize = 4096;
 
 /// What the data node has answered.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct DataAnswer {
-    /// Whether it takes writes, or in which words it refuses them. `None`: it did not tell.
+    /// Whether it accepts writes, or in which words it refuses them. `None` if it did not tell.
     pub(super) writes: Option<Result<(), (WriteRefusal, String)>>,
-    /// Whether the proxy's user may not ask for a write, which the data node may keep a log of.
+    /// Whether the proxy's user may not write. The data node may log each attempt.
     pub(super) is_forbidden: bool,
 }
 
-/// Sends PING, as a new client would, and with `writes` a SET that changes nothing.
+/// Sends PING, as a new client would, and if `writes` a SET that changes nothing.
 ///
 /// # Errors
-/// The network's, and the data node's to AUTH or PING.
+/// Those of the network, and the data node's to AUTH or PING.
 pub(super) async fn ask(
     data: &RedisUrl,
     connector: &Connector,
@@ -44,7 +44,7 @@ pub(super) async fn ask(
     }
     encode::command(&mut request, &[b"PING"]);
     if writes {
-        // There is no such key, so this writes nothing: it is refused, or not. It asks for memory too.
+        // The key does not exist, so this writes nothing. It is refused as any write is, for want of memory too.
         encode::command(&mut request, &[b"SET", PROBE, b"", b"XX", b"PX", b"1"]);
     }
     let mut stream =
@@ -65,14 +65,14 @@ pub(super) async fn ask(
 /// Reads the answers, a line each.
 ///
 /// # Errors
-/// That of AUTH or PING, or that one of them is missing.
+/// That of AUTH or PING, or that an answer is missing.
 fn read(lines: &[&str], has_auth: bool, writes: bool) -> io::Result<DataAnswer> {
     let (auth, rest) = lines.split_at(lines.len().min(usize::from(has_auth)));
     if let Some(error) = auth.first().and_then(|line| line.strip_prefix('-')) {
         return Err(io::Error::other(error.to_owned()));
     }
     match rest.first() {
-        // What an ACL demands of the proxy's user does not concern the clients.
+        // What an ACL denies the proxy's user does not concern clients.
         Some(line) if ["+", "-NOAUTH", "-NOPERM"].iter().any(|good| line.starts_with(good)) => {}
         Some(line) => return Err(io::Error::other(line.trim_start_matches('-').to_owned())),
         None => return Err(io::Error::other("closed the connection")),
@@ -107,7 +107,7 @@ mod tests {
         assert!(!read(&["+PONG"], false, false).unwrap().is_forbidden);
         for (lines, has_auth, error) in [
             (&["-MISCONF disk", "-MISCONF disk"][..], false, "MISCONF disk"),
-            // Redis answers AUTH well though its disk is full.
+            // AUTH succeeds even while the disk is full.
             (&["+OK", "-MISCONF disk"], true, "MISCONF disk"),
             (&["-WRONGPASS x", "-NOAUTH x"], true, "WRONGPASS x"),
             (&["+OK"], true, "closed the connection"),

@@ -1,8 +1,7 @@
-//! Who holds locks that were granted through other proxies: these are asked for it (`admin.peers`), at
-//! `/api/holders`, while somebody looks here.
+//! Who holds locks that were granted through other proxies. These (`admin.peers`) are asked at `/api/holders` while
+//! an operator looks here.
 //!
-//! No proxy asks further what it is asked so. What a peer answers is bounded in time and size, and is only
-//! shown.
+//! A proxy that is asked this way asks no others. What a peer answers is bounded in time and size, and is only shown.
 
 use std::{
     collections::HashMap,
@@ -20,7 +19,7 @@ use super::{
 };
 use crate::sync::Mutex;
 
-/// How long all peers may take.
+/// How long all peers together may take.
 const ANSWER_LIMIT: Duration = Duration::from_secs(1);
 /// How long an answer is used again.
 const FRESH: Duration = Duration::from_secs(2);
@@ -33,7 +32,7 @@ const LONGEST_ANSWER: u64 = 64 * 1024;
 /// Most answers that are kept.
 const MOST_KEPT: usize = 64;
 
-/// What a peer has told of a lock that it has granted.
+/// What a peer tells of a lock that it has granted.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(super) struct TellingPeer {
     kind: ShortText,
@@ -63,15 +62,15 @@ pub(super) struct HolderList {
     pub(super) holders: Vec<Option<HolderPart>>,
 }
 
-/// By the lock's name: when the peers told, and which of them has the holder.
+/// By the lock's name: when the peers had answered, and what the one that granted the lock told.
 type ToldLately = HashMap<Vec<u8>, (Instant, Option<TellingPeer>)>;
 
-/// What was told lately.
+/// What peers told lately.
 #[derive(Default)]
 pub(super) struct HoldersElsewhere(Mutex<ToldLately>);
 
 impl HoldersElsewhere {
-    /// Who holds these locks, as far as a peer tells. Waits for the peers unless they told lately.
+    /// Returns who holds these locks, as far as a peer tells. Waits for the peers unless they told lately.
     pub(super) async fn of(&self, peers: &Peers, names: &[Vec<u8>]) -> Vec<Option<TellingPeer>> {
         let is_asked = |name: &&Vec<u8>| name.len() <= LONGEST_NAME && self.known(name).is_none();
         let asked: Vec<Vec<u8>> = names.iter().filter(is_asked).take(MOST_ASKED).cloned().collect();
@@ -88,13 +87,13 @@ impl HoldersElsewhere {
         names.iter().map(|name| self.known(name).flatten()).collect()
     }
 
-    /// What was told of a lock lately.
+    /// Returns what was told of a lock lately.
     fn known(&self, name: &[u8]) -> Option<Option<TellingPeer>> {
         let known = self.0.lock();
         known.get(name).filter(|(at, _)| at.elapsed() < FRESH).map(|(_, told)| told.clone())
     }
 
-    /// Fills in what peers tell of locks that were granted elsewhere, for the first of them.
+    /// Fills in what peers tell of locks that were granted elsewhere, for the first [`MOST_ASKED`] of them.
     pub(super) async fn fill<L: GrantedElsewhere>(&self, peers: &Peers, locks: &mut [L]) {
         let asked =
             locks.iter_mut().filter_map(|lock| Some((lock.name_elsewhere()?.to_vec(), lock)));
@@ -108,7 +107,7 @@ impl HoldersElsewhere {
 }
 
 impl TellingPeer {
-    /// As it is told here.
+    /// Returns it as this proxy tells it.
     pub(super) fn part(self) -> HolderPart {
         let client = |holder: HolderOfPeer| ClientPart {
             address: holder.address.into_text(),
@@ -126,7 +125,7 @@ impl TellingPeer {
     }
 }
 
-/// Asks all peers at once. The first that has granted a lock counts.
+/// Asks all peers at once. For each lock the first peer counts that says it granted the lock.
 async fn ask(peers: &Peers, names: &[Vec<u8>]) -> Vec<Option<TellingPeer>> {
     let mut path = String::from("/api/holders?peers=no");
     for name in names {
@@ -151,7 +150,7 @@ async fn ask(peers: &Peers, names: &[Vec<u8>]) -> Vec<Option<TellingPeer>> {
             }
         }
     };
-    // What has not come by then is not known; its tasks end with the set.
+    // Later answers are not waited for; their tasks end with the set.
     let _ = timeout(ANSWER_LIMIT, collecting).await;
     holders
 }

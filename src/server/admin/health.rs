@@ -38,7 +38,7 @@ use crate::{
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// How many checks ask for no write once the data node has said that the proxy's user may make none.
 const FORBIDDEN_FOR: u32 = 60;
-/// How long nothing of the audit trail is written before that is told.
+/// How long nothing of the audit trail is written before that is reported.
 const STALLED: Duration = Duration::from_secs(2);
 /// How long a health check may take.
 const HEALTH_LIMIT: Duration = Duration::from_secs(3);
@@ -47,19 +47,19 @@ const HEALTH_LIMIT: Duration = Duration::from_secs(3);
 pub(super) struct Readiness {
     /// Whether traffic should be sent here.
     pub(super) is_ready: bool,
-    /// Whether lock nodes that wait are all that keeps it from being ready: that ends by itself.
+    /// Whether lock nodes that wait are all that keeps the proxy from being ready: that ends by itself.
     pub(super) only_waits: bool,
     /// Whether the process is to end.
     pub(super) is_draining: bool,
-    /// Reason why the data node is not reachable.
+    /// Why the data node is not reachable.
     pub(super) data_problem: Option<String>,
     /// The lock nodes, in the order of the configuration.
     pub(super) nodes: Vec<NodeStatus>,
     /// How many of them vote.
     pub(super) voting: usize,
-    /// How many must.
+    /// How many must vote.
     pub(super) quorum: usize,
-    /// For how long new LOCKs are to wait.
+    /// How long new LOCKs still wait.
     pub(super) paused: Option<Duration>,
     /// A line for each thing that matters.
     pub(super) lines: ReadinessLines,
@@ -83,12 +83,12 @@ impl ReadinessLines {
         self.is_it(false, line);
     }
 
-    /// All lines, with this between them.
+    /// Joins all lines, with this between them.
     pub(super) fn join(&self, between: &str) -> String {
         self.0.iter().map(|(_, line)| line.as_str()).collect::<Vec<_>>().join(between)
     }
 
-    /// The lines about what is not well.
+    /// Returns the lines about what is not well.
     pub(super) fn problems(&self) -> Vec<&str> {
         self.0.iter().filter(|(fine, _)| !fine).map(|(_, line)| line.as_str()).collect()
     }
@@ -99,7 +99,7 @@ fn is_well(node: &NodeStatus) -> bool {
     node.votes() && node.reason.is_none() && node.found.is_empty()
 }
 
-/// The state of a lock node in words: `ok`, or why it does not vote, and what else is wrong.
+/// Describes the state of a lock node: `ok`, or why it does not vote, and what else is wrong.
 pub(super) fn state_of(node: &NodeStatus) -> String {
     let reason = node.reason.as_deref().unwrap_or("ok");
     node.found.iter().fold(reason.to_owned(), |state, fault| state + "; " + fault.meaning())
@@ -113,18 +113,18 @@ pub(crate) struct PageSource {
     exposure: Arc<Exposure>,
     guards: Option<Arc<Guards>>,
     fleet: Arc<Fleet>,
-    /// Whether the data node is connected to and does not answer.
+    /// Whether the data node accepts a connection and does not answer.
     data_is_silent: Arc<AtomicBool>,
     refusals: Arc<DataRefusals>,
-    /// Processes from before upgrades that have clients still.
+    /// Processes from before upgrades that still have clients.
     pub(super) earlier: Arc<EarlierProcesses>,
-    /// How many checks are still to be made without asking the data node for a write.
+    /// How many more checks do not ask the data node for a write.
     checks_without_writes: AtomicU32,
     /// Settings that weaken a promise.
     weakened: Mutex<Vec<String>>,
-    /// Keys that the file has otherwise than the running proxy.
+    /// Keys whose values in the file the running proxy has not taken over, each with the reason.
     not_taken: Mutex<Vec<(&'static str, &'static str)>>,
-    /// Reason why the data node is not reachable; `None` if it is. Changed by [`State::watch`].
+    /// Why the data node is not reachable; `None` if it is. Changed by [`PageSource::check`].
     data_problem: Mutex<Option<String>>,
     /// Whether the process is to end.
     draining: AtomicBool,
@@ -132,7 +132,7 @@ pub(crate) struct PageSource {
 }
 
 impl PageSource {
-    /// Makes a state that is ready only once the data node has answered.
+    /// Makes a source that is ready only once the data node has answered.
     pub(crate) fn new(
         recorder: Recorder,
         engine: Arc<Engine>,
@@ -166,39 +166,39 @@ impl PageSource {
         state
     }
 
-    /// Whether the data node is connected to and does not answer.
+    /// Returns the flag whether the data node accepts a connection and does not answer.
     pub(crate) fn data_is_silent(&self) -> Arc<AtomicBool> {
         self.data_is_silent.clone()
     }
 
-    /// Tells from now on which settings weaken a promise.
+    /// Notes which settings weaken a promise.
     pub(crate) fn runs_with(&self, config: &Config) {
         *self.weakened.lock() = config.weakened();
     }
 
-    /// Tells from now on which keys the file has otherwise, and only a new process takes over.
+    /// Notes which keys of the file the running proxy has not taken over, and why.
     pub(crate) fn has_not_taken(&self, keys: Vec<(&'static str, &'static str)>) {
         *self.not_taken.lock() = keys;
     }
 
-    /// Says from now on that no traffic should be sent here, as the process is to end.
+    /// Reports from now on that no traffic should be sent here, as the process is to end.
     pub(crate) fn drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
         self.gauges.ready.set(0.0);
     }
 
-    /// What the configuration calls the data node, and the Redis that it is now if that can change.
+    /// Returns the data node's name in the configuration, and the Redis that it is now if that can change.
     pub(super) fn data_names(&self) -> (String, Option<String>) {
         let tenure = self.data.tenure().filter(|_| self.data.is_followed());
         (self.data.to_string(), tenure.map(|tenure| tenure.url.to_string()))
     }
 
-    /// The metrics in Prometheus's text format.
+    /// Renders the metrics in Prometheus's text format.
     pub(super) fn metrics(&self) -> String {
         self.recorder.render()
     }
 
-    /// Whether traffic should be sent here, and a line for each thing that matters. Sets the gauges.
+    /// Tells whether traffic should be sent here, with a line for each thing that matters. Sets the gauges.
     pub(super) fn readiness(&self) -> Readiness {
         let nodes = self.engine.status();
         let up = nodes.iter().filter(|node| node.up).count();
@@ -355,7 +355,7 @@ impl PageSource {
         }
     }
 
-    /// Asks the data node now whether traffic should be sent here.
+    /// Asks the data node now, and tells whether traffic should be sent here.
     ///
     /// # Errors
     /// The text of /readyz.
@@ -373,7 +373,7 @@ impl PageSource {
             ticks.tick().await;
             self.check().await;
             self.readiness();
-            // Counted here and not for each scrape: this looks at each lock.
+            // Counted here and not for each scrape: this looks at every lock.
             let counts = self.engine.counts();
             self.gauges.leases.set(as_gauge(counts.held - counts.session_locks));
             self.gauges.adopted_locks.set(as_gauge(counts.adopted));
@@ -382,7 +382,7 @@ impl PageSource {
         }
     }
 
-    /// Asks the data node, with a line in the log if the answer has changed.
+    /// Asks the data node, and logs when the answer has changed.
     async fn check(&self) {
         let Some(tenure) = self.data.tenure() else {
             self.refusals.asked(None);
@@ -401,7 +401,7 @@ impl PageSource {
             }
             Ok(Err(error)) => {
                 let error = error.to_string();
-                // PING is refused too while a disk is full, a script runs or the data is read.
+                // PING is refused too while a disk is full, a script runs or the data is loading.
                 let refusal = WriteRefusal::of(error.as_bytes());
                 (refusal.map(|refusal| Err((refusal, error.clone()))), Some(error))
             }
@@ -412,8 +412,8 @@ impl PageSource {
         self.refusals.tell(&self.data.to_string());
     }
 
-    /// Whether the data node is asked for a write in this check. A user who may not write is not asked for
-    /// a while: the data node logs what it forbids.
+    /// Whether this check asks the data node for a write. It counts as one check: after the proxy's user was not
+    /// allowed to write, the next [`FORBIDDEN_FOR`] checks ask for none, as the data node logs what it forbids.
     fn may_ask_for_writes(&self) -> bool {
         let left = self.checks_without_writes.load(Ordering::Relaxed);
         self.checks_without_writes.store(left.saturating_sub(1), Ordering::Relaxed);
@@ -437,8 +437,8 @@ fn as_gauge(count: usize) -> f64 {
     u32::try_from(count).unwrap_or(u32::MAX).into()
 }
 
-/// Asks the proxy whose admin address is `admin` for /healthz. All addresses that a name has are tried:
-/// `localhost` may be `::1` first, where nobody listens.
+/// Asks the proxy whose admin address is `admin` for /healthz. Tries all addresses of a name: `localhost` may be
+/// `::1` first, where nothing listens.
 ///
 /// # Errors
 /// If no address answers with 200 within three seconds altogether.
@@ -448,7 +448,7 @@ pub fn health_check(admin: &str) -> anyhow::Result<()> {
     let until = Instant::now() + HEALTH_LIMIT;
     let mut told = Vec::new();
     for (index, address) in addresses.iter().enumerate() {
-        // One that does not answer leaves their part to the others.
+        // An address that does not answer leaves the others their share of the time.
         let share = left(until) / u32::try_from(addresses.len() - index).unwrap_or(u32::MAX);
         match ask_for_health(admin, *address, Instant::now() + share) {
             Ok(()) => return Ok(()),
@@ -461,7 +461,7 @@ pub fn health_check(admin: &str) -> anyhow::Result<()> {
 /// Asks at one address.
 ///
 /// # Errors
-/// Why it is not known to be healthy.
+/// Why the proxy is not known to be healthy.
 fn ask_for_health(admin: &str, address: SocketAddr, until: Instant) -> Result<(), String> {
     let stream = TcpStream::connect_timeout(&address, left(until));
     let mut stream = stream.map_err(|error| format!("cannot connect to {address}: {error}"))?;
@@ -489,7 +489,7 @@ fn ask_for_health(admin: &str, address: SocketAddr, until: Instant) -> Result<()
     }
 }
 
-/// The time until then; at least a moment, as the system refuses to wait for no time.
+/// Returns the time until then; at least 1 ms, as the system refuses a time limit of zero.
 fn left(until: Instant) -> Duration {
     until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
 }

@@ -34,12 +34,12 @@ struct StatusSample {
     held: usize,
     waiters: usize,
     longest_wait_ms: u64,
-    /// What was counted between the sample before and this one, for a second.
+    /// What was counted since the sample before, per second.
     rates: StatusRates,
-    /// The lock nodes at that moment, in the order of the configuration. Samples share them: they
-    /// seldom change.
+    /// The lock nodes at that moment, in the order of the configuration. Samples share this list, which seldom
+    /// changes.
     addresses: Arc<[String]>,
-    /// Of each of them.
+    /// One for each of them.
     round_trips_us: Box<[Option<u64>]>,
 }
 
@@ -54,7 +54,7 @@ struct StatusRates {
     adopt_refusals: f64,
 }
 
-/// The samples in columns: the same place in each is the same moment.
+/// The samples in columns: the same index in each is the same moment.
 #[derive(Default, Serialize)]
 pub(super) struct HistoryDocument {
     every_ms: u64,
@@ -108,7 +108,7 @@ impl StatusHistory {
         let mut ticks = interval(EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut before, mut at) = (Totals::of(shared), Instant::now());
-        // The first tick is at once, and nothing was counted yet.
+        // The first tick comes at once, and nothing was counted yet.
         ticks.tick().await;
         loop {
             ticks.tick().await;
@@ -128,7 +128,7 @@ impl StatusHistory {
         samples.push_back(sample);
     }
 
-    /// The samples so far.
+    /// Returns the samples so far.
     pub(super) fn document(&self, state: &PageSource) -> HistoryDocument {
         let samples: Vec<StatusSample> = self.0.lock().iter().cloned().collect();
         let addresses = state.readiness().nodes.into_iter().map(|node| node.address);
@@ -143,8 +143,8 @@ impl StatusHistory {
     }
 }
 
-/// The round trips of the lock node that is at this place now. Others were there before it once the
-/// lock nodes have been changed, and it may have been at another place.
+/// Returns the round trips of the lock node that is at this place now. Before a change of the lock nodes other nodes
+/// may have been there, and this one at another place.
 fn column(samples: &[StatusSample], place: usize, address: String) -> NodeColumn {
     let of = |sample: &StatusSample| {
         let is_it = |at: &usize| sample.addresses.get(*at) == Some(&address);
@@ -155,7 +155,7 @@ fn column(samples: &[StatusSample], place: usize, address: String) -> NodeColumn
     NodeColumn { seat: place + 1, address, round_trip_us }
 }
 
-/// The proxy now. `last`: the lock nodes of the sample before.
+/// Takes a sample of the proxy. `last`: the lock nodes of the sample before.
 fn sample(
     state: &PageSource,
     shared: &Shared,
@@ -228,7 +228,7 @@ mod tests {
         let samples = [
             sample(&[("a:1", 1), ("b:1", 2)]),
             sample(&[("a:1", 3), ("b:1", 4)]),
-            // The place of the first has another, and the second is third now.
+            // The first place has another node now, and the second node is third.
             sample(&[("c:1", 5), ("d:1", 6), ("b:1", 7)]),
         ];
         let of = |place, address: &str| column(&samples, place, address.into()).round_trip_us;
@@ -236,7 +236,7 @@ mod tests {
         assert_eq!(of(2, "b:1"), [Some(2), Some(4), Some(7)]);
         assert_eq!(of(0, "a:1"), [Some(1), Some(3), None]);
         assert_eq!(of(3, "new:1"), [None; 3]);
-        // Two that are one server have a column each.
+        // One server at two places has a column for each.
         let shared = [sample(&[("a:1", 1), ("a:1", 2)])];
         assert_eq!(column(&shared, 1, "a:1".into()).round_trip_us, [Some(2)]);
     }

@@ -1,9 +1,8 @@
 //! By which names a request may name this server (`Host`).
 //!
-//! A page of another site can have its own name lead to this address, and would read what the browser
-//! gets from there (DNS rebinding). No such page has an IP address or `localhost` for its name, nor a name
-//! without a dot, as nobody owns one. At a loopback address the latter is refused too: no other machine
-//! comes by it.
+//! A page of another site can point its own name at this address, and would read what the browser gets from there
+//! (DNS rebinding). The name of such a page is never an IP address, `localhost` or a name without a dot: no site can
+//! own these. At a loopback address names without a dot are refused too: no other machine gets there by one.
 
 use std::net::IpAddr;
 
@@ -14,13 +13,13 @@ use hyper::{
 
 use crate::config::{AdminConfig, AdminHost, PeerUrl};
 
-/// The names by which this server may be named.
+/// The names by which requests may name this server.
 pub(super) struct HostRule {
     /// `admin.hosts`.
     hosts: Vec<AdminHost>,
     /// `admin.peers`: this server may be one of them.
     peers: Vec<PeerUrl>,
-    /// What this machine is called.
+    /// This machine's name.
     machine: String,
 }
 
@@ -29,8 +28,8 @@ impl HostRule {
         HostRule { hosts: config.hosts.clone(), peers: config.peers.clone(), machine }
     }
 
-    /// Whether the request names its server as it may be named. HTTP/1.0 need not name it; no browser speaks
-    /// that. `is_local`: whether it came to a loopback address.
+    /// Whether the request names its server by an allowed name. HTTP/1.0 need not name it; no browser speaks that.
+    /// `is_local`: whether the request came to a loopback address.
     pub(super) fn allows(&self, headers: &HeaderMap, is_local: bool) -> bool {
         let mut hosts = headers.get_all(HOST).iter();
         let Some(host) = hosts.next() else { return true };
@@ -51,7 +50,7 @@ impl HostRule {
     }
 }
 
-/// Whether nothing but a port stands behind the host, and nothing before it.
+/// Whether the authority is a host with nothing before it, and at most a port behind it.
 fn is_whole(authority: &Authority) -> bool {
     let behind = authority.as_str().strip_prefix(authority.host());
     let port = behind.map(|behind| behind.strip_prefix(':').unwrap_or(behind));

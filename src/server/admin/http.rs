@@ -1,6 +1,6 @@
 //! A small, bounded HTTP server.
 //!
-//! Nobody can keep others out: if all places are taken, the oldest connection is closed.
+//! No client can keep others out: if all places are taken, the oldest connection is closed.
 
 use std::{
     collections::VecDeque,
@@ -35,11 +35,11 @@ use crate::server::entry::listeners::ACCEPT_PAUSE;
 const MAX_CONNECTIONS: usize = 64;
 /// How long a request's head may take to arrive, and how long a connection may be idle.
 const HEADER_LIMIT: Duration = Duration::from_secs(5);
-/// How long a client may take no byte of an answer.
+/// How long a client may accept no byte of an answer.
 const WRITE_LIMIT: Duration = Duration::from_secs(5);
-/// How long a connection may stay open in all, but for the request that is under way then.
+/// How long a connection may stay open in all, except for the request that is under way then.
 const CONNECTION_LIMIT: Duration = Duration::from_secs(60);
-/// How long that request may take still: none of ours takes longer.
+/// How long that request may still take: none of ours takes longer.
 const LAST_REQUEST_LIMIT: Duration = Duration::from_secs(15);
 
 /// Serves the pages until `stop` is cancelled.
@@ -74,7 +74,7 @@ async fn accept(listener: Arc<TcpListener>, site: &Arc<AdminSite>, stop: &Cancel
     }
 }
 
-/// A stream that fails if its peer takes nothing for [`WRITE_LIMIT`].
+/// A stream that fails if the other side accepts nothing for [`WRITE_LIMIT`].
 struct Impatient<S> {
     stream: S,
     /// Runs while nothing can be written.
@@ -125,8 +125,8 @@ async fn one(tcp: TcpStream, site: Arc<AdminSite>, stop: CancellationToken) {
     converse(tcp, service, &stop).await;
 }
 
-/// Serves one connection until it ends, or has lasted for long enough, or `stop` is cancelled. A request
-/// that is under way then is answered still.
+/// Serves one connection until it ends, has lasted long enough, or `stop` is cancelled. A request that is under way
+/// then is still answered.
 async fn converse<IO, S, B>(stream: IO, service: S, stop: &CancellationToken)
 where
     IO: AsyncRead + AsyncWrite + Unpin,
@@ -136,7 +136,7 @@ where
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_LIMIT)
-        // What was asked for whole is done, though its client waits for no answer.
+        // A request that came whole is carried out, even if its client waits for no answer.
         .half_close(true)
         .serve_connection(TokioIo::new(Impatient { stream, limit: None }), service);
     let mut connection = pin!(connection);
@@ -164,7 +164,7 @@ mod tests {
 
     const ASKED: &[u8] = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n";
 
-    /// The client's end of a connection to a server that takes so long for the answer to each request.
+    /// Returns the client's end of a connection to a server that takes so long to answer each request.
     fn server(takes: Duration) -> DuplexStream {
         let (client, stream) = duplex(4096);
         let service = service_fn(move |_: Request<Incoming>| async move {
@@ -176,7 +176,7 @@ mod tests {
         client
     }
 
-    /// How many of several requests are answered on one connection, and how long it lasts.
+    /// Returns how many of several requests are answered on one connection, and how long the connection lasts.
     async fn answered(takes: Duration) -> (usize, Duration) {
         let (begun, mut client) = (Instant::now(), server(takes));
         let mut answers = String::new();

@@ -1,8 +1,8 @@
-//! `/api/locks`, `/api/hot`, `/api/clients` and `/api/adopted`: lists of bounded length, as LOCKGATE
-//! has them. No token is told.
+//! `/api/locks`, `/api/hot`, `/api/clients` and `/api/adopted`: lists of bounded length, like those of LOCKGATE. None
+//! of them has tokens.
 //!
-//! Clients choose the names of locks, which may be any bytes. One that is no text is told as text with
-//! marks in the place of what is none, and by its bytes besides.
+//! Clients choose the names of locks, which may be any bytes. A name that is not UTF-8 is told as text with
+//! replacement characters, and also by its bytes.
 
 use std::{fmt::Write as _, sync::Arc};
 
@@ -17,14 +17,14 @@ use crate::{
     session::Shared,
 };
 
-/// Most clients in line that are told of one hot lock.
+/// Most waiters of one hot lock that are told.
 const MOST_IN_LINE: usize = 8;
 
 /// A lock's name.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct LockName {
     key: String,
-    /// Its bytes in hexadecimal, where they are no UTF-8.
+    /// Its bytes in hexadecimal, if they are not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     key_hex: Option<String>,
 }
@@ -33,7 +33,7 @@ struct LockName {
 pub(super) struct ClientPart {
     pub(super) address: String,
     pub(super) name: Arc<str>,
-    /// Whether its connection has not ended.
+    /// Whether its connection is still open.
     pub(super) connected: bool,
 }
 
@@ -46,16 +46,16 @@ pub(super) struct HolderPart {
     pub(super) held_ms: Option<u64>,
     pub(super) remaining_ms: Option<u64>,
     pub(super) holder: Option<ClientPart>,
-    /// The proxy that has granted it, as it calls itself.
+    /// The proxy that granted it, by its own name.
     pub(super) proxy: String,
 }
 
-/// A lock in a list that another proxy may have granted.
+/// An entry whose lock another proxy may have granted.
 pub(super) trait GrantedElsewhere {
-    /// Its name, if it was not granted here.
+    /// Returns the lock's name, if the lock was not granted here.
     fn name_elsewhere(&self) -> Option<&[u8]>;
 
-    /// Takes in what the proxy tells that has granted it.
+    /// Takes in what the proxy tells that granted the lock.
     fn told_by_peer(&mut self, told: HolderPart);
 }
 
@@ -69,8 +69,8 @@ pub(super) struct LockList {
 pub(super) struct LockPart {
     #[serde(flatten)]
     name: LockName,
-    /// `session`, `lease`, `elsewhere`: clients here wait for it, and another proxy granted it; or
-    /// `unknown`: they wait, and who has it is not known.
+    /// `session`, `lease`, `elsewhere` (clients here wait for it, and another proxy granted it), or `unknown` (they
+    /// wait, and the holder is not known).
     kind: &'static str,
     fence: Option<u64>,
     held_ms: Option<u64>,
@@ -79,7 +79,7 @@ pub(super) struct LockPart {
     longest_wait_ms: u64,
     adopted: Option<&'static str>,
     holder: Option<ClientPart>,
-    /// The other proxy that has granted it, if that has told.
+    /// The other proxy that granted it, if that one has told.
     proxy: Option<String>,
     /// The lock's name.
     #[serde(skip)]
@@ -102,12 +102,12 @@ pub(super) struct HotPart {
     waits: u64,
     longest_ms: u64,
     waiters: usize,
-    /// As that of a lock; none if nobody here holds it or waits.
+    /// As in [`LockPart`]; `None` if no client here holds the lock or waits for it.
     kind: Option<&'static str>,
     fence: Option<u64>,
     held_ms: Option<u64>,
     holder: Option<ClientPart>,
-    /// The other proxy that has granted it, if that has told.
+    /// The other proxy that granted it, if that one has told.
     proxy: Option<String>,
     /// The first in line.
     line: Vec<InLinePart>,
@@ -144,7 +144,7 @@ struct BusyClientPart {
 #[derive(Serialize)]
 pub(super) struct AdoptedList {
     adopted: Vec<AdoptedPart>,
-    /// How often something was seen that there was no room for.
+    /// How often something was seen for which there was no room.
     left_out: u64,
 }
 
@@ -163,7 +163,7 @@ struct AdoptedPart {
     verdict: &'static str,
     because: &'static str,
     mode: &'static str,
-    /// Of the TTLs that were asked for.
+    /// The longest TTL that was asked for.
     longest_ttl_ms: Option<u64>,
 }
 
@@ -183,7 +183,7 @@ impl LockName {
         }
     }
 
-    /// The name of the lock that has this key on the nodes.
+    /// Returns the name of the lock that has this key on the nodes.
     fn of(key: &[u8], shared: &Shared) -> LockName {
         LockName::new(key.get(prefix(shared)..).unwrap_or_default())
     }
@@ -196,7 +196,7 @@ impl ClientPart {
     }
 }
 
-/// The locks that are wanted. Returns `None` if comparing them with the pattern would take too long.
+/// Returns the wanted locks, or `None` if comparing them with the pattern would take too long.
 pub(super) fn locks(shared: &Shared, wanted: &LocksWanted) -> Option<LockList> {
     let found = shared.engine.list(wanted, prefix(shared))?;
     Some(LockList { locks: found.iter().map(|lock| part(lock, shared)).collect() })
@@ -244,7 +244,7 @@ impl GrantedElsewhere for HotPart {
     }
 }
 
-/// Who holds a lock that was granted here. `name`: as clients know it.
+/// Returns the holder of a lock that was granted here. `name` is the lock's name as clients know it.
 pub(super) fn holder(shared: &Shared, name: &[u8]) -> Option<HolderPart> {
     let key = Key::from(&*[shared.config.load().locks.prefix.as_bytes(), name].concat());
     let lock = shared.engine.lock(&key)?;
@@ -259,7 +259,7 @@ pub(super) fn holder(shared: &Shared, name: &[u8]) -> Option<HolderPart> {
     })
 }
 
-/// The locks that were waited for longest, at most so many.
+/// Returns the locks that were waited for longest, at most `most`.
 pub(super) fn hot(shared: &Shared, most: usize) -> HotList {
     let engine = &shared.engine;
     let hot = engine.hot(most).into_iter().map(|hot| {
@@ -295,7 +295,7 @@ pub(super) fn hot(shared: &Shared, most: usize) -> HotList {
     HotList { hot: hot.collect() }
 }
 
-/// The clients that hold locks or wait, at most so many.
+/// Returns the clients that hold locks or wait, at most `most`.
 pub(super) fn clients(shared: &Shared, most: usize) -> ClientList {
     let clients = shared.engine.clients(most).into_iter().map(|client| {
         let keys = client.keys.iter().map(|key| LockName::of(key, shared)).collect();
@@ -313,7 +313,7 @@ pub(super) fn clients(shared: &Shared, most: usize) -> ClientList {
     ClientList { clients: clients.collect() }
 }
 
-/// The lock idioms that were seen, the unsafe first, at most so many.
+/// Returns the lock idioms that were seen, the unsafe first, at most `most`.
 pub(super) fn adopted(shared: &Shared, most: usize) -> AdoptedList {
     let Some(adoption) = &shared.adoption else {
         return AdoptedList { adopted: Vec::new(), left_out: 0 };
@@ -337,7 +337,7 @@ pub(super) fn adopted(shared: &Shared, most: usize) -> AdoptedList {
     AdoptedList { adopted: seen.collect(), left_out }
 }
 
-/// The length of what stands before a lock's name in its key on the nodes.
+/// Returns the length of what comes before a lock's name in its key on the nodes.
 fn prefix(shared: &Shared) -> usize {
     shared.config.load().locks.prefix.len()
 }

@@ -1,7 +1,7 @@
 //! The page at `/`: its parts in one document, which fetches nothing from elsewhere.
 
-/// The document. `STYLE`, `SCRIPT` and `NONCE` stand where the other parts, and a number of each
-/// answer's own, are put in.
+/// The document. `STYLE` and `SCRIPT` are placeholders for the other parts, `NONCE` for a number of each answer's
+/// own.
 const FRAME: &str = include_str!("page/page.html");
 const STYLE: &str = include_str!("page/page.css");
 /// One script: its parts use each other's names.
@@ -14,9 +14,9 @@ const SCRIPT: &str = concat!(
     include_str!("page/refresh.js"),
 );
 
-/// The document, whose style and script have this nonce.
+/// Returns the document, whose style and script have this nonce.
 pub(super) fn document(nonce: &str) -> String {
-    // The nonce first: the script may have that word in it.
+    // The nonce first: the script may contain that word.
     FRAME.replace("NONCE", nonce).replace("STYLE", STYLE).replace("SCRIPT", SCRIPT)
 }
 

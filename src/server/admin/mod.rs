@@ -2,15 +2,15 @@
 //! `/readyz`.
 //!
 //! - [`http`]: the bounded HTTP server.
-//! - [`site`]: which page answers which request; [`host`]: by which names it may name this server.
+//! - [`site`]: which page answers which request; [`host`]: by which names requests may name this server.
 //! - [`markup`]: the status page, out of the files in `page/`.
 //! - [`health`]: whether the data node and a quorum of lock nodes are there; [`data_check`] asks the data
 //!   node.
 //! - [`status`]: the whole proxy in one document; [`listing`]: locks, clients and idioms;
 //!   [`history`]: the last ten minutes.
 //! - [`peers`]: how the other proxies are; [`elsewhere`]: who holds locks through them.
-//! - [`actions`]: what an operator has done there.
-//! - [`query`]: what stands behind the `?` of a request.
+//! - [`actions`]: what operators do there.
+//! - [`query`]: query strings of requests.
 
 mod actions;
 mod data_check;
@@ -31,7 +31,7 @@ pub use health::health_check;
 pub(super) use http::serve;
 pub(super) use site::AdminSite;
 
-/// Reads what stands behind the `?` of a request, for a test.
+/// Reads a query string, for a test.
 #[cfg(test)]
 pub(super) fn read_query(query: &str) {
     std::hint::black_box((query::locks(query).is_ok(), query::count(query, 1).is_ok()));

@@ -1,8 +1,8 @@
 //! `/api/proxies`: how this proxy and its peers (`admin.peers`) are, a row for each.
 //!
-//! Peers are asked for `/api/status` only while somebody asks here, and all askers together have each peer
-//! asked once in [`EVERY`]. Nothing of a peer is believed but what is shown of it: its answer is bounded in
-//! time and size, and so is what is kept of it.
+//! Peers are asked for `/api/status` only while an operator asks here, and each at most once in [`EVERY`] for all
+//! askers together. Nothing that a peer says is relied on; it is only shown. Its answer is bounded in time and size,
+//! and so is what is kept of it.
 
 use std::{
     io,
@@ -36,7 +36,7 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(1);
 /// The longest answer, in bytes. That of a proxy has about 2 kB, 200 bytes for each lock node, and 100 for
 /// each rule.
 const LONGEST_ANSWER: u64 = 256 * 1024;
-/// Most of what is not well that is kept of a peer, in lines.
+/// Most lines that are kept of what is not well with a peer.
 const MOST_PROBLEMS: usize = 8;
 /// Most lock nodes of a peer that are counted.
 const MOST_NODES: usize = 1000;
@@ -47,7 +47,7 @@ const LONGEST_TEXT: usize = 256;
 pub(super) struct Peers {
     all: Arc<[Peer]>,
     begun: Mutex<BegunRound>,
-    /// The last round that has ended.
+    /// The number of the last round that has ended.
     ended: watch::Sender<u64>,
 }
 
@@ -58,10 +58,10 @@ struct BegunRound {
     number: u64,
 }
 
-/// One of them.
+/// One of the other proxies.
 pub(super) struct Peer {
     url: PeerUrl,
-    /// One look-up of its name at a time: none can be given up.
+    /// Allows one look-up of its name at a time: a look-up cannot be given up.
     looking_up: Arc<Semaphore>,
     heard: Mutex<HeardPeer>,
 }
@@ -71,7 +71,7 @@ pub(super) struct Peer {
 struct HeardPeer {
     /// Its last answer.
     last: Option<(Instant, PeerStatus)>,
-    /// Since when it does not answer, and why.
+    /// Since when it has not answered, and why.
     silent: Option<(Instant, ShortText)>,
 }
 
@@ -79,7 +79,7 @@ struct HeardPeer {
 #[derive(Debug, Serialize)]
 pub(super) struct ProxyList {
     every_ms: u64,
-    /// This one first, the others as the configuration has them.
+    /// This one first, then the others in the order of the configuration.
     proxies: Vec<ProxyRow>,
 }
 
@@ -87,7 +87,7 @@ pub(super) struct ProxyList {
 struct ProxyRow {
     /// Its admin address as this proxy knows it.
     url: Option<String>,
-    /// Whether it is the one that tells this.
+    /// Whether it is the proxy that tells this.
     here: bool,
     answers: bool,
     /// Why it does not answer.
@@ -100,7 +100,7 @@ struct ProxyRow {
     told: Option<PeerStatus>,
 }
 
-/// What is shown of `/api/status`.
+/// What is shown of a proxy's `/api/status`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 struct PeerStatus {
     name: ShortText,
@@ -123,7 +123,7 @@ struct PeerStatus {
 #[serde(transparent)]
 pub(super) struct ShortText(String);
 
-/// `/api/status`, as far as it is read. What a proxy of another version does not tell is empty.
+/// `/api/status`, as far as this proxy reads it. What a proxy of another version does not tell is empty.
 #[derive(Deserialize)]
 struct PeerDocument {
     proxy: ProxyOfPeer,
@@ -185,24 +185,24 @@ impl Peers {
         }
     }
 
-    /// All of them.
+    /// Returns all of them.
     pub(super) fn all(&self) -> Arc<[Peer]> {
         self.all.clone()
     }
 
-    /// How many there are.
+    /// Returns how many there are.
     pub(super) fn count(&self) -> usize {
         self.all.len()
     }
 
-    /// This proxy, which is so, and all others as they are now, or were a moment ago.
+    /// Returns this proxy, whose status is `here`, and all others as they are now, or were a moment ago.
     pub(super) async fn list(&self, here: &StatusDocument) -> ProxyList {
         self.ask().await;
         let here = serde_json::to_vec(here).ok().and_then(|text| PeerStatus::read(&text).ok());
         self.rows(here)
     }
 
-    /// Asks all, unless that was done just now, and waits until it is done.
+    /// Asks all peers, unless that was done just now, and waits until it is done.
     async fn ask(&self) {
         if self.all.is_empty() {
             return;
@@ -212,7 +212,7 @@ impl Peers {
             let mut begun = self.begun.lock();
             if begun.at.is_none_or(|at| at.elapsed() >= EVERY) {
                 *begun = BegunRound { at: Some(Instant::now()), number: begun.number + 1 };
-                // Goes on though the asker hangs up: others may wait for it.
+                // Goes on even if the asker hangs up: others may wait for it.
                 tokio::spawn(round(self.all.clone(), begun.number, self.ended.clone()));
             }
             begun.number
@@ -233,7 +233,7 @@ impl Peers {
         for peer in &*self.all {
             let HeardPeer { last, silent } = peer.heard.lock().clone();
             let told = last.as_ref().map(|(_, told)| told);
-            // All proxies may have one list, with themselves in it.
+            // All proxies may share one list, which then names this one too.
             let own = proxies.first_mut().filter(|own| {
                 own.told.as_ref().zip(told).is_some_and(|(own, told)| own.name == told.name)
             });
@@ -255,7 +255,7 @@ impl Peers {
     }
 }
 
-/// Asks all at once.
+/// Asks all peers at once.
 async fn round(all: Arc<[Peer]>, number: u64, ended: watch::Sender<u64>) {
     let mut asked = JoinSet::new();
     for place in 0..all.len() {
@@ -284,7 +284,7 @@ impl Peer {
         }
     }
 
-    /// Asks once.
+    /// Asks for the status once.
     ///
     /// # Errors
     /// Why there is no status, for people.
@@ -303,10 +303,10 @@ impl Peer {
         PeerStatus::read(&answer.body)
     }
 
-    /// Asks for a page of at most so many bytes. How long that may take is the asker's to say.
+    /// Asks for a page of at most `longest` bytes. The caller bounds the time.
     ///
     /// # Errors
-    /// The network's, or of an answer that is none.
+    /// Those of the network, and of an answer that cannot be read.
     pub(super) async fn get(&self, path: &str, longest: u64) -> io::Result<HttpAnswer> {
         let addresses = self.addresses().await?;
         http_client::get(&addresses[..], &self.url.authority(), path, longest).await
@@ -317,7 +317,7 @@ impl Peer {
         if let Ok(address) = host.parse::<IpAddr>() {
             return Ok(vec![SocketAddr::new(address, port)]);
         }
-        // A look-up that is not answered holds its thread for long.
+        // A look-up that gets no answer holds its thread for long.
         let only = self.looking_up.clone().try_acquire_owned();
         let only = only.map_err(|_| io::Error::other("its name is being looked up still"))?;
         let found = spawn_blocking(move || {
@@ -332,7 +332,7 @@ impl PeerStatus {
     /// Reads `/api/status`.
     ///
     /// # Errors
-    /// Why it is none, for people.
+    /// Why the text cannot be read as that, for people.
     fn read(text: &[u8]) -> Result<PeerStatus, String> {
         let document = serde_json::from_slice(text);
         let PeerDocument { proxy, problems, data, nodes, locks } =
@@ -356,7 +356,7 @@ impl PeerStatus {
 }
 
 impl ShortText {
-    /// The text.
+    /// Returns the text.
     pub(super) fn into_text(self) -> String {
         self.0
     }
@@ -390,7 +390,7 @@ mod tests {
         "problems": [], "data": {"up": true}, "nodes": [{"up": true, "votes": true}, {"up": true}, {}],
         "locks": {"held": 3, "waiters": 1}}"#;
 
-    /// A server that answers each request with this, and then with blanks where it is `endless`; its URL, and
+    /// Starts a server that answers each request with this, and then with blanks if `endless`. Returns its URL, and
     /// how often it was asked.
     async fn server(answer: String, endless: bool) -> (PeerUrl, Arc<AtomicUsize>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -480,7 +480,7 @@ mod tests {
             peers.ask().await;
             peers.rows(here()).proxies.pop().unwrap()
         };
-        // It takes the connection, and says nothing.
+        // It accepts the connection, and says nothing.
         let row = again().await;
         assert_eq!(row.error.unwrap().0, "no answer within 1s");
         assert!(row.answered_ms.is_none() && row.told.is_none());

@@ -1,4 +1,4 @@
-//! What stands behind the `?` of a request for a list.
+//! Query strings of requests for lists.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use percent_encoding::percent_decode;
 
 use crate::lock::{LockOrder, LocksWanted, MOST_TOLD};
 
-/// The longest pattern, in bytes, as that of LOCKGATE LOCKS. Each lock's key is compared with it.
+/// The longest pattern, in bytes, as in LOCKGATE LOCKS. Each lock's key is compared with it.
 const MAX_PATTERN: usize = 256;
 /// More parameters than any list has.
 const MOST_PAIRS: usize = 8;
@@ -73,7 +73,7 @@ pub(super) fn holders(query: &str, most: usize) -> Result<(Vec<Vec<u8>>, bool), 
     }
 }
 
-/// The names and values of a query, without `%` and `+`.
+/// Splits a query into names and values, and decodes them.
 ///
 /// # Errors
 /// If one cannot be read, or a name is there twice.
@@ -85,7 +85,7 @@ fn pairs(query: &str) -> Result<Vec<Parameter>, String> {
         if pairs.iter().any(|(before, _)| *before == name) {
             return Err(format!("the parameter '{}' is there twice", named(&name)));
         }
-        // Nothing is kept of what is not known.
+        // Unknown parameters do not pile up.
         if pairs.len() == MOST_PAIRS {
             return Err(unknown(&name));
         }
@@ -94,7 +94,7 @@ fn pairs(query: &str) -> Result<Vec<Parameter>, String> {
     Ok(pairs)
 }
 
-/// The bytes that are meant.
+/// Decodes `%` and `+`.
 fn plain(text: &str) -> Result<Vec<u8>, String> {
     let is_digit = |at: Option<&u8>| at.is_some_and(u8::is_ascii_hexdigit);
     let bytes = text.as_bytes();
@@ -125,7 +125,7 @@ fn unknown(name: &[u8]) -> String {
     format!("there is no parameter '{}' here", named(name))
 }
 
-/// A name of a parameter, as it is told.
+/// Returns a parameter's name as it is told.
 fn named(name: &[u8]) -> impl fmt::Display + '_ {
     name[..name.len().min(64)].escape_ascii()
 }

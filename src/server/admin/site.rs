@@ -1,7 +1,6 @@
 //! Which page answers which request.
 //!
-//! Whatever names locks or clients is answered to those alone who name this server as it may be named
-//! ([`super::host`]).
+//! Pages that name locks or clients answer only requests that name this server by an allowed name ([`super::host`]).
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -44,9 +43,9 @@ const TOO_MANY_STEPS: &str = "comparing all keys with this pattern would take to
 const NOT_MEANT: &str = "this address is not known by that name: name it by an IP address or as localhost, or list \
      the name in admin.hosts";
 
-/// Locks of `/api/hot` unless told.
+/// Locks in `/api/hot` by default.
 const HOT: usize = 10;
-/// Entries of the other lists unless told.
+/// Entries of the other lists by default.
 const LISTED: usize = 100;
 
 /// All pages of a proxy.
@@ -63,7 +62,7 @@ pub(crate) struct AdminSite {
 /// The two ends of a request's connection.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PageEnds {
-    /// Whether it came to a loopback address.
+    /// Whether the request came to a loopback address.
     pub(super) is_local: bool,
     pub(super) peer: Option<SocketAddr>,
 }
@@ -114,7 +113,7 @@ impl AdminSite {
         }
     }
 
-    /// Answers what changes nothing.
+    /// Answers a request that changes nothing.
     async fn show(&self, request: &Request<Incoming>, ends: PageEnds) -> Page {
         let path = request.uri().path();
         match path {
@@ -145,7 +144,7 @@ impl AdminSite {
         told.unwrap_or_else(|wrong| refusal(StatusCode::BAD_REQUEST, &wrong))
     }
 
-    /// The locks that are wanted.
+    /// Returns the wanted locks.
     ///
     /// # Errors
     /// What is wrong with the query, for people.
@@ -157,7 +156,7 @@ impl AdminSite {
         Ok(json(&list))
     }
 
-    /// The locks that were waited for longest.
+    /// Returns the locks that were waited for longest.
     ///
     /// # Errors
     /// What is wrong with the query, for people.
@@ -167,7 +166,7 @@ impl AdminSite {
         Ok(json(&list))
     }
 
-    /// Who holds these locks, through this proxy or another.
+    /// Returns who holds these locks, through this proxy or another.
     ///
     /// # Errors
     /// What is wrong with the query, for people.
@@ -184,13 +183,13 @@ impl AdminSite {
         Ok(json(&HolderList { holders }))
     }
 
-    /// The whole proxy.
+    /// Returns the status of the whole proxy.
     fn status(&self) -> StatusDocument {
         let (actions, peers) = (self.actions.are_possible(), self.peers.count());
         StatusDocument::of(&self.state, &self.shared, actions, peers)
     }
 
-    /// Answers what names locks or clients.
+    /// Answers the other requests whose pages name locks or clients.
     ///
     /// # Errors
     /// What is wrong with the query, for people.
@@ -214,8 +213,8 @@ fn json(document: &impl Serialize) -> Page {
     }
 }
 
-/// The status page. Nothing that is not in it may run there, nor be fetched from elsewhere, and no
-/// other page may show it.
+/// Makes the status page. Nothing from outside it may run there or be fetched from elsewhere, and no other page may
+/// frame it.
 fn status_page() -> Page {
     let nonce = format!("{:032x}", rand::random::<u128>());
     let mut page = page(StatusCode::OK, HTML, markup::document(&nonce));
@@ -225,7 +224,7 @@ fn status_page() -> Page {
          frame-ancestors 'none'; require-trusted-types-for 'script'"
     );
     let headers = page.headers_mut();
-    // Only hexadecimal digits are put in.
+    // Only hexadecimal digits are inserted.
     if let Ok(policy) = HeaderValue::try_from(policy) {
         headers.insert(CONTENT_SECURITY_POLICY, policy);
     }
@@ -234,7 +233,7 @@ fn status_page() -> Page {
     page
 }
 
-/// The answer to who may not, or to what was not done.
+/// Makes the answer to an action that was refused or not done.
 fn refused(status: StatusCode, why: &str) -> Page {
     let mut page = refusal(status, why);
     if status == StatusCode::UNAUTHORIZED {
@@ -243,7 +242,7 @@ fn refused(status: StatusCode, why: &str) -> Page {
     page
 }
 
-/// An error, in JSON.
+/// Makes an error in JSON.
 fn refusal(status: StatusCode, error: &str) -> Page {
     let text = serde_json::json!({ "error": error }).to_string();
     page(status, JSON, plain(&text).into_owned())

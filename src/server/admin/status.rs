@@ -1,5 +1,4 @@
-//! `/api/status`: the whole proxy in one document, of bounded size but for what the configuration
-//! names.
+//! `/api/status`: the whole proxy in one document, bounded in size except for what the configuration names.
 
 use std::{
     sync::atomic::Ordering,
@@ -21,13 +20,13 @@ use crate::{
     },
 };
 
-/// Most rules whose modes are two steps apart in one document; their number is told whole.
+/// Most rules with modes two steps apart that one document lists; all are counted.
 const MOST_CONFLICTS: usize = 16;
 
 /// The document.
 #[derive(Serialize)]
 pub(super) struct StatusDocument {
-    /// Milliseconds since 1970, by this machine.
+    /// Milliseconds since 1970, by this machine's clock.
     now_ms: u64,
     proxy: ProxyPart,
     /// What is not well, in the words of /readyz.
@@ -39,14 +38,14 @@ pub(super) struct StatusDocument {
     totals: Totals,
     guards: Option<GuardsPart>,
     adoption: Option<AdoptionPart>,
-    /// Processes from before upgrades that have clients still.
+    /// Processes from before upgrades that still have clients.
     earlier: Vec<EarlierPart>,
 }
 
 #[derive(Serialize)]
 struct EarlierPart {
     pid: i32,
-    /// None of them where it does not tell.
+    /// `None` if it does not tell.
     #[serde(flatten)]
     left: Option<WhatIsLeft>,
 }
@@ -59,11 +58,11 @@ struct ProxyPart {
     uptime_ms: u64,
     listen: Vec<String>,
     ready: bool,
-    /// Whether lock nodes that wait are all that keeps it from being ready.
+    /// Whether lock nodes that wait are all that keeps the proxy from being ready.
     waits: bool,
     draining: bool,
     connections: usize,
-    /// Whether `admin.token` is set, so that something can be done from here.
+    /// Whether `admin.token` is set, so that operators can act here.
     actions: bool,
     /// How many `admin.peers` there are.
     peers: usize,
@@ -72,7 +71,7 @@ struct ProxyPart {
 #[derive(Serialize)]
 struct DataPart {
     name: String,
-    /// The Redis that it is now, where that can change.
+    /// The Redis that it is now, if that can change.
     address: Option<String>,
     up: bool,
     problem: Option<String>,
@@ -111,7 +110,7 @@ struct LocksPart {
     waiters: usize,
     longest_wait_ms: u64,
     oldest_hold_ms: u64,
-    /// How long new LOCKs are to wait (LOCKGATE PAUSE).
+    /// How long new LOCKs still wait (LOCKGATE PAUSE).
     paused_ms: u64,
 }
 
@@ -120,11 +119,11 @@ struct LocksPart {
 pub(super) struct Totals {
     /// LOCKs granted, adopted ones too.
     pub(super) grants: u64,
-    /// LOCKs not granted as another had the lock, at once or for as long as they waited.
+    /// LOCKs not granted because another client had the lock, at once or for as long as they waited.
     pub(super) busy: u64,
     /// Commands of ours that too few lock nodes answered.
     pub(super) no_quorum: u64,
-    /// LOCKs not granted as too many waited.
+    /// LOCKs not granted because too many waited.
     pub(super) queue_full: u64,
     /// Session locks lost.
     pub(super) lost: u64,
@@ -172,7 +171,7 @@ struct AdoptionPart {
     #[serde(rename = "unsafe")]
     unsafe_ones: u64,
     refused: u64,
-    /// How many rules are two steps apart here and in another proxy.
+    /// How many rules have modes two steps apart here and in another proxy.
     mode_conflicts: usize,
     conflicts: Vec<ConflictPart>,
 }
@@ -193,7 +192,7 @@ struct ConflictPart {
 }
 
 impl Totals {
-    /// What was counted so far.
+    /// Returns what was counted so far.
     pub(super) fn of(shared: &Shared) -> Totals {
         let metrics = &shared.metrics;
         let adopted = shared.adoption.as_ref().map(|adoption| adoption.totals());
@@ -215,7 +214,7 @@ impl Totals {
 }
 
 impl StatusDocument {
-    /// The proxy as it is now.
+    /// Describes the proxy as it is now.
     pub(super) fn of(
         state: &PageSource,
         shared: &Shared,
@@ -357,12 +356,12 @@ fn adoption(shared: &Shared) -> Option<AdoptionPart> {
     })
 }
 
-/// Milliseconds since 1970.
+/// Returns the milliseconds since 1970.
 pub(super) fn now_ms() -> u64 {
     millis(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
 }
 
-/// A duration in whole microseconds.
+/// Returns a duration in whole microseconds.
 pub(super) fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }

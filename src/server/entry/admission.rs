@@ -1,4 +1,4 @@
-//! Decides who is let in, before a client costs a task or a connection to the data node.
+//! Decides which clients are let in, before one costs a task or a connection to the data node.
 //!
 //! Runs once for each connection, never for a command. Knows nothing of listeners, and time is
 //! an argument.
@@ -19,18 +19,17 @@ use tracing::error;
 
 use crate::{config::Config, server::metrics::Refusal, sync::Mutex};
 
-/// How far an address may run ahead of its rate: after a quiet second it may come with a
-/// second's worth of connections at once.
+/// How far an address may run ahead of its rate: after a quiet second it may open a second's worth of connections at
+/// once.
 const BURST: Duration = Duration::from_secs(1);
-/// Addresses whose rate is remembered for each [`BURST`]: 4 MB at the most. More in one second
-/// is a flood that no limit for each address would stop. Addresses beyond it are let in
-/// unmeasured, rather than everybody kept out.
+/// Addresses whose rate is remembered for each [`BURST`]: 4 MB at most. More in one second is a flood that no limit
+/// for each address would stop. Addresses beyond it are let in unmeasured, rather than all kept out.
 const MAX_ADDRESSES: usize = 32 * 1024;
 /// How often an event that can happen at any rate is logged.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
 impl Refusal {
-    /// The message to the client before its connection is closed.
+    /// Returns the message to the client before its connection is closed.
     pub(crate) fn words(self) -> &'static [u8] {
         match self {
             // Redis's own words, which libraries know: redis-py connects again, as after a lost connection.
@@ -50,24 +49,23 @@ impl Refusal {
         }
     }
 
-    /// Sends the message, as far as the socket takes it at once. Nothing is kept for a client
-    /// that does not read.
+    /// Sends as much of the message as the socket takes at once. Nothing is kept for a client that does not read.
     pub(crate) fn tell(self, mut client: &TcpStream) {
         let _ = client.write(self.words());
     }
 }
 
-/// Counts the clients that are in, and limits them.
+/// Counts and limits the clients that are in.
 pub(crate) struct Admission {
     max_clients: AtomicUsize,
-    /// 0: no limit.
+    /// 0 if there is no limit.
     max_per_address: AtomicUsize,
     /// Clients that hold a [`Permit`].
     clients: AtomicUsize,
-    /// Clients of each address that has any. Counted without a limit too: a reload may bring
-    /// one. Changed when a client comes and when it goes.
+    /// The number of clients of each address that has any. Counted without a limit too: a reload may set one. Changed
+    /// when a client comes and when it goes.
     addresses: Mutex<HashMap<IpAddr, usize>>,
-    /// `None`: no limit.
+    /// `None` if there is no limit.
     rates: Mutex<Option<Rates>>,
 }
 
@@ -92,7 +90,7 @@ impl Admission {
         Arc::new(admission)
     }
 
-    /// Sets other limits; clients that are in stay.
+    /// Sets new limits; clients that are in stay.
     pub(crate) fn set_limits(&self, config: &Config, now: Instant) {
         self.max_clients.store(config.maxclients, Ordering::Relaxed);
         self.max_per_address.store(config.max_clients_per_address, Ordering::Relaxed);
@@ -169,8 +167,8 @@ impl Drop for Permit {
     }
 }
 
-/// The address that limits are counted for. A host on IPv6 usually has all 2^64 that share their
-/// first half.
+/// Returns the address that limits count for. An IPv6 host usually has all 2^64 addresses that share their first
+/// half.
 fn host(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
@@ -178,16 +176,14 @@ fn host(peer: IpAddr) -> IpAddr {
     }
 }
 
-/// Limits how often each address may come: a token bucket, kept as the time when it is full
-/// again.
+/// Limits how often each address may connect: a token bucket, kept as the time when it is full again.
 struct Rates {
     /// Time between two connections of an address at exactly the allowed rate.
     spacing: Duration,
-    /// When the bucket is full again, of each address that came since `turned`.
+    /// For each address that came since `turned`, when its bucket is full again.
     recent: HashMap<IpAddr, Instant>,
-    /// When the bucket is full again, of each address that came in the [`BURST`] before. An
-    /// address in neither map has been away for a whole one, so its bucket is full and may be
-    /// forgotten.
+    /// The same for each address that came in the [`BURST`] before that. An address in neither map has been away for
+    /// at least one [`BURST`], so its bucket is full and may be forgotten.
     older: HashMap<IpAddr, Instant>,
     turned: Instant,
 }
@@ -215,11 +211,11 @@ impl Rates {
     }
 }
 
-/// Limits how often an event is logged that can happen at any rate.
+/// Limits how often an event that can happen at any rate is logged.
 #[derive(Default)]
 pub(crate) struct Seldom {
     told: Option<Instant>,
-    /// Number of events since then.
+    /// The number of events since then.
     untold: u64,
 }
 
@@ -241,8 +237,8 @@ impl Seldom {
 pub(crate) struct AcceptTrouble(Seldom);
 
 impl AcceptTrouble {
-    /// Notes a failure, with a line in the log now and then. Returns true if accept would fail
-    /// again at once, as for want of file descriptors; false if only this one connection failed.
+    /// Notes a failure, and logs one now and then. Returns true if accept would fail again at once, as for want of
+    /// file descriptors; false if only this one connection failed.
     pub(crate) fn note(&mut self, error: &io::Error, now: Instant) -> bool {
         use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
         if matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted) {

@@ -1,8 +1,8 @@
 //! Clients that come through a balancer: their PROXY header, before anything else.
 //!
-//! A listener with `proxy_protocol` demands the header. Until it has come, a connection has a
-//! place among `maxclients` and no address. The limits for each address are for the client that
-//! the header names, never for the balancer.
+//! A listener with `proxy_protocol` demands the header. Until it has come, a connection has a place among
+//! `maxclients` and no address. The limits for each address apply to the client that the header names, never to the
+//! balancer.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -34,7 +34,7 @@ const LIMIT: Duration = Duration::from_secs(5);
 pub(crate) struct HeaderPolicy {
     listener: SocketAddr,
     limit: Duration,
-    /// Log of missing headers.
+    /// Limits log lines about missing headers.
     trouble: Mutex<Seldom>,
 }
 
@@ -48,8 +48,8 @@ impl HeaderPolicy {
         })
     }
 
-    /// Takes the header from a balancer's connection, and counts `permit` for the client that it
-    /// names. Returns `None` if it names nobody.
+    /// Takes the header from a balancer's connection, and counts `permit` for the client that it names. Returns
+    /// `None` if it names no client.
     ///
     /// # Errors
     /// The reason why the client may not come in; `None` if it has left.
@@ -58,7 +58,7 @@ impl HeaderPolicy {
         client: &mut TcpStream,
         permit: &mut Permit,
     ) -> Result<Option<Ends>, Option<Refusal>> {
-        // The balancer's address, for the log.
+        // For the log: the balancer's address.
         let peer = client.peer_addr().ok().map(display);
         let told = match timeout(self.limit, proxy_header::receive(client)).await {
             Ok(Ok(told)) => told,

@@ -1,8 +1,8 @@
 //! Decides whether strangers may come: clients at a listener that is not on loopback.
 //!
-//! Redis keeps strangers out while it has no password (protected-mode), and knows them by their
-//! address. Behind a proxy on its machine all clients look local, so the proxy must check
-//! instead. A client that may PING without a password may do anything.
+//! Redis itself keeps strangers out while it has no password (protected-mode), and knows them by their address.
+//! Behind a proxy on its machine all clients look local, so the proxy must check instead. A client that may PING
+//! without a password may do anything.
 
 use std::{
     io,
@@ -32,28 +32,27 @@ const ASK_LIMIT: Duration = Duration::from_secs(1);
 /// How often the data node is asked until strangers may come.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
-/// Treatment of a client without credentials by the data node.
+/// How the data node treats a client without credentials.
 #[derive(Debug, PartialEq, Eq)]
 enum Manner {
     /// The data node asks for a password.
     Guarded,
     /// The data node serves the client.
     Open,
-    /// The data node has given another answer, or none: the reason.
+    /// The data node gave another answer, or none: the reason.
     Unclear(String),
 }
 
-/// Knowledge about the data node, for all listeners.
+/// Whether strangers may come, for all listeners.
 pub(crate) struct Exposure {
-    /// Whether strangers may come. Set once, by [`Exposure::watch`] or from the start.
+    /// Kept up to date by [`Exposure::watch`].
     safe: AtomicBool,
     data: Arc<DataNode>,
-    /// Whether it was never asked, as all clients are on this machine or may come anyway.
+    /// Whether the data node is never asked, as all clients are on this machine or may come anyway.
     is_unasked: bool,
 }
 
-/// Whether clients of `listener` can be on other machines. A balancer's clients can, wherever it
-/// connects from.
+/// Whether clients of `listener` may be on other machines. A balancer's clients may, wherever it connects from.
 pub(crate) fn serves_strangers(listener: &Listener) -> bool {
     listener.proxy_protocol || !listener.address.ip().to_canonical().is_loopback()
 }
@@ -98,12 +97,11 @@ impl Exposure {
         self.safe.load(Ordering::Relaxed)
     }
 
-    /// Asks until strangers may come, and each Redis that becomes the data node, with a line in the
-    /// log for each change.
+    /// Asks until strangers may come, and then asks each Redis that becomes the data node. Logs each change.
     pub(crate) async fn watch(self: Arc<Self>, shutdown: CancellationToken) {
         let data = &self.data;
         let mut changes = data.changes();
-        // Whether the Redis that is the data node now has been asked.
+        // Whether the present data node is known to ask for a password.
         let (mut is_known, mut told_open) = (self.is_safe(), false);
         while !is_known || data.is_followed() && !self.is_unasked {
             tokio::select! {
@@ -135,8 +133,8 @@ impl Exposure {
         }
     }
 
-    /// Asks each Redis to which clients are led. One that is open is enough; one that has not answered,
-    /// such as a cluster's node that is down, is not, as clients cannot be led there either.
+    /// Asks each Redis to which clients are led. One that is open decides. One that does not answer, such as a
+    /// cluster node that is down, does not: clients cannot be led there either.
     async fn ask(&self) -> Manner {
         if self.data.found(ASK_LIMIT).await.is_none() {
             return Manner::Unclear(self.data.problem().unwrap_or_default());
@@ -164,8 +162,8 @@ impl Exposure {
     }
 }
 
-/// The first line of the data node's answer to `request`, on a fresh connection. Returns `None`
-/// if the node closes it before.
+/// Returns the first line of the data node's answer to `request`, on a fresh connection, or `None` if the node closes
+/// the connection first.
 async fn first_answer(
     data: &RedisUrl,
     connector: &Connector,

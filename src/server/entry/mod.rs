@@ -1,4 +1,4 @@
-//! Whom this process lets in, and how many.
+//! Which clients this process lets in, and how many.
 //!
 //! - [`listeners`]: listening sockets, opened here or inherited.
 //! - [`exposure`]: whether clients from elsewhere may come at all.

@@ -22,7 +22,7 @@ use crate::{
     session::earlier::{EarlierProcesses, WhatIsLeft},
 };
 
-/// How long a peer may take to say what it wants, and to read the answer.
+/// How long the other process may take to say what it wants, and to read the answer.
 const TALK_LIMIT: Duration = Duration::from_secs(3);
 /// How long a new process may take until it can serve: it asks the data node and waits for the
 /// lock nodes, some seconds each.
@@ -31,12 +31,11 @@ const READY_LIMIT: Duration = Duration::from_secs(30);
 /// Listening sockets, with their addresses as configured.
 pub(crate) type Sockets = [(SocketAddr, Arc<TcpListener>)];
 
-/// The connection to a process that has taken over. It must be told when this one accepts no
-/// more.
+/// The connection to a process that has taken over. That process must be told when this one accepts no more.
 pub(crate) struct Replaced(Wire);
 
 impl Replaced {
-    /// The other process's id, if the system knows it.
+    /// Returns the other process's id, if the system knows it.
     pub(crate) fn by(&self) -> Option<i32> {
         self.0.peer()
     }
@@ -47,7 +46,7 @@ impl Replaced {
         let _ = timeout(TALK_LIMIT, self.0.send(DONE, None)).await;
     }
 
-    /// Tells the other process what this one has still, for as long as this is polled.
+    /// Tells the other process what this one and those before it still have, for as long as this is polled.
     pub(crate) async fn tell(&self, own: impl Fn() -> WhatIsLeft, earlier: &EarlierProcesses) {
         remains::tell(&self.0, own, earlier).await;
         pending().await

@@ -7,10 +7,10 @@ use crate::{
     data::FrontOfNode,
 };
 
-/// First words of a process that wants to take another's place, with the version of the
-/// protocol. The digests of [`Common`] follow.
+/// The first words of a process that wants to take another's place, with the version of the protocol. The digests of
+/// [`Common`] follow.
 pub(super) const HELLO: &str = "lockgate-upgrade 2";
-/// First words of such a process before a Redis Cluster, which asks for the fronts of the nodes too. The
+/// The first words of such a process if its data node is a Redis Cluster: it asks for the fronts of the nodes too. The
 /// digests are those of [`HELLO`].
 pub(super) const CLUSTER_HELLO: &str = "lockgate-upgrade 3";
 /// Said by the old process to one that must not take over, with the reason.
@@ -20,7 +20,7 @@ pub(super) const READY: &str = "ready";
 /// Said by the old process once it accepts no more.
 pub(super) const DONE: &str = "done";
 
-/// Words that a front of a cluster leads to a node, or did before the node had gone.
+/// Returns the line that says to which node a front leads, or led before the node was gone.
 pub(super) fn encode_front(FrontOfNode { front, node, gone_for }: &FrontOfNode) -> String {
     match gone_for {
         None => format!("{front} {node}"),
@@ -28,7 +28,7 @@ pub(super) fn encode_front(FrontOfNode { front, node, gone_for }: &FrontOfNode) 
     }
 }
 
-/// Reads these words. Returns `None` if they say something else.
+/// Reads such a line. Returns `None` if it says something else.
 pub(super) fn read_front(line: &str) -> Option<FrontOfNode> {
     let (front, node, gone_for) = match line.split(' ').collect::<Vec<_>>()[..] {
         [front, node] => (front, node, None),
@@ -40,20 +40,20 @@ pub(super) fn read_front(line: &str) -> Option<FrontOfNode> {
     Some(FrontOfNode { front: front.parse().ok()?, node: node.to_owned(), gone_for })
 }
 
-/// Settings that two processes that serve at the same time must share, each as a digest: which
-/// nodes have the locks, under which keys, and which keys of the data node are locks, with the modes
-/// of their rules. The last is empty, and left out, where the proxy answers no idioms.
+/// Settings that two processes that serve at the same time must share, each as a digest: which nodes have the locks,
+/// under which keys, and which keys of the data node are locks, with the modes of their rules. The last is empty, and
+/// left out, where the proxy answers no idioms.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Common {
     digests: [String; 3],
-    /// Whether the data node is a cluster's, whose fronts should stay as they are.
+    /// Whether the data node is a cluster, whose fronts should stay as they are.
     has_fronts: bool,
 }
 
 impl Common {
     /// Takes the settings of this configuration.
     pub(crate) fn of(config: &Config) -> Common {
-        // Displayed without passwords, which may change.
+        // As displayed: without passwords, which may change.
         let nodes: Vec<String> = config.locks.nodes.iter().map(ToString::to_string).collect();
         let digest = |text: &str| sha1_smol::Sha1::from(text).digest().to_string();
         // The first rule that matches a key counts, so those before an answered one count too.
@@ -75,7 +75,7 @@ impl Common {
         }
     }
 
-    /// First words, the newest first, for processes that hang up on those they do not know.
+    /// Returns the first words to try, the newest first: a process hangs up on those that it does not know.
     pub(super) fn hellos(&self) -> Vec<String> {
         let [nodes, prefix, adopted] = &self.digests;
         let hello = |version| format!("{version} {nodes} {prefix} {adopted}").trim_end().to_owned();
@@ -86,8 +86,7 @@ impl Common {
         hellos
     }
 
-    /// The keys that differ in another process's first words. Returns `None` if it is no such
-    /// process.
+    /// Returns the keys that differ in another process's first words, or `None` if these are no such words.
     pub(super) fn differences(&self, hello: &str) -> Option<Vec<&'static str>> {
         let told = hello.strip_prefix(HELLO).or_else(|| hello.strip_prefix(CLUSTER_HELLO))?;
         let mut told: Vec<&str> = told.strip_prefix(' ')?.split(' ').collect();

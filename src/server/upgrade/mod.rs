@@ -5,18 +5,18 @@
 //! with the process that accepted them, with their locks, until they end.
 //!
 //! ```text
-//! new → old   lockgate-upgrade 2 3f… 9a…         who asks, to which both sides look, and its
-//!                                                lock nodes and prefix, as digests
+//! new → old   lockgate-upgrade 2 3f… 9a…         asks, with digests of its lock nodes and prefix;
+//!                                                each side checks the other's user
 //! old → new   sockets 2 ready yes                how many come, and whether old can serve
 //! old → new   127.0.0.1:6380            + socket each with its address
 //! new → old   ready                              from here on the new one has taken over
 //! old → new   done                               the old one accepts no more
-//! old → new   left 612 3 2 0                     each second: it has so many connections, locks, waiters
+//! old → new   left 612 3 2 0                     each second: process 612 has 3 connections, 2 locks, 0 waiters
 //! ```
 //!
-//! A process with other lock nodes or another prefix is answered `refused` and which of them
-//! differs: clients of both could hold one lock. Before a Redis Cluster the new process says
-//! `lockgate-upgrade 3`, and behind the sockets the old one says which fronts lead to which nodes:
+//! A process with other lock nodes or another prefix is answered `refused`, with what differs: clients of both could
+//! hold one lock. If the data node is a Redis Cluster, the new process says `lockgate-upgrade 3`, and behind the
+//! sockets the old one says which fronts lead to which nodes:
 //!
 //! ```text
 //! old → new   fronts 6                           how many come
@@ -24,19 +24,18 @@
 //! old → new   10.0.0.1:7101 67ed2db… gone 12000  which the cluster has not had for so many ms
 //! ```
 //!
-//! So connections of both are led alike. A process that hangs up on that is asked once more without
-//! it.
+//! So both processes lead their clients alike. A process that hangs up on `lockgate-upgrade 3` is asked once more with
+//! `lockgate-upgrade 2`.
 //!
-//! Until `ready` the old process goes on as if nobody had asked, whatever becomes of the new
-//! one.
+//! Until `ready` the old process goes on as if it had not been asked, whatever becomes of the new one.
 //!
 //! - `hello`: the words of both sides, and what they must have in common.
-//! - `wire`: lines and sockets, and who may send them.
+//! - `wire`: lines and sockets, and which processes may send them.
 //! - `rendezvous`: the socket in the file system over which all this goes.
 //! - `handover`: the side of the process that is replaced.
 //! - `takeover`: the side of the process that takes its place.
-//! - `remains`: what a process that was replaced has still.
-//! - `successor`: starts that process (SIGUSR2).
+//! - `remains`: what a replaced process still has.
+//! - `successor`: starts the new process (SIGUSR2).
 
 mod handover;
 mod hello;
@@ -103,7 +102,7 @@ pub(super) async fn predecessor(
     Ok(None)
 }
 
-/// Makes sure that `upgrade_socket` can be made here, as far as that is known without making it.
+/// Checks that `upgrade_socket` can be made here, as far as can be told without making it.
 ///
 /// # Errors
 /// If it cannot.
@@ -123,8 +122,8 @@ pub(super) fn prepare(config: &Config) -> anyhow::Result<Option<Prepared>> {
     made.map(Some).with_context(|| format!("cannot make upgrade_socket {}", path.display()))
 }
 
-/// Moves the socket to its path. With `go_on`, a process that has taken over already goes on
-/// without it.
+/// Moves the socket to its path. With `go_on` a failure is only logged: a process that has already taken over goes on
+/// without the socket.
 ///
 /// # Errors
 /// If the socket cannot be moved there.

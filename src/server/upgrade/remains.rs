@@ -1,7 +1,7 @@
-//! What a process that was replaced has still, told to the one that has taken its place, over the
-//! connection on which they agreed: a line a second for itself, and for those before it.
+//! What a replaced process still has. It tells the process that took its place, over the connection on which they
+//! agreed: a line a second for itself, and for each process before it.
 //!
-//! A process of an earlier version tells nothing. That it is there is known all the same, by its id.
+//! A process of an earlier version tells nothing. Its id alone shows that it is there.
 
 use std::{collections::BTreeMap, os::fd::OwnedFd, sync::Arc, time::Duration};
 
@@ -17,12 +17,12 @@ use crate::session::earlier::{EarlierProcess, EarlierProcesses, WhatIsLeft};
 
 /// The first word of such a line.
 const LEFT: &str = "left";
-/// How often it is told.
+/// How often it is sent.
 const EVERY: Duration = Duration::from_secs(1);
 /// How long the other process may take to read a line.
 const TALK_LIMIT: Duration = Duration::from_secs(3);
 
-/// The line about a process.
+/// Returns the line about a process.
 fn encode(pid: i32, left: WhatIsLeft) -> String {
     let WhatIsLeft { connections, held, waiters } = left;
     format!("{LEFT} {pid} {connections} {held} {waiters}")
@@ -40,7 +40,7 @@ fn read(line: &str) -> Option<EarlierProcess> {
     Some(EarlierProcess { pid: pid.parse().ok().filter(|pid| *pid > 0)?, left: Some(left) })
 }
 
-/// Tells the process at the other end what this one has still, until that one has gone.
+/// Tells the process at the other end what this one and those before it still have, until that process has gone.
 pub(super) async fn tell(wire: &Wire, own: impl Fn() -> WhatIsLeft, earlier: &EarlierProcesses) {
     let pid = i32::try_from(std::process::id()).unwrap_or_default();
     loop {
@@ -58,7 +58,7 @@ pub(super) async fn tell(wire: &Wire, own: impl Fn() -> WhatIsLeft, earlier: &Ea
 
 /// A process that is known, until it ends.
 struct KnownProcess {
-    /// Names this process and no later one with its id. `None`: the system has no such thing.
+    /// A handle of this process, and of no later one with its id. `None` if the system has no such handles.
     process: Option<OwnedFd>,
 }
 
@@ -77,10 +77,10 @@ impl KnownProcess {
     }
 }
 
-/// Most processes that are told of. Each upgrade makes one more.
+/// Most processes that are followed. Each upgrade makes one more.
 const MOST: usize = 64;
 
-/// Takes in what the process whose place was taken tells of itself and of others, until all have ended.
+/// Takes in what the replaced process tells of itself and of others, until all of them have ended.
 pub(super) async fn follow(mut wire: Wire, earlier: Arc<EarlierProcesses>) {
     let (mut known, mut is_open) = (BTreeMap::new(), true);
     let note = |process: EarlierProcess, known: &mut BTreeMap<i32, KnownProcess>| {

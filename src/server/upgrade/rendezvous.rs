@@ -33,7 +33,7 @@ pub(crate) struct Prepared {
 }
 
 impl Rendezvous {
-    /// Whether no process answers at `path`: there is nothing, or the rest of a crash.
+    /// Whether no process answers at `path`: there is nothing, or what a crash left.
     ///
     /// # Errors
     /// If connecting fails in another way.
@@ -57,7 +57,7 @@ impl Prepared {
     /// Makes a socket beside `path`.
     ///
     /// # Errors
-    /// If there is a file that is not a socket, or the operating system's.
+    /// The operating system's, or if there is a file that is not a socket.
     pub(crate) fn new(path: &Path) -> io::Result<Prepared> {
         refuse_other_files(path)?;
         let (own, path) = (beside(path), path.to_owned());
@@ -68,16 +68,16 @@ impl Prepared {
         let listener = UnixListener::bind(&own)?;
         let file = identity(&own)?;
         let prepared = Prepared { path, own, file, listener: Some(listener) };
-        // A peer that connects before this is asked for its user, as every peer is.
+        // A process may connect before this: its user is checked, as that of every process.
         fs::set_permissions(&prepared.own, fs::Permissions::from_mode(0o600))?;
         Ok(prepared)
     }
 
-    /// Makes sure that [`Prepared::new`] and [`Prepared::install`] can do their part, and that a running
-    /// process can be asked for its place, as far as that is known without making or asking anything.
+    /// Checks that [`Prepared::new`] and [`Prepared::install`] can do their part, and that a running process can be
+    /// asked for its place, as far as can be told without making or asking anything.
     ///
     /// # Errors
-    /// What these would say.
+    /// Those that these would return.
     pub(crate) fn check(path: &Path) -> io::Result<()> {
         refuse_other_files(path)?;
         let directory = path.parent().unwrap_or(Path::new("/"));
@@ -107,11 +107,10 @@ impl Prepared {
         Ok(())
     }
 
-    /// Moves the socket to its path, over the old one: a process that connects meets one or the
-    /// other.
+    /// Moves the socket to its path, over the old one: a process that connects meets one or the other.
     ///
     /// # Errors
-    /// The operating system's, or that another process is making a socket too.
+    /// The operating system's, or if another process is making a socket too.
     pub(crate) fn install(mut self) -> io::Result<Rendezvous> {
         if identity(&self.own)? != self.file {
             return Err(io::Error::other("another process is making one at the same time"));
@@ -130,12 +129,12 @@ impl Drop for Prepared {
     }
 }
 
-/// Whether `error` says that no process listens.
+/// Whether the error means that no process listens.
 pub(super) fn is_nobody(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound)
 }
 
-/// Makes sure that no file of another kind lies at the socket's path.
+/// Checks that no file of another kind lies at the socket's path.
 ///
 /// # Errors
 /// If one does.
@@ -147,8 +146,8 @@ fn refuse_other_files(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Where the socket is made before it is moved. The name is always the same, so that crashes leave one
-/// file at the most.
+/// Returns where the socket is made before it is moved. The name is always the same, so that crashes leave one file
+/// at most.
 fn beside(path: &Path) -> PathBuf {
     let mut own = path.as_os_str().to_owned();
     own.push(".new");

@@ -19,7 +19,7 @@ use tracing::{error, info, warn};
 
 /// The argument that makes a process take another's place.
 const UPGRADE: &str = "--upgrade";
-/// Variables by which a service manager speaks to this process alone.
+/// Variables that a service manager sets for this process alone.
 const NOT_PASSED_ON: [&str; 4] = ["WATCHDOG_PID", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"];
 
 /// Starts successors, at most one at a time.

@@ -89,18 +89,17 @@ impl Predecessor {
         Ok(Some((Predecessor { wire, path: path.to_owned(), is_ready, fronts }, sockets)))
     }
 
-    /// Takes the fronts of a cluster as the process had them.
+    /// Takes the fronts of a cluster that the process handed over.
     pub(crate) fn take_fronts(&mut self) -> Vec<FrontOfNode> {
         std::mem::take(&mut self.fronts)
     }
 
-    /// The process's id, if the system knows it.
+    /// Returns the process's id, if the system knows it.
     pub(crate) fn pid(&self) -> Option<i32> {
         self.wire.peer()
     }
 
-    /// Waits until this process can serve clients as well as the running one: the first one may
-    /// LOCK.
+    /// Waits until this process can serve clients as well as the running one: its first client may send LOCK.
     ///
     /// # Errors
     /// If the running process can serve clients and this one cannot.
@@ -131,8 +130,8 @@ impl Predecessor {
         };
         match answer {
             Ok(Ok(Some(line))) if line == DONE => info!("the other process accepts no more"),
-            // Connections in the kernel's queue wait for both processes, so nothing is lost
-            // meanwhile. The other process will read what it was told.
+            // Connections in the kernel's queue wait for both processes, so nothing is lost meanwhile. The other
+            // process will still read `ready`.
             Err(_) => warn!("the other process does not answer; it will stop when it does"),
             Ok(_) if self.has_gone().await => warn!("the other process has gone"),
             Ok(_) => bail!("the running proxy has given this upgrade up and goes on"),
@@ -141,19 +140,19 @@ impl Predecessor {
     }
 }
 
-/// The connection to a process whose place was taken, which tells what it has still.
+/// The connection to a replaced process, which tells what it still has.
 pub(crate) struct Replacing(Wire);
 
 impl Replacing {
-    /// Takes that in, until the process has ended, and those before it.
+    /// Takes in what the process tells, until it and those before it have ended.
     pub(crate) async fn follow(self, earlier: Arc<EarlierProcesses>) {
         remains::follow(self.0, earlier).await;
     }
 }
 
 impl Predecessor {
-    /// Whether the other process has gone. A process that ends closes one socket after the
-    /// other, so this looks several times.
+    /// Whether the other process has gone. A process that ends closes one socket after the other, so this looks
+    /// several times.
     async fn has_gone(&self) -> bool {
         for _ in 0..LAST_LOOKS {
             if Rendezvous::is_free(&self.path).unwrap_or(false) {
@@ -210,7 +209,7 @@ async fn ask(wire: &mut Wire, hello: &str) -> io::Result<Handed> {
     Ok(Handed { is_ready, sockets, fronts })
 }
 
-/// Reads to which nodes the fronts lead.
+/// Reads which nodes the fronts lead to.
 async fn fronts(wire: &mut Wire) -> io::Result<Vec<FrontOfNode>> {
     let head = next(wire).await?;
     let count = head.strip_prefix("fronts ").and_then(|count| count.parse::<usize>().ok());

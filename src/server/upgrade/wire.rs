@@ -17,7 +17,7 @@ use rustix::{
 };
 use tokio::{io::Interest, net::UnixStream};
 
-/// Listening sockets that are passed on: far more than anybody has.
+/// Most listening sockets that are passed on: far more than any proxy has.
 pub(super) const MAX_SOCKETS: usize = 128;
 /// The longest line: a few words and an address.
 const MAX_LINE: usize = 256;
@@ -26,15 +26,15 @@ const MAX_LINE: usize = 256;
 pub(super) struct Wire {
     stream: UnixStream,
     unread: Vec<u8>,
-    /// Sockets that came and were not taken. Each comes with a line of its own.
+    /// Received sockets that are not taken yet. Each comes with a line of its own.
     sockets: VecDeque<OwnedFd>,
 }
 
 impl Wire {
-    /// Begins a conversation with a peer of the same user, or root.
+    /// Begins a conversation with another process of the same user, or of root.
     ///
     /// # Errors
-    /// If the peer is another user's.
+    /// If it is another user's.
     pub(super) fn new(stream: UnixStream) -> io::Result<Wire> {
         let peer = stream.peer_cred()?.uid();
         if peer != 0 && peer != geteuid().as_raw() {
@@ -44,7 +44,7 @@ impl Wire {
         Ok(Wire { stream, unread: Vec::new(), sockets: VecDeque::new() })
     }
 
-    /// The other process's id, if the system knows it.
+    /// Returns the other process's id, if the system knows it.
     pub(super) fn peer(&self) -> Option<i32> {
         self.stream.peer_cred().ok()?.pid()
     }
@@ -92,7 +92,7 @@ impl Wire {
         }
     }
 
-    /// Takes the oldest socket that came and was not taken.
+    /// Takes the oldest received socket that is not taken yet.
     pub(super) fn socket(&mut self) -> Option<OwnedFd> {
         self.sockets.pop_front()
     }
@@ -132,7 +132,7 @@ impl Wire {
     }
 }
 
-/// The error of a peer that does not keep to the protocol.
+/// Makes the error about a process that does not keep to the protocol.
 pub(super) fn bad(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what.to_owned())
 }

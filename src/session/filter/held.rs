@@ -1,5 +1,5 @@
-//! Holds the reply to a guarded write until replicas have acknowledged the write, as the client may
-//! have to be told an error in its place.
+//! Holds the reply to a guarded write, or to the client's EXEC, until it is whole, for the job to decide what the
+//! client is told: an error if replicas do not acknowledge the write, or EXEC's reply with those of adopted locks.
 
 use super::{
     fed::{Fed, Heard},
@@ -14,7 +14,7 @@ use crate::{
 #[derive(Debug)]
 pub(in crate::session) struct HeldReply {
     whose: Whose,
-    /// Longest reply that is held, in bytes.
+    /// Length of the longest reply that is held, in bytes.
     limit: usize,
     kept: Vec<u8>,
 }
@@ -33,7 +33,7 @@ impl HeldReply {
     pub(super) fn feed(&mut self, piece: &[u8], ended: bool) -> Fed {
         let mut fed = Fed { taken: piece.len(), ..Fed::default() };
         if self.kept.len() + piece.len() > self.limit {
-            // It was written, and can neither be told nor denied.
+            // The write was made, and can neither be told nor denied.
             self.kept = Vec::new();
             fed.heard = Heard::Unreadable;
             return fed;
@@ -75,7 +75,7 @@ fn last_element(reply: &[u8], head: usize, count: usize) -> Option<usize> {
     Some(at)
 }
 
-/// Puts a number in place of the script's text for a large one, which only its last reply can be.
+/// Replaces the script's text for a large number by the number. Only the last reply can be such a text.
 fn exact(made: usize, mut reply: Vec<u8>, last: usize) -> Heard {
     match reply[last..].strip_prefix(write::INTEGER) {
         Some(b"\r\n") => Heard::Unreadable,
@@ -90,7 +90,7 @@ fn exact(made: usize, mut reply: Vec<u8>, last: usize) -> Heard {
 }
 
 impl Heard {
-    /// Leaves the first bytes of a held reply out.
+    /// Removes the first bytes of a held reply.
     fn behind(self, head: usize) -> Heard {
         match self {
             Heard::Held(made, mut reply) => {
@@ -106,7 +106,7 @@ impl Heard {
 mod tests {
     use super::*;
 
-    /// What a reply tells that comes in pieces of this many bytes.
+    /// Returns what a reply tells that comes in pieces of this many bytes.
     fn told(whose: Whose, reply: &str, piece: usize) -> String {
         let mut held = HeldReply::new(whose, 100);
         let mut pieces = reply.as_bytes().chunks(piece).peekable();

@@ -1,6 +1,5 @@
-//! Adds our commands to COMMAND, COMMAND INFO, DOCS and LIST without names: the data node's list
-//! passes as it is, with the count at its head increased and our entries behind its last one.
-//! COMMAND COUNT has nothing but the count.
+//! Adds our commands to COMMAND, COMMAND INFO, DOCS and LIST without names: the data node's list passes as it is,
+//! with a larger count at its head and our entries behind its last one. The reply to COMMAND COUNT is only a count.
 
 use super::fed::{Fed, Heard};
 use crate::{
@@ -15,15 +14,15 @@ const HEAD_LIMIT: usize = 1 + number::MAX_DIGITS + 2;
 #[derive(Debug)]
 pub(in crate::session) struct Addition {
     listing: Listing,
-    /// The head as far as it has arrived; empty once it was passed on.
+    /// The head as far as it has arrived; empty once it has passed.
     head: Vec<u8>,
-    /// The head was passed on with a larger count.
+    /// The head has passed, with a larger count.
     promised: bool,
 }
 
 impl Addition {
-    /// Begins with a reply whose first byte is `first`. Returns `None` if the reply is not a list,
-    /// but an error or `+QUEUED`.
+    /// Begins with a reply whose first byte is `first`. Returns `None` if the reply is not a list but an error or
+    /// `+QUEUED`.
     pub(super) fn begin(listing: Listing, first: u8) -> Option<Addition> {
         let is_answer = match listing {
             Listing::Info => first == b'*',
@@ -47,7 +46,7 @@ impl Addition {
         match (self.listing, kind) {
             (Listing::Info, _) => encode::array(&mut out, count.checked_add(OURS.len())?),
             (Listing::Docs, b'%') => encode::map(&mut out, count.checked_add(OURS.len())?, true),
-            // In RESP2 a map's keys and values are counted.
+            // In RESP2 the count is of keys and values together.
             (Listing::Docs, _) => encode::array(&mut out, count.checked_add(2 * OURS.len())?),
             (Listing::List, kind) => {
                 encode::array(&mut out, count.checked_add(docs::names().count())?);
@@ -62,8 +61,7 @@ impl Addition {
 }
 
 impl Addition {
-    /// Looks at a piece of the list. `ended`: the list ends with it. `whole`: the list is complete
-    /// then.
+    /// Filters a piece of the list. `ended`: the list ends with it. `whole`: the list is complete then.
     pub(super) fn feed(&mut self, piece: &[u8], ended: bool, whole: bool, resp3: bool) -> Fed {
         let mut fed = Fed::default();
         if !self.promised {

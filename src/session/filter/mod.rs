@@ -1,11 +1,10 @@
-//! Replies that are changed on their way: those to the proxy's own questions, those that wrap the
-//! replies of guarded writes, lists of commands, to which ours are added, and those that name nodes of
-//! a cluster.
+//! Replies that are changed on their way: those to the proxy's own questions, those that wrap the replies to guarded
+//! writes, lists of commands, to which ours are added, and those that name nodes of a cluster.
 //!
 //! At most one [`Filter`] is at work, on the reply that is being received.
 //!
 //! - `fed`: the result of filtering a piece of a reply.
-//! - `unwrap`: replies of the script and of EXEC. `held`: those that replicas must acknowledge first.
+//! - `unwrap`: replies to the script and to EXEC. `held`: those that a job needs whole.
 //! - `listing`: COMMAND, COMMAND INFO, DOCS, LIST and COUNT.
 //! - `shown`: redirections, CLUSTER SLOTS, SHARDS, NODES and REPLICAS.
 
@@ -28,25 +27,25 @@ use crate::{
     resp::{expected::Expected, name::Listing},
 };
 
-/// Bytes kept of the reply to a question of the proxy's: an error line.
+/// Most bytes kept of the reply to a question of the proxy: enough for an error line.
 pub(super) const REPLY_LIMIT: usize = 1024;
 
 /// Treatment of the reply being received.
 pub(super) enum Filter {
-    /// Keeps the reply to a question of the proxy's, up to a limit.
+    /// Keeps the reply to a question of the proxy, up to a limit.
     Ours(Expected, Vec<u8>),
     /// Takes the client's replies out of EXEC's or the script's.
     Unwrap(Unwrap),
-    /// Holds the client's replies in EXEC's or the script's.
+    /// Holds the client's replies in EXEC's or the script's until they are whole.
     Held(HeldReply),
     /// Adds our entries to a list.
     Listing(Addition),
-    /// Puts fronts in place of a cluster's nodes.
+    /// Replaces a cluster's nodes by their fronts.
     Shown(ShownReply),
 }
 
 impl Filter {
-    /// Filters the reply to a question of the proxy's.
+    /// Filters the reply to a question of the proxy.
     pub(super) fn ours(expected: Expected) -> Filter {
         Filter::Ours(expected, Vec::new())
     }
@@ -56,13 +55,13 @@ impl Filter {
         Filter::Unwrap(Unwrap::new(whose, silent))
     }
 
-    /// Holds the reply to what was sent for a guarded write, of at most `limit` bytes.
+    /// Holds the reply to what was sent for a guarded write, or to the client's EXEC, up to `limit` bytes.
     pub(super) fn held(whose: Whose, limit: usize) -> Filter {
         Filter::Held(HeldReply::new(whose, limit))
     }
 
-    /// Filters a list whose first byte is `first`. Returns `None` if the reply is not a list, but
-    /// an error or `+QUEUED`.
+    /// Filters a list whose first byte is `first`. Returns `None` if the reply is not a list but an error or
+    /// `+QUEUED`.
     pub(super) fn listing(listing: Listing, first: u8) -> Option<Filter> {
         Addition::begin(listing, first).map(Filter::Listing)
     }
@@ -72,12 +71,12 @@ impl Filter {
         Filter::Shown(ShownReply::new(view, what))
     }
 
-    /// Whether the head of the reply must be looked at before anything behind it.
+    /// Whether the head of the reply must be looked at by itself first.
     pub(super) fn awaits_head(&self) -> bool {
         matches!(self, Filter::Unwrap(unwrap) if unwrap.awaits_head())
     }
 
-    /// Returns how many bytes of the reply are held, if it is one that is held.
+    /// Returns how many bytes of the reply are held. Returns `None` if replies of its kind are not held.
     pub(super) fn holds(&self) -> Option<usize> {
         match self {
             Filter::Held(held) => Some(held.length()),
@@ -85,13 +84,12 @@ impl Filter {
         }
     }
 
-    /// Whether the reply must be ended as it was begun, as its announced length was changed.
+    /// Whether the filter must see the end of the reply, as the reply's announced length was changed.
     pub(super) fn must_end(&self) -> bool {
         matches!(self, Filter::Listing(_))
     }
 
-    /// Ends a reply in whose middle the data node has closed. Returns the bytes that were kept
-    /// back.
+    /// Ends a reply that the data node has cut off by closing. Returns the bytes that were kept back.
     pub(super) fn rest(self) -> Vec<u8> {
         match self {
             Filter::Listing(addition) => addition.rest(),

@@ -1,5 +1,5 @@
-//! Replies that name nodes of a cluster, to a client that came through a front: held until they are
-//! whole, and told with the fronts in place of the nodes.
+//! Replies that name nodes of a cluster, for a client that came through a front. Each is held until it is whole, and
+//! the client is told it with fronts in place of nodes.
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ use crate::{
     resp::{encode, name::Topology},
 };
 
-/// Most bytes of a reply that are held: CLUSTER NODES of 10,000 nodes has 2 MB.
+/// Most bytes held of a reply: CLUSTER NODES of 10,000 nodes has 2 MB.
 const LONGEST: usize = 4 * 1024 * 1024;
-/// Longest redirection: the longest host has 253 bytes.
+/// Length of the longest redirection: the longest host has 253 bytes.
 const LONGEST_LINE: usize = 512;
 
-/// The reply that is held.
+/// The kind of a reply that is held.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::session) enum HeldTopology {
     /// An error, which may be a redirection.
@@ -27,8 +27,8 @@ pub(in crate::session) enum HeldTopology {
     Topology(Topology),
     /// The reply to EXEC, in which the elements with these indexes are about the cluster.
     Exec(Vec<(usize, Topology)>),
-    /// As before, of a client for which fences are watched, and which watches nothing itself: null says
-    /// that one was written.
+    /// As before, for a client that watches no key itself, where the proxy watches fences: null then says that a
+    /// fence was written.
     ArmedExec(Vec<(usize, Topology)>),
 }
 
@@ -37,7 +37,7 @@ pub(in crate::session) struct ShownReply {
     view: Arc<FrontView>,
     what: HeldTopology,
     kept: Vec<u8>,
-    /// The reply names none: it passes.
+    /// The reply names no node, so the rest of it passes.
     passes: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Takes the replies to guarded writes out of the replies of the script and of EXEC. A client whose
-//! transaction was dropped because of a fence is told so in place of EXEC's reply.
+//! Takes the replies to guarded writes out of the replies to the script and to EXEC. A client whose transaction was
+//! dropped because of a fence is told so in place of EXEC's reply.
 
 use super::fed::{Fed, Heard};
 use crate::{
@@ -7,26 +7,25 @@ use crate::{
     resp::{encode, number},
 };
 
-/// Answer to the client whose transaction was dropped. The client itself watched nothing, so a
-/// fence was the reason.
+/// Error for a client whose transaction was dropped. The client itself watched nothing, so a fence was the reason.
 pub(in crate::session) const DROPPED: &str =
     "FENCED a lock of this transaction was granted again, nothing in it was executed";
 
-/// Longest first line that is looked at: the head of an array, a null, or a large integer.
+/// Most bytes of the first line that are looked at: the head of an array, a null, or a large integer.
 const LINE: usize = 32;
-/// Bytes kept of a reply that is not passed on: an error line.
+/// Most bytes kept of a reply that does not pass: enough for an error line.
 const KEEP: usize = 1024;
 
 /// The command whose reply is unwrapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::session) enum Whose {
-    /// The script: a single write's reply, or the last one of several.
+    /// The script: the reply to a single write, or to the last of several.
     Script,
-    /// The script with several writes: its reply is an array, whose elements the client gets.
+    /// The script with several writes: its reply is an array whose elements are the client's replies.
     Batch,
-    /// The proxy's EXEC around one write of the client's.
+    /// The proxy's EXEC around one write of the client.
     Exec,
-    /// The client's EXEC, with fences watched for it.
+    /// The client's EXEC, where the proxy watches fences.
     Clients,
 }
 
@@ -47,7 +46,7 @@ enum UnwrapStage {
     Passing,
     /// All further bytes are dropped.
     Dropping,
-    /// All further bytes are kept: they are not for the client.
+    /// All further bytes are kept, as they are not for the client.
     Keeping(Vec<u8>),
 }
 
@@ -56,19 +55,19 @@ impl Unwrap {
         Unwrap { whose, silent, stage: UnwrapStage::Line(Vec::new()) }
     }
 
-    /// Whether the first line must be looked at before anything behind it.
+    /// Whether the first line must be looked at by itself first.
     pub(super) fn awaits_head(&self) -> bool {
         self.whose == Whose::Batch && matches!(self.stage, UnwrapStage::Line(_))
     }
 }
 
-/// Returns the length of the array of which `line` is the head; 0 for any other line.
+/// Returns the length of the array whose head is `line`; 0 for any other line.
 pub(super) fn elements(line: &[u8]) -> usize {
     let digits = line.strip_prefix(b"*").and_then(|rest| rest.strip_suffix(b"\r\n"));
     digits.and_then(number::integer).and_then(|count| count.try_into().ok()).unwrap_or_default()
 }
 
-/// Whether the line is null, that is, the transaction was dropped.
+/// Whether the line is null, which says that the transaction was dropped.
 pub(in crate::session) fn is_null(line: &[u8]) -> bool {
     line.starts_with(b"*-1") || line.starts_with(b"_")
 }
@@ -101,14 +100,14 @@ impl Unwrap {
                 fed.taken = piece.len();
             }
         }
-        // An unreadable number ends the connection, so nothing else needs to be said.
+        // An unreadable number closes the connection, so nothing else needs to be said.
         if ended && matches!(fed.heard, Heard::Nothing) {
             self.end(&mut fed);
         }
         fed
     }
 
-    /// Decides the fate of the reply once its first line is whole.
+    /// Decides what becomes of the reply once its first line is whole.
     fn decide(&self, line: Vec<u8>, fed: &mut Fed) -> UnwrapStage {
         match self.whose {
             Whose::Exec if line != b"*1\r\n" => return UnwrapStage::Keeping(line),

@@ -1,7 +1,7 @@
-//! Replicas that must acknowledge guarded writes (`guards.wait_at: write`): WAIT goes in one packet
-//! behind each write, and the write's reply is held until it is answered.
+//! Replicas that must acknowledge guarded writes (`guards.wait_at: write`): WAIT goes behind each write in the same
+//! packet, and the write's reply is held until WAIT is answered.
 //!
-//! A client that takes no replies cannot be told, so nobody is waited for.
+//! A client that takes no replies cannot be told, so no replica is waited for.
 
 use super::{
     super::{
@@ -29,37 +29,38 @@ impl Desk {
         Some(replicas)
     }
 
-    /// The replicas that must acknowledge a guarded write.
+    /// Returns the replicas that must acknowledge a guarded write, unless its client gets no replies.
     pub(super) fn replicas_at_writes(&self, silent: bool) -> Option<Replicas> {
         self.replicas().filter(|replicas| replicas.at_writes && !silent)
     }
 }
 
-/// A guarded write was made, and the reply to WAIT is missing.
+/// A guarded write that was made, while the reply to WAIT is missing.
 pub(super) struct Acknowledging {
     replicas: Replicas,
     /// The data node's replies to the write.
     answer: Vec<u8>,
-    /// How many writes they are about.
+    /// Number of writes that they answer.
     writes: usize,
-    /// Number of unsent bytes that are theirs.
+    /// Number of unsent bytes that are the writes'.
     length: usize,
 }
 
 impl Acknowledging {
-    /// Holds the data node's replies to so many writes, of `length` bytes together.
+    /// Holds `answer`, the data node's replies to so many writes, until the reply to WAIT. The writes have `length`
+    /// unsent bytes together.
     pub(super) fn hold(
         replicas: Option<Replicas>,
         (writes, length): (usize, usize),
         answer: Vec<u8>,
     ) -> Progress {
         match replicas {
-            // An error has written nothing that could be lost. Nobody reads the reply to WAIT.
+            // An error is told at once, even of a script that may have written before it. WAIT's reply is dropped.
             Some(_) if answer.starts_with(b"-") => Progress::Answer(Answering::new(answer, length)),
             Some(replicas) => {
                 Progress::Wait(Box::new(Acknowledging { replicas, answer, writes, length }))
             }
-            // Only replies that are waited for are held.
+            // Replies are held only where replicas must acknowledge.
             None => Progress::Relay,
         }
     }
@@ -79,7 +80,8 @@ impl Job for Acknowledging {
     }
 }
 
-/// Whether the client's EXEC must be acknowledged: guarded writes are in its transaction.
+/// Whether replicas must acknowledge the client's EXEC: with `wait_at: write`, if there are guarded writes in its
+/// transaction and its client gets replies.
 pub(in crate::session) fn must_acknowledge(desk: &Desk) -> bool {
     desk.conn.reply_mode == ReplyMode::On
         && desk.conn.armed.as_ref().is_some_and(|armed| armed.has_writes)

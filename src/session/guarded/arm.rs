@@ -23,8 +23,7 @@ use crate::{
     resp::name::ReplyMode,
 };
 
-/// Whether fences must be watched before a MULTI is forwarded. If not, those of an earlier MULTI
-/// are forgotten.
+/// Whether fences must be watched before a MULTI is forwarded. If not, forgets those of an earlier MULTI.
 pub(in crate::session) fn must_arm(desk: &mut Desk) -> bool {
     let any = desk.conn.reply_mode == ReplyMode::On && guard_locks(desk).next().is_some();
     if !any {
@@ -40,7 +39,7 @@ fn guard_locks(desk: &Desk) -> impl Iterator<Item = &Key> {
     desk.tokens.keys().filter(is_needed)
 }
 
-/// A MULTI of the client's, behind which guarded writes may come.
+/// A MULTI of the client, behind which guarded writes may come.
 pub(in crate::session) struct Arming;
 
 impl Waits for Arming {
@@ -66,7 +65,7 @@ impl Arming {
             let asked = run_out(guard_locks(desk).cloned(), now, desk);
             if !asked.is_empty() {
                 claimed.verified = true;
-                // An error needs no answer: no write passes under a lock that is not held.
+                // The error need not be told: no write passes under a lock that is not held.
                 return verify(asked, Box::new(|_, desk| Arming::begin(claimed, desk)));
             }
         }
@@ -87,14 +86,14 @@ impl Arming {
     }
 }
 
-/// Arms the client's transaction with no fences: no guarded write in it will pass, for this reason.
+/// Arms the client's transaction without fences. A guarded write in it is refused with this error.
 pub(super) fn arm_for_nothing(error: Vec<u8>, desk: &mut Desk) -> Progress {
     let (claims, refused) = (Vec::new(), vec![(None, error)]);
     desk.conn.armed = Some(Box::new(Armed { claims, refused, has_writes: false }));
     Progress::Pass(Pass::Counted)
 }
 
-/// Arms the client's transaction: its fences are known, and watched.
+/// Arms the client's transaction once the data node has told its fences and watches them.
 pub(super) fn arm(mut claimed: Claimed, fences: &FenceQuestion, desk: &mut Desk) -> Progress {
     if let Some(error) = fences.error() {
         if fences.lacks_replicas() {

@@ -2,11 +2,11 @@
 
 use crate::{guard::fences::FencedLock, key::Key};
 
-/// Fences that the data node watches for the client's transaction.
+/// The locks of the client's transaction whose fences are watched, and why those of others are not.
 #[derive(Debug, Default)]
 pub(in crate::session) struct Armed {
     pub(super) claims: Vec<FencedLock>,
-    /// Reason why this lock's fence is not watched; without a key, why none is.
+    /// Why this lock's fence is not watched; without a key, why no fence is.
     pub(super) refused: Vec<(Option<Key>, Vec<u8>)>,
     /// A guarded write was queued.
     pub(super) has_writes: bool,

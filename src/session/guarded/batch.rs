@@ -1,8 +1,8 @@
 //! Lets guarded writes that have arrived one behind the other share one call of the script.
 //!
-//! A call has the write whose turn it is, and those unsent behind it that need nothing to be asked
-//! first. It takes what has arrived and waits for nothing. Writes that the script has not carried
-//! out stay unsent, and are scanned again.
+//! A call carries the write whose turn it is, and the unsent writes behind it for which nothing must be asked first.
+//! It takes what has arrived and waits for nothing. Writes that the script has not carried out stay unsent, and are
+//! scanned again.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -31,13 +31,12 @@ pub(super) struct Batch {
 }
 
 impl Desk {
-    /// Makes a call of this write and as many of those behind it as may share the call. `alone`: no
-    /// other may.
+    /// Makes a call of this write and as many writes behind it as may share the call. `alone`: no other may.
     pub(super) fn batch(&self, first: Write, claims: &[FencedLock], alone: bool) -> Batch {
         let (mut writes, mut length) = (smallvec![first], first.length);
         let mut fences: CallFences =
             claims.iter().map(|claim| (claim.key.clone(), claim.fence)).collect();
-        // A client with a loss to hear of is told so with its next command.
+        // A client that must be told of a loss is told at its next command, so this call takes no further one.
         let alone = alone || self.losing.has_news();
         let most = if alone { 1 } else { self.short_way.most() };
         // The clock is read once, and only if there are further writes.
@@ -57,7 +56,7 @@ impl Desk {
         Batch { call: write::call(&self.unsent, &writes, place, &fences, database), writes }
     }
 
-    /// Whether the fences of these locks may be in one call: a cluster's node takes keys of one slot.
+    /// Whether the fences of these locks may be in one call: a cluster's node takes only keys of one slot.
     fn are_in_one_slot(&self, fences: &CallFences, more: &CallFences) -> bool {
         let place = self.fence_place();
         let mut slots = fences.iter().chain(more).map(|(key, _)| place.slot(key));
@@ -65,9 +64,8 @@ impl Desk {
         slots.all(|slot| Some(slot) == first)
     }
 
-    /// Returns the write at the beginning of these bytes, and its locks. Returns `None` unless the
-    /// write is whole and may go the short way, and the connection holds its locks with their
-    /// fences announced.
+    /// Returns the write at the beginning of these bytes, and its locks. Returns `None` unless the write is whole and
+    /// may go the short way, and the connection holds its locks with announced fences.
     fn next_write(&self, bytes: &[u8], now: Instant) -> Option<(Write, CallFences)> {
         let guards = self.shared.guards.as_ref()?;
         let Look::Stop(_, Stop::Needs(needs), Some(write)) =
@@ -88,7 +86,7 @@ impl Desk {
     }
 }
 
-/// Adds locks that are not among `fences` yet. Returns `false` if they would be too many.
+/// Adds locks that are not among `fences` yet. Returns `false` if there would be too many.
 fn unite(fences: &mut CallFences, locks: CallFences) -> bool {
     let new: CallFences = locks.into_iter().filter(|lock| !fences.contains(lock)).collect();
     let fits = fences.len() + new.len() <= MAX_LOCKS;

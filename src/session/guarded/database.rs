@@ -1,9 +1,8 @@
-//! Finds out which database a guarded write is for: fences live in database 0, whichever the client
-//! has selected.
+//! Finds out which database a guarded write is for: fences live in database 0, whichever database the client has
+//! selected.
 //!
-//! The outcome of a SELECT is not followed, as it may be queued, skipped or refused. After a SELECT
-//! the database is unknown, and the next guarded write, or MULTI, asks CLIENT INFO: once for each
-//! SELECT, and only then.
+//! The outcome of a SELECT is not followed, as the command may be queued, skipped or refused. After a SELECT the
+//! database counts as unknown, and the next guarded write or MULTI asks CLIENT INFO: at most once for each SELECT.
 
 use super::{
     super::{
@@ -21,16 +20,16 @@ use crate::{
     resp::{encode, expected::Expected, number},
 };
 
-/// Asks the data node which database is selected; earlier questions may still be unanswered.
+/// Asks the data node which database is selected. Earlier questions may still be unanswered.
 pub(super) fn ask(subject: Subject, desk: &mut Desk) -> Progress {
     desk.ask(Expected::Text, |out| encode::command(out, &[b"CLIENT", b"INFO"]));
     Progress::Wait(Box::new(Locating { subject, missing: desk.owed.len() }))
 }
 
-/// The data node was asked which database is selected.
+/// A write or MULTI for which the data node was asked which database is selected.
 struct Locating {
     subject: Subject,
-    /// How many replies are missing; the last one is CLIENT INFO's.
+    /// Number of missing replies; the last one is CLIENT INFO's.
     missing: usize,
 }
 
@@ -55,8 +54,7 @@ impl Job for Locating {
     }
 }
 
-/// Returns the database in a reply to CLIENT INFO. Returns `None` unless the reply tells it exactly
-/// once.
+/// Returns the database that a reply to CLIENT INFO tells. Returns `None` unless the reply tells it exactly once.
 pub(in crate::session) fn selected(reply: &[u8]) -> Option<u64> {
     const FIELD: &[u8] = b" db=";
     if !reply.starts_with(b"$") && !reply.starts_with(b"=") {
@@ -68,12 +66,12 @@ pub(in crate::session) fn selected(reply: &[u8]) -> Option<u64> {
     let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
     match rest.get(digits) {
         Some(b' ' | b'\r' | b'\n') => u64::try_from(number::integer(&rest[..digits])?).ok(),
-        // A number that is cut off would be another database.
+        // A number that is cut off would name another database.
         _ => None,
     }
 }
 
-/// Words why a guarded write is refused, in Redis's words as far as there are any.
+/// Returns the error that refuses a guarded write, in Redis's words where Redis gave an error.
 fn unknown(reply: &[u8]) -> Vec<u8> {
     const WHAT: &[u8] = b" a guarded write behind SELECT needs CLIENT INFO: ";
     let Some(error) = read_error(reply) else {

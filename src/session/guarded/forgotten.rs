@@ -1,11 +1,9 @@
-//! Announces again a fence that the data node has forgotten, or may have, but only under a lock that
-//! is still held.
+//! Announces again a fence that the data node has forgotten, or may have, but only under a lock that is still held.
 //!
-//! The data node has forgotten a fence if it knows none, or an earlier one. It may have if it is
-//! another process or its data has another history since ([`crate::guard::history`]). In both cases
-//! a late write could announce the fence of a grant that is over, as the data node knows
-//! no larger one any more. So the lock nodes are asked first whether the token still has the lock.
-//! A write whose fence is known to the data node asks nobody.
+//! The data node has forgotten a fence if it knows none, or an earlier one. It may have forgotten the fence if it has
+//! become another process since, or its data has another history ([`crate::guard::history`]). In both cases it may
+//! have forgotten a larger fence too, so a late write could announce the fence of a grant that is over. So the lock
+//! nodes are asked first whether the token still has the lock. A write whose fence the data node knows asks nothing.
 
 use super::{
     super::{
@@ -29,8 +27,8 @@ use crate::{
     told::shown,
 };
 
-/// Asks the lock nodes about the claims that are not announced. `undo`: what the question about the
-/// fences has changed, if it was asked.
+/// Asks the lock nodes about the claims whose fences are not announced. `undo`: what the question about the fences
+/// has changed, if it was asked.
 pub(super) fn ask(subject: Subject, undo: Option<ConnectionChange>, desk: &mut Desk) -> Progress {
     let now = Instant::now();
     let asked: Vec<(Key, Token)> = subject
@@ -46,7 +44,7 @@ pub(super) fn ask(subject: Subject, undo: Option<ConnectionChange>, desk: &mut D
     Progress::Ask(Box::new(Checking { subject, undo, asked }), question)
 }
 
-/// The lock nodes were asked whether locks are held whose fences the data node does not know.
+/// A write or MULTI about whose locks the lock nodes were asked, as the data node may not know the fences.
 struct Checking {
     subject: Subject,
     undo: Option<ConnectionChange>,
@@ -54,8 +52,7 @@ struct Checking {
 }
 
 impl Job for Checking {
-    /// Has the fences announced again, or gives up. A transaction goes on with the locks that are
-    /// left.
+    /// Has the fences announced again, or gives up. A transaction goes on with the locks that are left.
     fn answer(mut self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
         let Answer::Attached(said) = answer else { return not_asked() };
         let mut refused = None;
@@ -98,8 +95,7 @@ impl Job for Checking {
     }
 }
 
-/// Returns why nothing may be written under a claim, by what the lock nodes said. Returns
-/// `None` if its lock is held.
+/// Returns why nothing may be written under a claim, according to the lock nodes. Returns `None` if its lock is held.
 fn judge(
     claim: &FencedLock,
     said: Option<&Attached>,
@@ -110,7 +106,7 @@ fn judge(
     }
     let held = desk.tokens.left(&claim.key, claim.fence, Instant::now());
     let (error, result) = match (said, held) {
-        // A LOCK with the same token was a new grant.
+        // A later LOCK with the same token was granted anew.
         (Some(Ok(Some(grant))), _) if grant.fence > claim.fence => {
             desk.tokens.superseded(&claim.key, claim.fence);
             (fenced(claim, grant.fence, desk), GuardedWrite::Fenced)

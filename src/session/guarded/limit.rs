@@ -20,19 +20,19 @@ impl ShortWay {
         self.is_forbidden = true;
     }
 
-    /// Returns how many writes the next call may have.
+    /// Returns the most writes that the next call may have.
     pub(super) fn most(&self) -> usize {
         self.together.0
     }
 
-    /// Notes that of `tried` writes in one call `made` were carried out.
+    /// Notes that `made` of the `tried` writes in one call were carried out.
     pub(super) fn note(&mut self, tried: usize, made: usize) {
         self.together.note(tried, made);
     }
 }
 
-/// How many writes the next call may have. A call that was not carried out as a whole has cost its
-/// length in vain, so the next one begins small again.
+/// The most writes that the next call may have. Writes that a call has not carried out were sent in vain, so the next
+/// call begins small again.
 #[derive(Debug, Clone, Copy)]
 struct Limit(usize);
 

@@ -1,5 +1,5 @@
-//! Lines in the log about guarded writes that were refused, with the client and the command. The
-//! words of the command are not told: they are the client's.
+//! Log lines about guarded writes that were refused, with the client and the command's name. The command's other
+//! words are not logged, as they are the client's data.
 
 use std::time::{Duration, Instant};
 
@@ -12,17 +12,17 @@ use crate::{
     told::{FewLines, shown},
 };
 
-/// The bytes of a command that ends a client's transaction.
+/// The bytes of an EXEC.
 pub(in crate::session) const EXEC: &[u8] = b"*1\r\n$4\r\nEXEC\r\n";
 
-/// How often it is looked whether lines were left out.
+/// How often to look for lines that were left out.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Lines of this process, and of all its clients.
+/// The lines of this process, about all its clients.
 static REFUSED: FewLines = FewLines::new();
 
-/// Tells that a write was refused because its lock is not held, or was granted again since. `command`:
-/// its bytes; none if they were dropped.
+/// Logs that a write was refused because its lock is not held, or was granted again since. `command`: its bytes; none
+/// if they were dropped.
 #[cold]
 pub(in crate::session) fn tell_refused(
     result: GuardedWrite,
@@ -47,13 +47,13 @@ pub(in crate::session) fn tell_refused(
 }
 
 impl Desk {
-    /// The bytes of a command of this length at the beginning of the unsent ones.
+    /// Returns the command of this length at the beginning of the unsent bytes.
     pub(super) fn unsent_command(&self, length: usize) -> &[u8] {
         &self.unsent[..length.min(self.unsent.len())]
     }
 }
 
-/// Tells how many lines were left out, if that was not told yet, for as long as the process runs.
+/// Logs how many lines were left out since the last line, for as long as the process runs.
 pub(crate) async fn tell_left_out() {
     loop {
         sleep(LOOK_EVERY).await;

@@ -1,5 +1,5 @@
-//! The long way of a guarded write whose locks are held: the question about the fences, the
-//! write in a transaction, and what undoes them.
+//! The long way of a guarded write whose locks are held: the question about the fences, the write in a transaction,
+//! and the commands that undo the question.
 
 use super::{
     super::{
@@ -25,12 +25,12 @@ use crate::{
     resp::{encode, expected::Expected},
 };
 
-/// How often a write is tried that Redis drops because a fence was written meanwhile.
+/// Most tries of a write, or of arming a MULTI, each with a new question about the fences.
 pub(super) const MAX_TRIES: usize = 16;
-/// Redis's error for DISCARD if an EXEC that it refused has ended the transaction already.
+/// Redis's error for DISCARD where EXEC was refused and has ended the transaction.
 const NOTHING_TO_DISCARD: &[u8] = b"-ERR DISCARD without MULTI";
 
-/// Asks the data node about the claims' fences. `again`: in place of the transaction before.
+/// Asks the data node about the claims' fences. `again`: the question takes the place of an earlier one.
 pub(super) fn ask_for_fences(subject: Subject, again: bool, desk: &mut Desk) -> Progress {
     let ttl = desk.config.locks.fence_ttl;
     let is_multi = subject.is_multi();
@@ -42,15 +42,14 @@ pub(super) fn ask_for_fences(subject: Subject, again: bool, desk: &mut Desk) -> 
     };
     let mut bytes = Vec::new();
     if is_asking {
-        // The client's ASKING is for its MULTI, and all that it queues. A fence is watched only where its
-        // slot is.
+        // The client's ASKING is for its MULTI and all that it queues. A fence is watched only where its slot is.
         desk.ask(Expected::Pong, |out| encode::command(out, &[b"PING"]));
     }
     // Replies to CLIENT REPLY ON and SCRIPT LOAD may be owed.
     let owed_already = desk.owed.len();
     let mut before = owed_already;
-    // A fence that is still watched must not be written now, or this try would be dropped. A client
-    // that watches keys itself keeps that, and finds its transaction dropped.
+    // The question may announce a fence. If that fence were still watched, this try would be dropped. A client that
+    // watches keys itself keeps its WATCH, and finds its transaction dropped.
     let undo: Option<&[u8]> = match again {
         true if !is_multi => Some(b"DISCARD"),
         true if !desk.conn.state.watching => Some(b"UNWATCH"),
@@ -72,7 +71,7 @@ pub(super) fn ask_for_fences(subject: Subject, again: bool, desk: &mut Desk) -> 
     Progress::Wait(Box::new(Fencing { subject, fences }))
 }
 
-/// The data node was asked about the fences.
+/// A write or MULTI for which the data node was asked about the fences.
 struct Fencing {
     subject: Subject,
     fences: FenceQuestion,
@@ -87,7 +86,7 @@ impl Job for Fencing {
         let Fencing { subject, fences } = *self;
         match subject {
             Subject::Multi(claimed) if !fences.is_astray() => arm(claimed, &fences, desk),
-            // The selected database is not known any more, so the connection ends.
+            // The selected database is unknown, so the connection is closed.
             Subject::Multi(claimed) => {
                 let write = GuardedCommand { claimed, ..GuardedCommand::default() };
                 compare(write, &fences, desk)
@@ -153,7 +152,7 @@ fn commit(write: GuardedCommand, desk: &mut Desk) -> Progress {
     Progress::Wait(Box::new(Committing { write, replicas, error: None }))
 }
 
-/// The write and EXEC were sent. `error`: Redis's error to the write, if there was one.
+/// A write that was sent with EXEC. `error`: Redis's error for the write, if there was one.
 struct Committing {
     write: GuardedCommand,
     /// Replicas that must acknowledge the write.
@@ -224,12 +223,12 @@ pub(super) fn try_again(
     undo.then(write, error.as_bytes(), desk)
 }
 
-/// Changes that the question about the fences has made to the connection.
+/// The changes that the question about the fences has made to the connection.
 #[derive(Clone, Copy)]
 pub(super) struct ConnectionChange {
-    /// The proxy's transaction is open. If not, some fences are watched.
+    /// The proxy's transaction is open. If not, some fences may be watched.
     pub(super) in_multi: bool,
-    /// The data node has another database selected than the client believes.
+    /// The data node may have another database selected than the client believes.
     pub(super) astray: bool,
 }
 
@@ -239,18 +238,18 @@ impl ConnectionChange {
         let undo: &[u8] = if self.in_multi { b"DISCARD" } else { b"UNWATCH" };
         desk.ask(Expected::Ok, |out| encode::command(out, &[undo]));
         let (answer, astray) = (error_reply(error), self.astray);
-        // The reply to WAIT may be owed.
+        // The reply to WAIT may still be owed.
         let missing = desk.owed.len();
         Progress::Wait(Box::new(Undoing { write, answer, astray, missing }))
     }
 }
 
-/// DISCARD or UNWATCH was sent to undo the question; `answer` follows its reply.
+/// A write for which DISCARD or UNWATCH was sent to undo the question; `answer` follows the reply.
 struct Undoing {
     write: GuardedCommand,
     answer: Vec<u8>,
     astray: bool,
-    /// How many replies are missing; the last one is that of DISCARD or UNWATCH.
+    /// Number of missing replies; the last one is DISCARD's or UNWATCH's.
     missing: usize,
 }
 
@@ -260,8 +259,8 @@ impl Job for Undoing {
         if self.missing > 0 {
             return Progress::Wait(self);
         }
-        // A transaction or watch that could not be undone leaves the connection in a state unknown
-        // to the client.
+        // A transaction or WATCH that could not be undone leaves the connection in a state that the client does not
+        // know.
         let is_undone = !reply.starts_with(b"-") || reply.starts_with(NOTHING_TO_DISCARD);
         match end(self.write, self.answer, desk) {
             Progress::Answer(answering) if self.astray || !is_undone => Progress::Close(answering),

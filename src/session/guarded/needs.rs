@@ -34,7 +34,7 @@ pub(in crate::session) struct Guarded {
 }
 
 impl Guarded {
-    /// Makes a write of `length` bytes; 0 if they were dropped.
+    /// Makes a write of `length` bytes; 0 if its bytes were dropped.
     pub(in crate::session) fn new(
         length: usize,
         by_script: Option<Write>,
@@ -53,7 +53,7 @@ impl Waits for Guarded {
 
     fn begin(self: Box<Self>, _when: When, desk: &mut Desk) -> Progress {
         let Guarded { write, stop, guards } = *self;
-        // A dropped command has no unsent bytes: the next command would go in its place.
+        // A dropped command has no unsent bytes, so the next command would be forwarded in its place.
         let is_known = !matches!(stop, Stop::Unknown(_) | Stop::ZeroInName);
         if write.length > 0
             && is_known
@@ -68,7 +68,6 @@ impl Waits for Guarded {
     }
 }
 
-/// Acts on what stops the command.
 fn stopped(write: GuardedCommand, stop: Stop, guards: Arc<Guards>, desk: &mut Desk) -> Progress {
     use GuardedWrite::{NotHeld, Refused};
     let limit = guards.max_command;
@@ -118,7 +117,7 @@ fn stopped(write: GuardedCommand, stop: Stop, guards: Arc<Guards>, desk: &mut De
     refuse(write, error.as_bytes(), result, desk)
 }
 
-/// The data node was asked about the command, over a connection of the proxy's own.
+/// A write about which the data node was asked, over a connection of the proxy's own.
 struct Learning {
     write: GuardedCommand,
     guards: Arc<Guards>,
@@ -144,12 +143,12 @@ impl Job for Learning {
             Answer::Commands(was_read) => {
                 let table = guards.catalog.table().clone();
                 match guards.look(table.as_deref(), &desk.unsent[..write.length]) {
-                    // The known commands may be older than this one.
+                    // The command may be newer than the list of known commands.
                     Look::Stop(_, Stop::Unknown(_), _) if table.is_none() || !was_read => {
                         let error = unknown("the data node's commands cannot be read");
                         refuse(write, error.as_bytes(), refused, desk)
                     }
-                    // Redis does not know the command either, and says so.
+                    // Redis does not know the command either, and answers with an error.
                     Look::Stop(_, Stop::Unknown(_), _) => Progress::Pass(Pass::Counted),
                     Look::Stop(_, stop, by_script) => {
                         let write = GuardedCommand { by_script, ..write };
@@ -168,7 +167,7 @@ impl Job for Learning {
 }
 
 impl Guarded {
-    /// Begins again, now that it is known what the command is.
+    /// Begins again, now that the command is known.
     fn begin_again(self: Box<Self>, desk: &mut Desk) -> Progress {
         let when = When { since: Instant::now(), waited: true };
         self.begin(when, desk)
@@ -180,7 +179,7 @@ fn begin_write(mut write: GuardedCommand, needs: Vec<Need>, desk: &mut Desk) -> 
     desk.take_in_history();
     let (now, in_multi) = (Instant::now(), desk.conn.in_multi());
     if desk.conn.is_asking() && desk.has_slots() && !in_multi {
-        // The node to which the slot is moved need not have the fence yet.
+        // The node to which the slot is being moved may not have the fence yet.
         return refuse(write, MOVING, GuardedWrite::Refused, desk);
     }
     let keys: Vec<Key> = needs.iter().map(|need| desk.key(&need.lock)).collect();
@@ -235,30 +234,30 @@ fn begin_write(mut write: GuardedCommand, needs: Vec<Need>, desk: &mut Desk) -> 
     let doubted = claims.iter().any(is_doubted);
     write.claimed.claims = claims;
     if doubted {
-        // Before anything is asked of the data node: no reply may come meanwhile.
+        // Asked before anything is sent to the data node: no reply may come meanwhile.
         return forgotten::ask(Subject::Write(write), None, desk);
     }
     write.turn_replies_on(desk);
     short::begin(Subject::Write(write), desk)
 }
 
-/// Refuses a write whose lock the connection does not hold. A node of a cluster is asked first whether it
-/// has the slot: a client that comes to another one is led to where its lock is.
+/// Refuses a write whose lock the connection does not hold. A cluster's node is asked first whether it has the slot:
+/// if not, its redirection leads the client to the node of the lock.
 fn refuse_without_lock(write: GuardedCommand, need: &Need, key: &Key, desk: &mut Desk) -> Progress {
     let error = not_held(need).into_bytes();
-    // What else is sent in a transaction would be queued.
+    // In a transaction the question would be queued.
     if !desk.has_slots() || desk.conn.in_multi() || desk.conn.reply_mode != ReplyMode::On {
         return refuse(write, &error, GuardedWrite::NotHeld, desk);
     }
-    // The question uses a flag for this command up.
+    // The question uses up a flag that an earlier command has set for this one.
     desk.conn.next_only = false;
     let fence = desk.fence_place().fence_key(key);
     desk.ask(Expected::Set, |out| authorize::probe(out, &fence));
     Progress::Wait(Box::new(Placing { write, error }))
 }
 
-/// The node was asked whether it has the slot of a write whose lock is not held; if so, `error` refuses
-/// the write.
+/// A write without its lock, for which the node was asked whether it has the slot. If it has, `error` refuses the
+/// write.
 struct Placing {
     write: GuardedCommand,
     error: Vec<u8>,

@@ -1,5 +1,4 @@
-//! Refuses a guarded write that the connection may not make, and makes a transaction of the
-//! client's fail.
+//! Refuses a guarded write that the connection may not make. A client's transaction is made to fail.
 
 use super::{
     super::{
@@ -24,8 +23,8 @@ pub(super) fn end(write: GuardedCommand, answer: Vec<u8>, desk: &mut Desk) -> Pr
     Progress::Answer(Answering::new(answer, write.length))
 }
 
-/// Answers with an error, without having asked about fences. A transaction is made to fail, as it
-/// must not go on without the write.
+/// Refuses a write before its fences are asked about. A client's transaction is made to fail, as it must not go on
+/// without the write.
 pub(super) fn refuse(
     mut write: GuardedCommand,
     error: &[u8],
@@ -61,8 +60,8 @@ pub(super) fn refuse(
     end(write, answer, desk)
 }
 
-/// A command was sent that makes the client's transaction fail, or that uses up the flag for the
-/// client's; `answer` follows its reply.
+/// A write for which a command was sent that makes the client's transaction fail, or uses up the flag set for the
+/// client's command; `answer` follows the reply.
 struct Failing {
     write: GuardedCommand,
     answer: Vec<u8>,
@@ -74,12 +73,12 @@ impl Job for Failing {
     }
 }
 
-/// Refuses a write of a RESP2 subscriber, or after MONITOR, in Redis's own words. It is not left to
-/// Redis: no write that guards stop is forwarded because of what the connection is believed to be.
-/// After MONITOR, besides, Redis would run scripts and DEBUG.
+/// Refuses a write of a RESP2 subscriber, or after MONITOR, in Redis's own words. It is not left to Redis, as no
+/// write that guards stop is forwarded on the strength of what the connection is believed to be. After MONITOR Redis
+/// would also run scripts and DEBUG.
 pub(super) fn refuse_where_redis_would(write: GuardedCommand, desk: &mut Desk) -> Progress {
     if desk.conn.in_multi() {
-        // Replies to the proxy's own commands could not be told from others.
+        // Replies to the proxy's own commands could not be told from other frames.
         return Progress::Relay;
     }
     let error = if desk.conn.state.monitor {

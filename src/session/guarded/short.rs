@@ -1,5 +1,4 @@
-//! The short way of guarded writes whose locks are held: one script compares the fences and
-//! writes.
+//! The short way of guarded writes whose locks are held: one script compares the fences and makes the writes.
 
 use smallvec::SmallVec;
 
@@ -26,7 +25,7 @@ use crate::{
     resp::expected::Expected,
 };
 
-/// Goes on once it is known that the locks are held: the short way, if it is open.
+/// Begins once the locks are known to be held. A write takes the short way if it may.
 pub(super) fn begin(subject: Subject, desk: &mut Desk) -> Progress {
     match (desk.conn.database, subject) {
         (None, subject) => database::ask(subject, desk),
@@ -46,8 +45,8 @@ fn write_by_script(write: GuardedCommand, desk: &mut Desk) -> Progress {
     desk.to_data.push(&call);
     // Nothing else is owed, so there is room.
     let _ = desk.owed.push(Entry::Guarded);
-    // Replicas that are away keep the connection, so WAIT does not follow a call that may be refused:
-    // the long way would wait for them once more.
+    // The connection stands still while WAIT waits for replicas that are away. So WAIT does not follow a call that
+    // may be refused, as the long way would wait once more.
     let are_asked = desk.shared.guards.as_ref().is_some_and(|guards| guards.has_script());
     let replicas = match are_asked {
         true => desk.ask_replicas(write.silent),
@@ -56,17 +55,16 @@ fn write_by_script(write: GuardedCommand, desk: &mut Desk) -> Progress {
     Progress::Wait(Box::new(Short { write, writes, replicas, are_asked }))
 }
 
-/// The script was sent, to compare the fences and make these writes.
+/// The writes for which the script was sent.
 struct Short {
     write: GuardedCommand,
     writes: SmallVec<[Write; 4]>,
     /// Replicas that must acknowledge them.
     replicas: Option<Replicas>,
-    /// They were asked in the same packet.
+    /// WAIT went in the same packet.
     are_asked: bool,
 }
 
-/// Notes whether the data node knows the script.
 fn note_script(is_known: bool, desk: &Desk) {
     if let Some(guards) = &desk.shared.guards {
         guards.note_script(is_known);
@@ -104,7 +102,7 @@ impl Job for Short {
         }
         write.length = writes[..made].iter().map(|write| write.length).sum();
         desk.short_way.note(writes.len(), made);
-        // The last reply ends this stage, as a single write's would.
+        // The last reply ends the next stage, as a single write's reply would.
         desk.owed.push_before(made - 1);
         (1..made).for_each(|_| desk.shared.metrics.guarded(GuardedWrite::Passed));
         Progress::Wait(Box::new(Telling { write }))
@@ -116,22 +114,21 @@ impl Job for Short {
         end(self.write, Vec::new(), desk)
     }
 
-    /// Goes the long way, which tells why: the script was refused with this error, and nothing was
-    /// written.
+    /// Goes the long way, which finds out why: the script was refused with this error, and nothing was written.
     fn not_made(self: Box<Self>, error: &[u8], desk: &mut Desk) -> Progress {
         desk.short_way.note(self.writes.len(), 0);
         if error.starts_with(b"-NOSCRIPT") {
             note_script(false, desk);
             desk.ask(Expected::Text, write::load);
         } else if error.starts_with(b"-NOPERM") {
-            // The write may be allowed all the same.
+            // The client may still be allowed the write itself.
             desk.short_way.forbid();
         }
         ask_for_fences(Subject::Write(self.write), false, desk)
     }
 }
 
-/// The script has made several writes, and their replies are coming.
+/// The writes that the script has made, while their replies are coming.
 struct Telling {
     write: GuardedCommand,
 }

@@ -1,4 +1,4 @@
-//! Data that a guarded write, or a client's MULTI, carries from stage to stage.
+//! The data that a guarded write, or a client's MULTI, carries from stage to stage.
 
 use super::super::desk::Desk;
 use crate::{
@@ -7,13 +7,14 @@ use crate::{
     told::shown,
 };
 
-/// Locks under which writes are made, and how far it is known that they are held.
+/// Locks under which writes are made, and whether they are known to be held.
 #[derive(Default)]
 pub(super) struct Claimed {
     pub(super) claims: Vec<FencedLock>,
-    /// How often Redis has dropped the transaction because a fence was written meanwhile.
+    /// How often the fences had to be compared anew: Redis dropped the write because a fence was written meanwhile,
+    /// or the lock nodes were asked about a fence that the data node had forgotten.
     pub(super) tries: usize,
-    /// The lock nodes were asked about locks that the connection is attached to.
+    /// The lock nodes have been asked about attached locks whose time had run out.
     pub(super) verified: bool,
 }
 
@@ -22,16 +23,16 @@ pub(super) struct Claimed {
 pub(super) struct GuardedCommand {
     /// Number of unsent bytes that are its own; 0 if they were dropped.
     pub(super) length: usize,
-    /// Facts for the script. `None` if the write must go the long way.
+    /// What the script must know of the write. `None` if the write must go the long way.
     pub(super) by_script: Option<Write>,
     /// Replies are off or skipped: the write runs without an answer.
     pub(super) silent: bool,
-    /// Replies are off, and were turned on for the proxy's questions.
+    /// Replies are off for the client, and were turned on for the proxy's questions.
     pub(super) turned_on: bool,
     pub(super) claimed: Claimed,
 }
 
-/// Subject of the questions: a write, or a MULTI behind which there may be writes.
+/// The subject of the questions about locks and fences: a write, or a MULTI behind which there may be writes.
 pub(super) enum Subject {
     Write(GuardedCommand),
     Multi(Claimed),
@@ -72,12 +73,12 @@ impl GuardedCommand {
                 self.turned_on = desk.speak_up();
             }
         }
-        // A flag for the next command only is used up.
+        // A flag set for the next command is used up by the questions.
         desk.conn.next_only = false;
     }
 }
 
-/// Words why a write under a claim was refused: its lock was granted again.
+/// Returns the error for a write whose lock was granted again.
 pub(super) fn fenced(claim: &FencedLock, seen: u64, desk: &Desk) -> String {
     let lock = shown(desk.name(&claim.key));
     let (key, fence) = (shown(&claim.wanted_for), claim.fence);

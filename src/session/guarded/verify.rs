@@ -1,8 +1,8 @@
-//! Asks again about a lock taken elsewhere, under which the connection acts by LOCK.ATTACH. Such a
-//! lock counts as long as the lock nodes have said.
+//! Asks again about a lock that was taken on another connection, and under which this one acts by LOCK.ATTACH. Such a
+//! lock counts only for the time that the lock nodes have told.
 //!
-//! The lock's keeper renews it meanwhile, unknown to this connection. So once the time has run out,
-//! the next guarded write, or MULTI, asks the lock nodes again: one round trip, and only then.
+//! The lock's keeper may renew it, which this connection does not learn. So once the time has run out, the next
+//! guarded write or MULTI asks the lock nodes again, which costs one round trip.
 
 use super::super::{
     desk::Desk,
@@ -29,11 +29,10 @@ pub(super) fn run_out(
     .collect()
 }
 
-/// Continuation once the lock nodes have answered. With an error, it is not known whether all locks
-/// are held.
+/// What is done once the lock nodes have answered. With an error, it is unknown whether all locks are held.
 type Then = Box<dyn FnOnce(Option<String>, &mut Desk) -> Progress + Send>;
 
-/// The lock nodes were asked about locks whose time has run out.
+/// Locks whose time has run out, and about which the lock nodes were asked.
 struct Verifying {
     asked: Vec<(Key, Token)>,
     then: Then,
@@ -53,8 +52,8 @@ impl Job for Verifying {
     }
 }
 
-/// Takes in the lock nodes' answers about attached locks. Returns the error with which a write
-/// under them is refused, if it is not known whether they are held.
+/// Takes in the lock nodes' answers about attached locks. Returns the error that refuses a write under them, if it is
+/// unknown whether they are held.
 fn take_in(asked: &[(Key, Token)], said: Vec<Attached>, desk: &mut Desk) -> Option<String> {
     let mut error = None;
     let now = Instant::now();

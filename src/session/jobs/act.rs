@@ -1,8 +1,8 @@
-//! What an operator has the proxy do, by LOCKGATE.
+//! What an operator makes the proxy do by LOCKGATE.
 //!
-//! A client may that the data node lets kill connections: it could end a holder's connection as well.
+//! Allowed to any client that may CLIENT KILL on the data node: it could end the holder's connection anyway.
 //!
-//! What it does, and why in that order: [`operator`](super::super::operator).
+//! For the steps and the reason for their order see [`operator`](super::super::operator).
 
 use std::{fmt, sync::Arc};
 
@@ -25,10 +25,10 @@ use crate::{
     resp::{encode, expected::Expected, name::ReplyMode},
 };
 
-/// Begins what a client wants that may have it done.
+/// Begins an operator's request, from a client that may make it.
 ///
 /// # Errors
-/// If no lock can have that key.
+/// If no lock can have this key.
 pub(super) fn begin(ours: Ours, act: OperatorAct, desk: &mut Desk) -> Result<Progress, BadRequest> {
     if let OperatorAct::Unlock { key, .. } = &act {
         command::check_key(key, &desk.key(key), &desk.config.locks)?;
@@ -40,10 +40,10 @@ pub(super) fn begin(ours: Ours, act: OperatorAct, desk: &mut Desk) -> Result<Pro
     Ok(Progress::Wait(Box::new(Introducing { ours, act, operator, missing })))
 }
 
-/// Who has something done.
+/// The operator, as the log names it.
 struct Operator {
     card: Arc<ClientCard>,
-    /// The user on the data node; `None` if that does not tell.
+    /// The client's user on the data node; `None` if the data node does not tell.
     user: Option<String>,
 }
 
@@ -64,42 +64,41 @@ impl fmt::Display for Operator {
     }
 }
 
-/// The data node is asked who the operator is.
+/// A request for which the data node is asked who the operator is.
 struct Introducing {
     ours: Ours,
     act: OperatorAct,
     operator: Operator,
-    /// How many replies are missing; the last one tells the user.
+    /// Number of missing replies; the last one tells the user.
     missing: usize,
 }
 
-/// The lock nodes are asked which grant has the lock.
+/// An UNLOCK for which the lock nodes are asked which grant has the lock.
 struct FindingGrant {
     ours: Ours,
     key: Key,
-    /// The fence of the grant that is meant. `None`: whichever has the lock.
+    /// The fence of the grant that is to be taken back. `None`: whichever grant has the lock.
     fence: Option<u64>,
     unlocking: Box<ForcedUnlock>,
 }
 
-/// The data node is told a larger fence.
+/// An UNLOCK for which the data node is told a fence that is to outbid the holder's.
 struct Outbidding {
     ours: Ours,
     key: Key,
     found: FoundGrant,
     unlocking: Box<ForcedUnlock>,
     outbid: Outbid,
-    /// Replicas that must acknowledge it.
+    /// Replicas that must acknowledge the fence.
     replicas: Option<Replicas>,
-    /// The reply to the fence, if that to WAIT is missing still.
+    /// The reply to the fence, while WAIT's is missing.
     said: Vec<u8>,
-    /// How many replies are missing; the last ones are that to the fence, and that to WAIT if replicas
-    /// must acknowledge it.
+    /// Number of missing replies. The last ones are the fence's and, if replicas must acknowledge it, WAIT's.
     missing: usize,
 }
 
-/// The lock nodes are asked whether the same grant has the lock still, before the data node is told a
-/// fence beyond one that it has seen.
+/// An UNLOCK for which the lock nodes are asked whether the same grant still has the lock, before the data node is
+/// told a fence beyond one that it has seen.
 struct Confirming {
     ours: Ours,
     key: Key,
@@ -108,7 +107,7 @@ struct Confirming {
     outbid: Outbid,
 }
 
-/// The lock nodes are asked to release the grant.
+/// An UNLOCK for which the lock nodes are asked to release the grant.
 struct TakingBack {
     ours: Ours,
 }
@@ -300,7 +299,7 @@ fn answer_integer(ours: Ours, number: i64) -> Progress {
     ours.answer(out, None)
 }
 
-/// Answers an UNLOCK, which is counted already.
+/// Answers an UNLOCK, which has been counted.
 fn answered(ours: Ours, done: Result<(), NotTakenBack>, desk: &Desk) -> Progress {
     let why = match done {
         Ok(()) => return answer_integer(ours, 1),
@@ -314,7 +313,7 @@ fn answered(ours: Ours, done: Result<(), NotTakenBack>, desk: &Desk) -> Progress
     ours.refuse(&why.to_string(), outcome, desk)
 }
 
-/// Reads a bulk string, cut to what a line of the log bears.
+/// Reads a bulk string, and cuts it to what a log line may hold.
 fn text_of(reply: &[u8]) -> Option<String> {
     let line = reply.strip_prefix(b"$")?.strip_suffix(b"\r\n")?;
     let at = memchr::memchr(b'\n', line)?;

@@ -1,8 +1,8 @@
-//! A lock idiom on a key of an enforced adopt rule. The lock nodes decide, and the client gets the
-//! reply that Redis would have given.
+//! A lock idiom on a key of a bridged or enforced adopt rule. The lock nodes decide, and the client gets the reply
+//! that Redis would have given.
 //!
 //! Libraries count the whole TTL from the reply on, so the lock nodes hold the lock for longer
-//! ([`crate::lock::padded`]); a grant that came too late for that is given back.
+//! ([`crate::lock::padded`]). A grant that comes too late for that is given back.
 
 use std::time::Duration;
 
@@ -67,13 +67,13 @@ pub(super) fn permission(task: &AdoptTask) -> Key {
     }
 }
 
-/// Asks the data node whether the client may: by a reading command itself, as an adopted key is not
-/// there, by GET for WATCH, and otherwise as for LOCK.
+/// Asks the data node whether the client may: by the command itself if it only reads, by GET for WATCH, and otherwise
+/// as for LOCK.
 pub(super) fn probe(task: &AdoptTask, desk: &mut Desk) {
     probe_for(permits(task), task, desk);
 }
 
-/// Sends [`probe`]'s question where another reply than its own comes first.
+/// Sends [`probe`]'s question where its first reply is `expected`, such as `+QUEUED` inside MULTI.
 pub(super) fn probe_for(expected: Expected, task: &AdoptTask, desk: &mut Desk) {
     desk.ask(expected, |out| match task.work {
         AdoptWork::Look(word) => encode::command(out, &[word.name(), &task.key]),
@@ -82,7 +82,7 @@ pub(super) fn probe_for(expected: Expected, task: &AdoptTask, desk: &mut Desk) {
     });
 }
 
-/// How the data node answers [`probe`] if the client may.
+/// Returns how the data node answers [`probe`] if the client may.
 pub(super) fn permits(task: &AdoptTask) -> Expected {
     match task.work {
         AdoptWork::Look(LookWord::Get) | AdoptWork::Watch => Expected::Text,
@@ -102,7 +102,7 @@ pub(super) fn refuse_in_place(ours: Ours, desk: &mut Desk) -> Progress {
         return Progress::Pass(Pass::Counted);
     }
     if in_multi && !desk.conn.state.is_plain() {
-        // Replies to the proxy's own commands could not be told from others.
+        // Replies to the proxy's own commands could not be told from other frames.
         return Progress::Relay;
     }
     let error = match in_multi {
@@ -133,7 +133,7 @@ pub(super) fn fail_transaction(ours: Ours, error: &str, desk: &mut Desk) -> Prog
     Progress::Wait(Box::new(FailingTransaction { ours, answer }))
 }
 
-/// A command was sent that makes the client's transaction fail; `answer` follows its reply.
+/// A command for which another was sent that makes the client's transaction fail; `answer` follows the reply.
 struct FailingTransaction {
     ours: Ours,
     answer: Vec<u8>,
@@ -150,7 +150,7 @@ impl Job for FailingTransaction {
     }
 }
 
-/// The error for a command that is refused for this reason.
+/// Returns the error for a command that is refused for this reason.
 pub(super) fn refusal(task: &AdoptTask, because: &str) -> String {
     match &task.key[..] {
         [] => format!("ERR the command on an adopted lock is refused: {because} (adopt)"),
@@ -161,7 +161,7 @@ pub(super) fn refusal(task: &AdoptTask, because: &str) -> String {
     }
 }
 
-/// Begins a task of a client that may, in this database.
+/// Begins a task in this database, for a client that may.
 pub(super) fn begin_in(ours: Ours, task: AdoptTask, database: u64, desk: &mut Desk) -> Progress {
     match task.work {
         AdoptWork::Fail(error) => ours.refuse(error, Outcome::BadRequest, desk),
@@ -172,7 +172,7 @@ pub(super) fn begin_in(ours: Ours, task: AdoptTask, database: u64, desk: &mut De
     }
 }
 
-/// Begins a task of a client that may.
+/// Begins a task for a client that may.
 pub(super) fn begin(ours: Ours, mut task: AdoptTask, desk: &mut Desk) -> Progress {
     desk.count_task(&mut task);
     let is_refused = matches!(task.work, AdoptWork::Fail(_) | AdoptWork::Refuse(_));
@@ -184,11 +184,11 @@ pub(super) fn begin(ours: Ours, mut task: AdoptTask, desk: &mut Desk) -> Progres
     Progress::Wait(Box::new(LocatingLock { ours, task, missing }))
 }
 
-/// The data node was asked which database is selected.
+/// A task for which the data node was asked which database is selected.
 struct LocatingLock {
     ours: Ours,
     task: AdoptTask,
-    /// How many replies are missing; the last one is CLIENT INFO's.
+    /// Number of missing replies; the last one is CLIENT INFO's.
     missing: usize,
 }
 
@@ -212,7 +212,7 @@ impl Job for LocatingLock {
     }
 }
 
-/// The name of a lock that is called so in database 0.
+/// Returns the name of a lock in this database; in database 0 the name is `lock`.
 pub(super) fn lock_in(database: u64, lock: Vec<u8>) -> Vec<u8> {
     match database {
         0 => lock,
@@ -220,7 +220,7 @@ pub(super) fn lock_in(database: u64, lock: Vec<u8>) -> Vec<u8> {
     }
 }
 
-/// Asks the lock nodes.
+/// Carries a task out: checks its locks, and asks the lock nodes.
 fn carry_out(ours: Ours, task: AdoptTask, database: u64, desk: &mut Desk) -> Progress {
     let AdoptTask { key, lock, database: named, others, work, options, aside, sender, .. } = task;
     let (other_keys, others): (Vec<_>, Vec<_>) = others.into_iter().unzip();
@@ -245,7 +245,8 @@ fn carry_out(ours: Ours, task: AdoptTask, database: u64, desk: &mut Desk) -> Pro
         return ours.refuse(&error, Outcome::BadRequest, desk);
     }
     let sent = || std::iter::once(&key).chain(&other_keys);
-    // A rule that could be bridged lets each lock tell its key; nobody may be granted one without.
+    // A bridged lock's key on the data node is found by the lock's name, so no lock is granted whose name does not
+    // lead to its key.
     let is_lost = |(name, key): (&Vec<u8>, &Vec<u8>)| {
         let adoption = desk.shared.adoption.as_ref().filter(|adoption| adoption.is_bridged(key));
         let is_there = |place: KeyPlace| (place.database, &place.key) == (database, key);
@@ -322,20 +323,20 @@ fn carry_out(ours: Ours, task: AdoptTask, database: u64, desk: &mut Desk) -> Pro
     }
 }
 
-/// A lock that is asked for, or to be renewed.
+/// A lock that is to be taken or renewed.
 pub(super) struct Taking {
     pub(super) ours: Ours,
     pub(super) sender: SentBy,
     pub(super) key: Key,
     pub(super) token: Token,
-    /// The time for which the client will count on the lock. `None`: it is to have no TTL, and is
-    /// kept for as long as the connection lives.
+    /// How long the client will count on the lock. `None`: the lock is to have no TTL, and is kept for as long as the
+    /// connection lives.
     pub(super) ttl: Option<Duration>,
     pub(super) replies: Replies,
 }
 
 impl Taking {
-    /// The time for which the lock nodes are to hold the lock, and the claim of a new grant.
+    /// Returns how long the lock nodes are to hold the lock, and the claim of a new grant.
     pub(super) fn terms(&self, desk: &Desk) -> (Duration, Claim) {
         match self.ttl {
             Some(ttl) => (held_for(ttl, desk), Claim::adopted()),
@@ -350,22 +351,23 @@ impl Taking {
         is_refused.then(|| self.ours.refuse(&error(), Outcome::BadRequest, desk))
     }
 
-    /// Whether the client would count on a grant for longer than it is valid. One without a TTL is
-    /// renewed.
+    /// Whether the client would count on a grant for longer than it is valid. A lock without a TTL is renewed, so
+    /// never.
     pub(super) fn outlasts(&self, validity: Duration) -> bool {
         self.ttl.is_some_and(|ttl| validity < ttl) && !planted::has(PlantedFault::ShortHold)
     }
 }
 
-/// Tells that the lock nodes were too slow, or asks them again: the client would count on the lock for
-/// longer than they hold it.
+/// Error where the client would count on the lock for longer than the lock nodes hold it. By `no_quorum` they may be
+/// asked again first.
 pub(super) const TOO_SLOW: &str =
     "NOQUORUM the lock nodes answered too late for this TTL, try again";
-/// The lock nodes carry a release out sooner or later, and would end what is renewed now.
+/// Error while a release of the lock is under way: the lock nodes carry it out sooner or later, and would end what is
+/// renewed now.
 pub(super) const RELEASE_UNDER_WAY: &str =
     "NOQUORUM a release of this lock is still under way, try again";
 
-/// The time for which the lock nodes are to hold a lock on which a client counts for `ttl`.
+/// Returns how long the lock nodes are to hold a lock on which a client counts for `ttl`.
 pub(super) fn held_for(ttl: Duration, desk: &Desk) -> Duration {
     match planted::has(PlantedFault::ShortHold) {
         true => ttl,
@@ -378,7 +380,7 @@ pub(super) fn acquire(taking: Taking, desk: &mut Desk) -> Progress {
         return refused;
     }
     if desk.shared.engine.is_known_as_held(&taking.key, taking.ours.since) {
-        // Of grants through other proxies it is not known whose they are.
+        // Which grant has the lock is unknown if it was made through another proxy.
         let same_token = match desk.shared.engine.claim_of(&taking.key, &taking.token) {
             Some((claim, _)) => SameToken::Grants(std::iter::once(claim).collect()),
             None => SameToken::Unknown,
@@ -393,10 +395,10 @@ pub(super) fn acquire(taking: Taking, desk: &mut Desk) -> Progress {
     Progress::Ask(Box::new(Acquiring { taking, releases }), question)
 }
 
-/// The lock nodes are asked for the lock.
+/// A lock that the lock nodes are asked for.
 struct Acquiring {
     taking: Taking,
-    /// The count of releases from before.
+    /// The count of the lock's releases from before the question.
     releases: u32,
 }
 
@@ -408,7 +410,7 @@ impl Job for Acquiring {
             Ok(grant) => grant,
             Err(NotGranted::Held { remaining, contested, same_token }) => {
                 desk.tokens.refused_adopted(&taking.key, &taking.token, same_token);
-                // Votes that are split say that several ask, and not that anybody holds it.
+                // Split votes say that several clients ask, and not that one holds the lock.
                 if !contested && desk.shared.engine.releases(&taking.key) == releases {
                     desk.shared.engine.note_held(&taking.key, remaining, taking.ours.since);
                 }
@@ -457,8 +459,8 @@ pub(super) enum Missed {
     Take,
 }
 
-/// Asks the lock nodes to renew the lock. `claim`: that of the holder, where they have told it,
-/// whichever connection of the client was granted the lock, as libraries know no claims.
+/// Asks the lock nodes to renew the lock. `claim`: the holder's, if the lock nodes have told it. It counts whichever
+/// connection of the client was granted the lock, as libraries know no claims.
 pub(super) fn renew(
     taking: Taking,
     missed: Missed,
@@ -485,12 +487,12 @@ pub(super) fn renew(
     Progress::Ask(Box::new(Extending { taking, ttl, missed, claim }), question)
 }
 
-/// The lock nodes are asked to renew the lock.
+/// A lock that the lock nodes are asked to renew.
 struct Extending {
     taking: Taking,
     ttl: Duration,
     missed: Missed,
-    /// As the lock nodes have told.
+    /// The holder's claim, if the lock nodes have told it.
     claim: Option<Claim>,
 }
 
@@ -538,17 +540,17 @@ pub(super) fn release(releasing: Releasing, desk: &mut Desk) -> Progress {
     Progress::Ask(Box::new(releasing), Question::Unlock { key, token, claim, asker })
 }
 
-/// The lock nodes are asked to release the lock.
+/// A lock that the lock nodes are asked to release.
 pub(super) struct Releasing {
     pub(super) ours: Ours,
     pub(super) key: Key,
     pub(super) token: Token,
     pub(super) replies: Replies,
-    /// As the lock nodes have told.
+    /// The holder's claim, if the lock nodes have told it or this proxy knows it.
     pub(super) claim: Option<Claim>,
-    /// A release from before, which too few lock nodes answered, was of a grant that was valid.
+    /// An earlier release, which too few lock nodes answered, was of a grant that was valid.
     pub(super) was_held: bool,
-    /// Commands for the data node once that is done.
+    /// Commands for the data node once the lock is released.
     pub(super) aside: Vec<Vec<Vec<u8>>>,
 }
 
@@ -567,7 +569,7 @@ impl Job for Releasing {
                 not_held(ours, key, token, replies, desk)
             }
             Err(error) => {
-                // The lock nodes may have carried it out meanwhile.
+                // The lock nodes may have carried the release out all the same.
                 releasing.was_held |= error.was_held;
                 unsettled(releasing.ours, &error, desk, |desk| release(releasing, desk))
             }
@@ -579,7 +581,7 @@ impl Job for Releasing {
     }
 }
 
-/// Has the data node wake who waits for a lock that is released, and answers.
+/// Has the data node wake the clients that wait for a released lock, and answers.
 fn wake(ours: Ours, text: &'static str, aside: &[Vec<Vec<u8>>], desk: &mut Desk) -> Progress {
     if aside.is_empty() {
         return tell(ours, text, Outcome::Ok, desk);
@@ -592,8 +594,8 @@ fn wake(ours: Ours, text: &'static str, aside: &[Vec<Vec<u8>>], desk: &mut Desk)
     Progress::Wait(Box::new(Waking { ours, text, missing }))
 }
 
-/// The data node was sent commands that wake who waits. The lock is released whether it carries
-/// them out or not.
+/// A release for which the data node was sent commands that wake waiting clients. The lock stays released even if the
+/// data node does not carry them out.
 struct Waking {
     ours: Ours,
     text: &'static str,
@@ -625,8 +627,8 @@ pub(super) fn not_held(
     tell_not_held(ours, key, replies, desk)
 }
 
-/// Answers that the token does not hold the lock. Where Redis would tell whether another does, the
-/// lock nodes are asked.
+/// Answers that the token does not hold the lock. Where Redis would tell whether another token does, the lock nodes
+/// are asked.
 pub(super) fn tell_not_held(ours: Ours, key: Key, replies: Replies, desk: &Desk) -> Progress {
     if replies[0] == replies[3] {
         return tell(ours, replies[0], Outcome::NotHeld, desk);
@@ -635,7 +637,7 @@ pub(super) fn tell_not_held(ours: Ours, key: Key, replies: Replies, desk: &Desk)
     Progress::Ask(Box::new(Missing { ours, key, replies }), question)
 }
 
-/// The lock nodes are asked whether anybody holds a lock that the client's token does not.
+/// A command whose token does not hold the lock, while the lock nodes are asked whether another token does.
 struct Missing {
     ours: Ours,
     key: Key,
@@ -660,16 +662,16 @@ impl Job for Missing {
     }
 }
 
-/// The lock nodes are asked who holds the lock.
+/// A task for which the lock nodes are asked who holds the lock.
 struct Looking {
     ours: Ours,
     sender: SentBy,
     key: Key,
     work: AdoptWork,
     aside: Vec<Vec<Vec<u8>>>,
-    /// The lock must be one that this connection was granted, or has attached to.
+    /// The lock must be one that this connection was granted or has attached to.
     is_own_only: bool,
-    /// A TTL above `locks.max_ttl` is cut to that.
+    /// A TTL above `locks.max_ttl` is cut to it.
     is_capped: bool,
 }
 
@@ -680,7 +682,8 @@ impl Job for Looking {
             Ok(holding) => (*self).seen(holding, desk),
             Err(error) if self.releases_blindly() && !self.ours.may_ask_again() => {
                 match desk.known_adopted(&self.key, self.is_own_only) {
-                    // The client is told that it is not known, and the release goes on.
+                    // The grant that this proxy knows is released all the same. Only if enough lock nodes answer that
+                    // is the client told the outcome.
                     Some((token, claim)) => {
                         let claim = Some(claim);
                         (*self).seen(Some(Holding { token, claim, left: None }), desk)
@@ -698,7 +701,7 @@ impl Job for Looking {
 }
 
 impl Desk {
-    /// The adopted grant that a blind release is about, if it was made through this proxy. `is_own_only`: to
+    /// Returns the adopted grant that a blind release is about, if it was made through this proxy. `is_own_only`: on
     /// this connection.
     pub(super) fn known_adopted(&self, key: &Key, is_own_only: bool) -> Option<(Token, Claim)> {
         let holder = self.shared.engine.adopted_holder(key);
@@ -725,7 +728,7 @@ impl Looking {
         });
         match (work, holding) {
             (AdoptWork::Look(word), holding) => {
-                // Something that is no token is answered an error.
+                // A value that is no token is answered with an error.
                 let is_told = holding.as_ref().is_none_or(|holding| !holding.token.is_empty());
                 if word == LookWord::Get && is_told {
                     desk.step_transaction(|stage| stage.read(&key, holding.as_ref()));
@@ -823,7 +826,7 @@ impl Looking {
     }
 }
 
-/// The milliseconds that a holder can count on, as PTTL tells them. `None`: no TTL.
+/// Returns how many milliseconds a holder can count on, as PTTL tells them. `None`: no TTL.
 fn left(holding: &Holding, desk: &Desk) -> Option<i64> {
     let left = holding.left?.saturating_sub(2 * desk.config.locks.node_timeout);
     Some(i64::try_from(millis(left)).unwrap_or(i64::MAX).max(1))
@@ -849,14 +852,14 @@ fn encode_look(out: &mut Vec<u8>, word: LookWord, holding: Option<&Holding>, des
         (LookWord::Ttl | LookWord::Pttl, None) => encode::integer(out, -2),
         (LookWord::Pttl, Some(holding)) => encode::integer(out, left(holding, desk).unwrap_or(-1)),
         (LookWord::Ttl, Some(holding)) => {
-            // As Redis rounds.
+            // Rounded as Redis does.
             let left = left(holding, desk).map_or(-1, |left| (left + 500) / 1000);
             encode::integer(out, left);
         }
     }
 }
 
-/// Answers with a reply as tables have it.
+/// Answers with this reply, written as in [`Replies`].
 pub(super) fn tell(ours: Ours, text: &str, outcome: Outcome, desk: &Desk) -> Progress {
     ours.count(outcome, desk);
     let mut answer = Vec::new();
@@ -869,14 +872,14 @@ pub(super) fn encode_text(out: &mut Vec<u8>, text: &str, resp3: bool) {
         "nil" => encode::null(out, resp3),
         "+OK" => encode::simple(out, "OK"),
         "+QUEUED" => encode::simple(out, "QUEUED"),
-        // EXEC's.
+        // Replies to EXEC.
         "[nil]" => encode::null_array(out, resp3),
         "[]" => encode::array(out, 0),
         "[0]" | "[1]" => {
             encode::array(out, 1);
             encode::integer(out, i64::from(text == "[1]"));
         }
-        // aioredlock's.
+        // A reply of aioredlock's scripts.
         "error" => encode::error(out, "ERR ERROR"),
         "true" | "false" => encode::bulk(out, text.as_bytes()),
         number => encode::integer(out, number.parse().unwrap_or_default()),

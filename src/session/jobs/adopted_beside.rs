@@ -1,10 +1,10 @@
-//! A lock idiom that gives an adopted lock back or extends it, where the rule is audited here and another
-//! proxy has bridged it. The data node carries the command out, and its word is the answer; before that
-//! the lock nodes release or extend what the token has there. Otherwise a lock that was taken through
-//! the other proxy would stay there for its TTL, or end before its holder's time is up.
+//! A lock idiom that releases or extends an adopted lock whose rule is only audited here, and bridged by another
+//! proxy. The data node carries the command out, and its reply is the answer. Before that the lock nodes release or
+//! extend what the token has there. Otherwise a lock that was taken through the other proxy would stay on the lock
+//! nodes for its TTL, or end there before its holder's time is up.
 //!
-//! Whatever the lock nodes say, the command passes: in mode audit nothing depends on them. One inside of
-//! MULTI, without a reply or about several keys passes as it came.
+//! The command passes whatever the lock nodes say: in mode audit nothing depends on them. A command inside MULTI,
+//! without a reply or about several keys passes as it came.
 
 use super::{
     super::{desk::Desk, guarded::database},
@@ -24,7 +24,7 @@ use crate::{
 /// The command passes as it came.
 const PASSES: Progress = Progress::Pass(Pass::Counted);
 
-/// An idiom that gives a lock back or extends it, whose turn has come.
+/// An idiom that releases or extends a lock, and whose turn has come.
 pub(in crate::session) struct BesideDataNode(pub(in crate::session) Box<AdoptTask>);
 
 impl Waits for BesideDataNode {
@@ -43,7 +43,7 @@ impl Waits for BesideDataNode {
     }
 }
 
-/// The data node was asked whether the client may, and which database is selected.
+/// A task for which the data node was asked whether the client may, and which database is selected.
 struct AskingBeside {
     task: Box<AdoptTask>,
     permitted: Option<Permission>,
@@ -56,7 +56,7 @@ impl Job for AskingBeside {
             return Progress::Wait(self);
         };
         desk.conn.database = database::selected(reply);
-        // The data node refuses the command itself.
+        // The data node itself refuses a command that the client may not send.
         if permitted != Permission::Granted || desk.conn.database.is_none() {
             return PASSES;
         }
@@ -92,7 +92,7 @@ fn ask(task: AdoptTask, desk: &Desk) -> Progress {
     Progress::Ask(Box::new(AskedBeside), question)
 }
 
-/// The lock nodes are asked to release or renew what the token has there.
+/// A command for which the lock nodes are asked to release or renew what the token has there.
 struct AskedBeside;
 
 impl Job for AskedBeside {
@@ -101,8 +101,7 @@ impl Job for AskedBeside {
     }
 }
 
-/// The lock nodes are asked who holds the lock, as the command does not say for whom it is, or for how
-/// long.
+/// A command for which the lock nodes are asked who holds the lock, as it names no token, or adds to the lock's TTL.
 struct LookingBeside {
     key: Key,
     work: AdoptWork,
@@ -124,7 +123,7 @@ impl Job for LookingBeside {
             }
             AdoptWork::ExtendBy { token: own, ttl, .. } if *own == *token => {
                 let Some(left) = left else { return PASSES };
-                // The lock nodes' time has what is set aside for drift already.
+                // The time left on the lock nodes already includes what `held_for` has added.
                 let ttl = (left + ttl).min(held_for(desk.config.locks.max_ttl, desk));
                 Question::Renew { key, token, ttl, claim, asker }
             }

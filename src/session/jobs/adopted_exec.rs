@@ -1,8 +1,8 @@
-//! A transaction that releases or extends one adopted lock, as StackExchange.Redis sends it. The
-//! lock nodes are asked at GET and at EXEC; the data node sees nothing of it.
+//! A transaction that releases or extends one adopted lock, as StackExchange.Redis sends it. The lock nodes are asked
+//! at GET and at EXEC; the data node sees nothing of the transaction.
 //!
-//! What counts at EXEC is that the grant which GET told still stands. Redis also gives up where the
-//! key was touched in between, such as by an extension of the same token.
+//! EXEC succeeds if the grant that GET told still stands. Redis would also give up if the key was touched in between,
+//! such as by an extension of the same token.
 
 use super::{
     super::{
@@ -23,17 +23,17 @@ use crate::{
     told::shown,
 };
 
-/// Answer to a command that does not fit.
+/// Error for a command that does not fit.
 pub(in crate::session) const MISFIT: &str = "ERR a transaction on an adopted lock is WATCH, GET, MULTI, one of DEL, UNLINK, EXPIRE and \
      PEXPIRE, and EXEC, all of one key (adopt)";
-/// Answer to a WATCH of something else besides.
+/// Error for a WATCH of something else as well.
 pub(in crate::session) const ALONE: &str =
     "ERR an adopted lock is watched alone, without other keys (adopt)";
-/// Redis's answer to EXEC behind an error.
+/// Redis's error for EXEC behind an error.
 const ABORTED: &str = "EXECABORT Transaction discarded because of previous errors.";
 const UNREAD: &str = "EXECABORT an adopted lock was watched and not read (adopt)";
 
-/// Replies to EXEC where the lock is free, has the token, or another's.
+/// Replies to EXEC where the lock is free, has the token, has the token but no TTL, or has another token.
 const EXECUTED: Replies = ["[nil]", "[1]", "[1]", "[nil]"];
 
 /// A command that begins or ends a transaction about an adopted lock.
@@ -49,7 +49,7 @@ pub(in crate::session) enum TransactionStep {
     Unwatch,
 }
 
-/// A command that begins or ends a transaction, whole.
+/// A whole command that begins or ends a transaction.
 pub(in crate::session) struct TransactionCommand {
     pub(in crate::session) step: TransactionStep,
     /// Number of unsent bytes that are its own.
@@ -94,7 +94,7 @@ impl Waits for Misfit {
     }
 }
 
-/// Whether the client gets no reply to a command that the proxy answers.
+/// Whether the client gets no reply to a command that the proxy answers. Uses up a SKIP.
 fn uses_up_skip(desk: &mut Desk) -> bool {
     let mode = desk.conn.reply_mode;
     if mode == ReplyMode::Skip {
@@ -148,7 +148,6 @@ pub(super) fn queue(ours: Ours, key: &Key, work: QueuedWork, desk: &mut Desk) ->
     ours.refuse(&error, Outcome::BadRequest, desk)
 }
 
-/// Carries a transaction out.
 fn execute(ours: Ours, stage: LockTransaction, desk: &mut Desk) -> Progress {
     let (lock, work) = match stage {
         LockTransaction::Queued(lock, work) => (lock, Some(work)),
@@ -177,7 +176,7 @@ fn execute(ours: Ours, stage: LockTransaction, desk: &mut Desk) -> Progress {
             let taking = Taking { ours, sender, key, token, ttl, replies: EXECUTED };
             renew(taking, Missed::Tell, holding.claim, desk)
         }
-        // Nobody held the lock, or nothing is to be done.
+        // The lock was free, or nothing is to be done.
         (seen, work) => {
             let text = if work.is_some() { "[0]" } else { "[]" };
             Comparing { ours, key, seen, text }.ask()
@@ -185,7 +184,7 @@ fn execute(ours: Ours, stage: LockTransaction, desk: &mut Desk) -> Progress {
     }
 }
 
-/// The lock nodes are asked whether a lock is still as GET told it.
+/// An EXEC for which the lock nodes are asked whether the lock is still as GET told it.
 struct Comparing {
     ours: Ours,
     key: Key,

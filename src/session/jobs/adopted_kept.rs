@@ -1,9 +1,8 @@
-//! Adopted locks without a TTL, under `no_ttl: session`: a lock is renewed for as long as the
-//! connection lives that took it, or that took its TTL away. That it has none is told by its claim,
-//! so that each proxy knows.
+//! Adopted locks without a TTL, under `no_ttl: session`. Such a lock is renewed for as long as the connection lives
+//! that took it, or that took its TTL away. Its claim tells that it has no TTL, so each proxy knows.
 //!
-//! EXPIRE and its like make such a lock a lease: it gets a new claim, by which its keeper, through
-//! whichever proxy, can renew it no more.
+//! EXPIRE and similar commands make such a lock a lease: it gets a new claim, so its keeper, through whichever proxy,
+//! can renew it no more.
 
 use super::{
     super::{
@@ -24,7 +23,7 @@ use crate::{
     lock::{Claim, Grant, Holding, NotGranted},
 };
 
-/// Renews a lock whose holder the lock nodes have told, takes its TTL away, or takes it.
+/// Renews a lock whose holder the lock nodes have told, takes its TTL away, or takes the lock.
 pub(super) fn again(
     taking: Taking,
     missed: Missed,
@@ -47,8 +46,7 @@ pub(super) fn again(
     }
 }
 
-/// Takes a lock's TTL away, or gives one to a lock without. `from`: the claim that the lock nodes
-/// have told.
+/// Takes a lock's TTL away, or gives a TTL to a lock without one. `from`: the claim that the lock nodes have told.
 pub(super) fn convert(taking: Taking, from: Option<Claim>, desk: &mut Desk) -> Progress {
     if let Some(refused) = taking.refused(desk) {
         return refused;
@@ -61,14 +59,14 @@ pub(super) fn convert(taking: Taking, from: Option<Claim>, desk: &mut Desk) -> P
     Progress::Ask(Box::new(Converting { taking, from, is_ours, grant: None }), question)
 }
 
-/// The lock nodes are asked for a new claim of a lock.
+/// A lock for which the lock nodes are asked for a new claim.
 struct Converting {
     taking: Taking,
-    /// The claim before.
+    /// The earlier claim.
     from: Option<Claim>,
-    /// The connection has the lock.
+    /// The connection was granted the lock, by the earlier claim.
     is_ours: bool,
-    /// The new grant, whose TTL is being made as short as the client wants it.
+    /// The new grant, while its TTL is being shortened to the one that the client wants.
     grant: Option<Grant>,
 }
 
@@ -113,8 +111,8 @@ impl Job for Converting {
 }
 
 impl Converting {
-    /// Whether the lock nodes hold the lock for longer than it is to last: they shorten nothing
-    /// when the claim changes, as its keeper may still count on it.
+    /// Whether the lock nodes hold the lock for longer than the client wants. They shorten nothing when the claim
+    /// changes, as the keeper may still count on the lock.
     fn is_to_be_shorter(&self, desk: &Desk) -> bool {
         self.taking.ttl.is_some() && self.taking.terms(desk).0 < desk.config.locks.default_ttl
     }
@@ -140,7 +138,7 @@ impl Converting {
         let keep = match ttl {
             None => desk.keep(&key, &token, desk.config.locks.default_ttl, &grant),
             Some(_) if is_ours => None,
-            // The connection that took the lock has it no more: guards need LOCK.ATTACH.
+            // The connection that took the lock has it no more: for guards a client needs LOCK.ATTACH.
             Some(_) => return tell(ours, text, Outcome::Ok, desk),
         };
         let granted = Granted::converted(&key, &token, &grant, ttl.unwrap_or_default());

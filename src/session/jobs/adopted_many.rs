@@ -1,8 +1,8 @@
-//! A script of a lock library about several adopted keys: all or nothing. The lock nodes are asked
-//! for one lock after the other, in the client's order, and what was granted is given back at the
-//! first that another holds. For that moment others are refused; two holders there never are.
+//! A script of a lock library about several adopted keys: all or nothing. The lock nodes are asked for one lock after
+//! the other, in the client's order. At the first lock that another client holds, what was granted is given back.
+//! Other clients are refused meanwhile; no lock ever has two holders.
 //!
-//! DEL of several adopted keys too: each is freed by itself.
+//! DEL of several adopted keys frees each key by itself.
 
 use std::{mem, time::Duration};
 
@@ -32,37 +32,37 @@ use crate::{
 /// What is done to all of the locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ManyWork {
-    /// Take each that nobody holds, for this time.
+    /// Take each that is free, for this time.
     Acquire(Duration),
     /// Give each a new TTL if the token holds it.
     Extend(Duration),
     /// Free each that the token holds.
     Release,
-    /// Free each, whichever token of an adopted command holds it; or only what this connection was
+    /// Free each, whichever token of an adopted command holds it; with `is_own_only`, only what this connection was
     /// granted.
     ReleaseBlind { is_own_only: bool },
 }
 
-/// The locks of one command, and how far it is. The reply is a number: how many were released, or
-/// all or none.
+/// The locks of one command, and how far the command is. The reply is a number: for a release, the locks released;
+/// otherwise all of them or 0.
 pub(super) struct Many {
     ours: Ours,
     sender: SentBy,
     keys: Vec<Key>,
-    /// The client's token; of a blind release, the one that holds the lock asked about.
+    /// The client's token; for a blind release, the token that holds the lock asked about.
     token: Token,
     work: ManyWork,
-    /// How many locks were asked about.
+    /// How many locks have been asked about.
     done: usize,
     /// How many of them the token holds, or held.
     held: usize,
-    /// A release of the lock asked about, which too few lock nodes answered, was of a valid grant.
+    /// An earlier release of the lock asked about, which too few lock nodes answered, was of a valid grant.
     was_held: bool,
     /// The earliest end of what was granted or renewed.
     until: Option<Instant>,
-    /// What was granted, and gives itself back unless the client is told.
+    /// The grants, which are given back unless the client is told.
     grants: Vec<(Grant, Undo)>,
-    /// The first lock whose release the lock nodes did not answer.
+    /// The error of the first lock about which too few lock nodes answered.
     failed: Option<NoQuorum>,
 }
 
@@ -132,7 +132,7 @@ impl Many {
         if let ManyWork::Acquire(ttl) | ManyWork::Extend(ttl) = self.work
             && self.until.is_none_or(|until| until < now + ttl)
         {
-            // What was granted is given back.
+            // The grants are dropped, which gives them back.
             let (grants, until) = (Vec::new(), None);
             let anew = Many { done: 0, held: 0, grants, until, ..self };
             return unsettled_as(anew.ours, TOO_SLOW, desk, |desk| anew.next(desk));
@@ -151,7 +151,6 @@ impl Many {
         self.tell(desk)
     }
 
-    /// Answers how many.
     fn tell(&self, desk: &Desk) -> Progress {
         let outcome = match (self.held, self.work) {
             (1.., _) => Outcome::Ok,
@@ -170,12 +169,12 @@ impl Many {
     }
 }
 
-/// The data node was asked whether the client may set the keys behind the first.
+/// A command for which the data node was asked whether the client may set the keys behind the first.
 struct Permitting {
     many: Many,
-    /// How many replies come before, to turning replies on.
+    /// Number of missing replies to turning replies on, which come first.
     of_mode: usize,
-    /// How many replies are missing behind.
+    /// Number of missing replies to the probes.
     missing: usize,
     refused: Option<String>,
 }
@@ -216,7 +215,7 @@ impl Job for Many {
             Answer::Lock(Err(NotGranted::NoQuorum(error))) | Answer::Renew(Err(error)) => {
                 unsettled(self.ours, &error, desk, |desk| self.next(desk))
             }
-            // Dropped with the job, what was granted is given back.
+            // What was granted is dropped with the job, which gives it back.
             Answer::Lock(Err(_)) | Answer::Renew(Ok(None)) => {
                 self.held = 0;
                 self.tell(desk)
@@ -234,7 +233,7 @@ impl Job for Many {
                         self.held += usize::from(released || self.was_held);
                     }
                     Err(error) if self.ours.may_ask_again() => {
-                        // The lock nodes may have carried it out meanwhile.
+                        // The lock nodes may have carried the release out all the same.
                         self.was_held |= error.was_held;
                         return unsettled(self.ours, &error, desk, |desk| self.next(desk));
                     }
@@ -258,7 +257,8 @@ impl Job for Many {
                     Err(error) if self.ours.may_ask_again() => {
                         return unsettled(self.ours, &error, desk, |desk| self.next(desk));
                     }
-                    // The client is told that it is not known, and the release goes on.
+                    // The client is told that the outcome is unknown, and the grant that this proxy knows is released
+                    // all the same.
                     Err(error) => {
                         self.failed.get_or_insert(error);
                         desk.known_adopted(&key, is_own_only)

@@ -1,12 +1,12 @@
-//! Adopted commands inside the client's own transaction. Of each a stand-in is queued on the data
-//! node: the question whether the client may, which changes nothing. Its reply's place in that to EXEC
-//! is the command's.
+//! Adopted commands inside the client's own transaction. For each a stand-in is queued on the data node: the question
+//! whether the client may, which changes nothing. The place of its reply in the reply to EXEC is the place of the
+//! command's reply.
 //!
-//! At EXEC the lock nodes are asked first, in order, up to the first command that frees a lock. If that is
-//! the first of all, they are asked who has its lock: while too few of them answer, the data node executes
-//! nothing, as clients that try again would have it execute the rest each time. Then the data node executes
-//! the rest. If it does not, what was taken is given back, and nothing was freed; a lock that was prolonged
-//! stays so. What frees a lock, and all behind it, follows the execution.
+//! At EXEC the lock nodes are asked first, in order, up to the first command that frees a lock. If they have been
+//! asked nothing by then, they are asked who has its lock: while too few of them answer, the data node executes
+//! nothing, as a client that tries again would have it execute the rest each time. Then the data node executes the
+//! rest. If it does not, what was taken is given back, and nothing has been freed; a lock that was prolonged stays
+//! so. The first command that frees a lock, and all behind it, follow the execution.
 
 use smallvec::SmallVec;
 
@@ -44,7 +44,7 @@ use crate::{
 
 /// Most adopted commands of one transaction: the lock nodes are asked about one after the other.
 const MOST: usize = 1000;
-/// Longest reply to EXEC that is held until the locks in it are settled, in bytes.
+/// Length of the longest reply to EXEC that is held until the locks in it are settled, in bytes.
 const LONGEST: usize = 4 * 1024 * 1024;
 
 const TOO_MANY: &str = "ERR more than 1000 adopted locks in one transaction (adopt)";
@@ -63,7 +63,7 @@ pub(super) fn inside(ours: Ours, task: AdoptTask, desk: &mut Desk) -> Progress {
         return adopted::refuse_in_place(ours, desk);
     }
     match task.work {
-        // The data node refuses it and goes on.
+        // The data node refuses WATCH, and the transaction goes on.
         AdoptWork::Watch if ours.length > 0 => return Progress::Pass(Pass::Counted),
         AdoptWork::Refuse(because) => {
             let error = adopted::refusal(&task, because);
@@ -91,7 +91,7 @@ fn frees(task: &AdoptTask) -> bool {
     matches!(task.work, AdoptWork::Release { .. } | AdoptWork::ReleaseBlind { .. })
 }
 
-/// The question who has the lock that a command frees.
+/// Returns a task that asks who has the lock that a command frees.
 fn look_before(lock: &QueuedLock) -> QueuedLock {
     let work = AdoptWork::Look(LookWord::Exists);
     let (others, aside) = (Vec::new(), Vec::new());
@@ -99,7 +99,7 @@ fn look_before(lock: &QueuedLock) -> QueuedLock {
     QueuedLock { task, database: lock.database, places: SmallVec::new() }
 }
 
-/// Why a command cannot be carried out inside a transaction.
+/// Returns why a command cannot be carried out inside a transaction.
 fn obstacle(task: &AdoptTask, database: u64, desk: &Desk) -> Option<&'static str> {
     if desk.conn.lost_watch {
         return Some(ALONE);
@@ -115,18 +115,18 @@ fn obstacle(task: &AdoptTask, database: u64, desk: &Desk) -> Option<&'static str
     let key = desk.key(&adopted::lock_in(database, task.lock.clone()));
     match () {
         () if !task.others.is_empty() => Some(SEVERAL),
-        // Its fence could not be announced on this connection.
+        // The lock's fence could not be announced on this connection.
         () if desk.is_guard_lock(&key) => Some(GUARDS),
         () => None,
     }
 }
 
-/// The data node was sent the stand-ins of an adopted command.
+/// An adopted command whose stand-ins were sent to the data node.
 struct Queueing {
     ours: Ours,
     lock: QueuedLock,
     missing: usize,
-    /// The data node's error for one of them, which makes the transaction fail.
+    /// The data node's error for one of the stand-ins, which makes the transaction fail.
     refused: Option<Vec<u8>>,
 }
 
@@ -161,7 +161,7 @@ impl Job for Queueing {
     }
 }
 
-/// MULTI of a client whose database is not known: inside the transaction nobody tells.
+/// A MULTI of a client whose database is unknown, and cannot be asked for inside the transaction.
 pub(in crate::session) struct LocatingTransaction;
 
 impl LocatingTransaction {
@@ -183,7 +183,7 @@ impl Waits for LocatingTransaction {
     }
 }
 
-/// The data node was asked which database is selected.
+/// A MULTI for which the data node was asked which database is selected.
 struct Located {
     when: When,
 }
@@ -214,7 +214,7 @@ impl Waits for LockedExec {
     fn begin(self: Box<Self>, when: When, desk: &mut Desk) -> Progress {
         let mut waiting = std::mem::take(&mut desk.conn.locks);
         if !desk.conn.state.multi {
-            // The data node says that there is no transaction.
+            // The data node answers that there is no transaction.
             return Progress::Pass(Pass::Counted);
         }
         if must_acknowledge(desk) {
@@ -223,7 +223,7 @@ impl Waits for LockedExec {
         waiting.reverse();
         let (since, length) = (when.now(), self.length);
         let (replies, undo, executed) = (Vec::new(), None, None);
-        // An error tells for itself why nothing was executed.
+        // Only a null can mean that a fence was written meanwhile. An error itself tells why nothing was executed.
         let may_be_fenced = desk.conn.armed.is_some() && !desk.conn.state.watching;
         let at = SmallVec::new();
         Box::new(LockedTransaction {
@@ -245,24 +245,23 @@ impl Waits for LockedExec {
 struct LockedTransaction {
     length: usize,
     since: Instant,
-    /// The commands that are to be carried out, the first one last.
+    /// The commands that are still to be carried out, in reverse order.
     waiting: Vec<QueuedLock>,
-    /// The lock nodes were asked something.
+    /// The lock nodes have been asked something.
     has_asked: bool,
     /// The places of the command that is being carried out.
     at: SmallVec<[usize; 1]>,
-    /// The replies to those that were, with their places.
+    /// The replies to the commands that were carried out, with their places.
     replies: Vec<(SmallVec<[usize; 1]>, Vec<u8>)>,
     /// Gives back what was taken, unless the client is told.
     undo: Option<Undo>,
-    /// The data node's reply to EXEC: it has executed the rest.
+    /// The data node's reply to EXEC, once it has executed the rest.
     executed: Option<Vec<u8>>,
-    /// A null from the data node says that a lock of a guarded write was granted again.
+    /// A null from the data node says that the lock of a guarded write was granted again.
     may_be_fenced: bool,
 }
 
 impl LockedTransaction {
-    /// Carries out what is next.
     fn go_on(mut self: Box<Self>, desk: &mut Desk) -> Progress {
         loop {
             let is_executed = self.executed.is_some();
@@ -301,7 +300,7 @@ impl LockedTransaction {
         }
     }
 
-    /// Takes a step of the command that is being carried out.
+    /// Takes in a step of the command that is being carried out.
     fn follow(mut self: Box<Self>, progress: Progress, desk: &mut Desk) -> Followed {
         Followed::Open(match progress {
             Progress::Wait(job) => Progress::Wait(Box::new(OneOfSeveral { all: self, job })),
@@ -323,7 +322,7 @@ impl LockedTransaction {
                     return Followed::Open(discard(&error, self.length, desk));
                 }
                 let at = std::mem::take(&mut self.at);
-                // Nobody is told who has a lock that is to be freed.
+                // The reply to the question of `look_before` has no place: the client is not told it.
                 if !at.is_empty() {
                     self.replies.push((at, answer));
                 }
@@ -365,7 +364,7 @@ impl LockedTransaction {
     }
 }
 
-/// How far a command of a transaction is.
+/// How far one command of a transaction is.
 enum Followed {
     /// The command is done.
     Done(Box<LockedTransaction>),
@@ -398,7 +397,7 @@ impl Job for LockedTransaction {
     }
 }
 
-/// One command of a transaction is being carried out.
+/// One command of a transaction, while it is being carried out.
 struct OneOfSeveral {
     all: Box<LockedTransaction>,
     job: Box<dyn Job>,
@@ -458,7 +457,7 @@ fn discard(error: &str, length: usize, desk: &mut Desk) -> Progress {
     Progress::Wait(Box::new(Discarding { answer, length }))
 }
 
-/// The client's transaction is being ended.
+/// An EXEC whose transaction is being discarded.
 struct Discarding {
     answer: Vec<u8>,
     length: usize,
@@ -474,8 +473,8 @@ impl Job for Discarding {
     }
 }
 
-/// The data node's reply to EXEC, with other replies at these places, the first of each; the replies
-/// at its others are left out. `None`: there are no such places.
+/// Returns the data node's reply to EXEC with these replies put in. Each goes to the first of its places, and the
+/// data node's replies at its other places are left out. Returns `None` if the data node's reply has no such places.
 fn spliced(executed: &[u8], replies: Vec<(SmallVec<[usize; 1]>, Vec<u8>)>) -> Option<Vec<u8>> {
     let head = memchr::memchr(b'\n', executed)? + 1;
     let count = executed.get(..head)?.strip_prefix(b"*")?.strip_suffix(b"\r\n")?;

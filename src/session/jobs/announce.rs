@@ -1,6 +1,6 @@
-//! A lock that guards need was granted: announces its fence on the data node before the client is
-//! told of the lock. By `guards.replicas`, replicas must have acknowledged it then: WAIT goes in the
-//! same packet, behind the script, which writes in every case in which the lock can be told.
+//! Announces the fence of a lock that guards need on the data node, before the client is told of the lock. With
+//! `guards.replicas`, replicas must have acknowledged the fence by then: WAIT goes in the same packet behind the
+//! script, which writes in every case in which the lock can be told.
 
 use std::time::Duration;
 
@@ -25,15 +25,15 @@ use crate::{
     resp::{encode, expected::Expected, name::ReplyMode},
 };
 
-/// How often the lock nodes raise a fence beyond one that the data node has seen. A larger one may
-/// have been announced meanwhile.
+/// Most times that the lock nodes raise a fence beyond one that the data node has seen. A larger one may have been
+/// announced meanwhile.
 const MAX_ROUNDS: u8 = 3;
-/// Fences from here on are not raised any more: the scripts' numbers end at 2^53.
+/// A fence that the data node has seen is outbid only if it is smaller: the scripts' numbers end at 2^53.
 const END: u64 = (1 << 53) - 2;
 
-/// Takes in that the connection has a lock. If guards need the lock, its fence is announced on the
-/// data node before the client is told: from then on no earlier holder can write. The fence is
-/// announced even if the client gets no replies.
+/// Takes in that the connection has a lock. If guards need the lock, announces its fence on the data node before the
+/// client is told: from then on no earlier holder can write. The fence is announced even if the client gets no
+/// replies.
 pub(super) fn granted(ours: Ours, lock: Granted, answer: Vec<u8>, desk: &mut Desk) -> Progress {
     let undo = lock.is_new.then(|| Undo::new(desk.shared.clone(), &lock));
     if !desk.is_guard_lock(&lock.key) {
@@ -46,23 +46,23 @@ pub(super) fn granted(ours: Ours, lock: Granted, answer: Vec<u8>, desk: &mut Des
     Box::new(Announcing { ours, lock, undo, answer, replicas, left, said, missing }).tell(desk)
 }
 
-/// A lock just granted, or attached to, that the client has not been told of.
+/// A lock that was just granted or attached to, and that the client has not been told of.
 struct NewLock {
     key: Key,
     token: Token,
     claim: Option<Claim>,
     fence: u64,
-    /// The lock was granted elsewhere.
+    /// The lock was granted elsewhere, or only got a new claim here.
     attached: bool,
-    /// The hold of this connection from before, of which nothing is taken back.
+    /// This connection's earlier hold on the lock, which stays if this grant is refused.
     again: Option<Before>,
     /// How long the client of an adopted command will count on the lock.
     least: Option<Duration>,
-    /// How often the lock nodes were made to raise the fence.
+    /// How often the fence has been raised.
     rounds: u8,
 }
 
-/// The fence of a lock is being announced on the data node.
+/// A lock whose fence is being announced on the data node.
 struct Announcing {
     ours: Ours,
     lock: NewLock,
@@ -71,18 +71,16 @@ struct Announcing {
     answer: Vec<u8>,
     /// Replicas that must acknowledge.
     replicas: Option<Replicas>,
-    /// For how long the lock was held still when they were asked.
+    /// How long the lock was still held when the replicas were asked.
     left: Duration,
-    /// The reply to the announcement, if that to WAIT is missing still.
+    /// The reply to the announcement, while WAIT's is missing.
     said: Vec<u8>,
-    /// How many replies are missing; the last ones are the announcement's, and WAIT's if replicas
-    /// must acknowledge.
+    /// Number of missing replies. The last ones are the announcement's and, if replicas must acknowledge, WAIT's.
     missing: usize,
 }
 
-/// The lock nodes are raising the lock's fence beyond one that the data node has seen, which a
-/// proxy whose clock was ahead has made. Only this lock's fence is raised, and only while the lock
-/// is held.
+/// A lock whose fence the lock nodes are raising beyond one that the data node has seen, which a proxy with a clock
+/// that was ahead has made. Only this lock's fence is raised, and only while the lock is held.
 struct Raising {
     announcing: Announcing,
     claim: Claim,
@@ -118,8 +116,8 @@ impl Announcing {
         Progress::Ask(Box::new(Raising { announcing: *self, claim, seen }), question)
     }
 
-    /// Answers once the data node has taken the fence, with the time that is left: the announcement
-    /// has used up some of the lock's time.
+    /// Answers once the data node has taken the fence, with the time that is left: the announcement has taken some of
+    /// the lock's time.
     fn announced(mut self: Box<Self>, desk: &mut Desk) -> Progress {
         let NewLock { key, fence, rounds, .. } = &self.lock;
         let Some((token, left)) = desk.tokens.left(key, *fence, Instant::now()) else {
@@ -137,7 +135,7 @@ impl Announcing {
             _ if self.lock.least.is_some() => None,
             Left::For(_) if planted::has(PlantedFault::ValidityOfBefore) => None,
             Left::For(validity) => Some(validity),
-            // The answer has the fence from before it was raised.
+            // The answer still has the fence from before it was raised.
             Left::Kept(validity) if *rounds > 0 => Some(validity),
             Left::Kept(_) => None,
         };
@@ -149,8 +147,8 @@ impl Announcing {
         self.ours.answer(self.answer, self.undo)
     }
 
-    /// Refuses a lock under which no write could be made. A lock granted here is given back, but an
-    /// earlier hold that the client was told of stays.
+    /// Refuses a lock under which no write could be made. A lock granted here is given back; an earlier hold that the
+    /// client was told of stays.
     fn fail(self: Box<Self>, error: &[u8], desk: &mut Desk) -> Progress {
         let NewLock { key, fence, attached, again, .. } = self.lock;
         match (again, self.undo) {
@@ -161,14 +159,14 @@ impl Announcing {
         }
         let mut answer = Vec::new();
         encode::error_bytes(&mut answer, error);
-        // The proxy's own words: a data node may say TRYAGAIN.
+        // A data node has no error NOQUORUM, so this is the proxy's own. A TRYAGAIN may be the data node's.
         match error.starts_with(b"NOQUORUM ") {
             true => self.ours.end_unsettled(answer),
             false => self.ours.answer(answer, None),
         }
     }
 
-    /// Words why the data node did not take the fence.
+    /// Returns the error for a fence that the data node did not take.
     fn why(&self, seen: Option<u64>, reply: &[u8]) -> Vec<u8> {
         let fence = self.lock.fence;
         let fenced = match seen {

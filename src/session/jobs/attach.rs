@@ -22,7 +22,7 @@ use crate::{
 pub(in crate::session) const FENCE_FORGOTTEN: &str =
     "ERR too few lock nodes know this lock's fence (locks.fence_ttl), LOCK it again";
 
-/// A LOCK.ATTACH that the lock nodes are asked for.
+/// A LOCK.ATTACH about which the lock nodes are asked.
 struct Attaching {
     ours: Ours,
     key: Key,
@@ -46,7 +46,7 @@ pub(super) fn begin(
     Ok(Progress::Ask(Box::new(Attaching { ours, key, token }), question))
 }
 
-/// Answers LOCK.DETACH. No lock node need be asked.
+/// Answers LOCK.DETACH, without asking the lock nodes.
 pub(super) fn detach(ours: Ours, key: &Key, desk: &mut Desk) -> Progress {
     let detached = desk.tokens.detach(key);
     let mut out = Vec::new();
@@ -63,8 +63,7 @@ impl Job for Attaching {
         // Only one lock was asked about.
         match said.into_iter().next() {
             Some(Ok(Some(grant))) => {
-                // The TTL that the lock was taken with is not known here; a RENEW without one uses
-                // the default.
+                // The TTL of the lock's LOCK is not known here; a RENEW without a TTL uses the default.
                 let (ttl, now) = (desk.config.locks.default_ttl, Instant::now());
                 let fence = desk.tokens.attach((&key, &token), ttl, grant, now);
                 encode_grant(&mut out, &token, fence, grant.validity);

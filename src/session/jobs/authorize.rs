@@ -1,8 +1,7 @@
-//! Finds out whether a client may lock a key: exactly those clients may that may `SET` it on the
-//! data node.
+//! Finds out whether a client may lock a key: it may lock exactly the keys that it may `SET` on the data node.
 //!
-//! The data node is asked with `SET key x NX XX` on the client's own connection. Redis checks who
-//! asks before it refuses the contradicting options, so the probe tells and changes nothing.
+//! The data node is asked with `SET key x NX XX` on the client's own connection. Redis checks the client's permission
+//! before it refuses the contradicting options, so the probe shows the permission and changes nothing.
 
 use std::time::Duration;
 
@@ -12,13 +11,13 @@ use crate::{
     resp::{encode, expected::Expected},
 };
 
-/// Most keys remembered on one connection. With more, all are forgotten and asked for again.
+/// Most keys remembered on one connection. Beyond that all are forgotten and asked for again.
 const MAX_KEYS: usize = 64;
 
-/// Error if the data node's answer does not tell whether the client may.
+/// Error where the data node's answer does not show whether the client may.
 const NO_ANSWER: &str = "ERR the data node did not tell whether this client may";
 
-/// Answer of the data node to a probe.
+/// The data node's answer to a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::session) enum Permission {
     /// The client may.
@@ -27,12 +26,12 @@ pub(in crate::session) enum Permission {
     Refused(String),
 }
 
-/// Permissions of one connection, remembered for a short time.
+/// The permissions of one connection, remembered for a short time.
 #[derive(Debug)]
 pub(in crate::session) struct Permissions {
     /// Until when each key's permission holds.
     granted: KeyMap<Instant>,
-    /// How long a permission is believed; a change of the ACL is seen after that.
+    /// How long a permission is believed; a change of the ACL takes effect after that.
     lifetime: Duration,
 }
 
@@ -41,9 +40,9 @@ impl Permissions {
         Permissions { granted: KeyMap::default(), lifetime }
     }
 
-    /// Whether a recent probe for this key was answered well; while the data node does not answer,
-    /// whether any was. It carries out nothing that could change the answer, but what it had carried out
-    /// before is not seen.
+    /// Whether a recent probe for this key was permitted; while the data node does not answer, an older one counts too.
+    /// A silent data node carries out nothing that could change the answer, but a change from before its silence is
+    /// not seen.
     pub(in crate::session) fn remembered(&self, key: &Key, now: Instant, is_silent: bool) -> bool {
         self.granted.get(key).is_some_and(|until| is_silent || now < *until)
     }
@@ -67,20 +66,20 @@ pub(in crate::session) fn probe(out: &mut Vec<u8>, key: &[u8]) {
     encode::command(out, &[b"SET", key, b"x", b"NX", b"XX"]);
 }
 
-/// Appends the probe for LOCKGATE: a client that may ask Redis for INFO may ask Lockgate. Redis has
-/// no section of this name, so the reply is short.
+/// Appends the probe for LOCKGATE: a client that may ask Redis for INFO may ask Lockgate. Redis has no section of
+/// this name, so the reply is short.
 pub(in crate::session) fn probe_operator(out: &mut Vec<u8>) {
     encode::command(out, &[b"INFO", b"lockgate"]);
 }
 
-/// Appends the probe for what an operator has the proxy do: a client that may kill others' connections
-/// may take their locks. There is no such filter, so Redis refuses the words once it has checked who
-/// asks, and kills nobody.
+/// Appends the probe for what an operator makes the proxy do: a client that may kill others' connections may take
+/// their locks. CLIENT KILL has no such filter, so Redis checks the client's permission, refuses the words, and kills
+/// no connection.
 pub(in crate::session) fn probe_act(out: &mut Vec<u8>) {
     encode::command(out, &[b"CLIENT", b"KILL", b"lockgate", b"nobody"]);
 }
 
-/// The probe sent, which decides how a good answer looks.
+/// The probe that was sent, which decides how a good answer looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::session) enum Probe {
     /// [`probe`].
@@ -91,14 +90,13 @@ pub(in crate::session) enum Probe {
     Act,
     /// COMMAND COUNT.
     Commands,
-    /// [`probe`], or a command that only reads the key, with the answer of a client that may.
+    /// [`probe`], or a command that only reads the key, with the answer that a permitted client gets.
     Adopted(Expected),
 }
 
-/// Errors that Redis gives only after it has checked who asks, so that they prove permission. All
-/// other errors refuse: an unknown command (`rename-command`), a data node that is full, a protocol
-/// error and protected mode come before that check, and an error of a proxy in front of the data
-/// node may mean anything.
+/// Errors that Redis gives only after it has checked the client's permission, so that they prove it. All other errors
+/// refuse: an unknown command (`rename-command`), a data node that is full, a protocol error and protected mode come
+/// before that check, and an error of a proxy in front of the data node may mean anything.
 const BEHIND: [&[u8]; 14] = [
     b"READONLY",
     b"OOM",
@@ -117,8 +115,8 @@ const BEHIND: [&[u8]; 14] = [
     b"WRONGTYPE",
 ];
 
-/// Reads the reply to a probe. A reply that only a permitted client gets is permission; any other
-/// is the answer to the command.
+/// Reads the reply to a probe. A reply that only a permitted client gets is permission; any other reply is the answer
+/// to the command.
 pub(in crate::session) fn read(asked: Probe, reply: &[u8]) -> Permission {
     let line = reply.trim_ascii_end();
     let is_answer = match (asked, line.first()) {

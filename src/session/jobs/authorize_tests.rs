@@ -1,4 +1,4 @@
-//! Which replies of the data node are a permission, and how long a permission counts.
+//! Tests of which replies of the data node are a permission, and for how long one counts.
 
 use super::*;
 

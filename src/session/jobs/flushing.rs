@@ -1,8 +1,8 @@
-//! FLUSHDB and FLUSHALL where an adopt rule says `flush: free`. Once the data node has carried the
-//! command out, the locks that adopted commands took through this proxy under such a rule are released:
-//! a Redis would have dropped their keys.
+//! FLUSHDB and FLUSHALL where an adopt rule says `flush: free`. Once the data node has carried the command out, the
+//! locks that adopted commands took through this proxy under such a rule are released, as Redis would have dropped
+//! their keys.
 //!
-//! Inside MULTI or without a reply the command passes as it came, and frees nothing.
+//! Inside MULTI or without a reply the command passes as it came, and frees no lock.
 
 use super::{
     super::{desk::Desk, guarded::database},
@@ -30,8 +30,7 @@ impl Waits for Flushing {
     }
 }
 
-/// The data node was sent the command, and before that the question which database is selected, if that
-/// is not known.
+/// A command that was sent to the data node, behind the question which database is selected if that is unknown.
 struct Flushed {
     flush: FlushCommand,
     is_locating: bool,
@@ -58,7 +57,7 @@ impl Job for Flushed {
     }
 }
 
-/// The locks are being released.
+/// The answer to a command whose locks are being released.
 struct Freeing(Box<Answering>);
 
 impl Job for Freeing {

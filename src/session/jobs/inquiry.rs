@@ -17,11 +17,11 @@ use crate::{
     resp::encode,
 };
 
-/// Most lines in one answer about what other proxies have otherwise; their number is told whole.
+/// Most lines in one answer about where other proxies differ; their full number is told.
 const MAX_CONFLICTS: usize = 16;
 
-/// The fields of an entry of LOCKGATE ADOPTED between `times` and `longest_ttl_ms`. New ones go behind
-/// all others, so that whoever reads them by place still finds them.
+/// The fields of an entry of LOCKGATE ADOPTED between `times` and `longest_ttl_ms`. New ones go last, so that clients
+/// that read fields by position still find them.
 const ADOPTED_FIELDS: [&str; 12] = [
     "keys", "lock", "client", "idiom", "form", "library", "script", "replies", "unsafe", "verdict",
     "because", "mode",
@@ -137,7 +137,7 @@ impl Desk {
             + &self.differences()
     }
 
-    /// The section of LOCKGATE INFO about adopt rules whose modes are two steps apart.
+    /// Returns the section of LOCKGATE INFO about adopt rules whose modes are two steps apart.
     fn conflicts(&self) -> String {
         let conflicts = self.shared.fleet.conflicts();
         let mut text = format!("\r\n# Adopt\r\nmode_conflicts:{}\r\n", conflicts.len());
@@ -153,7 +153,7 @@ impl Desk {
         text
     }
 
-    /// The section of LOCKGATE INFO about processes from before upgrades that have clients still.
+    /// Returns the section of LOCKGATE INFO about processes from before upgrades that still have clients.
     fn earlier(&self) -> String {
         let all = self.shared.metrics.earlier.all();
         let mut text = format!("\r\n# Upgrade\r\nearlier_processes:{}\r\n", all.len());
@@ -168,7 +168,7 @@ impl Desk {
         text
     }
 
-    /// The section of LOCKGATE INFO about what other proxies over the same lock nodes have otherwise.
+    /// Returns the section of LOCKGATE INFO about where other proxies over the same lock nodes differ.
     fn differences(&self) -> String {
         let differences = self.shared.fleet.differences();
         let mut text = format!("\r\n# Fleet\r\ndifferences:{}\r\n", differences.len());
@@ -244,7 +244,7 @@ impl Desk {
     }
 }
 
-/// Tells one entry of LOCKGATE ADOPTED.
+/// Encodes one entry of LOCKGATE ADOPTED.
 fn tell_entry(
     out: &mut Vec<u8>,
     times: u64,

@@ -1,5 +1,4 @@
-//! Answers what LOCKGATE tells of locks, and of the clients that hold them or wait. No token is
-//! told.
+//! Answers what LOCKGATE tells of locks, holders and waiters. No token is told.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,7 +17,7 @@ use crate::{
 const TOO_MANY_STEPS: &str = "ERR comparing all keys with this pattern would take too long, \
      give one with fewer stars, or that begins as the keys do";
 
-/// A number that is not known of a lock that another proxy has granted.
+/// The number told in place of a value that is not known, as of a lock that another proxy has granted.
 const UNKNOWN: i64 = -1;
 
 /// What the lock nodes tell of a lock that another proxy has granted.
@@ -54,7 +53,7 @@ impl Desk {
         found.iter().for_each(|lock| self.tell_lock(out, lock, None));
     }
 
-    /// Tells one lock; `elsewhere`: what the lock nodes say of one that was not granted here.
+    /// Encodes one lock. `elsewhere`: what the lock nodes say of a lock that was not granted here.
     fn tell_lock(&self, out: &mut Vec<u8>, lock: &LockStatus, elsewhere: Option<&GrantElsewhere>) {
         let grant = lock.grant.as_ref();
         let number = |value: Option<u64>| {
@@ -128,18 +127,17 @@ impl Desk {
         }
     }
 
-    /// The lock's name as clients know it.
+    /// Returns the lock's name as clients know it.
     fn plain<'k>(&self, key: &'k [u8]) -> &'k [u8] {
         key.get(self.config.locks.prefix.len()..).unwrap_or_default()
     }
 }
 
-/// The lock nodes are asked about a lock that was not granted here.
+/// A LOCKGATE LOCK for which the lock nodes are asked, as the lock was not granted here.
 struct Elsewhere {
     ours: Ours,
     key: Key,
-    /// For how long the lock lasts, once the nodes have named a holder; then they are asked for its
-    /// fence.
+    /// Set once the nodes have named a holder and are asked for its fence: how long the lock lasts.
     left: Option<Option<Duration>>,
 }
 
@@ -159,7 +157,7 @@ impl Job for Elsewhere {
             (Answer::Look(Ok(None)), None) => tell_nobody(ours, desk),
             (Answer::Look(Err(error)), None) => tell_silence(ours, &error, desk),
             (Answer::Attached(said), Some(left)) => match said.into_iter().next() {
-                // It was given back meanwhile.
+                // The lock was given back meanwhile.
                 Some(Ok(None)) | None => tell_nobody(ours, desk),
                 Some(Ok(Some(grant))) => tell_elsewhere(ours, &key, Some(grant.fence), left, desk),
                 Some(Err(_)) => tell_elsewhere(ours, &key, None, left, desk),
@@ -180,7 +178,7 @@ fn tell_elsewhere(
     left: Option<Duration>,
     desk: &Desk,
 ) -> Progress {
-    // Clients here may wait for it, or may have been granted it meanwhile.
+    // Clients here may wait for the lock, or may have been granted it meanwhile.
     let mut lock = desk.shared.engine.lock(key).unwrap_or_else(|| LockStatus {
         key: key.clone(),
         grant: None,
@@ -204,7 +202,7 @@ fn tell_silence(ours: Ours, error: &NoQuorum, desk: &Desk) -> Progress {
     ours.refuse(&error.told(), Outcome::NoQuorum, desk)
 }
 
-/// Tells who a client is, in two fields.
+/// Encodes a client's address and name, in two fields.
 fn tell_client(out: &mut Vec<u8>, card: Option<&Arc<ClientCard>>) {
     let (address, name) = card.map(|card| (card.address(), card.name())).unwrap_or_default();
     field(out, "address", address.as_bytes());

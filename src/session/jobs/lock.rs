@@ -19,23 +19,24 @@ use crate::{
     resp::encode,
 };
 
-/// A LOCK that the lock nodes are asked for.
+/// A LOCK about which the lock nodes are asked.
 struct Locking {
     ours: Ours,
     wanted: LockWanted,
-    /// What the lock nodes are asked for: the default may change meanwhile.
+    /// The TTL that the lock nodes are asked for: the default may change meanwhile.
     ttl: Duration,
-    /// The token of this connection's own lease for which the LOCK waits, until more comes behind it.
+    /// The token of this connection's own lease, for which the LOCK waits until the client sends more behind it.
     own_lease: Option<Token>,
     /// The connection has the lock by this token, as far as it knows.
     again: bool,
-    /// The lock's keys on the data node were taken too.
+    /// The lock's keys on the data node are taken too.
     is_bridged: bool,
-    /// The lock nodes have granted the lock already, before its rule was bridged.
+    /// Set once the lock nodes have granted the lock and its rule has been bridged meanwhile: the claim of that
+    /// grant.
     granted_before: Option<Option<Claim>>,
 }
 
-/// Makes a token that nobody can guess: 128 random bits as 32 hexadecimal digits.
+/// Makes a token that cannot be guessed: 128 random bits as 32 hexadecimal digits.
 fn new_token() -> Token {
     let bytes = rand::random::<u128>().to_le_bytes();
     let mut token = [0; 32];
@@ -61,7 +62,7 @@ pub(super) fn begin(
     if is_session_lock && !desk.tokens.has_room(&key, ours.since) {
         return Err(BadRequest::TooManySessionLocks(MAX_TOKENS));
     }
-    // Nothing could be written under what is not remembered.
+    // No guarded write could be made under a lock that is not remembered.
     if desk.is_guard_lock(&key) && !desk.tokens.has_room(&key, ours.since) {
         return Err(BadRequest::TooManyLocks(MAX_TOKENS));
     }
@@ -69,7 +70,7 @@ pub(super) fn begin(
     let wanted = LockWanted { key, token, named, ttl, wait };
     let LockWanted { key, token, .. } = &wanted;
     if wait.is_some_and(|wait| desk.tokens.outlasts(key, token, ours.since + wait)) {
-        // A pool releases a lease by whichever connection it has at hand, and sends nothing behind a LOCK.
+        // A pool releases a lease on whichever connection it has at hand, and sends nothing behind a LOCK.
         if let Some(held) = desk.tokens.lease(key) {
             return Ok(wanted.ask(ours, Some(held), desk));
         }
@@ -79,7 +80,7 @@ pub(super) fn begin(
     Ok(wanted.ask(ours, None, desk))
 }
 
-/// A LOCK that is asked for.
+/// What a LOCK asks for.
 struct LockWanted {
     key: Key,
     token: Token,
@@ -90,7 +91,7 @@ struct LockWanted {
     wait: Option<Duration>,
 }
 
-/// The lock nodes are asked whether this connection still has the lock for which it would wait.
+/// A LOCK for which the lock nodes are asked whether this connection still has the lock that it would wait for.
 struct Doubting {
     ours: Ours,
     wanted: LockWanted,
@@ -128,7 +129,7 @@ impl LockWanted {
     /// Asks the lock nodes. `own_lease`: the token of this connection's own lease that the LOCK waits for.
     fn ask(self, ours: Ours, own_lease: Option<Token>, desk: &Desk) -> Progress {
         let LockWanted { key, token, wait, .. } = &self;
-        // A grant to an adopted command is no LOCK's: blind commands may end it.
+        // A grant to an adopted command is not a LOCK's: blind commands may end it.
         let again = desk.tokens.claim_of(key, token).filter(|claim| !claim.is_adopted());
         let (is_again, is_bridged) = (again.is_some(), desk.shared.is_bridged(key));
         let ttl = self.ttl.unwrap_or(desk.config.locks.default_ttl);
@@ -155,8 +156,8 @@ impl Job for Locking {
                 self.ask_for_keys(&grant)
             }
             Ok(grant) => self.granted(grant, desk),
-            // Of a LOCK that waits in line the lock nodes say nothing: another client with its token
-            // may have been granted the lock meanwhile.
+            // A LOCK that has waited in line may have asked no lock node: another client with its token may have been
+            // granted the lock meanwhile.
             Err(why @ (NotGranted::Held { .. } | NotGranted::Deadlock { .. }))
                 if self.wanted.named && self.waits_in_line() =>
             {
@@ -189,8 +190,7 @@ impl Job for Locking {
 }
 
 impl Locking {
-    /// Asks for the lock once more, and for its keys on the data node: its rule was bridged while
-    /// the client waited.
+    /// Asks for the lock once more, with its keys on the data node: its rule was bridged while the client waited.
     fn ask_for_keys(self, grant: &Grant) -> Progress {
         let Locking { wanted: LockWanted { key, token, .. }, ttl, .. } = &self;
         let (key, token, ttl, again) = (key.clone(), token.clone(), *ttl, grant.claim);
@@ -200,7 +200,7 @@ impl Locking {
         Progress::Ask(Box::new(job), question)
     }
 
-    /// Asks whether it is the client's own token that has the lock for which it has waited.
+    /// Asks whether the client's own token has the lock for which it has waited.
     fn ask_for_claim(mut self, why: NotGranted, desk: &Desk) -> Progress {
         self.give_back_granted(desk);
         let LockWanted { key, token, .. } = &self.wanted;
@@ -225,7 +225,7 @@ impl Locking {
         self.tell(&why, desk)
     }
 
-    /// Tells the client why it is refused the lock.
+    /// Tells the client why the lock is refused.
     fn tell(self, why: &NotGranted, desk: &Desk) -> Progress {
         match why {
             NotGranted::QueueFull { limit } => {
@@ -255,8 +255,7 @@ impl Locking {
         let mut out = Vec::with_capacity(96);
         let now = Instant::now();
         desk.shared.metrics.granted(is_session_lock);
-        // What the client is told comes from this grant alone: the one before may have ended without
-        // this connection's knowledge.
+        // The client is told of this grant alone: the one before may have ended unknown to this connection.
         let again = desk.tokens.before(&key, &token, now).filter(|_| again);
         let keep = if is_session_lock { desk.keep(&key, &token, ttl, &grant) } else { None };
         let validity = keep.as_ref().map(|keep| keep.within_hold(grant.validity));
@@ -268,7 +267,8 @@ impl Locking {
     }
 }
 
-/// The lock was not free in time, and the lock nodes are asked whether the client's token has it.
+/// A LOCK whose lock did not become free in time, and for which the lock nodes are asked whether the client's token
+/// has it.
 struct WaitedInVain {
     locking: Locking,
     why: NotGranted,
@@ -291,13 +291,13 @@ impl Job for WaitedInVain {
     }
 }
 
-/// Tells that too few lock nodes have answered, or that the audit trail cannot be written.
+/// Answers that too few lock nodes have answered, or that the audit trail cannot be written.
 pub(super) fn no_quorum(ours: Ours, error: &NoQuorum, desk: &Desk) -> Progress {
     let outcome = if error.is_unwritten { Outcome::Unwritten } else { Outcome::NoQuorum };
     ours.refuse(&error.told(), outcome, desk)
 }
 
-/// Appends the reply to a LOCK that was granted, or a LOCK.ATTACH.
+/// Appends the reply to a LOCK that was granted, or to a LOCK.ATTACH.
 pub(super) fn encode_grant(out: &mut Vec<u8>, token: &Token, fence: u64, validity: Duration) {
     encode::array(out, 3);
     encode::bulk(out, token);
@@ -305,7 +305,6 @@ pub(super) fn encode_grant(out: &mut Vec<u8>, token: &Token, fence: u64, validit
     encode_millis(out, validity);
 }
 
-/// Appends a duration as a number of milliseconds.
 pub(super) fn encode_millis(out: &mut Vec<u8>, duration: Duration) {
     encode::integer(out, i64::try_from(millis(duration)).unwrap_or(i64::MAX));
 }

@@ -7,8 +7,8 @@ use super::{
 use crate::resp::{encode, expected::Expected};
 
 impl Waits for Refused {
-    /// Answers, but first makes an open transaction fail, or ends it: it must not go on without the
-    /// dropped commands, nor stay open if one of them was to end it.
+    /// Answers, but first makes an open transaction fail, or ends it: it must not go on without the dropped commands,
+    /// nor stay open if one of them would have ended it.
     fn begin(self: Box<Self>, _when: When, desk: &mut Desk) -> Progress {
         if !desk.conn.in_multi() {
             return tell(*self, desk);
@@ -32,7 +32,7 @@ fn tell(refused: Refused, desk: &mut Desk) -> Progress {
     Progress::Answer(Answering::new(desk.losing.answer(refused.count), 0))
 }
 
-/// The client's transaction is being made to fail, or ended.
+/// Refused commands whose transaction is being made to fail, or ended.
 struct EndingTransaction {
     refused: Refused,
 }

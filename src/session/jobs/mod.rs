@@ -1,9 +1,9 @@
-//! Commands that have the floor: nothing behind one is sent on before it is done.
+//! Commands that have the floor: nothing behind such a command is sent on before it is done.
 //!
-//! Each stage of such a command is a type of its own with exactly its data. A stage that waits for
-//! earlier replies is a [`Waits`]; any other is a [`Job`]. An event (earlier replies are all in,
-//! the data node answers a question of the proxy's, the lock nodes do) consumes the stage and
-//! returns a [`Progress`], which `Core::apply` carries out.
+//! Each stage of such a command is a type of its own that holds exactly its data. A stage that waits for earlier
+//! replies is a [`Waits`]; any other is a [`Job`]. An event (all earlier replies are in, the data node answers a
+//! question of the proxy, the lock nodes answer) consumes the stage and returns a [`Progress`], which `Core::apply`
+//! carries out.
 //!
 //! ```text
 //! Command ─ all earlier replies are in ─┬─ it passes: the data node is to refuse it
@@ -15,19 +15,20 @@
 //! ```
 //!
 //! - `pass`: ordinary commands that only wait.
-//! - `adopted`: a lock idiom on a key of an enforced adopt rule; `adopted_many`: on several;
-//!   `adopted_exec`: a transaction about one; `adopted_multi`: those inside a client's transaction.
-//! - `own`: a command of ours, until it is known whether the client may.
-//! - `authorize`: may this client lock this key.
+//! - `adopted`: a lock idiom on a key of a bridged or enforced adopt rule; `adopted_many`: on several keys;
+//!   `adopted_kept`: a lock without a TTL; `adopted_beside`: a lock that another proxy has bridged; `adopted_exec`: a
+//!   transaction about one lock; `adopted_multi`: idioms inside a client's own transaction.
+//! - `own`: a command of ours, until the client is known to have permission.
+//! - `authorize`: whether this client may lock this key.
 //! - `lock`, `unlock`, `renew`, `attach`: one file for each of our commands about a lock. `own_grant`:
 //!   which grant an UNLOCK or RENEW is about.
-//! - `announce`: the data node is told the fence of a lock that guards need.
-//! - `undo`: gives back a LOCK that was granted and is not answered.
-//! - `inquiry`: LOCKGATE's answers; `inquiry_locks`: those about locks and who holds them or waits.
-//!   `act`: what LOCKGATE has the proxy do.
-//! - `flushing`: FLUSHDB and FLUSHALL that free adopted locks.
+//! - `announce`: announces the fence of a lock that guards need on the data node.
+//! - `undo`: gives back a lock whose LOCK was granted and is not answered.
+//! - `inquiry`: LOCKGATE's answers; `inquiry_locks`: those about locks, holders and waiters. `act`: what an operator
+//!   makes the proxy do by LOCKGATE.
+//! - `flushing`: FLUSHDB and FLUSHALL, which free adopted locks.
 //! - `unsettled`: an adopted command about which too few lock nodes answered.
-//! - `lost`: commands that were dropped because the client must first be told of a loss.
+//! - `lost`: commands that were dropped because the client must be told of a loss first.
 
 mod act;
 pub(super) mod adopted;
@@ -75,19 +76,18 @@ use crate::{
     },
 };
 
-/// A command that waits for earlier replies. Its bytes, if it has any left, are at the beginning of
-/// the unsent ones.
+/// A command that waits for earlier replies. Its bytes, unless they were dropped, are the first of the unsent ones.
 pub(super) trait Waits: Send {
-    /// Begins the command: all earlier replies are in, so the state of the connection is known.
-    /// `when`: when the command came, and whether it has waited.
+    /// Begins the command. All earlier replies are in, so the state of the connection is known. `when`: when the
+    /// command came, and whether it has waited.
     fn begin(self: Box<Self>, when: When, desk: &mut Desk) -> Progress;
 
-    /// Whether its bytes are at the beginning of the unsent ones, so that it can be scanned again.
+    /// Whether its bytes are the first of the unsent ones, so that it can be scanned again.
     fn is_unsent(&self) -> bool {
         true
     }
 
-    /// Whether its answer tells the client of the loss to be told.
+    /// Whether its answer tells the client of the loss that it must be told of.
     fn tells_of_loss(&self, _desk: &Desk) -> bool {
         false
     }
@@ -98,7 +98,7 @@ pub(super) trait Waits: Send {
     }
 }
 
-/// When a command came.
+/// When a command came, and whether it has waited.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct When {
     pub(super) since: Instant,
@@ -115,9 +115,10 @@ impl When {
 
 /// A command that has begun.
 pub(super) trait Job: Send {
-    /// Takes in the data node's reply to a question of the proxy's.
+    /// Takes in the data node's reply to a command that the proxy sent for this job. The client does not see that
+    /// reply.
     fn reply(self: Box<Self>, _reply: &[u8], _desk: &mut Desk) -> Progress {
-        // Nobody has asked, so nothing is known any more.
+        // This stage has asked nothing, so the state of the connection is unknown.
         Progress::Relay
     }
 
@@ -146,12 +147,12 @@ pub(super) trait Job: Send {
         false
     }
 
-    /// Whether this waits for more lock nodes to come back. A client that has gone is not waited for.
+    /// Whether the command waits for more lock nodes to come back. It is given up if its client has gone.
     fn rests(&self) -> bool {
         false
     }
 
-    /// Whether [`Job::more_came`] is to follow once bytes have come behind this command.
+    /// Whether [`Job::more_came`] is called once the client has sent more behind this command.
     fn gives_way(&self) -> bool {
         false
     }
@@ -161,28 +162,29 @@ pub(super) trait Job: Send {
         not_asked()
     }
 
-    /// Whether this is a LOCK of that key whose fence is being announced.
+    /// Whether this is a LOCK of this key whose fence is being announced.
     fn announces(&self, _key: &Key) -> bool {
         false
     }
 
-    /// Returns what gives back a lock that was granted and that the client was not told of.
+    /// Returns what gives back a lock that was granted but that the client was not told of.
     fn undo(self: Box<Self>) -> Option<Undo> {
         None
     }
 
-    /// Returns what was sent for a guarded write, and whether its client gets no replies. The reply
-    /// to it comes next.
+    /// Returns what was sent for a guarded write and has its reply next, and whether the write's client gets no
+    /// replies.
     fn wraps(&self) -> Option<(Whose, bool)> {
         None
     }
 
-    /// Whether the reply to what was sent is held until replicas have acknowledged the write.
+    /// Whether the whole reply to what was sent is held, as replicas must acknowledge the write or as the reply is to
+    /// be changed.
     fn holds(&self) -> bool {
         false
     }
 
-    /// Most bytes that are held of it; by default as many as guards hold.
+    /// Returns the most bytes that are held of that reply. `None`: `guards.max_command`.
     fn holds_at_most(&self) -> Option<usize> {
         None
     }
@@ -208,7 +210,7 @@ pub(super) trait Job: Send {
     }
 }
 
-/// Result of a step.
+/// The result of a step.
 #[must_use]
 pub(super) enum Progress {
     /// The command waits for replies that are owed.
@@ -219,8 +221,8 @@ pub(super) enum Progress {
     Pass(Pass),
     /// The command at the beginning of the unsent bytes is scanned again.
     Again,
-    /// The command at the beginning of the unsent bytes is refused by this reply of the data node's,
-    /// which has not let the client in.
+    /// The command at the beginning of the unsent bytes is refused with this reply of the data node, which has not
+    /// let the client in.
     Stranger(Vec<u8>),
     /// The command is done, and this is its answer.
     Answer(Box<Answering>),
@@ -228,10 +230,9 @@ pub(super) enum Progress {
     Relay,
     /// The data node refuses the client and closes; no more client bytes are forwarded.
     Mute,
-    /// As `Answer`, and the connection ends: for the data node it is in a state unknown to the
-    /// client.
+    /// As `Answer`, and the connection ends: on the data node it is in a state that the client does not know.
     Close(Box<Answering>),
-    /// As `Close`: too few lock nodes answered, which the client sees as a Redis that went away.
+    /// As `Close`: too few lock nodes answered, which the client sees as a Redis that has gone away.
     Leave(Box<Answering>),
 }
 
@@ -240,23 +241,23 @@ pub(super) enum Progress {
 pub(super) enum Pass {
     /// The command is forwarded and answered as any other.
     Counted,
-    /// The command is a CLIENT REPLY that will be obeyed without an answer.
+    /// The command is a CLIENT REPLY that the data node will obey without an answer.
     Unanswered(ReplyMode),
 }
 
-/// A question that does not go over the session's own connection to the data node: it goes to the
-/// lock nodes unless said otherwise. There is at most one at a time.
+/// A question that does not go over the session's own connection to the data node. It goes to the lock nodes unless
+/// its comment says otherwise; about a bridged lock, to the data node too. At most one is under way at a time.
 pub(super) enum Question {
     /// Takes a lock.
     Lock { key: Key, token: Token, ttl: Duration, again: Option<Claim>, wait: Option<Duration> },
-    /// Takes a lock for an adopted command, by this claim, unless anybody holds it. The answer is
-    /// that to a LOCK.
+    /// Takes a lock for an adopted command, by this claim, unless it is held, even by the same token. The answer is an
+    /// [`Answer::Lock`].
     Adopt { key: Key, token: Token, ttl: Duration, claim: Claim },
     /// Releases a lock.
     Unlock { key: Key, token: Token, claim: Option<Claim>, asker: Asker },
     /// Renews a lock.
     Renew { key: Key, token: Token, ttl: Duration, claim: Option<Claim>, asker: Asker },
-    /// Gives a lock this new claim, so that it has another keeper, or none if it had one.
+    /// Gives a lock this new claim, so that it gets another keeper, or none.
     TakeOver { key: Key, token: Token, ttl: Duration, claim: Claim },
     /// Whether these tokens hold these locks.
     Attached(Vec<(Key, Token)>),
@@ -266,17 +267,18 @@ pub(super) enum Question {
     ClaimOf(Key, Token),
     /// Which grant has this lock.
     Find(Key),
-    /// Takes a lock back from this grant, for an operator.
+    /// Takes a lock back from this grant for an operator.
     TakeBack { key: Key, found: FoundGrant, unlocking: Box<ForcedUnlock> },
     /// Gives these locks back.
     Free(Vec<(Key, Token, Claim)>),
     /// Raises the fence of a lock to at least this number.
     Raise { key: Key, token: Token, claim: Claim, fence: u64 },
-    /// Which keys this command writes: asked of the data node, over another connection.
+    /// Which keys this command writes: asked of the data node, over a connection of the proxy's own.
     Keys(Arc<Guards>, AskedCommand),
-    /// Which commands the data node has, as this one is not known.
+    /// Which commands the data node has, as the one of this name is not known: asked of the data node, over a
+    /// connection of the proxy's own.
     Commands(Arc<Guards>, Vec<u8>),
-    /// Whether this time is over, or most of it: nobody is asked.
+    /// Waits for between half of this time and all of it: nothing is asked.
     Rest(Duration),
 }
 
@@ -291,15 +293,15 @@ pub(super) enum Answer {
     TakeOver(Result<Grant, NotGranted>),
     /// In the question's order.
     Attached(Vec<Attached>),
-    /// `None`: nobody holds it.
+    /// `None`: the lock is free, or the votes are split: no token can be on a quorum. Nor has a bridged lock a key.
     Look(Result<Option<Holding>, NoQuorum>),
     /// `None`: the token does not hold it.
     ClaimOf(Result<Option<Claim>, NoQuorum>),
-    /// `None`: nobody holds it.
+    /// `None`: the lock is free, or the votes are split: no token can be on a quorum.
     Find(Result<Option<FoundGrant>, NoQuorum>),
     /// The answer to `TakeBack`.
     TakenBack(Result<(), NotTakenBack>),
-    /// The answer to `Free`, whether all lock nodes have answered or not.
+    /// The answer to `Free`, whether or not all lock nodes have answered.
     Freed,
     /// The fence that counts; `None` if the lock is not held any more.
     Raise(Result<Option<u64>, NoQuorum>),
@@ -309,7 +311,7 @@ pub(super) enum Answer {
     Rested,
 }
 
-/// Handles the answer to a question that was not asked: nothing is known any more.
+/// Handles an answer to a question that was not asked: the state of the connection is unknown.
 pub(super) fn not_asked() -> Progress {
     debug_assert!(false, "the answer to another question");
     Progress::Relay
@@ -323,8 +325,8 @@ pub(super) struct Ours {
     pub(super) length: usize,
     /// Replies are off or skipped: the command runs without an answer.
     pub(super) silent: bool,
-    /// The command is an adopted one, which Redis would carry out even if its client has gone: what its
-    /// client is to see where too few lock nodes answer.
+    /// Set for an adopted command, which Redis would carry out even if its client has gone: what the client is to see
+    /// where too few lock nodes answer.
     pub(super) adopted: Option<NoQuorumPolicy>,
     /// When the command came, or when the lock nodes were asked.
     pub(super) since: Instant,
@@ -364,14 +366,13 @@ impl Ours {
     }
 }
 
-/// An answer still to be written between two frames. It is empty if the client gets no reply or has
-/// got it.
+/// An answer that is to be written between two frames. It is empty if the client gets no reply, or already has it.
 pub(super) struct Answering {
     answer: Vec<u8>,
     /// Number of unsent bytes that are the command's own.
     length: usize,
     ours: Option<Ours>,
-    /// The client does not know yet of the lock that it was granted.
+    /// Gives back a lock that the client was granted and has not been told of.
     undo: Option<Undo>,
 }
 
@@ -391,8 +392,7 @@ impl Answering {
         self.answer.is_empty()
     }
 
-    /// Returns the answer's bytes, and how many unsent bytes are done with. The client counts as
-    /// told from here on.
+    /// Returns the answer's bytes, and how many unsent bytes are done with. The client counts as told from here on.
     pub(super) fn finish(self) -> (Vec<u8>, usize) {
         if let Some(undo) = self.undo {
             undo.disarm();

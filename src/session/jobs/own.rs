@@ -1,5 +1,4 @@
-//! A command of ours whose turn has come: asks whether the client may, and then does what it asks
-//! for.
+//! A command of ours whose turn has come: asks whether the client has permission, and then carries the command out.
 
 use std::{borrow::Cow, sync::atomic::Ordering};
 
@@ -30,21 +29,21 @@ use crate::{
 /// A command of ours, parsed.
 pub(in crate::session) struct OwnCommand {
     own: Own,
-    /// The request, or the error that any client is told.
+    /// The request, or the error that is told without asking for permission.
     asked: Result<OwnRequest, BadRequest>,
-    /// The token that a LOCK which makes no sense seems to name.
+    /// The token that a malformed LOCK seems to name.
     named: Option<Token>,
     /// Number of unsent bytes that are its own.
     length: usize,
 }
 
-/// Request of a command of ours. Only a client that may make it is told that its options are wrong.
+/// The request of a command of ours. A wrong option is told only to a client that may make the request.
 enum OwnRequest {
     /// A request about one lock.
     Lock { key: Key, request: Result<Request, BadRequest> },
     /// LOCKGATE, or COMMAND about commands of ours.
     Inquiry(Result<Inquiry, BadRequest>),
-    /// LOCKGATE about what the proxy is to do.
+    /// A LOCKGATE that makes the proxy do something.
     Act(Result<OperatorAct, BadRequest>),
     /// A lock idiom on an adopted key.
     Adopted(Box<AdoptTask>),
@@ -64,7 +63,7 @@ impl OwnCommand {
                 Some(act) => OwnRequest::Act(act),
                 None => OwnRequest::Inquiry(operator::lockgate(words)),
             },
-            // COMMAND about commands of Redis too has been forwarded.
+            // A COMMAND that also names commands of Redis has been forwarded.
             Own::Command => OwnRequest::Inquiry(operator::command(words).ok_or(BadRequest::Syntax)),
             Own::Lock | Own::Unlock | Own::Renew | Own::Attach | Own::Detach => {
                 let key = command::full_key(&words[0], locks);
@@ -76,8 +75,7 @@ impl OwnCommand {
         OwnCommand { own, asked, named, length }
     }
 
-    /// Makes a command of ours of an idiom on an adopted key. `length`: its bytes; 0 if they were
-    /// dropped.
+    /// Makes a command of ours of an idiom on an adopted key. `length`: its bytes; 0 if they were dropped.
     pub(in crate::session) fn adopted(task: Box<AdoptTask>, length: usize) -> OwnCommand {
         let (own, asked) = (adopted::verb(&task), Ok(OwnRequest::Adopted(task)));
         OwnCommand { own, asked, named: None, length }
@@ -92,7 +90,7 @@ impl OwnCommand {
         self.no_quorum().is_some()
     }
 
-    /// What an adopted command's rule says of too few lock nodes.
+    /// Returns what an adopted command's rule says for too few lock nodes.
     fn no_quorum(&self) -> Option<NoQuorumPolicy> {
         match &self.asked {
             Ok(OwnRequest::Adopted(task)) => Some(task.options.no_quorum),
@@ -115,7 +113,7 @@ impl OwnCommand {
         }
     }
 
-    /// Returns the lock, and the token if it is named, that an UNLOCK or RENEW is for.
+    /// Returns the lock that an UNLOCK or RENEW is for, and the token if it names one.
     fn gives_back(&self) -> Option<(&Key, Option<&[u8]>)> {
         match &self.asked {
             Ok(OwnRequest::Lock {
@@ -126,13 +124,13 @@ impl OwnCommand {
         }
     }
 
-    /// Lets the data node refuse a command of ours, in its place and in its own words, and mark a
+    /// Forwards a command of ours, so that the data node refuses it in its place and in its own words, and marks a
     /// transaction as failed.
     fn refuse_by_forwarding(self, desk: &mut Desk) -> Progress {
         if self.length > 0 {
             return Progress::Pass(Pass::Counted);
         }
-        // The bytes were dropped; the bare name does as well.
+        // The bytes were dropped; the name alone will do.
         let mut bytes = Vec::new();
         encode::command(&mut bytes, &[command::name(self.own).as_bytes()]);
         desk.to_data.push(&bytes);
@@ -161,7 +159,7 @@ impl Waits for OwnCommand {
             let waited = when.since.elapsed().as_secs_f64();
             desk.shared.metrics.barrier_wait_seconds.record(waited);
         }
-        // One reading of the clock serves all that begins now.
+        // The clock is read once for all that begins now.
         let now = when.now();
         self.note_attempt(now, desk);
         let silent = desk.conn.reply_mode != ReplyMode::On;
@@ -193,8 +191,8 @@ impl Waits for OwnCommand {
             Ok(asked) => asked,
             Err(error) => return ours.refuse(&error.to_string(), Outcome::BadRequest, desk),
         };
-        // A flag for the next command only must be used up, and a silent command must learn that
-        // earlier commands are done.
+        // A flag set for this command must be used up, and a silent command must learn that earlier commands are
+        // done.
         let ask = silent || std::mem::take(&mut desk.conn.next_only);
         let is_silent = desk.shared.data_is_silent.load(Ordering::Relaxed);
         let remembered = match &asked {
@@ -232,13 +230,13 @@ impl Waits for OwnCommand {
     }
 }
 
-/// The data node was asked whether the client may.
+/// A request for which the data node was asked whether the client has permission.
 struct Probing {
     ours: Ours,
     asked: OwnRequest,
-    /// Whether the node has the slot of the lock's fence; none if that does not matter.
+    /// Whether the node has the slot of the lock's fence; `None` if that does not matter.
     slot: Option<SlotAnswer>,
-    /// How many replies are missing; the last ones are that of the probe, and that about the fence.
+    /// Number of missing replies. The last ones answer the probe and, if it is asked, whether the node has the slot.
     missing: usize,
 }
 
@@ -246,7 +244,7 @@ struct Probing {
 enum SlotAnswer {
     /// The node was asked whether it has the slot.
     Asked,
-    /// The reply to the probe before; the answer about the slot is missing.
+    /// The reply to the probe; the one about the slot is still missing.
     Permitted(Vec<u8>),
 }
 
@@ -298,8 +296,8 @@ impl Job for Probing {
 }
 
 impl OwnRequest {
-    /// The key of the lock's fence, if the lock must not be taken before it is known that the client's
-    /// node has the slot of that key.
+    /// Returns the key of the lock's fence, if the client's node must be known to have that key's slot before the
+    /// lock is taken.
     fn fence(&self, desk: &Desk) -> Option<Vec<u8>> {
         let OwnRequest::Lock { key, request } = self else { return None };
         let is_taken = matches!(request, Ok(Request::Lock { .. } | Request::Attach { .. }));
@@ -317,7 +315,7 @@ impl OwnRequest {
                 return adopted::begin(Ours { since: now, ..ours }, *task, desk);
             }
             OwnRequest::Lock { key, request } => request.and_then(|request| {
-                // The time of a lock request does not count the wait before it.
+                // The recorded time of a request leaves out the wait before it.
                 let ours = Ours { since: now, ..ours };
                 match request {
                     Request::Lock { token, ttl, wait } => {

@@ -1,8 +1,8 @@
-//! Which grant an UNLOCK or RENEW is about: the one that its asker can have.
+//! Which grant an UNLOCK or RENEW is about: one that its sender can have.
 //!
-//! On the connection that holds the lock, that grant. Without a token, the one of the connection's last
-//! LOCK without one. By a token elsewhere, whichever grant has it, unless that grant stood in the way when
-//! this connection was refused the lock by the same token: then it is another client's.
+//! On the connection that holds the lock, it is that grant. Without a token, it is the grant of the connection's last
+//! LOCK without one. By a token on another connection, it is whichever grant has the token, unless that grant stood
+//! in the way when this connection was refused the lock by the same token: then it is another client's.
 
 use tracing::info;
 
@@ -30,26 +30,26 @@ pub(super) struct GrantOfToken {
     pub(super) ours: Ours,
     pub(super) key: Key,
     pub(super) token: Token,
-    /// What stood in the way of that LOCK.
+    /// What stood in the way of the refused LOCK.
     pub(super) in_the_way: InTheWay,
     /// Whether it is an UNLOCK.
     pub(super) unlocks: bool,
 }
 
-/// Goes on with the grant that has this claim.
+/// A continuation with the grant that has this claim.
 type GoOn = Box<dyn FnOnce(Ours, Key, Token, Claim) -> Progress + Send>;
 
 /// Why an UNLOCK or RENEW is about no grant.
 pub(super) enum NoGrant {
-    /// The lock has ended, as the client knows or is told now.
+    /// The lock has ended, which the client knows or is told now.
     Ended { is_named: bool },
     /// The LOCK that it belongs to was refused, though the connection holds the lock.
     Refused,
-    /// It does not name the token that it must name.
+    /// It names no token, though it must.
     NotNamed(BadRequest),
 }
 
-/// Returns the token that is named or, if none is, the token of the grant that is meant.
+/// Returns the token that is named or, if none is, that of the grant that is meant.
 pub(super) fn token_of(key: &Key, token: Option<Token>, desk: &Desk) -> Result<Token, NoGrant> {
     let name = || shown_in_error(desk.name(key));
     let is_named = token.is_some();
@@ -97,14 +97,14 @@ impl NoGrant {
 }
 
 impl GrantOfToken {
-    /// Asks the lock nodes which grant the token has, and goes on with it if the asker can have it.
+    /// Asks the lock nodes which grant the token has, and goes on with that grant if the sender can have it.
     pub(super) fn find(self, go_on: GoOn) -> Progress {
         let question = Question::ClaimOf(self.key.clone(), self.token.clone());
         Progress::Ask(Box::new(FindingClaim { asks: self, go_on }), question)
     }
 }
 
-/// The lock nodes are asked which grant the token has.
+/// A command for which the lock nodes are asked which grant the token has.
 struct FindingClaim {
     asks: GrantOfToken,
     go_on: GoOn,
@@ -145,8 +145,8 @@ impl Job for FindingClaim {
     }
 }
 
-/// Answers that the connection does not hold the lock, without asking the lock nodes. If the lock
-/// was lost, this answer tells the client so.
+/// Answers that the connection does not hold the lock, without asking the lock nodes. If the lock was lost, this
+/// tells the client of the loss.
 pub(super) fn not_held(ours: Ours, key: &Key, unlocks: bool, desk: &mut Desk) -> Progress {
     let prefix = desk.config.locks.prefix.len();
     desk.losing.tells_of(key, unlocks, prefix);

@@ -1,6 +1,5 @@
-//! Ordinary commands that only wait: AUTH, HELLO and CLIENT REPLY, because of what their replies
-//! depend on, commands in whose place others go, and commands of a client that may not have
-//! authenticated.
+//! Ordinary commands that only wait: AUTH, HELLO and CLIENT REPLY, because of what their replies depend on, commands
+//! in whose place others are sent, and commands of a client that may not have authenticated.
 
 use super::{
     super::{desk::Desk, notes::Noted},
@@ -22,6 +21,7 @@ impl Waits for Login {
     }
 }
 
+/// CLIENT REPLY, which asks for this mode.
 pub(in crate::session) struct ClientReply(pub(in crate::session) ReplyMode);
 
 impl Waits for ClientReply {
@@ -29,18 +29,18 @@ impl Waits for ClientReply {
         match (desk.conn.reply_mode, self.0) {
             // The data node answers with OK, an error or QUEUED.
             (ReplyMode::On, ReplyMode::On) => Progress::Pass(Pass::Counted),
-            // An answer could not be told from MONITOR's lines by its first byte, at which the session
-            // decides whose it is. A refusal would show as a reply that nobody is owed.
+            // Nothing is asked first: the session decides by a reply's first byte whose it is, and could not tell an
+            // answer from MONITOR's lines. A refusal shows as a reply that is not owed.
             (ReplyMode::On, mode) if desk.conn.state.monitor && !desk.conn.in_multi() => {
                 Progress::Pass(Pass::Unanswered(mode))
             }
             (ReplyMode::On, _) if desk.conn.refuses_ours() => Progress::Pass(Pass::Counted),
-            // The data node will obey in silence if CLIENT REPLY is allowed at all.
+            // The data node will obey without a reply if CLIENT REPLY is allowed at all.
             (ReplyMode::On, mode) => {
                 desk.ask(Expected::Ok, |out| encode::command(out, &[b"CLIENT", b"REPLY", b"ON"]));
                 Progress::Wait(Box::new(Obeying { mode }))
             }
-            // The command is queued without a reply, so nobody will tell how it ended.
+            // The command is queued without a reply, so its outcome stays unknown.
             _ if desk.conn.blind_multi => Progress::Relay,
             (_, ReplyMode::On) => {
                 desk.conn.reply_mode = ReplyMode::On;
@@ -53,7 +53,7 @@ impl Waits for ClientReply {
     }
 }
 
-/// The data node was asked whether it would obey CLIENT REPLY OFF or SKIP.
+/// A CLIENT REPLY OFF or SKIP, while the data node is asked whether it would obey it.
 struct Obeying {
     mode: ReplyMode,
 }
@@ -65,8 +65,7 @@ impl Job for Obeying {
     }
 }
 
-/// A command whose bytes were dropped, with what is forwarded in its place: another that has one plain
-/// reply.
+/// What is forwarded in place of a command whose bytes were dropped: another command, which has one plain reply.
 pub(in crate::session) struct Instead(pub(in crate::session) Vec<u8>);
 
 impl Waits for Instead {
@@ -110,7 +109,7 @@ impl Waits for Unidentified {
     }
 }
 
-/// The data node was asked something that it answers only to a client that has authenticated.
+/// A command for which the data node was asked something that it answers only to a client that has authenticated.
 struct Identifying;
 
 impl Job for Identifying {
@@ -122,8 +121,8 @@ impl Job for Identifying {
         let Some(least) = too_much_of_a_stranger(&desk.unsent) else {
             return Progress::Stranger(reply.to_vec());
         };
-        // These bytes are the least that Redis refuses as it would this command. Redis words the
-        // error and closes.
+        // These are the fewest bytes that Redis refuses as it would refuse this command. Redis words the error and
+        // closes.
         desk.to_data.push(least);
         desk.unsent = Vec::new();
         Progress::Mute

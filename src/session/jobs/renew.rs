@@ -22,7 +22,7 @@ use crate::{
     resp::encode,
 };
 
-/// A RENEW that the lock nodes are asked for.
+/// A RENEW about which the lock nodes are asked.
 struct Renewing {
     ours: Ours,
     key: Key,
@@ -55,7 +55,7 @@ pub(super) fn begin(
         Err(no_grant) => return no_grant.answer(ours, &key, false, desk),
     };
     let held = desk.tokens.held.get(&key).filter(|held| held.token == token);
-    // A client that names the token of a lock that is not its own is to be its keeper.
+    // By a RENEW with a token and without a TTL, a connection that was not granted the lock becomes its keeper.
     let takes_over = is_named && ttl.is_none() && held.is_none_or(|held| held.attached);
     let before = held.filter(|_| !takes_over).map(|held| held.ttl);
     let claim = held.and_then(|held| held.claim);
@@ -79,7 +79,7 @@ pub(super) fn begin(
     })
 }
 
-/// Asks the lock nodes to renew the grant with this claim; without one, that of the token.
+/// Asks the lock nodes to renew the grant with this claim; without a claim, that of the token.
 pub(super) fn ask(
     ours: Ours,
     key: Key,
@@ -91,14 +91,14 @@ pub(super) fn ask(
     Progress::Ask(Box::new(Renewing { ours, key, token, ttl }), question)
 }
 
-/// Asks the lock nodes to give the lock that the token has another keeper.
+/// Asks the lock nodes to give the token's lock another keeper.
 pub(super) fn take_over(ours: Ours, key: Key, token: Token, ttl: Duration) -> Progress {
     let claim = Claim::new();
     let question = Question::TakeOver { key: key.clone(), token: token.clone(), ttl, claim };
     Progress::Ask(Box::new(TakingOver { ours, key, token, ttl }), question)
 }
 
-/// Answers with the validity.
+/// Returns the answer with the validity, and counts the command.
 fn renewed(ours: Ours, validity: Duration, desk: &Desk) -> Vec<u8> {
     let mut out = Vec::new();
     encode_millis(&mut out, validity);

@@ -1,4 +1,4 @@
-//! Gives back a LOCK that was granted and is not answered yet, so that nobody counts on it.
+//! Gives back a lock whose LOCK was granted and is not answered yet, so that no client counts on it.
 
 use std::sync::Arc;
 
@@ -11,11 +11,11 @@ use crate::{
     lock::Claim,
 };
 
-/// Gives the lock back when it is dropped.
+/// A lock that was granted, and is given back when this is dropped.
 pub(in crate::session) struct Undo {
     lock: Option<(Arc<Shared>, Key, Token, Option<Claim>)>,
     fence: u64,
-    /// What gives back others with it.
+    /// Further locks that are given back with it.
     others: Vec<Undo>,
 }
 
@@ -29,7 +29,7 @@ impl Undo {
         }
     }
 
-    /// Gives back these locks too, in one.
+    /// Adds further locks that are given back with these.
     pub(super) fn and(mut self, other: Undo) -> Undo {
         self.others.push(other);
         self
@@ -40,7 +40,7 @@ impl Undo {
         self.fence = fence;
     }
 
-    /// Keeps the lock: its client is told of it.
+    /// Keeps the lock, as its client is told of it.
     pub(in crate::session) fn disarm(mut self) {
         self.lock = None;
         std::mem::take(&mut self.others).into_iter().for_each(Undo::disarm);

@@ -15,7 +15,7 @@ use crate::{
     resp::encode,
 };
 
-/// An UNLOCK that the lock nodes are asked for.
+/// An UNLOCK about which the lock nodes are asked.
 struct Unlocking {
     ours: Ours,
     key: Key,
@@ -62,7 +62,7 @@ pub(super) fn begin(
     }
 }
 
-/// Asks the lock nodes to release the grant with this claim; without one, that of the token.
+/// Asks the lock nodes to release the grant with this claim; without a claim, that of the token.
 pub(super) fn ask(
     ours: Ours,
     key: Key,

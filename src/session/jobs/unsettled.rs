@@ -1,8 +1,7 @@
-//! Too few lock nodes answered about an adopted command. By `no_quorum` they are asked again for some
-//! seconds, its client's connection is closed, or the client is told.
+//! Adopted commands about which too few lock nodes answered. By the rule's `no_quorum` the client's connection is
+//! closed, at once or once the lock nodes have been asked again for some seconds, or the client is told the error.
 //!
-//! Libraries ride out a Redis that is away for a moment, and many of them end at an error that they do
-//! not know.
+//! Libraries ride out a Redis that is away for a moment, but many of them give up at an error that they do not know.
 
 use std::time::Duration;
 
@@ -14,8 +13,8 @@ use super::{
 };
 use crate::{clock::Instant, config::NoQuorumPolicy, lock::NoQuorum, resp::encode};
 
-/// How long the lock nodes are asked again. Clients give an answer up after 2 s (Jedis), 3 s (go-redis,
-/// Redisson) or 5 s (StackExchange.Redis); most have no such limit.
+/// How long the lock nodes are asked again. Clients give an answer up after 2 s (Jedis), 3 s (go-redis, Redisson) or
+/// 5 s (StackExchange.Redis); most have no such limit.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// The shortest and the longest pause between two questions.
 const PAUSES: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(250)];
@@ -23,7 +22,7 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(
 /// What is done once the lock nodes may be asked again.
 type Anew = Box<dyn FnOnce(&mut Desk) -> Progress + Send>;
 
-/// The lock nodes are to be asked again in a moment.
+/// A command for which the lock nodes are to be asked again in a moment.
 struct Resting {
     ours: Ours,
     anew: Anew,
@@ -46,7 +45,7 @@ impl Job for Resting {
     }
 }
 
-/// Does `anew` in a moment, or has the client know that the lock nodes have not settled its command.
+/// Runs `anew` in a moment, or ends the command as one that the lock nodes have not settled.
 pub(super) fn unsettled(
     ours: Ours,
     error: &NoQuorum,
@@ -54,7 +53,7 @@ pub(super) fn unsettled(
     anew: impl FnOnce(&mut Desk) -> Progress + Send + 'static,
 ) -> Progress {
     if error.is_unwritten {
-        // It has waited for the audit trail already.
+        // The command has already waited for the audit trail.
         return no_quorum(ours, error, desk);
     }
     match pause(ours) {
@@ -86,18 +85,18 @@ fn rest(
     Progress::Ask(Box::new(Resting { ours, anew: Box::new(anew) }), Question::Rest(pause))
 }
 
-/// How long to wait before the lock nodes are asked again. `None`: they are not.
+/// Returns how long to wait before the lock nodes are asked again. `None`: they are not.
 fn pause(ours: Ours) -> Option<Duration> {
     if ours.adopted != Some(NoQuorumPolicy::Wait) {
         return None;
     }
-    // The longer they have been away, the longer it may last.
+    // The longer they have been away, the longer they may stay away.
     let waited = Instant::now().saturating_duration_since(ours.since);
     let [least, most] = PAUSES;
     (waited < PATIENCE).then(|| (waited / 2).clamp(least, most))
 }
 
-/// Whether this error says that nothing was settled, so that nothing may rest on the command.
+/// Whether this error says that the lock nodes have settled nothing, so that nothing may rest on the command.
 pub(super) fn is_unsettled(error: &[u8]) -> bool {
     error.starts_with(b"NOQUORUM ") || error.starts_with(b"TRYAGAIN ")
 }
@@ -108,7 +107,7 @@ impl Ours {
         pause(self).is_some()
     }
 
-    /// Ends a command of which the lock nodes have not settled what becomes of it.
+    /// Ends a command whose outcome the lock nodes have not settled.
     pub(super) fn unsettled(self, error: &str, desk: &Desk) -> Progress {
         self.count(Outcome::NoQuorum, desk);
         let mut answer = Vec::new();
@@ -116,11 +115,12 @@ impl Ours {
         self.end_unsettled(answer)
     }
 
-    /// As [`Ours::unsettled`], with an answer that was counted. What was granted must be given back.
+    /// As [`Ours::unsettled`], with the answer to a command that was counted. The caller must have what was granted
+    /// given back.
     pub(super) fn end_unsettled(self, answer: Vec<u8>) -> Progress {
         match self.adopted {
             None | Some(NoQuorumPolicy::Error) => self.answer(answer, None),
-            // As a Redis that went away.
+            // To the client it looks like a Redis that has gone away.
             Some(NoQuorumPolicy::Wait | NoQuorumPolicy::Close) => {
                 Progress::Leave(Answering::new(Vec::new(), self.length))
             }

@@ -1,5 +1,5 @@
-//! Lock idioms on keys of an enforced adopt rule: what the data node sees of them, and what the
-//! client is told.
+//! Tests of lock idioms on keys of an enforced adopt rule: what the data node sees of them, and what the client is
+//! told.
 
 use super::*;
 use crate::{
@@ -14,7 +14,7 @@ const PROBE: [&str; 5] = ["SET", "old:a", "x", "NX", "XX"];
 const RELEASE: &str = "c3f8721cbb97f72bc19e972846bd7aaf91901658";
 const TAKE_MANY: &str = "96da70f7716f27d278a5218544df37fd8b0a5e4c";
 
-/// A session with an enforced rule: the key `old:X` is the lock X.
+/// Makes a session with an enforced rule: the key `old:X` is the lock X.
 pub(super) fn enforced() -> Pair {
     enforced_with(AdoptOptions::default())
 }
@@ -31,7 +31,7 @@ pub(super) fn enforced_with(options: AdoptOptions) -> Pair {
     Pair::with(config)
 }
 
-/// A grant that is valid for so long.
+/// Returns a grant that is valid for this long.
 fn valid_for(millis: u64) -> Answer {
     let validity = Duration::from_millis(millis);
     let (claim, until) = (Some(Claim::new()), Instant::now() + validity);
@@ -97,7 +97,7 @@ async fn a_grant_that_is_too_short_for_its_ttl_is_not_told() {
         assert_eq!(pair.at_client(), told);
         assert_eq!(pair.core.desk.tokens.held.len(), usize::from(millis == 1000));
     }
-    // Of several locks the first has become too short while the others were asked for.
+    // The first of several locks becomes too short while the others are asked for.
     for (waited, told) in [(0, ":2\r\n"), (1, late)] {
         let mut pair = enforced_with(options);
         pair.commands(&[&["EVALSHA", TAKE_MANY, "2", "old:a", "old:b", "t", "1000"]]);
@@ -181,7 +181,7 @@ async fn a_blind_command_may_be_for_the_grant_of_its_own_connection_alone() {
             assert_eq!(pair.at_client(), ":1\r\n", "{blind:?}");
         }
     }
-    // A connection that has taken nothing ends nothing.
+    // A blind command on a connection that has taken no lock ends none.
     let mut pair = enforced_with(options);
     pair.commands(&[&["DEL", "old:a"]]);
     pair.reply("-ERR syntax error\r\n");
@@ -194,7 +194,7 @@ async fn a_blind_command_may_be_for_the_grant_of_its_own_connection_alone() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_added_to_a_ttl_is_cut_where_ttls_are() {
-    // redis-py's, with the last argument by which it adds.
+    // redis-py's extension, whose last argument makes it add.
     let extend = "a4e8783852e6b949f9ef3a97212805108459a890";
     for is_cut in [true, false] {
         let long_ttl = if is_cut { LongTtlPolicy::Cap } else { LongTtlPolicy::Refuse };
@@ -226,7 +226,7 @@ async fn each_of_several_keys_is_freed_by_itself() {
         ["b", "c", "d", "a"].map(|key| text(&["SET", &format!("old:{key}"), "x", "NX", "XX"]));
     assert_eq!(pair.at_data(), text(&PROBE) + &probes.concat());
     pair.reply(&"-ERR syntax error\r\n".repeat(4));
-    // Two adopted clients', a LOCK client's, nobody's, and one that was just freed.
+    // Two adopted clients' locks, a LOCK client's, a free one, and one that was just freed.
     for (name, holder) in [
         ("a", Some((&b"t"[..], Claim::adopted()))),
         ("b", Some((b"u", Claim::adopted()))),

@@ -1,5 +1,5 @@
-//! Transactions about an adopted lock: what the data node sees of them, what the lock nodes are
-//! asked, and what the client is told.
+//! Tests of transactions about an adopted lock: what the data node sees of them, what the lock nodes are asked, and
+//! what the client is told.
 
 use super::{
     adopted::{enforced, enforced_with},
@@ -21,7 +21,7 @@ const MISFIT: &str = "-ERR a transaction on an adopted lock is WATCH, GET, MULTI
                       UNLINK, EXPIRE and PEXPIRE, and EXEC, all of one key (adopt)\r\n";
 const ABORTED: &str = "-EXECABORT Transaction discarded because of previous errors.\r\n";
 
-/// The lock nodes, of which one lock is known, and the data node.
+/// The lock nodes, on which one lock matters, and the data node.
 struct Others {
     holder: Option<(&'static str, Claim)>,
     asked: Vec<String>,
@@ -29,7 +29,7 @@ struct Others {
 }
 
 impl Others {
-    /// Nobody holds the lock, or this token does.
+    /// Makes them with the lock free, or held by this token.
     fn with(holder: Option<&'static str>) -> Others {
         let holder = holder.map(|token| (token, Claim::adopted()));
         Others { holder, asked: Vec::new(), seen: Vec::new() }
@@ -73,7 +73,7 @@ impl Others {
         }
     }
 
-    /// Serves a session until nothing is left to be said. Returns what its client was told.
+    /// Serves a session until nothing is left to answer. Returns what its client was told.
     fn serve(&mut self, pair: &mut Pair) -> String {
         let Others { seen, .. } = self;
         let mut noted = std::mem::take(seen);
@@ -99,7 +99,7 @@ impl Others {
         pair.at_client()
     }
 
-    /// Has the client send these commands. Returns what it was told.
+    /// Makes the client send these commands. Returns what it was told.
     fn told(&mut self, pair: &mut Pair, commands: &[&[&str]]) -> String {
         pair.commands(commands);
         self.serve(pair)
@@ -113,7 +113,7 @@ async fn the_data_node_sees_none_of_a_transaction_wherever_its_bytes_are_cut() {
         WATCH,
         &["GET", "y"],
         GET,
-        // Another caller's on the same connection.
+        // A command of another caller on the same connection.
         &["SET", "old:a", "u", "NX", "PX", "1000"],
         MULTI,
         DEL,
@@ -121,7 +121,7 @@ async fn the_data_node_sees_none_of_a_transaction_wherever_its_bytes_are_cut() {
         &["GET", "z"],
     ];
     let bytes: Vec<u8> = all.iter().flat_map(|words| command(words)).collect();
-    // The data node answers no half commands.
+    // The data node does not answer half a command.
     let is_in_plain = |cut: usize| {
         let mut at = 0;
         all.iter().any(|words| {
@@ -170,7 +170,7 @@ async fn what_get_told_decides_at_exec() {
     let gone: &[&str] = &["EXPIRE", "old:a", "0"];
     let again = Claim::adopted();
     for (before, inside, after, exec, asked) in [
-        // The same grant, nobody, another's, and a second grant of the same token.
+        // The lock at EXEC: the same grant, free, another's, and a second grant of the same token.
         (Some("t"), Some(DEL), None, "*1\r\n:1\r\n", "unlock"),
         (Some("t"), Some(expire), None, "*1\r\n:1\r\n", "renew"),
         (Some("t"), Some(gone), None, "*1\r\n:1\r\n", "unlock"),
@@ -203,7 +203,7 @@ async fn what_get_told_decides_at_exec() {
         }
         assert!(!others.seen.iter().any(|seen| seen == "MULTI" || seen == "EXEC"));
     }
-    // Two GETs that are told different locks.
+    // Two GETs that are told of different holders.
     for (first, second) in [(Some("t"), None), (None, Some("t")), (Some("t"), Some("u"))] {
         let (mut pair, mut others) = (enforced(), Others::with(first));
         others.told(&mut pair, &[WATCH, GET]);
@@ -239,7 +239,7 @@ async fn too_few_lock_nodes_are_told_and_a_late_extension_is_no_success() {
     let until = Instant::now() + validity;
     pair.answer(Answer::Renew(Ok(Some(Renewed { validity, until, grant: None }))));
     assert!(pair.at_client().starts_with("-NOQUORUM "));
-    // A GET that is told an error has not read the lock.
+    // A GET that is answered with an error has not read the lock.
     let (mut pair, mut others) = (enforced(), Others::with(Some("t")));
     others.told(&mut pair, &[WATCH]);
     pair.commands(&[GET]);
@@ -313,7 +313,7 @@ async fn a_transaction_of_anything_else_fails_and_nothing_of_it_is_done() {
             vec![WATCH, GET, &["WATCH", "old:b"], MULTI, DEL, EXEC],
             format!("+OK\r\n{token}{alone}+OK\r\n{MISFIT}{ABORTED}"),
         ),
-        // As Redis, which forgives these.
+        // Redis forgives these too.
         (
             vec![WATCH, GET, MULTI, MULTI, WATCH, &["WATCH", "x"], DEL, EXEC],
             format!(
@@ -351,7 +351,7 @@ async fn a_transaction_of_anything_else_fails_and_nothing_of_it_is_done() {
                 "{:?}",
                 others.seen
             );
-            // What follows is as ever.
+            // Later commands are not affected.
             others.seen.clear();
             let told = others.told(&mut pair, &[MULTI, set, EXEC]);
             assert_eq!(told, "+MULTI\r\n+SET\r\n-ERR EXEC without MULTI\r\n");
@@ -402,7 +402,7 @@ async fn keys_that_are_no_locks_are_not_watched_beside_one() {
     assert_eq!(pair.at_data(), text(&["LOCK"]));
     pair.reply("-ERR unknown command\r\n");
     assert_eq!(pair.at_client(), ["+OK\r\n", alone].concat());
-    // Nor if it was watched while replies were off, and nobody was told.
+    // Nor if the other key was watched while replies were off, so that no reply told.
     for mode in ["OFF", "SKIP"] {
         let mut pair = enforced();
         pair.commands(&[&["CLIENT", "REPLY", mode]]);
@@ -473,7 +473,7 @@ async fn a_loss_that_is_told_in_between_fails_the_transaction() {
     for (before, told_of, then, expected) in [
         (&[WATCH, GET, MULTI][..], DEL, &[EXEC][..], ABORTED),
         (&[WATCH, GET, MULTI, DEL], &["PING"], &[EXEC], ABORTED),
-        // Ended, so that the data node is asked what it thinks of another EXEC.
+        // The transaction has ended, so the data node is asked about another EXEC.
         (&[WATCH, GET, MULTI, DEL], EXEC, &[EXEC], "-ERR EXEC without MULTI\r\n"),
         (&[WATCH, GET, MULTI, DEL], &["DISCARD"], &[&["PING"]], "+PING\r\n"),
         (&[WATCH, GET], &["PING"], &[MULTI, DEL, EXEC], "+OK\r\n+QUEUED\r\n*1\r\n:1\r\n"),
@@ -492,7 +492,7 @@ async fn a_loss_that_is_told_in_between_fails_the_transaction() {
 
 #[tokio::test(start_paused = true)]
 async fn replies_that_are_skipped_change_nothing_of_a_transaction() {
-    // Behind MULTI, CLIENT REPLY is no part of it.
+    // CLIENT REPLY behind MULTI is no part of the transaction.
     for skipped in 0..3 {
         let all = [WATCH, GET, MULTI, DEL, EXEC];
         let replies = ["+OK\r\n", "$1\r\nt\r\n", "+OK\r\n", "+QUEUED\r\n", "*1\r\n:1\r\n"];
@@ -502,7 +502,7 @@ async fn replies_that_are_skipped_change_nothing_of_a_transaction() {
         told += &others.told(&mut pair, &all[skipped..]);
         assert_eq!(told, [&replies[..skipped], &replies[skipped + 1..]].concat().concat());
         assert_eq!(others.asked, ["look", "unlock"], "{skipped}");
-        // The next reply is told again.
+        // The reply to the next command is told again.
         assert_eq!(others.told(&mut pair, &[&["PING"]]), "+PING\r\n");
     }
 }

@@ -1,5 +1,5 @@
-//! Adopted commands inside a client's own transaction: what the data node and the lock nodes are asked,
-//! in which order, and what the client is told.
+//! Tests of adopted commands inside a client's own transaction: what the data node and the lock nodes are asked, in
+//! which order, and what the client is told.
 
 use super::{adopted::enforced, *};
 use crate::{key::Token, lock::Holding};
@@ -8,12 +8,12 @@ const RELEASE: &str = "c3f8721cbb97f72bc19e972846bd7aaf91901658";
 const TAKE: &[&str] = &["SET", "old:a", "t", "NX", "PX", "1000"];
 const PROBE: &str = "SET old:a x NX XX";
 
-/// A data node in a transaction, and lock nodes on which every lock is as it is wanted.
+/// A data node in a transaction, and lock nodes that answer each question with success.
 struct Both {
     /// All that either was asked, in order.
     seen: Vec<String>,
     queued: usize,
-    /// The reply to EXEC; empty: as many as were queued.
+    /// The reply to EXEC; if empty, an array of one number for each queued command.
     exec: &'static str,
 }
 

@@ -1,4 +1,4 @@
-//! Too few lock nodes answer about an adopted command: what is asked again, and how it ends.
+//! Tests of adopted commands about which too few lock nodes answer: what is asked again, and how it ends.
 
 use super::{
     adopted::{enforced, enforced_with},
@@ -11,7 +11,7 @@ use crate::{
     session::metrics::CloseReason,
 };
 
-/// redis-py's release, node-redlock's acquire and release of several, and aioredlock's release.
+/// redis-py's release, node-redlock's acquire and release of several locks, and aioredlock's release.
 const RELEASE: &str = "c3f8721cbb97f72bc19e972846bd7aaf91901658";
 const TAKE_MANY: &str = "96da70f7716f27d278a5218544df37fd8b0a5e4c";
 const RELEASE_MANY: &str = "e4612211c9f8f51c257e26e056b0a654b3187242";
@@ -24,7 +24,7 @@ fn missing() -> NoQuorum {
     NoQuorum { answered: 1, nodes: 3, quorum: 2, ..NoQuorum::default() }
 }
 
-/// The answer to a question if too few lock nodes answer.
+/// Returns the answer to a question if too few lock nodes answer.
 fn none(question: &Question) -> Answer {
     match question {
         Question::Adopt { .. } => Answer::Lock(Err(NotGranted::NoQuorum(missing()))),
@@ -37,7 +37,7 @@ fn none(question: &Question) -> Answer {
     }
 }
 
-/// Lock nodes on which `t` holds the lock, if `is_held`.
+/// Returns the answer of lock nodes on which `t` holds the lock, if `is_held`.
 fn answered(question: &Question, is_held: bool) -> Answer {
     let validity = Duration::from_secs(9);
     let until = Instant::now() + validity;
@@ -70,7 +70,7 @@ fn kind(question: &Question) -> &'static str {
     }
 }
 
-/// Answers a session until nothing is asked any more. Each question is asked in vain first.
+/// Answers a session until it asks nothing more. Each question is asked in vain first.
 fn ride_out(pair: &mut Pair, is_held: bool) -> Vec<&'static str> {
     let (mut asked, mut is_away) = (Vec::new(), true);
     loop {

@@ -1,5 +1,4 @@
-//! A client that came through a front of a cluster: replies that name nodes, wherever their bytes are
-//! cut.
+//! Tests of a client that came through a front of a cluster: replies that name nodes, wherever their bytes are cut.
 
 use super::*;
 use crate::{
@@ -8,7 +7,7 @@ use crate::{
     data::FrontView,
 };
 
-/// A session at a front. The node `a` at 10.0.0.1:7000 has the front 192.0.2.9:6001.
+/// Makes a session at a front. The node `a` at 10.0.0.1:7000 has the front 192.0.2.9:6001.
 pub(super) fn at_front() -> Pair {
     let mut table = FrontTable::default();
     table.add("a", &["10.0.0.1"], 7000, ShownAs::Front(6001));
@@ -17,7 +16,7 @@ pub(super) fn at_front() -> Pair {
     pair
 }
 
-/// As before, with a guard: writes to `g:X` need the lock `g:X`.
+/// As [`at_front`], with a guard: writes to `g:X` need the lock `g:X`.
 fn guarded_at_front() -> Pair {
     guarded_with(|_| {})
 }
@@ -40,7 +39,7 @@ fn guarded_with(set: impl FnOnce(&mut GuardsConfig)) -> Pair {
     pair
 }
 
-/// Has the pair hold the lock `g:k`, with fence 7.
+/// Makes the client take the lock `g:k`, with fence 7.
 fn lock(pair: &mut Pair) {
     pair.commands(&[&["LOCK", "g:k", "t", "PX", "10000"]]);
     pair.reply("-MOVED 1 10.0.0.1:7000\r\n-ERR syntax error\r\n");
@@ -88,7 +87,7 @@ async fn a_guards_lock_is_taken_only_where_its_slot_is() {
         assert!(pair.core.question().is_none(), "no lock node was asked");
         let answer = pair.at_client();
         assert!(answer.starts_with(expected), "{answer}");
-        // The slot goes between the question and the announcement.
+        // The slot leaves between the question and the announcement.
         let mut pair = guarded_at_front();
         pair.commands(&[&["LOCK", "g:k", "t", "PX", "10000"]]);
         pair.reply("-ERR syntax error\r\n-ERR syntax error\r\n");
@@ -101,7 +100,7 @@ async fn a_guards_lock_is_taken_only_where_its_slot_is() {
         pair.reply("-ERR syntax error\r\n");
         assert!(pair.at_client().starts_with("-NOTHELD"));
     }
-    // Other locks lie on the lock nodes alone.
+    // Locks that guards do not need lie on the lock nodes alone.
     let mut pair = guarded_at_front();
     pair.commands(&[&["LOCK", "free", "t", "PX", "10000"]]);
     assert_eq!(pair.at_data().matches("SET").count(), 1);
@@ -137,7 +136,7 @@ async fn a_write_without_its_lock_is_led_to_the_front_of_its_slot() {
             pair.reply("$-1\r\n");
             assert_eq!(pair.at_client(), "$-1\r\n");
         }
-        // Nobody can be asked in a transaction.
+        // No node can be asked in a transaction.
         pair.commands(&[&["MULTI"], &["SET", "g:k", "1"]]);
         pair.reply("+OK\r\n");
         assert!(!pair.at_data().contains("NX"));
@@ -194,7 +193,7 @@ async fn what_asking_was_sent_for_is_refused_and_uses_it_up() {
     assert_eq!(pair.at_data(), text(&["GET", "k"]));
     pair.reply("$-1\r\n");
     pair.at_client();
-    // Nothing of the proxy's own is sent with it, and the client's MULTI is.
+    // A PING uses up the client's ASKING before the proxy's questions. It is sent again for the client's MULTI.
     pair.commands(&[&["ASKING"], &["MULTI"]]);
     pair.at_data();
     pair.reply("+OK\r\n");
@@ -304,7 +303,7 @@ async fn a_reply_is_changed_wherever_it_is_cut() {
         assert_eq!(pair.at_client(), wanted, "in pieces of {piece}");
         assert!(pair.core.is_at_rest());
     }
-    // Elsewhere nothing changes.
+    // Without a front nothing changes.
     let mut pair = Pair::new();
     pair.commands(&commands);
     pair.reply(&replies);
@@ -351,7 +350,7 @@ async fn a_client_whose_replies_are_not_followed_is_closed_and_a_replica_is_not(
 #[tokio::test(start_paused = true)]
 async fn nothing_passes_behind_what_closes_the_connection() {
     let moved = "-MOVED 5 10.0.0.1:7000\r\n";
-    // Too long to be held, in one piece with the replies behind it.
+    // A reply that is too long to be held, in one piece with the replies behind it.
     let mut pair = at_front();
     pair.commands(&[&["MULTI"], &["GET", "k"], &["CLUSTER", "NODES"], &["EXEC"], &["PING"]]);
     let long = format!("$4200000\r\n{}\r\n", "x".repeat(4_200_000));
@@ -359,7 +358,7 @@ async fn nothing_passes_behind_what_closes_the_connection() {
     pair.reply(moved);
     assert_eq!(pair.core.tracking, Tracking::Closing);
     assert_eq!(pair.at_client(), "+OK\r\n+QUEUED\r\n+QUEUED\r\n");
-    // Replies that cannot be followed any more.
+    // Replies that can no longer be followed.
     let mut pair = at_front();
     pair.commands(&[&["GET", "k"], &["MULTI"], &["HELLO", "3"], &["CLUSTER", "NODES"], &["EXEC"]]);
     pair.reply(&format!("$1\r\nv\r\n+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n%0\r\n{LINE}{moved}"));

@@ -1,4 +1,4 @@
-//! Guarded writes: which way they go, and what their clients are told.
+//! Tests of guarded writes: which way they go, and what their clients are told.
 
 use super::*;
 
@@ -73,7 +73,7 @@ async fn a_transaction_is_armed_before_its_multi() {
     let asked = pair.at_data();
     assert!(asked.contains("WATCH") && !asked.contains("MULTI"), "{asked}");
     pair.reply("+OK\r\n$1\r\n7\r\n");
-    // Whether SET is queued is known once MULTI is answered.
+    // Only the reply to MULTI tells whether SET is queued.
     assert_eq!(pair.at_data(), text(&["MULTI"]));
     pair.reply("+OK\r\n");
     assert_eq!(pair.at_data(), text(&["SET", "g:k", "1"]) + &text(&["EXEC"]));
@@ -175,8 +175,8 @@ async fn a_claim_that_has_run_out_is_asked_about_in_the_middle() {
     pair.answer(attached(8));
     pair.reply("$1\r\n8\r\n");
     pair.at_client();
-    // The first lock's keeper has renewed it meanwhile, unknown to this connection, which has
-    // renewed the other lock itself.
+    // The attached lock's keeper may have renewed it meanwhile, unknown to this connection, which has renewed its own
+    // lock.
     tokio::time::advance(Duration::from_secs(9)).await;
     pair.commands(&[&["RENEW", "a", "t", "PX", "20000"]]);
     let until = Instant::now() + Duration::from_secs(20);

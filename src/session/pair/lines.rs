@@ -1,9 +1,9 @@
-//! Inline commands: what is judged is what the data node carries out.
+//! Tests of inline commands: the data node carries out what was judged.
 
 use super::*;
 use crate::session::pair::adopted::enforced;
 
-/// Sessions in which commands are judged, and one at a front of a cluster.
+/// Makes sessions in which commands are judged, the last one at a front of a cluster.
 fn with_rules() -> [Pair; 3] {
     [Pair::guarded(), enforced(), fronts::at_front()]
 }

@@ -1,8 +1,8 @@
-//! Tests of a session between two byte strings: all that its client and its data node send and get,
-//! with the answers of others given by hand. No sockets, no tasks.
+//! Tests of a session between two byte strings: all that its client and its data node send and get, with all other
+//! answers given by the test. No sockets, no tasks.
 //!
-//! Ordering and guards are tried here in milliseconds, as no Redis is needed to know what is right;
-//! `tests/` does the same against a real one.
+//! Ordering and guards are tested here in milliseconds, as no Redis is needed to know what is right; `tests/` does the
+//! same against a real one.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -101,7 +101,7 @@ impl Pair {
         Pair { core, data: Vec::new(), client: Vec::new() }
     }
 
-    /// Runs all that goes on without help.
+    /// Runs the session as far as it goes without input.
     fn settle(&mut self) {
         loop {
             self.core.go_on();
@@ -143,7 +143,7 @@ impl Pair {
         self.settle();
     }
 
-    /// Returns the question that others are asked.
+    /// Returns the question that the lock nodes, or another connection, are asked.
     fn question(&mut self) -> Question {
         *self.core.question().expect("nothing is asked")
     }
@@ -163,8 +163,8 @@ impl Pair {
         String::from_utf8(std::mem::take(&mut self.client)).unwrap()
     }
 
-    /// Answers as the data node, and as others, until nothing is left to be said. The data node's
-    /// bytes come in pieces of `piece`.
+    /// Answers as the data node, and as others, until nothing is left to answer. The data node's bytes come in pieces
+    /// of `piece`.
     fn serve(
         &mut self,
         piece: usize,
@@ -194,7 +194,7 @@ impl Pair {
         }
     }
 
-    /// Has the client lock `name` and be granted it for ten seconds, with this fence.
+    /// Makes the client take the lock `name`, granted for ten seconds with this fence.
     fn lock(&mut self, name: &str, fence: u64) {
         self.commands(&[&["LOCK", name, "t", "PX", "10000"]]);
         if !self.at_data().is_empty() {

@@ -1,4 +1,4 @@
-//! Commands of ours among others: which commands wait for which, and the order of answers.
+//! Tests of commands of ours among others: which commands wait for which, and the order of answers.
 
 use super::*;
 
@@ -238,7 +238,7 @@ async fn a_lock_that_has_its_turn_once_its_client_has_gone_is_not_asked_for() {
         [&["SET", "g:k", "1"], &["LOCK", "z", "t", "PX", "4000", "WAIT", "0"], &["SET", "a", "1"]];
     pair.commands(&commands);
     pair.at_data();
-    // Its end comes while a command in front of the LOCK has the floor.
+    // The client's end comes while a command in front of the LOCK has the floor.
     assert!(!pair.core.client_closed());
     pair.reply("+OK\r\n");
     assert_eq!(pair.at_client(), "+OK\r\n");

@@ -1,4 +1,4 @@
-//! Clients that the data node has not let in: nothing that they send is learned, counted or told.
+//! Tests of clients that the data node has not let in: nothing that they send is learned, counted or told.
 
 use super::*;
 use crate::config::{AdoptMode, AdoptOptions, AdoptRule};
@@ -7,7 +7,7 @@ const NOAUTH: &str = "-NOAUTH Authentication required.\r\n";
 const RELEASE: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then \
                        return redis.call('del', KEYS[1]) else return 0 end -- mine";
 
-/// A client that has sent nothing yet, and a rule in this mode: the key `old:X` is the lock X.
+/// Makes the session of a client that has sent nothing yet, with a rule in this mode: the key `old:X` is the lock X.
 fn stranger(mode: AdoptMode) -> Pair {
     let mut config = Config::default();
     config.adopt.rules.push(AdoptRule {
@@ -22,12 +22,12 @@ fn stranger(mode: AdoptMode) -> Pair {
     pair
 }
 
-/// How many idioms were counted.
+/// Returns how many idioms were counted.
 fn seen(pair: &Pair) -> u64 {
     pair.core.desk.shared.adoption.as_ref().unwrap().totals().seen
 }
 
-/// How many refusals were counted.
+/// Returns how many refusals were counted.
 fn refused(pair: &Pair) -> u64 {
     pair.core.desk.shared.adoption.as_ref().unwrap().totals().refused
 }
@@ -138,7 +138,7 @@ async fn a_stranger_is_not_told_which_keys_are_guarded() {
     pair.reply(NOAUTH);
     assert_eq!(pair.at_client(), NOAUTH.repeat(2));
     assert!(pair.core.is_at_rest());
-    // Who may not send PING was let in all the same.
+    // A client that may not send PING has been let in all the same.
     pair.commands(&[&["SET", "g:k", "1"]]);
     pair.reply("-NOPERM this user has no permissions to run the 'ping' command\r\n");
     assert!(pair.at_client().starts_with("-NOTHELD 'g:k'"));

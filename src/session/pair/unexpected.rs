@@ -1,10 +1,10 @@
-//! A frame that nobody expects where the answer to a question of the proxy's is awaited: nothing that
-//! rests on the question is done.
+//! Tests of an unexpected frame in place of the answer to a question of the proxy: nothing that rests on the question
+//! is done.
 
 use super::*;
 use crate::session::pair::adopted::enforced;
 
-/// What could stand there though the proxy knows of no subscription and no MONITOR: a message, its
+/// Frames that could come though the proxy knows of no subscription and no MONITOR: two messages, a subscription's
 /// confirmation, a line of MONITOR, a queued command, another command's list, a stream.
 const FRAMES: [&str; 7] = [
     "*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nx\r\n",
@@ -16,7 +16,7 @@ const FRAMES: [&str; 7] = [
     "+CONTINUE\r\n",
 ];
 
-/// Checks that nobody is asked, and that the connection ends if it must be followed.
+/// Checks that the lock nodes are not asked, and that the connection, which must be followed, ends.
 fn ends(pair: &mut Pair, frame: &str, what: &str) {
     pair.at_data();
     pair.at_client();
@@ -52,7 +52,7 @@ async fn no_adopted_command_is_permitted_by_it() {
             ends(&mut pair, frame, words[0]);
         }
     }
-    // A reply of another kind of question is none either.
+    // A reply to a question of another kind is no permission either.
     for (words, frame) in [
         (&["GET", "old:a"][..], ":1\r\n"),
         (&["EXISTS", "old:a"], "$1\r\na\r\n"),
@@ -92,7 +92,7 @@ async fn no_lock_is_permitted_and_no_guarded_write_made_by_it() {
             pair.commands(&[words]);
             ends(&mut pair, frame, words[0]);
         }
-        // The fence.
+        // The announcement of the fence.
         let mut pair = Pair::guarded();
         pair.commands(&[&["LOCK", "k", "t", "PX", "10000"]]);
         pair.reply("-ERR syntax error\r\n");
@@ -111,7 +111,7 @@ async fn no_lock_is_permitted_and_no_guarded_write_made_by_it() {
             pair.reply(&replies[..answered].concat());
             ends(&mut pair, frame, "the long way");
         }
-        // EXEC around it.
+        // The EXEC around the write.
         if frame != "*0\r\n" {
             let mut pair = Pair::guarded();
             pair.lock("k", 7);

@@ -1,4 +1,4 @@
-//! Names with a zero byte: the data node gets others in their place, which it does not know either.
+//! Tests of names with a zero byte: the data node gets other names in their place, which it does not know either.
 
 use super::*;
 
@@ -26,17 +26,17 @@ async fn a_name_with_a_zero_byte_hides_no_command() {
             }
         }
     }
-    // The reply is waited for as any other, and a key may have such a byte.
+    // The reply is waited for as any other, and a key may contain such a byte.
     let mut pair = Pair::new();
     pair.send(b"\"MONITOR\\x00\" a\r\n\"GET\" \"a\\x00\"\r\n");
     assert_eq!(pair.at_data(), text(&["MONITOR\\0"]) + "\"GET\" \"a\\x00\"\r\n");
-    // In a transaction the data node counts an error.
+    // In a transaction the data node counts this as an error.
     let mut pair = Pair::new();
     pair.commands(&[&["MULTI"], &["WATCH\0", "a"], &["EXEC"]]);
     assert_eq!(pair.at_data(), text(&["MULTI"]));
     pair.reply("+OK\r\n");
     assert_eq!(pair.at_data(), text(&["WATCH\\0"]) + &text(&["EXEC"]));
-    // Where no rule is about it, and no command that is counted otherwise can be meant, it passes as it is.
+    // Without rules, a name passes as it is if Redis cannot take it for a command whose replies are counted otherwise.
     let mut pair = Pair::new();
     pair.commands(&[&["SET\0", "a"]]);
     assert_eq!(pair.at_data(), text(&["SET\0", "a"]));

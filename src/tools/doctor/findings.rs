@@ -1,4 +1,4 @@
-//! What is wrong with a server, by what it has told, and what to do about it.
+//! What is wrong with a server, by its answers, and what to do about it.
 
 use std::{borrow::Cow, time::Duration};
 
@@ -16,16 +16,16 @@ use crate::{
     lock::{self, Fault},
 };
 
-/// Most findings about modes that are two steps apart, and about what differs otherwise.
+/// Most findings about modes that are two steps apart, and most about other differences.
 const MAX_APART: usize = 32;
 
-/// The longest time since a replica has acknowledged, in seconds, after which it still answers.
+/// How long ago a replica may have acknowledged to count as answering, in seconds.
 const MAX_LAG: u64 = 3;
 
-/// A larger difference between two clocks means that one of them is not kept.
+/// The largest difference between two clocks that are both kept by NTP.
 const CLOCKS_APART: Duration = Duration::from_secs(1);
 
-/// What the proxies that run say of themselves, by their names, behind what the configuration says.
+/// Returns the record that this configuration makes, then those of the running proxies, ordered by name.
 fn fleet<'a>(
     config: &Config,
     data: &Result<Patient, String>,
@@ -39,8 +39,7 @@ fn fleet<'a>(
     std::iter::once(Cow::Owned(file)).chain(running.into_iter().map(Cow::Borrowed)).collect()
 }
 
-/// Findings about adopt rules whose modes are two steps apart, in proxies that run or in the
-/// configuration.
+/// Finds adopt rules whose modes are two steps apart, among this configuration and the running proxies.
 pub(super) fn apart(
     config: &Config,
     data: &Result<Patient, String>,
@@ -65,8 +64,7 @@ pub(super) fn apart(
     findings
 }
 
-/// Findings about what all proxies should have alike, and some have otherwise: this configuration or
-/// proxies that run.
+/// Finds differences in what all proxies should have alike, among this configuration and the running proxies.
 pub(super) fn differing(
     config: &Config,
     data: &Result<Patient, String>,
@@ -85,7 +83,7 @@ pub(super) fn differing(
     findings
 }
 
-/// Findings about a bridged rule, of which these commands fail.
+/// Findings about a bridged rule, for which these commands fail.
 pub(super) fn unbridged(rule: &AdoptRule, key: &[u8], failures: &[CommandFailure]) -> Vec<Finding> {
     let keys = rule.keys.as_str();
     let (refused, broken): (Vec<_>, Vec<_>) =
@@ -113,7 +111,7 @@ pub(super) fn unbridged(rule: &AdoptRule, key: &[u8], failures: &[CommandFailure
     findings
 }
 
-/// A failed command as it is told.
+/// The name of a failed command for a finding.
 fn name(command: &str) -> String {
     if command == "keys" { "the keys".into() } else { command.to_ascii_uppercase() }
 }
@@ -129,7 +127,7 @@ pub(super) fn idle(patient: &Patient, name: &str) -> Option<Finding> {
     (patient.timeout > 0).then(|| Finding::minor(what, advice))
 }
 
-/// The Redis servers that are the data node, as far as they are known.
+/// The known Redis servers that are the data node.
 #[derive(Default)]
 pub(super) struct KnownDataNodes {
     pub(super) endpoints: Vec<Endpoint>,
@@ -137,7 +135,7 @@ pub(super) struct KnownDataNodes {
 }
 
 impl KnownDataNodes {
-    /// Adds what a server has told of itself.
+    /// Adds a server by its run id.
     pub(super) fn add(&mut self, patient: &Patient) {
         self.run_ids.push(patient.field("run_id").to_owned());
     }
@@ -175,7 +173,7 @@ pub(super) fn alone_or_shared(
     findings
 }
 
-/// Finding about a lock node whose place another one has taken.
+/// Finding about a lock node that `locks.next_nodes` have replaced.
 pub(super) fn was_left(patient: &Result<Patient, String>) -> Finding {
     let silent = if patient.is_err() { ", and it does not answer" } else { "" };
     let advice = "Write locks.next_nodes as locks.nodes into all files, without next_nodes; then this one is \
@@ -183,8 +181,7 @@ pub(super) fn was_left(patient: &Result<Patient, String>) -> Finding {
     Finding::minor(format!("locks.next_nodes have taken its place{silent}"), advice)
 }
 
-/// Finding about replicas and Sentinels: they change the replication id by which a lock node is
-/// known.
+/// Finding about replicas and Sentinels, which change the replication id by which a lock node is known.
 fn replication(patient: &Patient) -> Option<Finding> {
     let replicas: u64 = patient.field("connected_slaves").parse().unwrap_or(0);
     let (what, when) = match (replicas, patient.sentinels) {
@@ -201,8 +198,7 @@ fn replication(patient: &Patient) -> Option<Finding> {
     Some(Finding::minor(what, "A lock node needs no replicas: what it votes is its own."))
 }
 
-/// What to do about a server that cannot be asked, by what came of it. The first words that are found
-/// count.
+/// Advice about a server that cannot be asked, by words in the error. The first match counts.
 const WAYS: [(&[&str], &str); 10] = [
     (
         &["DENIED"],
@@ -246,7 +242,7 @@ const WAYS: [(&[&str], &str); 10] = [
     ),
 ];
 
-/// What to do about a server that cannot be asked.
+/// Returns the advice about a server that cannot be asked.
 fn way_advice(error: &str) -> &'static str {
     let known = WAYS.iter().find(|(words, _)| words.iter().any(|word| error.contains(word)));
     known.map_or(
@@ -257,7 +253,7 @@ fn way_advice(error: &str) -> &'static str {
 
 /// Finding about a server that cannot be asked.
 pub(super) fn unreachable(error: &str) -> Finding {
-    // The client library has the first word between quotation marks.
+    // The client library puts the first word in quotation marks.
     let word = error.trim_start_matches('"').split(['"', ' ']).next().unwrap_or_default();
     if let Some(refusal) = WriteRefusal::of(word.as_bytes()) {
         return Finding::grave(error, sentence(refusal.advice()));
@@ -265,7 +261,7 @@ pub(super) fn unreachable(error: &str) -> Finding {
     Finding::grave(error, way_advice(error))
 }
 
-/// Finding about a data node that is followed, if none was found.
+/// Finding about a followed data node that was not found.
 pub(super) fn not_found(error: &str, config: &Config) -> Finding {
     let advice = match &config.data {
         _ if error.contains("ROLE is asked with") => {
@@ -285,8 +281,8 @@ pub(super) fn not_found(error: &str, config: &Config) -> Finding {
     Finding::grave(error, advice)
 }
 
-/// Findings about a data node whose replicas may lack a fence when one is promoted. `known`: how many
-/// replicas Sentinels may promote.
+/// Findings about a data node whose replicas may lack a fence when one is promoted. `known` is the number of
+/// replicas that Sentinels may promote.
 pub(super) fn replicas(config: &Config, patient: &Patient, known: usize) -> Vec<Finding> {
     let guards = &config.guards;
     let mut findings = Vec::new();
@@ -317,7 +313,7 @@ pub(super) fn replicas(config: &Config, patient: &Patient, known: usize) -> Vec<
                     replicated is lost then, fences too";
         findings.push(Finding::minor(what, "Set guards.replicas to how many there should be."));
     }
-    // The field is there only where the setting is.
+    // INFO has the field only if min-replicas-to-write is set.
     if all > 0 && !patient.info.contains_key("min_slaves_good_slaves") {
         let what = "min-replicas-to-write is 0: a master that is cut off from its replicas takes writes \
                     that are lost once one of them is promoted";
@@ -326,7 +322,7 @@ pub(super) fn replicas(config: &Config, patient: &Patient, known: usize) -> Vec<
     findings
 }
 
-/// Finding about a data node that is one of many.
+/// Finding about a data node that is a node of a cluster, although `data` is no cluster.
 pub(super) fn one_of_many(config: &Config, patient: &Patient) -> Option<Finding> {
     let is_one = config.data.cluster().is_none() && patient.field("cluster_enabled") == "1";
     is_one.then(|| {
@@ -340,7 +336,7 @@ pub(super) fn one_of_many(config: &Config, patient: &Patient) -> Option<Finding>
     })
 }
 
-/// Whether a replica has lately acknowledged what the data node has sent it. Each does once a second.
+/// Whether the replica of this number has acknowledged lately. Replicas do so once a second.
 fn answers(patient: &Patient, number: usize) -> bool {
     let (replica, mut is_online, mut lag) = (patient.field(&format!("slave{number}")), false, None);
     for field in replica.split(',') {
@@ -371,7 +367,7 @@ pub(super) fn refuses(patient: &Patient) -> Option<Finding> {
     Some(Finding::grave(what, sentence(refusal.advice())))
 }
 
-/// Half a sentence as a whole one.
+/// Makes half a sentence a whole one.
 fn sentence(half: &str) -> String {
     let mut letters = half.chars();
     let first = letters.next().map(|first| first.to_ascii_uppercase());
@@ -387,7 +383,7 @@ pub(super) fn diagnose(index: usize, patient: &Patient, list: &NodeList<'_>) -> 
         node.as_ref().is_ok_and(|node| !run_id.is_empty() && node.field("run_id") == run_id)
     };
     for fault in lock::faults_of(|name| patient.field(name)) {
-        // Where memory has no limit nothing is evicted.
+        // Without a limit of memory nothing is evicted.
         let evicts = fault == Fault::Eviction && !matches!(patient.field("maxmemory"), "0" | "");
         let finding = of_fault(fault);
         findings.push(Finding { is_grave: finding.is_grave || evicts, ..finding });
@@ -440,7 +436,7 @@ pub(super) fn diagnose(index: usize, patient: &Patient, list: &NodeList<'_>) -> 
     findings
 }
 
-/// Finding about the marker of a lock node of a list that votes.
+/// Finding about the marker of a lock node in the list that votes.
 fn marked(index: usize, patient: &Patient, list: &NodeList<'_>) -> Option<Finding> {
     let identity = (patient.field("run_id"), patient.field("master_replid"), patient.election);
     let is_bare =
@@ -464,7 +460,7 @@ fn marked(index: usize, patient: &Patient, list: &NodeList<'_>) -> Option<Findin
     Some(Finding { waits: fault == Fault::Quarantined, ..finding })
 }
 
-/// Finding about a node to come on which something lies already.
+/// Finding about a node of `locks.next_nodes` that cannot become a lock node as it is.
 fn foreign(what: &str) -> Finding {
     Finding::grave(format!("it {what}"), "Until then lockgate nodes --change changes nothing.")
 }

@@ -1,4 +1,4 @@
-//! What would keep a proxy from starting on this machine, whatever the servers are like.
+//! Finds what would keep a proxy from starting on this machine, whatever the state of the servers.
 
 use std::{
     io::{self, ErrorKind},
@@ -13,7 +13,7 @@ use crate::{
     server::{check_upgrade_socket, logging},
 };
 
-/// Examines the proxy itself, as it would start here. `None`: nothing is wrong with it.
+/// Examines the proxy itself, as it would start here. Returns `None` if nothing is wrong with it.
 pub(super) fn lockgate(config: &Config) -> Option<Examined> {
     let listens = config.listen.iter().map(|listener| ("listen", listener.address));
     let all = listens.chain(config.admin.listen.map(|addr| ("admin", addr)));
@@ -54,15 +54,14 @@ pub(super) fn lockgate(config: &Config) -> Option<Examined> {
     (!findings.is_empty()).then(|| Examined::server("lockgate", "", "", findings))
 }
 
-/// Tries to have the address, as a proxy that starts does, but without listening: no client comes.
+/// Binds the address as a starting proxy does, but without listening, so that no client connects.
 fn bind(addr: SocketAddr) -> io::Result<()> {
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM, None)?;
     socket.set_reuse_address(true)?;
     socket.bind(&addr.into())
 }
 
-/// Whether the socket lacks a directory of the kind that a service manager makes for a service that it
-/// starts.
+/// Whether the upgrade socket only lacks a directory that a service manager makes when it starts the service.
 fn is_made_at_start(config: &Config, error: &anyhow::Error) -> bool {
     let is_missing = |error: &io::Error| error.kind() == ErrorKind::NotFound;
     let in_run = |SocketPath(path): &SocketPath| path.starts_with("/run");

@@ -1,11 +1,11 @@
-//! `lockgate doctor`: looks at every Redis that a configuration names, once and from this
-//! machine, and says what is wrong and what to do about it. Changes nothing.
+//! `lockgate doctor`: looks at every Redis that a configuration names, once and from this machine, and says
+//! what is wrong and what to do about it. It changes nothing.
 //!
 //! - `patient`: asks one server.
 //! - `findings`: what is wrong with it.
-//! - `here`: what is wrong with this machine.
-//! - `running`: asks the proxy that runs with this configuration what it sees.
-//! - `report`: tells that.
+//! - `here`: what is wrong on this machine.
+//! - `running`: asks the running proxy of this configuration what it sees.
+//! - `report`: the findings as text and as JSON.
 
 mod findings;
 mod here;
@@ -48,13 +48,13 @@ use crate::{
     server::Exposure,
 };
 
-/// What stands for each star in a key on which mode bridge is tried: no client can LOCK such a name.
+/// The text for each star in the key on which mode bridge is tried. No client can LOCK such a name.
 const TRIAL_NAME: &str = "lockgate:doctor";
 
 /// Examines every Redis of the configuration, and prints the findings.
 ///
 /// # Errors
-/// The configuration's, or that something grave was found.
+/// If anything grave was found.
 pub fn run(config: &Config, as_json: bool) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let report = runtime.block_on(examine_all(config));
@@ -69,7 +69,7 @@ pub fn run(config: &Config, as_json: bool) -> anyhow::Result<()> {
     }
 }
 
-/// Prints, for programs, that nothing was examined, as the configuration cannot be used.
+/// Prints, for programs, that nothing was examined because the configuration cannot be used.
 pub fn tell_unusable(errors: &ConfigErrors) {
     say(format_args!("{:#}", report::unusable(errors)));
 }
@@ -116,7 +116,7 @@ async fn examine_all(config: &Config) -> Report {
     all.extend(running::proxy(config).await);
     let findings = match &data {
         Err(error) if error.contains("no permissions") => {
-            // What clients are served with is their own user's.
+            // Clients are served with their own users' permissions.
             let advice = "doctor cannot examine it; for that the user in data needs INFO and PING.";
             let mut findings = vec![Finding::minor(error, advice)];
             findings.extend_from_slice(&unbridged);
@@ -158,7 +158,7 @@ async fn examine_all(config: &Config) -> Report {
         let (votes, is_next) = (std::ptr::eq(list, voting), !std::ptr::eq(list, &now));
         let others = if is_next { &locks.nodes } else { &locks.next_nodes };
         for (index, (node, patient)) in list.locks.nodes.iter().zip(list.patients).enumerate() {
-            // One of both lists is examined as what it is now.
+            // A node of both lists is examined once, in the list that votes.
             if !votes && others.contains(node) {
                 continue;
             }
@@ -204,7 +204,7 @@ async fn examine_all(config: &Config) -> Report {
     Report { all, nodes: voting.patients.len(), waiting }
 }
 
-/// Asks, as a starting proxy does, whether clients from elsewhere may come.
+/// Finds out, as a starting proxy does, whether clients from other machines may connect.
 async fn exposure(config: &Config, data: &Arc<DataNode>) -> Option<Finding> {
     match Exposure::find_out(config, data.clone()).await {
         Err(open) => Some(Finding::grave(open.to_string(), "Until then Lockgate does not start.")),
@@ -216,8 +216,8 @@ async fn exposure(config: &Config, data: &Arc<DataNode>) -> Option<Finding> {
     }
 }
 
-/// Tries, as the proxy's user, what the rules in mode bridge need of the data node. There are no
-/// findings if the data node does not answer.
+/// Tries, as the proxy's user, what the rules in mode bridge need from the data node. Finds nothing if the data
+/// node does not answer.
 async fn bridging(config: &Config, data: &DataNode) -> Vec<Finding> {
     let bridged: Vec<&AdoptRule> =
         config.adopt.rules.iter().filter(|rule| rule.mode == AdoptMode::Bridge).collect();
@@ -238,7 +238,7 @@ async fn bridging(config: &Config, data: &DataNode) -> Vec<Finding> {
     findings
 }
 
-/// Asks each Sentinel, if there are some.
+/// Asks the Sentinels of `data`, if there are any.
 async fn sentinels(config: &Config) -> Vec<Examined> {
     let DataConfig::Sentinels(master) = &config.data else { return Vec::new() };
     let way = data::sentinel_connector(&config.tls, &master.sentinels);
@@ -262,8 +262,8 @@ async fn sentinels(config: &Config) -> Vec<Examined> {
     master.sentinels.iter().map(examined).collect()
 }
 
-/// Examines a cluster that votes, and behind it each of its shards. Returns whether one of them is the
-/// data node too, as `is_data` says.
+/// Examines a cluster that votes, then each of its shards. Also returns whether a shard is the data node, by
+/// `is_data`.
 async fn shards(
     of: &LockCluster,
     config: &Config,
@@ -284,7 +284,7 @@ async fn shards(
         }
     };
     let finding = |ClusterTrouble { fault, what }: &ClusterTrouble| match fault {
-        // A proxy that is started does not know which cluster is meant.
+        // A starting proxy would not know which cluster is meant.
         ClusterFault::Foreign => Finding::grave(what, fault.advice()),
         _ => Finding::minor(what, fault.advice()),
     };
@@ -329,7 +329,7 @@ async fn shards(
     (all, has_data)
 }
 
-/// Finding about the markers on a shard that has these slots.
+/// Finding about the markers on a shard with these slots.
 async fn marked(
     locks: &LocksConfig,
     way: &Connector,
@@ -344,7 +344,8 @@ async fn marked(
     Some(of_marker(fault, what))
 }
 
-/// Asks the nodes of a cluster for it, and examines each, if the data is one. Adds them to `servers`.
+/// Examines a data cluster as a whole, then the node behind each front, and adds the nodes to `servers`. Returns
+/// nothing if the data is not a cluster.
 async fn cluster(
     config: &Config,
     data: &Arc<DataNode>,
@@ -391,8 +392,8 @@ async fn cluster(
     all
 }
 
-/// Counts the replicas that Sentinels may promote, those that are away included. Returns 0 if there
-/// are no Sentinels, or none answers.
+/// Counts the replicas that Sentinels may promote, including those that are away. Returns 0 if there are no
+/// Sentinels, or none answers.
 async fn replicas_known(config: &Config) -> usize {
     let DataConfig::Sentinels(master) = &config.data else { return 0 };
     let SentinelMaster { sentinels, master: name, .. } = master;

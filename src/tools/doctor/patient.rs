@@ -1,4 +1,4 @@
-//! Asks one server all that doctor wants to know of it.
+//! Asks one server all that doctor wants to know about it.
 
 use std::{
     collections::HashMap,
@@ -16,36 +16,35 @@ use crate::{
     net::{Connector, redis_client},
 };
 
-/// How long a server may take to let doctor in, and for each answer.
+/// How long a server may take for the connection, and for each answer.
 pub(super) const LIMIT: Duration = Duration::from_secs(3);
 /// Most round trips that are timed, and how long that may take: a server may be far away.
 const ROUND_TRIPS: usize = 20;
 const TIMING: Duration = Duration::from_secs(1);
 
-/// Everything that one server told.
+/// Everything that one server has answered.
 pub(super) struct Patient {
     /// The fields of INFO.
     pub(super) info: HashMap<String, String>,
-    /// The marker of a lock node. `None`: the node has none.
+    /// A lock node's marker. `None`: it has none.
     pub(super) marker: Option<String>,
     /// The election by which Sentinels made a lock node the master.
     pub(super) election: Option<u64>,
-    /// What the proxies that use this lock node say of themselves.
+    /// The records that proxies keep on this lock node.
     pub(super) fleet: Vec<ProxyRecord>,
-    /// In what words a lock node refuses writes.
+    /// The words in which a lock node refuses writes.
     pub(super) refusal: Option<String>,
-    /// By which error the data node refuses writes, and in what words.
+    /// The error by which the data node refuses writes, and its words.
     pub(super) data_refusal: Option<(WriteRefusal, String)>,
-    /// In what words a lock node refuses to list its keys.
+    /// The words in which a lock node refuses to list its keys.
     pub(super) hides_keys: Option<String>,
-    /// Median and longest of the round trips.
+    /// The median and the longest round trip.
     pub(super) round_trip: (Duration, Duration),
     /// Idle seconds after which the server closes a client's connection; 0: never.
     pub(super) timeout: u64,
-    /// Number of Sentinels that watch the server.
+    /// The number of Sentinels that watch the server.
     pub(super) sentinels: u64,
-    /// The server's clock less this machine's, in ms, and the error of that, in ms. `None`: the
-    /// server does not tell.
+    /// The server's clock less this machine's, in ms, and its error, in ms. `None`: the server does not tell.
     pub(super) clock: Option<(i64, i64)>,
 }
 
@@ -68,14 +67,14 @@ impl Patient {
     }
 }
 
-/// A list of lock nodes, as they have answered.
+/// A list of lock nodes, with their answers.
 pub(super) struct NodeList<'a> {
-    /// Its key in the file, in `locks`.
+    /// The list's key in `locks`.
     pub(super) key: &'static str,
     /// The configuration in which these are the lock nodes.
     pub(super) locks: &'a LocksConfig,
     pub(super) patients: &'a [Result<Patient, String>],
-    /// If these are to take the place of others: what is known of each for that.
+    /// If these nodes are yet to replace others: what is known about each for that change.
     pub(super) to_come: Option<&'a [NodeOfSet]>,
 }
 
@@ -98,7 +97,7 @@ pub(super) fn summary(patient: &Result<Patient, String>) -> String {
     )
 }
 
-/// Asks one server everything. `votes`: it is a lock node.
+/// Asks one server everything. `votes`: whether it is a lock node.
 pub(super) async fn examine(
     url: &RedisUrl,
     way: &Connector,
@@ -112,8 +111,7 @@ pub(super) async fn examine(
     asking.map_err(|error| if error.is_timeout() { silent() } else { words(&error) })
 }
 
-/// What a server has answered, by Redis's own word for it: the client library has words of its own for
-/// some.
+/// An error in Redis's own words: for some codes the client library has words of its own.
 fn words(error: &RedisError) -> String {
     match (error.code(), error.detail()) {
         (Some(code), Some(detail)) if WriteRefusal::of(code.as_bytes()).is_some() => {
@@ -141,7 +139,7 @@ async fn question(
     }
     round_trips.sort();
     let before = now_in_ms();
-    // An ACL may refuse TIME and the next questions: their answers are useful, not needed.
+    // An ACL may refuse TIME and the next questions; their answers are useful, but not needed.
     let time = redis::cmd("TIME").query_async::<(i64, i64)>(connection).await;
     let after = now_in_ms();
     let clock = time.ok().map(|(seconds, micros)| {
@@ -160,8 +158,7 @@ async fn question(
     sentinels.arg("NUMSUB").arg("__sentinel__:hello");
     let sentinels = sentinels.query_async::<(String, u64)>(connection).await;
     let sentinels = sentinels.map_or(0, |told| told.1);
-    // The probe by which LOCK asks whether a client may: a syntax error, found only after the
-    // ACL's check.
+    // The probe by which LOCK asks for permission: a syntax error, found only after the ACL's check.
     let mut set = redis::cmd("SET");
     set.arg("lockgate:doctor").arg("x").arg("NX").arg("XX");
     let set = set.query_async::<()>(connection).await.err();
@@ -175,11 +172,11 @@ async fn question(
     let is_cluster = info.get("cluster_enabled").is_some_and(|told| told == "1");
     let mut lying: [Option<String>; 3] = [const { None }; 3];
     let keys = [lock::MARKER, lock::LONGEST, lock::SEATS];
-    // The data node's user needs no key of Lockgate's.
+    // The data node's user needs no access to Lockgate's keys.
     for (found, key) in lying.iter_mut().zip(keys).filter(|_| votes) {
         let asked = redis::cmd("GET").arg(key).query_async(connection).await;
         *found = match asked {
-            // Another node may have the key's slot, which is told by itself.
+            // In a cluster another node may have the key's slot; the cluster is a finding of its own.
             Err(_) if is_cluster => None,
             told => told?,
         };
@@ -203,7 +200,7 @@ async fn question(
         true => redis::cmd("GET").arg(RECORDS).query_async::<Option<String>>(connection).await,
         false => Ok(None),
     };
-    // A user need not have this key.
+    // The user need not have access to this key.
     let fleet = ProxyRecord::read_all(&records.ok().flatten().unwrap_or_default());
     let election = None;
     Ok(Patient {

@@ -1,4 +1,4 @@
-//! What doctor tells: servers with what is wrong with each, as text and as JSON.
+//! Doctor's report: servers with what is wrong with each, as text and as JSON.
 
 use std::fmt::{self, Write as _};
 
@@ -9,14 +9,14 @@ use crate::{
     told::plain_line,
 };
 
-/// A problem of a server.
+/// A problem that was found.
 #[derive(Clone)]
 pub(super) struct Finding {
-    /// Whether the server cannot vote, no command can be forwarded, no bridged lock be taken, or a lock may be
-    /// granted twice.
+    /// Whether the server cannot vote, no command can be forwarded, no bridged lock can be taken, a lock may be
+    /// granted twice, or a proxy does not start.
     pub(super) is_grave: bool,
     pub(super) what: String,
-    /// Advice what to do about the problem.
+    /// What to do about the problem.
     pub(super) advice: String,
     /// Whether the server is a lock node that may not vote yet.
     pub(super) waits: bool,
@@ -32,11 +32,11 @@ impl Finding {
     }
 }
 
-/// A server, or what several have in common, with what is wrong.
+/// A part that was examined, in most cases one server, with what is wrong.
 pub(super) struct Examined {
-    /// Its part: `lock node 2`.
+    /// What it is: `lock node 2`.
     pub(super) part: String,
-    /// Its address; empty: the part says it.
+    /// Its address; empty if there is none, or if `part` has it.
     pub(super) address: String,
     pub(super) summary: String,
     pub(super) findings: Vec<Finding>,
@@ -55,7 +55,7 @@ impl Examined {
         Examined { part, address, summary, findings, is_server: true }
     }
 
-    /// What is no server of its own.
+    /// Makes a part that is not one server.
     pub(super) fn other(
         part: impl Into<String>,
         summary: impl Into<String>,
@@ -77,14 +77,14 @@ impl Examined {
 /// All that was examined.
 pub(super) struct Report {
     pub(super) all: Vec<Examined>,
-    /// Lock nodes of the configuration.
+    /// The number of lock nodes in the list that votes.
     pub(super) nodes: usize,
-    /// Those that may not vote yet.
+    /// How many of them may not vote yet.
     pub(super) waiting: usize,
 }
 
 impl Report {
-    /// How many are not fit for their part.
+    /// The number of those that are not fit for their part.
     pub(super) fn grave(&self) -> usize {
         self.all.iter().filter(|one| !one.is_fit()).count()
     }
@@ -98,13 +98,13 @@ impl Report {
         self.nodes - (self.nodes / 2 + 1)
     }
 
-    /// Whether locks can be had now. Where they cannot although nothing is grave, nothing has to be mended:
-    /// the lock nodes that wait vote by themselves in a while, or once `lockgate init` was run.
+    /// Whether locks can be had now. If not, and nothing is grave, nothing needs repair: the waiting lock nodes
+    /// will vote by themselves, or once `lockgate init` is run.
     fn can_lock(&self) -> bool {
         self.grave() == 0 && self.waiting <= self.may_fail()
     }
 
-    /// What is not fit: how many of the servers, and the parts that are none.
+    /// What is not fit: how many servers, and the names of the other parts.
     pub(super) fn unfit(&self) -> String {
         let servers = || self.all.iter().filter(|one| one.is_server);
         let (all, grave) = (servers().count(), servers().filter(|one| !one.is_fit()).count());

@@ -1,5 +1,5 @@
-//! Asks the proxy that runs with this configuration what it sees. Doctor looks once, from outside: a node
-//! that is late by turns, or a certificate that is still in use, the proxy knows better.
+//! Asks the running proxy of this configuration what it sees. Doctor looks once and from outside; the proxy
+//! also knows of a node that is late at times, or of a certificate that is still in use.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -19,9 +19,9 @@ use crate::{
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 /// The longest answer, in bytes.
 const LONGEST_ANSWER: u64 = 256 * 1024;
-/// Most lines that are told of what is not well.
+/// Most problems that are read.
 const MOST_PROBLEMS: usize = 64;
-/// Most idioms that are looked at.
+/// Most idioms that are read.
 const MOST_IDIOMS: usize = 1000;
 
 /// `/api/status`, as far as it is read.
@@ -37,7 +37,7 @@ struct RunningProxy {
     name: String,
     version: String,
     ready: bool,
-    /// A proxy of another version may not tell it.
+    /// A proxy of another version may leave it out.
     #[serde(default)]
     waits: bool,
 }
@@ -58,12 +58,12 @@ struct RunningIdiom {
     verdict: String,
     because: String,
     mode: String,
-    /// A proxy of another version may not tell it.
+    /// A proxy of another version may leave it out.
     #[serde(default)]
     longest_ttl_ms: Option<u64>,
 }
 
-/// Examines the proxy at the admin address. `None`: none answers there.
+/// Examines the proxy at the admin address. Returns `None` if none answers there.
 pub(super) async fn proxy(config: &Config) -> Option<Examined> {
     let address = reached(config.admin.listen?);
     let RunningStatus { proxy, problems } = ask(address, "/api/status").await?;
@@ -76,7 +76,6 @@ pub(super) async fn proxy(config: &Config) -> Option<Examined> {
     Some(examined)
 }
 
-/// Asks for a document.
 async fn ask<T: DeserializeOwned>(address: SocketAddr, path: &str) -> Option<T> {
     let host = address.to_string();
     let asking = http_client::get(address, &host, path, LONGEST_ANSWER);
@@ -84,8 +83,8 @@ async fn ask<T: DeserializeOwned>(address: SocketAddr, path: &str) -> Option<T> 
     serde_json::from_slice(&answer.body).ok()
 }
 
-/// Findings about rules that this file has bridged or enforced and the proxy not yet: what it has seen that
-/// they would refuse.
+/// Findings about rules that this file bridges or enforces and the running proxy still audits: what it has seen
+/// that the step would refuse, and rules on whose keys no lock is taken ([`untaken`]).
 fn steps(rules: &[AdoptRule], seen: &[RunningIdiom]) -> Vec<Finding> {
     let refused = |idiom: &&RunningIdiom| {
         let rule = rules.iter().find(|rule| rule.keys.as_str() == idiom.keys);
@@ -109,8 +108,8 @@ fn steps(rules: &[AdoptRule], seen: &[RunningIdiom]) -> Vec<Finding> {
     findings
 }
 
-/// A finding about a rule that this file has bridged or enforced and the proxy not yet, and of whose keys
-/// nothing was seen that takes a lock.
+/// Finding about a rule that this file bridges or enforces and the running proxy still audits, if commands were
+/// seen on its keys, but none that takes a lock.
 fn untaken(rule: &AdoptRule, seen: &[RunningIdiom]) -> Option<Finding> {
     let takes = |idiom: &RunningIdiom| idiom.idiom.starts_with("acquire");
     let of_rule = || {
@@ -129,7 +128,7 @@ fn untaken(rule: &AdoptRule, seen: &[RunningIdiom]) -> Option<Finding> {
     ))
 }
 
-/// What others have named or answered, without what a terminal would take for its own.
+/// Removes control characters, which a terminal would obey, from what others named or answered.
 fn printable(text: &str) -> String {
     text.chars().filter(|letter| !letter.is_control()).collect()
 }
@@ -139,7 +138,7 @@ fn examined(host: &str, proxy: &RunningProxy, problems: &[String], version: &str
     for problem in problems {
         let problem = printable(problem);
         let advice = "The running proxy sees this: docs/operations.md, What fails.";
-        // What waits need not be mended; the verdict has it, from the lock nodes themselves.
+        // Waiting needs no repair, and the verdict counts the lock nodes that wait.
         findings.push(match proxy.ready || proxy.waits {
             true => Finding::minor(problem, advice),
             false => Finding::grave(problem, advice),
@@ -159,7 +158,7 @@ fn examined(host: &str, proxy: &RunningProxy, problems: &[String], version: &str
     Examined { address: host.to_owned(), ..Examined::other("running proxy", summary, findings) }
 }
 
-/// Where this machine reaches an address that is listened on.
+/// The address at which this machine reaches a listener.
 fn reached(listen: SocketAddr) -> SocketAddr {
     let ip = match listen.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),

@@ -1,4 +1,4 @@
-//! The screen, made of what was merged and what the user has chosen.
+//! Draws the screen from the merged reports and the user's choices.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -11,7 +11,7 @@ use super::{
     wanted::LockSort,
 };
 
-/// Everything that there is to be seen.
+/// Everything that can be shown.
 #[derive(Clone, Copy)]
 pub(super) struct Board<'a> {
     pub(super) proxies: &'a [WatchedProxy],
@@ -23,9 +23,9 @@ pub(super) struct Board<'a> {
     pub(super) every: Duration,
 }
 
-/// Lines of locks on a screen that nobody scrolls.
+/// Most locks on a screen that is written once.
 const LOCKS_ONCE: usize = 50;
-/// Most lines of it.
+/// Most lines of such a screen.
 const LINES_ONCE: u16 = 1000;
 
 const PROXY_COLUMNS: [TableColumn; 10] = [
@@ -56,7 +56,7 @@ const LOCK_COLUMNS: [TableColumn; 8] = [
     number("WAITERS", 7, 1),
     number("LONGEST", 7, 5),
 ];
-/// What is told of hot locks beside that.
+/// The additional column of hot locks.
 const WAITED_COLUMN: TableColumn = number("WAITED", 7, 3);
 const LINE_COLUMNS: [TableColumn; 5] = [
     words("CLIENT", 14, 40, 0),
@@ -110,10 +110,10 @@ impl Board<'_> {
         sheet
     }
 
-    /// The screen as lines of text, as long as it needs to be.
+    /// Returns the screen as text, with as many lines as it needs.
     pub(super) fn text(&self, width: u16) -> Vec<String> {
         let (locks, left_out) = self.locks.split_at(self.locks.len().min(LOCKS_ONCE));
-        // Proxies take two each at most; headings, and lines between, are 10.
+        // A proxy takes two lines at most; headings and blank lines are 10.
         let lines = 2 * self.proxies.len() + self.nodes.len() + locks.len() + 10;
         let lines = u16::try_from(lines).unwrap_or(u16::MAX).min(LINES_ONCE);
         let mut sheet = Sheet::new(width, lines);
@@ -133,7 +133,7 @@ impl Board<'_> {
         if let Some(complaint) = self.complaint() {
             sheet.line(&complaint, Tone::Warning);
         }
-        // Locks have what the proxies and nodes leave, and some of it in any case.
+        // Locks get what the proxies and nodes leave, but some lines in any case.
         let gap = usize::from(sheet.room() > 16);
         let room = sheet.room().saturating_sub(1 + 3 * gap);
         let mut proxies: Vec<_> = self.proxies.iter().map(|proxy| self.proxy(proxy)).collect();
@@ -159,7 +159,7 @@ impl Board<'_> {
         if self.view.sort == LockSort::Hot {
             columns.push(WAITED_COLUMN);
         }
-        // The marked one is seen: rows before it go.
+        // Rows before the marked lock are left out until it is visible.
         let shown = room.saturating_sub(2).max(1);
         let first = (self.view.marked + 1).saturating_sub(shown);
         sheet.table(&columns, &locks[first.min(locks.len())..], room);
@@ -180,7 +180,7 @@ impl Board<'_> {
     fn draw_line(&self, sheet: &mut Sheet, name: &[u8]) {
         let shown = PlainText::of_bytes(name).to_string();
         sheet.line("", Tone::Plain);
-        // The one place where a long name is seen whole.
+        // The one place that shows a long name whole.
         let mut rest = format!("Lock {shown}");
         while !rest.is_empty() && sheet.room() > 8 {
             let end =
@@ -238,7 +238,7 @@ impl Board<'_> {
         }
         let pause = if view.paused { "p go on" } else { "p pause" };
         let every = self.every.as_secs_f64();
-        // What matters less stands behind: it is cut on a narrow screen.
+        // What matters less comes last, as a narrow screen cuts it.
         let keys = "/ filter  Enter line  1 waiters  2 age  3 wait  4 hot";
         foot + &format!("  ? help  q quit  {pause}  {keys}  every {every} s")
     }
@@ -247,7 +247,7 @@ impl Board<'_> {
         self.proxies.iter().filter_map(|proxy| proxy.round.as_ref())
     }
 
-    /// What a proxy had to say against what it was asked.
+    /// The first complaint of a proxy about what it was asked.
     fn complaint(&self) -> Option<String> {
         let complains = |proxy: &WatchedProxy| {
             let complaint = proxy.round.as_ref()?.complaint.as_ref()?;
@@ -324,17 +324,17 @@ impl Board<'_> {
     }
 }
 
-/// Lines of a table.
+/// The number of lines of a table.
 fn height(rows: &[TableRow]) -> usize {
     1 + rows.iter().map(TableRow::height).sum::<usize>()
 }
 
-/// What one table gets of `room`: half of it, if it wants so much, and what the others do not want.
+/// How much of `room` one table gets: up to half of it, or what the others leave, if that is more.
 fn part(wanted: usize, room: usize, others: usize) -> usize {
     wanted.min((room / 2).max(room.saturating_sub(others)))
 }
 
-/// Puts those in trouble first, if not all can be seen.
+/// Puts rows in trouble first if not all rows fit.
 fn worst_first(rows: &mut [TableRow], room: usize) {
     if height(rows) > room {
         rows.sort_by_key(|row| match row.tone.1 {
@@ -347,7 +347,7 @@ fn worst_first(rows: &mut [TableRow], room: usize) {
 
 fn node(node: &NodeRow) -> TableRow {
     let (tone, state) = match &node.states[..] {
-        // One that votes may have something wrong besides.
+        // A node that votes may still have something wrong.
         [(state, _)] if node.votes == node.asked && state.as_str() == "ok" => {
             (Tone::Good, state.to_string())
         }
@@ -385,7 +385,7 @@ fn waiter(waiter: &WaiterRow) -> TableRow {
     TableRow { cells, ..TableRow::default() }
 }
 
-/// What is known of a lock, line by line.
+/// Returns what is known about a lock, line by line.
 fn told(lock: &LockRow) -> Vec<String> {
     let waiting = format!(
         "{} in line, the first for {}",
@@ -430,7 +430,7 @@ fn millis(time_ms: u64) -> String {
     span(Duration::from_millis(time_ms))
 }
 
-/// A time in no more than seven characters.
+/// Writes a time in at most seven characters.
 fn span(time: Duration) -> String {
     let seconds = time.as_secs();
     let two = |large: u64, l: char, small: u64, s: char| format!("{large}{l}{small:02}{s}");
@@ -454,7 +454,7 @@ fn rate_text(rate: f64) -> String {
     }
 }
 
-/// The time of day, as the log has it.
+/// Writes the time of day as the log does.
 fn time_of_day(moment: SystemTime) -> String {
     let seconds = moment.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() % 86400;
     format!("{:02}:{:02}:{:02} UTC", seconds / 3600, seconds / 60 % 60, seconds % 60)
@@ -467,7 +467,7 @@ mod tests {
 
     const NOW: SystemTime = UNIX_EPOCH;
 
-    /// Three proxies: with much in it, away, and not heard yet.
+    /// Three proxies: one with many locks, one that is away, and one not heard from yet.
     fn proxies() -> Vec<WatchedProxy> {
         let mut proxies: Vec<_> = ["here:1", "away:1", "new:1"].map(WatchedProxy::new).into();
         let nodes: Vec<_> = (0..9)

@@ -1,6 +1,5 @@
-//! Asks one proxy again and again, over HTTP as its admin address speaks it. Neither a proxy that does
-//! not answer nor one that never ends its answer holds up the others, or takes more memory than
-//! the bound here.
+//! Asks one proxy again and again at its admin address, over HTTP. A proxy that does not answer, or never ends its
+//! answer, neither delays the others nor takes more memory than the bound here.
 
 use std::time::Duration;
 
@@ -19,15 +18,15 @@ use crate::net::http_client::{self, HttpAnswer};
 
 /// How long all documents of one round may take together.
 const ROUND_LIMIT: Duration = Duration::from_secs(3);
-/// The longest answer, in bytes. The longest that a proxy gives has 1 MB of keys, each byte of which
-/// may take 6 in JSON and 2 more in hexadecimal, and 1,000 clients.
+/// The longest answer accepted, in bytes. The longest that a proxy gives has 1,000 clients and 1 MB of keys, each
+/// byte of which may take 6 in JSON and 2 more in hexadecimal.
 const LONGEST_ANSWER: u64 = 12 * 1024 * 1024;
 
-/// What was heard from which proxy, by its place.
+/// The place of a proxy, and what was heard from it.
 pub(super) type HeardRound = (usize, Result<Round, PlainText>);
 
-/// Asks the proxy at `address` each `every`, and at once when something else is wanted, until nobody
-/// listens any more.
+/// Asks the proxy at `address` at intervals of `every`, and at once when something else is wanted. Ends when the
+/// receiver of `told` or the sender of `wanted` is gone.
 pub(super) async fn keep_asking(
     (place, address): (usize, String),
     every: Duration,
@@ -52,7 +51,7 @@ pub(super) async fn keep_asking(
 /// Asks the proxy at `address` once.
 ///
 /// # Errors
-/// Why it did not tell how it is.
+/// Why its status could not be had.
 pub(super) async fn ask(address: &str, wanted: &WantedLists) -> Result<Round, PlainText> {
     match timeout(ROUND_LIMIT, documents(address, wanted)).await {
         Ok(round) => round,
@@ -82,7 +81,7 @@ async fn documents(address: &str, wanted: &WantedLists) -> Result<Round, PlainTe
 /// Asks for one document.
 ///
 /// # Errors
-/// Why there is none, for people.
+/// Why the document could not be had, in words for people.
 async fn get<T: DeserializeOwned>(address: &str, path: &str) -> Result<T, PlainText> {
     let answer = http_client::get(address, address, path, LONGEST_ANSWER).await;
     let HttpAnswer { status, body } = answer.map_err(|error| PlainText::of(&error.to_string()))?;
@@ -107,7 +106,8 @@ mod tests {
 
     use super::*;
 
-    /// A server that tells this on each connection, and then whatever fits; where it listens.
+    /// Starts a server that sends `head` on each connection, then blanks without end if it is `endless`. Returns
+    /// its address.
     async fn server(head: &'static [u8], endless: bool) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();

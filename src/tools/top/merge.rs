@@ -1,4 +1,4 @@
-//! What several proxies told, in one: pure, with the time as an argument.
+//! Merges the reports of several proxies. It is pure: the time is an argument.
 
 use std::{
     cmp::Reverse,
@@ -13,26 +13,26 @@ use super::{
 };
 use crate::glob::{self, Budget};
 
-/// The shortest time between two samples that a rate is made of: that of a shorter one jumps.
+/// The shortest time between the two samples of a rate. Rates of a shorter one would jump.
 const LEAST_SPAN_MS: u64 = 400;
-/// Steps that comparing all names with the pattern may take.
+/// How many steps comparing all names with the pattern may take.
 const MAX_STEPS: usize = 20_000_000;
 
-/// One proxy, as far as it has been heard of.
+/// One proxy, as far as it has been heard.
 #[derive(Debug)]
 pub(super) struct WatchedProxy {
     /// What the user calls it.
     pub(super) label: PlainText,
-    /// What it told last; none if it could not be reached.
+    /// Its last report; none if it cannot be reached.
     pub(super) round: Option<Round>,
     /// Since when it cannot be reached, and why.
     pub(super) trouble: Option<(SystemTime, PlainText)>,
-    /// The sample that the next rates begin at: process, its uptime in milliseconds, and totals.
+    /// The sample from which the next rates count: process id, uptime in milliseconds, and totals.
     base: Option<(u32, u64, TotalsReport)>,
     pub(super) rates: Option<PerSecond>,
 }
 
-/// What is counted, for a second.
+/// The rates of one proxy.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct PerSecond {
     pub(super) grants: f64,
@@ -46,9 +46,9 @@ pub(super) struct NodeRow {
     /// How many proxies count on its votes, and how many have been heard.
     pub(super) votes: usize,
     pub(super) asked: usize,
-    /// The longest of the round trips.
+    /// The longest round trip that a proxy reports.
     pub(super) round_trip_us: Option<u64>,
-    /// What the proxies say of it: each state, with the proxies that see it so.
+    /// Each state that proxies report, with these proxies.
     pub(super) states: Vec<(PlainText, Vec<PlainText>)>,
 }
 
@@ -58,7 +58,7 @@ pub(super) struct LockRow {
     pub(super) name: NameReport,
     pub(super) fence: Option<u64>,
     pub(super) holder: Option<ClientReport>,
-    /// The proxy that granted it; none if no proxy here did.
+    /// The proxy that granted it; none if none of these proxies did.
     pub(super) proxy: Option<PlainText>,
     pub(super) held_ms: Option<u64>,
     pub(super) remaining_ms: Option<u64>,
@@ -83,7 +83,7 @@ impl WatchedProxy {
         WatchedProxy { label, round: None, trouble: None, base: None, rates: None }
     }
 
-    /// Takes what the proxy told, or why it did not.
+    /// Takes the proxy's report, or why there is none.
     pub(super) fn hear(&mut self, heard: Result<Round, PlainText>, now: SystemTime) {
         match heard {
             Ok(round) => {
@@ -109,7 +109,7 @@ impl WatchedProxy {
                     self.base = Some(sample);
                 }
             }
-            // A process that has just begun counts from 0 on.
+            // A new process counts from 0.
             _ => (self.base, self.rates) = (Some(sample), None),
         }
     }
@@ -127,9 +127,9 @@ impl PerSecond {
 }
 
 impl LockRow {
-    /// Adds what one proxy knows of the lock.
+    /// Adds what one proxy knows about the lock.
     fn add(&mut self, lock: &LockReport, proxy: &PlainText) {
-        // The larger fence is the later grant. The earlier one is only not known to have ended.
+        // The larger fence is the later grant's. The proxy of the earlier one has not heard of its end yet.
         if lock.held_ms.is_some() && (self.held_ms.is_none() || lock.fence > self.fence) {
             self.fence = lock.fence;
             self.held_ms = lock.held_ms;
@@ -142,7 +142,7 @@ impl LockRow {
         self.longest_wait_ms = self.longest_wait_ms.max(lock.longest_wait_ms);
     }
 
-    /// What `sort` compares, and what it does next where that is alike.
+    /// Returns what `sort` compares first, and what it compares next where that is equal.
     fn rank(&self, sort: LockSort) -> (u64, u64) {
         match sort {
             LockSort::Waiters => (self.waiters, self.longest_wait_ms),
@@ -153,7 +153,7 @@ impl LockRow {
     }
 }
 
-/// The lock nodes, as they stand in the proxies' configurations: one that several name is one.
+/// The lock nodes, in the order of the proxies' reports, each address once.
 pub(super) fn nodes(proxies: &[WatchedProxy]) -> Vec<NodeRow> {
     let (mut rows, mut places): (Vec<NodeRow>, HashMap<&PlainText, usize>) = Default::default();
     for (proxy, round) in heard(proxies) {
@@ -175,8 +175,8 @@ pub(super) fn nodes(proxies: &[WatchedProxy]) -> Vec<NodeRow> {
     rows
 }
 
-/// The locks whose names match, in this order. An age, and what is hot, are those of locks alone that
-/// have them.
+/// The locks whose names match, in this order. [`LockSort::Age`] has only locks that are held, [`LockSort::Hot`]
+/// only those that were waited for.
 pub(super) fn locks(
     proxies: &[WatchedProxy],
     sort: LockSort,
@@ -206,12 +206,12 @@ pub(super) fn locks(
         LockSort::Hot => row.waited_ms > 0,
         LockSort::Waiters | LockSort::Wait => true,
     });
-    // Stable: those that are alike stay in the order of their names.
+    // The sort is stable: equal locks stay in the order of their names.
     rows.sort_by_key(|row| Reverse(row.rank(sort)));
     rows
 }
 
-/// The clients in line for the lock that is open, those first that wait longest.
+/// The clients in line for the open lock, the longest wait first.
 pub(super) fn line(proxies: &[WatchedProxy]) -> Vec<WaiterRow> {
     let mut line = Vec::new();
     for (proxy, round) in heard(proxies) {
@@ -227,7 +227,7 @@ pub(super) fn line(proxies: &[WatchedProxy]) -> Vec<WaiterRow> {
     line
 }
 
-/// The proxies that could be reached, with what they told.
+/// The proxies that can be reached, with their reports.
 fn heard(proxies: &[WatchedProxy]) -> impl Iterator<Item = (&WatchedProxy, &Round)> {
     proxies.iter().filter_map(|proxy| Some((proxy, proxy.round.as_ref()?)))
 }
@@ -337,7 +337,7 @@ mod tests {
         let none = json!([]);
         proxy.hear(Ok(round(3000, 100, &none, &none)), NOW);
         assert_eq!(proxy.rates, Some(PerSecond { grants: 50.0, refusals: 25.0 }));
-        // A sample that comes at once changes no rate, and the next counts from the one before.
+        // A sample that comes too soon changes no rate, and the next counts from the one before it.
         proxy.hear(Ok(round(3010, 110, &none, &none)), NOW);
         assert_eq!(proxy.rates, Some(PerSecond { grants: 50.0, refusals: 25.0 }));
         proxy.hear(Ok(round(4000, 120, &none, &none)), NOW);

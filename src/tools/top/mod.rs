@@ -1,11 +1,11 @@
-//! `lockgate top`: several proxies, their lock nodes and their locks in a terminal, out of the JSON of
-//! their admin addresses. Changes nothing.
+//! `lockgate top`: several proxies, their lock nodes and their locks in a terminal, from the JSON of their admin
+//! addresses. It changes nothing.
 //!
-//! - `fetch`: asks one proxy again and again; `report`: what it answers; `wanted`: what it is
-//!   asked; `plain`: names of clients and locks, made fit for a terminal.
-//! - `merge`: what several proxies told, in one.
-//! - `view`: what the user has chosen, and what each key changes; `draw`: the screen; `table`: rows
-//!   on a screen of any width; `terminal`: the screen on a terminal.
+//! - `fetch`: asks one proxy again and again; `report`: what it answers; `wanted`: what it is asked; `plain`: names
+//!   of clients and locks, made fit for a terminal.
+//! - `merge`: the reports of several proxies in one.
+//! - `view`: what the user has chosen, and what each key changes; `draw`: the screen; `table`: rows on a screen of
+//!   any width; `terminal`: the screen on a terminal.
 
 mod draw;
 mod fetch;
@@ -43,11 +43,11 @@ use self::{
     wanted::WantedLists,
 };
 
-/// How often what is on the screen is drawn anew where nothing has come: times go on.
+/// How often the screen is redrawn without new reports, as the times on it go on.
 const REDRAW: Duration = Duration::from_secs(1);
-/// Columns of a screen that goes into a file, where COLUMNS says nothing.
+/// The columns of a screen that goes into a file, if COLUMNS is not set.
 const COLUMNS_ONCE: u16 = 160;
-/// Most of them: each is kept.
+/// Most columns, as each takes memory.
 const MOST_COLUMNS: u16 = 1000;
 
 /// How the screen is to be.
@@ -62,23 +62,23 @@ pub struct TopOptions {
     once: bool,
 }
 
-/// Reads how often.
+/// Reads the interval.
 fn every(text: &str) -> Result<Duration, String> {
     let time = crate::config::duration(text).ok_or("a time has a unit: 500ms, 2s, 1m")?;
     let allowed = Duration::from_millis(500)..=Duration::from_secs(3600);
     if allowed.contains(&time) { Ok(time) } else { Err("from 500ms to 1h".into()) }
 }
 
-/// Shows the proxies at these admin addresses until the user has seen enough.
+/// Shows the proxies at these admin addresses until the user ends it.
 ///
 /// # Errors
-/// If an address is none, no proxy can be reached (`--once`), or the terminal is none.
+/// If an address is malformed, no proxy can be reached (`--once`), or the terminal cannot be used.
 pub fn run(addresses: Vec<String>, options: &TopOptions) -> anyhow::Result<()> {
     for address in &addresses {
         if address.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
             bail!("{address} is no admin address: host:port");
         }
-        // It becomes a part of each request.
+        // It becomes part of each request.
         if address.contains(|c: char| c.is_control() || c.is_whitespace() || c == '/') {
             bail!("{address:?} is no admin address: host:port");
         }
@@ -94,12 +94,12 @@ pub fn run(addresses: Vec<String>, options: &TopOptions) -> anyhow::Result<()> {
         true => runtime.block_on(screen.tell_once(&addresses)),
         false => runtime.block_on(screen.show(&addresses)),
     };
-    // Nobody waits for a name look-up that is never answered.
+    // Does not wait for a name look-up that is never answered.
     runtime.shutdown_background();
     result
 }
 
-/// What was heard, merged, and what is shown of it.
+/// What was heard, merged, and what the user has chosen to see.
 #[derive(Default)]
 struct Screen {
     proxies: Vec<WatchedProxy>,
@@ -137,7 +137,7 @@ impl Screen {
         self.view.follow(&self.locks);
     }
 
-    /// Writes one screen as text. Asks twice, as a rate is made of two samples.
+    /// Writes one screen as text. Asks twice, as a rate needs two samples.
     async fn tell_once(mut self, addresses: &[String]) -> anyhow::Result<()> {
         for is_last in [false, true] {
             let mut asked = JoinSet::new();
@@ -157,7 +157,7 @@ impl Screen {
         let mut text = self.board().text(columns()).join("\n");
         text.push('\n');
         match io::stdout().write_all(text.as_bytes()) {
-            // Whoever reads has read enough.
+            // The reader has read enough.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
             written => written?,
         }
@@ -167,9 +167,9 @@ impl Screen {
         Ok(())
     }
 
-    /// Shows what there is until the user, or a signal, ends it.
+    /// Shows the screen until the user or a signal ends it.
     async fn show(mut self, addresses: &[String]) -> anyhow::Result<()> {
-        // Before the terminal is another: they must give it back.
+        // Installed before the terminal is taken, as a signal must give it back.
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut hang_up = signal(SignalKind::hangup())?;
@@ -191,7 +191,7 @@ impl Screen {
             tokio::select! {
                 heard = told.recv() => {
                     let Some(heard) = heard else { break Ok(()) };
-                    // What a pause came too late for is not shown either.
+                    // A report that was on its way when the pause began is not shown either.
                     if !self.view.paused {
                         self.hear(heard);
                         self.merge();
@@ -202,7 +202,7 @@ impl Screen {
                         if self.view.press(key, &self.locks) == Onward::Quit {
                             break Ok(());
                         }
-                        // Otherwise as many keys as went too far would do nothing on the way back.
+                        // Otherwise each key press beyond the end would need one more on the way back.
                         let last = self.line.len().saturating_sub(1);
                         self.view.scrolled = self.view.scrolled.min(last);
                         let now_wanted = self.view.wanted();
@@ -215,7 +215,7 @@ impl Screen {
                             self.merge();
                         }
                     }
-                    // Drawing asks for the size.
+                    // A new size, say: drawing asks for it.
                     Some(_) => {}
                     // The terminal is gone.
                     None => break Ok(()),
@@ -229,7 +229,8 @@ impl Screen {
     }
 }
 
-/// What happens at the terminal. The thread ends with the process: nothing else ends its reading.
+/// Returns the terminal's events. The thread that reads them ends with the process, as nothing else ends its
+/// reading.
 fn read_terminal() -> mpsc::Receiver<Event> {
     let (tell, told) = mpsc::channel(64);
     thread::spawn(move || {
@@ -242,7 +243,7 @@ fn read_terminal() -> mpsc::Receiver<Event> {
     told
 }
 
-/// How wide a screen of text is.
+/// The width of a screen of text.
 fn columns() -> u16 {
     let told = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
     let of_terminal = || {

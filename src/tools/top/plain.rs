@@ -1,16 +1,16 @@
-//! What others have named, made fit for a terminal: clients choose the names of locks and their own,
-//! and a terminal obeys what stands in them.
+//! Makes names fit for a terminal: clients choose the names of locks and their own, and a terminal obeys control
+//! characters in them.
 
 use std::fmt;
 
 use serde::{Deserialize, Deserializer};
 
-/// A text in which each character has a place of its own on the screen. What others say reaches the
-/// terminal as this alone.
+/// A text in which each character has a place of its own on the screen. Text from others reaches the terminal only
+/// in this form.
 ///
-/// Control characters, marks that change the direction of writing, those that join the character
-/// before them, and whatever else cannot be seen are told by their numbers, as `\u{1b}`; a
-/// backslash is told as two, so that different names stay different.
+/// Control characters, marks that change the direction of writing, those that join the character before them, and
+/// other invisible ones are written as escapes, as `\u{1b}`. A backslash is written as two, so that different
+/// names stay different.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct PlainText(String);
 
@@ -20,7 +20,7 @@ impl PlainText {
         let mut plain = String::with_capacity(text.len());
         for c in text.chars() {
             match c {
-                // They would be told with a backslash, for the sake of Rust's own texts.
+                // `escape_debug` would escape quotation marks, as in Rust's literals.
                 '"' | '\'' => plain.push(c),
                 c => plain.extend(c.escape_debug()),
             }
@@ -28,7 +28,7 @@ impl PlainText {
         PlainText(plain)
     }
 
-    /// Makes any bytes plain; those that are no text are told as `\xff`.
+    /// Makes any bytes plain. Bytes that are not UTF-8 are written as `\xff`.
     pub(super) fn of_bytes(bytes: &[u8]) -> PlainText {
         let mut plain = PlainText::default();
         for piece in bytes.utf8_chunks() {

@@ -1,5 +1,5 @@
-//! The documents of a proxy's admin address, as far as they are shown. What a proxy of another version
-//! does not tell is empty.
+//! The documents of a proxy's admin address, as far as they are shown. What a proxy of another version leaves out
+//! is empty.
 
 use std::collections::HashMap;
 
@@ -66,7 +66,7 @@ pub(super) struct TotalsReport {
 }
 
 impl TotalsReport {
-    /// Commands that were not carried out, for whatever reason.
+    /// The number of commands that were refused, for all reasons.
     pub(super) fn refusals(&self) -> u64 {
         let all =
             [self.busy, self.no_quorum, self.queue_full, self.guard_refusals, self.adopt_refusals];
@@ -81,7 +81,7 @@ pub(super) struct LockReports {
     locks: Vec<LockReport>,
 }
 
-/// A lock as one proxy knows it. It has no `held_ms` where it is only waited for.
+/// A lock as one proxy knows it. It has no `held_ms` if this proxy only has waiters for it.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(super) struct LockReport {
@@ -92,12 +92,12 @@ pub(super) struct LockReport {
     pub(super) remaining_ms: Option<u64>,
     pub(super) waiters: u64,
     pub(super) longest_wait_ms: u64,
-    /// Time that clients waited, all together; in `/api/hot` alone.
+    /// The time that all clients together waited; only in `/api/hot`.
     pub(super) waited_ms: u64,
     pub(super) holder: Option<ClientReport>,
 }
 
-/// A lock's name: its bytes, by which it is known, and what is shown of them.
+/// A lock's name: its bytes, which identify it, and the text that is shown.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(from = "RawName")]
 pub(super) struct NameReport {
@@ -137,26 +137,26 @@ pub(super) struct BusyClient {
     pub(super) waited_ms: u64,
 }
 
-/// An answer that is no document.
+/// The document of an answer other than 200.
 #[derive(Deserialize)]
 pub(super) struct ErrorReport {
     pub(super) error: PlainText,
 }
 
-/// All that a proxy told at one time.
+/// Everything that a proxy reported in one round.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Round {
     pub(super) status: StatusReport,
     /// Locks, each once.
     pub(super) locks: Vec<LockReport>,
-    /// Clients in line for the lock that is open.
+    /// Clients in line for the open lock.
     pub(super) line: Vec<BusyClient>,
-    /// Why a list is not there.
+    /// Why a list is missing.
     pub(super) complaint: Option<PlainText>,
 }
 
 impl Round {
-    /// Adds a list of locks. A lock may be in several, which do not tell the same of it.
+    /// Adds a list of locks. A lock may be in several lists, with different fields.
     pub(super) fn add(&mut self, list: LockReports) {
         let known = self.locks.iter().enumerate();
         let known: HashMap<Vec<u8>, usize> =
@@ -169,7 +169,7 @@ impl Round {
         }
     }
 
-    /// Takes the clients in line for the lock of this name, out of all clients.
+    /// Keeps those of all clients that wait for the lock of this name.
     pub(super) fn keep_line(&mut self, clients: BusyClients, name: &[u8]) {
         let waits =
             |client: &BusyClient| client.waits_for.as_ref().is_some_and(|lock| lock.bytes == name);
@@ -178,7 +178,7 @@ impl Round {
 }
 
 impl LockReport {
-    /// Takes what the same proxy told of the same lock in another list.
+    /// Adds what the same proxy reports of the same lock in another list.
     fn complete(&mut self, other: LockReport) {
         self.fence = self.fence.max(other.fence);
         self.held_ms = self.held_ms.max(other.held_ms);

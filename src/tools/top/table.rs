@@ -1,12 +1,12 @@
-//! Rows of words on a screen of any width: columns that matter less give way, what does not fit is
-//! cut with a mark.
+//! Lays out tables on a screen of any width: columns that matter less give way, and what does not fit is cut with
+//! a mark.
 
 use unicode_width::UnicodeWidthStr as _;
 
-/// Columns between two columns.
+/// The number of blanks between two columns.
 const GAP: u16 = 2;
 
-/// How a word is meant. It says so itself; a colour only adds to it.
+/// How a text is meant. The text says so too; the colour only emphasises it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Tone {
     #[default]
@@ -22,41 +22,41 @@ pub(super) enum Tone {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TableColumn {
     pub(super) title: &'static str,
-    /// The width that it does not go below.
+    /// Its least width.
     pub(super) least: u16,
-    /// The width that it does not go beyond.
+    /// Its greatest width.
     pub(super) most: u16,
-    /// Which columns go first where there is no room: those with the largest.
+    /// How dispensable the column is. Where there is no room, those with the largest number go first.
     pub(super) dispensable: u8,
-    /// Whether it has numbers, which stand at its right.
+    /// Whether it has numbers, which are aligned right.
     pub(super) numbers: bool,
 }
 
-/// A row of a table: a cell for each column, and what stands below it in a line of its own.
+/// A row of a table: a cell for each column, and perhaps a line below them.
 #[derive(Debug, Default)]
 pub(super) struct TableRow {
     pub(super) cells: Vec<String>,
-    /// The cell that says how it is, and how that is meant.
+    /// The index of the cell with the state, and its tone.
     pub(super) tone: (usize, Tone),
     pub(super) below: Option<String>,
     pub(super) marked: bool,
 }
 
 impl TableRow {
-    /// Lines that it takes.
+    /// The number of lines that the row takes.
     pub(super) fn height(&self) -> usize {
         1 + usize::from(self.below.is_some())
     }
 }
 
-/// A line of a screen: its parts, and how each is meant.
+/// A line of a screen: its parts with their tones.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct SheetLine {
     pub(super) parts: Vec<(String, Tone)>,
     pub(super) marked: bool,
 }
 
-/// A screen that is filled line after line.
+/// A screen that is filled line by line.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Sheet {
     width: u16,
@@ -73,12 +73,12 @@ impl Sheet {
         self.width.into()
     }
 
-    /// Lines that are left.
+    /// The number of lines left.
     pub(super) fn room(&self) -> usize {
         self.height - self.lines.len()
     }
 
-    /// Leaves all lines but this many empty.
+    /// Skips lines until only this many are left.
     pub(super) fn skip_to_last(&mut self, lines: usize) {
         let least = self.height.saturating_sub(lines);
         self.lines.resize_with(least.max(self.lines.len()), SheetLine::default);
@@ -96,12 +96,12 @@ impl Sheet {
         }
     }
 
-    /// The lines that are written.
+    /// The lines written so far.
     pub(super) fn lines(&self) -> &[SheetLine] {
         &self.lines
     }
 
-    /// What the screen says.
+    /// The screen's text.
     pub(super) fn text(&self) -> Vec<String> {
         let text = |line: &SheetLine| {
             let parts: String = line.parts.iter().map(|(part, _)| part.as_str()).collect();
@@ -154,11 +154,11 @@ impl Sheet {
     }
 }
 
-/// The columns that there is room for, by their places, and how wide each is.
+/// Returns the places of the columns that there is room for, and their widths.
 fn widths(columns: &[TableColumn], rows: &[TableRow], room: u16) -> Vec<(usize, u16)> {
     let mut shown: Vec<(usize, u16)> =
         columns.iter().enumerate().map(|(place, column)| (place, column.least)).collect();
-    // A gap stands behind each column, also behind the last.
+    // A gap follows each column, including the last.
     let room_and_gap = room.saturating_add(GAP);
     let taken = |shown: &[(usize, u16)]| shown.iter().map(|(_, width)| width + GAP).sum::<u16>();
     while taken(&shown) > room_and_gap && shown.len() > 1 {
@@ -167,7 +167,7 @@ fn widths(columns: &[TableColumn], rows: &[TableRow], room: u16) -> Vec<(usize, 
             shown.remove(at);
         }
     }
-    // What is left goes to those that want more.
+    // Columns that want more get what is left.
     let mut left = room_and_gap.saturating_sub(taken(&shown));
     for (place, width) in &mut shown {
         let cells = rows.iter().filter_map(|row| row.cells.get(*place));
@@ -180,14 +180,14 @@ fn widths(columns: &[TableColumn], rows: &[TableRow], room: u16) -> Vec<(usize, 
     shown
 }
 
-/// The text in exactly this width.
+/// Pads or cuts the text to exactly this width.
 fn aligned(text: &str, width: u16, right: bool) -> String {
     let text = fit(text, width.into());
     let padding = " ".repeat(usize::from(width).saturating_sub(text_width(&text)));
     if right { padding + &text } else { text + &padding }
 }
 
-/// The text in no more than this width, with a mark where something is missing.
+/// Cuts the text to at most this width, with a mark where something is missing.
 pub(super) fn fit(text: &str, width: usize) -> String {
     if text_width(text) <= width {
         return text.to_owned();

@@ -1,4 +1,4 @@
-//! The screen on a terminal, which is given back as it was.
+//! Shows the screen on a terminal, and then gives the terminal back as it was.
 
 use std::{
     io::{self, Write as _},
@@ -14,10 +14,10 @@ use crossterm::{
 
 use super::table::{Sheet, SheetLine, Tone};
 
-/// A terminal in raw mode and on its other screen, until this is dropped.
+/// A terminal in raw mode and on its alternate screen, until this is dropped.
 pub(super) struct Terminal {
     colours: bool,
-    /// Its columns and lines, and what stands on it.
+    /// The terminal's columns and lines, and what it shows.
     shown: ((u16, u16), Sheet),
 }
 
@@ -28,7 +28,7 @@ impl Terminal {
     /// If there is none.
     pub(super) fn take(colours: bool) -> io::Result<Terminal> {
         let told_before = panic::take_hook();
-        // The message of a panic must not go to the other screen.
+        // The message of a panic must not go to the alternate screen.
         panic::set_hook(Box::new(move |panicked| {
             give_back();
             told_before(panicked);
@@ -39,10 +39,10 @@ impl Terminal {
         Ok(terminal)
     }
 
-    /// Shows what is drawn for its width and height now. Lines that stay as they were are left alone.
+    /// Shows what `draw` makes for the present width and height. Writes only lines that have changed.
     ///
     /// # Errors
-    /// If the terminal takes no more.
+    /// If the terminal cannot be written to.
     pub(super) fn show(&mut self, draw: impl FnOnce(u16, u16) -> Sheet) -> io::Result<()> {
         let size = terminal::size()?;
         let sheet = draw(size.0, size.1);
@@ -75,7 +75,7 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // A panic has done so before its message, which a second time would write over.
+        // A panic has done this before its message, which a second time would overwrite.
         if !thread::panicking() {
             give_back();
         }
@@ -83,7 +83,7 @@ impl Drop for Terminal {
 }
 
 fn give_back() {
-    // Nothing is left to be done if the terminal is gone.
+    // If the terminal is gone, nothing is left to do.
     let _ = execute!(io::stdout(), Show, terminal::LeaveAlternateScreen);
     let _ = terminal::disable_raw_mode();
 }

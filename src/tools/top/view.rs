@@ -1,4 +1,4 @@
-//! What the user has chosen to see, and what each key changes of it. Draws nothing.
+//! What the user has chosen to see, and what each key changes. It draws nothing.
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
@@ -11,18 +11,18 @@ use super::{
 #[derive(Debug, Default)]
 pub(super) struct View {
     pub(super) sort: LockSort,
-    /// What was typed behind `/`; empty, if all locks are to be seen.
+    /// What was typed behind `/`; empty for all locks.
     pub(super) filter: String,
     /// The filter that is being typed.
     pub(super) typing: Option<String>,
     pub(super) paused: bool,
     pub(super) help: bool,
-    /// The lock whose line is seen, by its name.
+    /// The name of the open lock, whose line is shown.
     pub(super) open: Option<Vec<u8>>,
-    /// The place of the marked lock in the list, and its name: it stays marked where it goes.
+    /// The place of the marked lock in the list, and its name, by which it stays marked when it moves.
     pub(super) marked: usize,
     pub(super) marked_name: Option<Vec<u8>>,
-    /// The first client of a line that is seen.
+    /// The place in the line of the first client that is shown.
     pub(super) scrolled: usize,
 }
 
@@ -33,17 +33,17 @@ pub(super) enum Onward {
     Quit,
 }
 
-/// Rows of a page.
+/// The number of rows that a page key moves by.
 const PAGE: usize = 10;
 
 impl View {
-    /// What is to be asked of each proxy.
+    /// What to ask of each proxy.
     pub(super) fn wanted(&self) -> WantedLists {
         let (pattern, open) = (self.pattern(), self.open.clone());
         WantedLists { sort: self.sort, pattern, open, paused: self.paused }
     }
 
-    /// The filter as a pattern; a word without a pattern's characters may stand anywhere in a name.
+    /// The filter as a pattern. A word without special characters matches anywhere in a name.
     pub(super) fn pattern(&self) -> Option<Vec<u8>> {
         let filter = self.filter.as_str();
         match filter {
@@ -62,7 +62,7 @@ impl View {
 
     fn mark(&mut self, place: usize, locks: &[LockRow]) {
         self.marked = place.min(locks.len().saturating_sub(1));
-        // The first one is marked by its place: who is there looks for what comes there.
+        // The first lock is marked by its place: a user who is there watches whatever comes first.
         let name = || Some(locks.get(self.marked)?.name.bytes.clone());
         self.marked_name = if self.marked == 0 { None } else { name() };
     }
@@ -79,7 +79,7 @@ impl View {
         self.mark(0, locks);
     }
 
-    /// Does what a key means.
+    /// Acts on a key.
     pub(super) fn press(&mut self, key: KeyEvent, locks: &[LockRow]) -> Onward {
         if key.modifiers.contains(KeyModifiers::CONTROL) {
             return match key.code {
@@ -92,7 +92,7 @@ impl View {
             return Onward::Stay;
         }
         if self.help {
-            // Whatever is pressed has been read.
+            // Any key closes the help.
             self.help = false;
             return if key.code == KeyCode::Char('q') { Onward::Quit } else { Onward::Stay };
         }

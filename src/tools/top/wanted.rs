@@ -1,23 +1,23 @@
-//! What is to be asked of each proxy.
+//! What to ask of each proxy.
 
 use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 
 /// The longest pattern that a proxy takes, in bytes.
 pub(super) const LONGEST_PATTERN: usize = 256;
-/// Most entries of a list that are asked for, and taken.
+/// Most entries of a list that are asked for and kept.
 pub(super) const MOST_LISTED: usize = 1000;
 
-/// Which locks come first.
+/// The order of the locks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum LockSort {
-    /// Those that most clients wait for.
+    /// Most waiters first.
     #[default]
     Waiters,
-    /// Those held for longest.
+    /// Held for longest first.
     Age,
-    /// Those that a client has waited for longest.
+    /// Longest wait of one client first.
     Wait,
-    /// Those that clients have waited for longest, all of them together, lately.
+    /// Longest recent waits of all clients together first.
     Hot,
 }
 
@@ -32,21 +32,21 @@ impl LockSort {
     }
 }
 
-/// What is to be asked of each proxy, beside how it is.
+/// What to ask of each proxy, besides its status.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct WantedLists {
     pub(super) sort: LockSort,
-    /// The pattern of the locks; all, if it is none.
+    /// The pattern of the locks; none for all.
     pub(super) pattern: Option<Vec<u8>>,
-    /// The lock whose line is shown, by its name.
+    /// The name of the lock whose line is shown.
     pub(super) open: Option<Vec<u8>>,
-    /// Whether nothing is to be asked.
+    /// Whether to ask nothing.
     pub(super) paused: bool,
 }
 
 impl WantedLists {
-    /// Paths of the lists of locks that are wanted. A lock is held through one proxy and waited for
-    /// at others; these list it only among those with waiters, so that list is always wanted.
+    /// The paths of the wanted lists of locks. A lock may be held through one proxy and waited for at others, which
+    /// list it only by waiters; so that list is always wanted.
     pub(super) fn lists(&self) -> Vec<String> {
         let matching = match &self.pattern {
             None => String::new(),
@@ -61,7 +61,7 @@ impl WantedLists {
             LockSort::Hot => lists.push("/api/hot?count=100".into()),
             sort => lists.push(by(sort)),
         }
-        // It may be far behind in all of them.
+        // The open lock may be too far behind to be in any of them.
         if let Some(pattern) = self.open.as_deref().and_then(literal) {
             let pattern = percent_encode(&pattern, NON_ALPHANUMERIC);
             lists.push(format!("/api/locks?count=1&match={pattern}"));
@@ -70,7 +70,7 @@ impl WantedLists {
     }
 }
 
-/// The pattern that matches one name. Returns `None` if it is longer than a proxy takes.
+/// Returns the pattern that matches only this name, or `None` if it is longer than a proxy takes.
 fn literal(name: &[u8]) -> Option<Vec<u8>> {
     let mut pattern = Vec::with_capacity(name.len());
     for byte in name {

@@ -46,19 +46,19 @@ impl Client {
             return self.adopted_to_the_end(lock);
         }
         self.think(2, 40);
-        // Past the proxies this would end a LOCK client's lock too.
+        // Past the proxies, a DEL would end a LOCK client's lock too.
         let may_delete = trace::may_be_deleted(lock) && !self.plan.is_past;
         if may_delete && self.random.random_bool(0.3) {
             return self.delete(lock);
         }
         let kind = self.random.random_range(0..100);
-        // A client that does not give back must not keep others away for long.
+        // A client that does not give its lock back must not keep others away for long.
         let ttl = if kind < 25 {
             self.random.random_range(250..700)
         } else {
             self.random.random_range(400..=self.plan.max_ttl)
         };
-        // Redis itself knows no script that nobody has shown it.
+        // Redis itself knows only scripts that it was shown.
         let again = kind > 85 && !self.plan.is_past;
         let token = if kind < 5 { CONSTANT.to_owned() } else { self.token() };
         let mut taken = self.poll(lock, token, ttl, again)?;
@@ -71,14 +71,14 @@ impl Client {
                 self.sleep_until(taken.until);
                 return Ok(());
             }
-            // Sleeps past the lock's end, and prolongs what may be another's by then.
+            // Sleeps past the lock's end, and prolongs a lock that may be another's by then.
             10..20 => {
                 self.sleep_until(taken.until);
                 self.think(1, 600);
                 self.prolong(lock, &mut taken, again)?;
                 self.think(5, 100);
             }
-            // Sleeps past the lock's end, and gives back what may be another's by then.
+            // Sleeps past the lock's end, and gives back a lock that may be another's by then.
             20..25 => {
                 self.sleep_until(taken.until);
                 self.think(1, 600);
@@ -156,7 +156,7 @@ impl Client {
         let ms = if adds { self.random.random_range(50..500) } else { taken.ttl };
         let px = ms.to_string();
         let kind = if adds { IdiomKind::Add } else { IdiomKind::Extend };
-        // On Redis itself SET XX writes over the lock of whoever has it.
+        // On Redis itself SET XX overwrites the lock, whichever client has it.
         let sets = self.plan.aside > 0 && self.random.random_bool(0.3);
         let said =
             self.idiom(kind, lock, token, ms, |connection, deadline| match (again, adds) {
@@ -175,7 +175,7 @@ impl Client {
             Outcome::Set | Outcome::Number(1) if adds => taken.until += ms * 1000,
             Outcome::Set | Outcome::Number(1) => taken.until = now() + ms * 1000,
             Outcome::Held | Outcome::Number(_) => return Err(Ended),
-            // The lock may be held still.
+            // The lock may still be held.
             _ => {}
         }
         Ok(())
@@ -187,14 +187,14 @@ impl Client {
         self.idiom(IdiomKind::Look, lock, "-", 0, ask).map(|_| ())
     }
 
-    /// Deletes the lock, whoever has it.
+    /// Deletes the lock, whichever client has it.
     fn delete(&mut self, lock: &str) -> Result<(), Ended> {
         let on = trace::adopted(lock);
         let ask = |connection: &mut Connection, deadline| connection.ask(&["DEL", &on], deadline);
         self.idiom(IdiomKind::Delete, lock, "-", 0, ask).map(|_| ())
     }
 
-    /// Sends a library's command, and writes down what it is told.
+    /// Sends a library's command, and writes down the answer.
     fn idiom(
         &mut self,
         kind: IdiomKind,
@@ -224,7 +224,7 @@ fn script(
     if !matches!(&reply, Reply::Error(error) if error.starts_with("NOSCRIPT")) {
         return Ok(reply);
     }
-    // Libraries do either.
+    // Libraries do one or the other.
     if words.len() > 2 {
         return connection.ask(&[&["EVAL", body, "1"], words].concat(), deadline);
     }
@@ -233,12 +233,12 @@ fn script(
     connection.answer(deadline)
 }
 
-/// What a library is told.
+/// Returns the answer as a library understands it.
 fn said(reply: Reply) -> Outcome {
     match reply {
         Reply::Text(text) if text == "OK" => Outcome::Set,
         Reply::Text(text) => Outcome::Value(text),
-        // aioredlock's word for a lock that another has.
+        // aioredlock's word for a lock that another client has.
         Reply::Error(error) if error == "ERR ERROR" => Outcome::Held,
         other => outcome(other),
     }

@@ -53,7 +53,7 @@ impl Connection {
         self.stream.write_all(bytes)
     }
 
-    /// The next reply that is no push.
+    /// Returns the next reply that is no push.
     pub(super) fn answer(&mut self, deadline: Instant) -> io::Result<Reply> {
         loop {
             match self.reply(deadline)? {
@@ -127,7 +127,7 @@ impl Connection {
     }
 }
 
-/// A command as an array of bulk strings.
+/// Returns a command as an array of bulk strings.
 pub(super) fn encode(words: &[&str]) -> Vec<u8> {
     let mut request = format!("*{}\r\n", words.len());
     for word in words {

@@ -67,7 +67,7 @@ impl Client {
         self.ask(Verb::Read, key, &words, Duration::ZERO).map(|_| ())
     }
 
-    /// Acts under a lock of its own through another connection too.
+    /// Attaches another connection to a lock that the client holds.
     fn attach(&mut self, key: &str, token: &str) -> Result<(), Ended> {
         let proxy = self.plan.proxies[self.random.random_range(0..self.plan.proxies.len())];
         let connection = Connection::new(proxy).map_err(|_| Ended)?;
@@ -104,7 +104,7 @@ impl Client {
         self.write_over(Line::Attached, &key, fence)
     }
 
-    /// Writes, if the lock is a guard's. The client does not check whether it is still held.
+    /// Writes, if guards need the lock. The client does not check whether it is still held.
     pub(super) fn write(&mut self, key: &str, fence: u64) -> Result<Outcome, Ended> {
         if !self.writes_under(key) {
             return Ok(Outcome::Pong);
@@ -114,7 +114,7 @@ impl Client {
 
     fn write_over(&mut self, line: Line, key: &str, fence: u64) -> Result<Outcome, Ended> {
         self.written += 1;
-        // Writers mostly go the long way, on which more can come in between.
+        // Writers mostly go the long way, where more can come in between.
         let short = if self.plan.style == Style::Writers { 2 } else { 4 };
         let shape = match self.random.random_range(0..10) {
             kind if kind < short => Shape::Command,
@@ -162,7 +162,7 @@ impl Client {
     }
 }
 
-/// The commands of a write in its shape.
+/// Returns the commands of a write in its shape.
 fn commands(shape: Shape, list: &str, entries: &[String]) -> Vec<Vec<u8>> {
     let start = match shape {
         Shape::Script => vec!["EVAL", SCRIPT, "1", list],
@@ -202,7 +202,7 @@ fn one_by_one(
     Ok(replies)
 }
 
-/// The outcome of a transaction: EXEC's reply to its last write, or the first error.
+/// Returns the outcome of a transaction: EXEC's reply to its last write, or the first error.
 fn carried_out(mut replies: Vec<Reply>) -> io::Result<Outcome> {
     let last = match replies.pop() {
         Some(Reply::All(mut all)) => all.pop(),
@@ -212,7 +212,7 @@ fn carried_out(mut replies: Vec<Reply>) -> io::Result<Outcome> {
     last.map(written).ok_or_else(|| io::Error::other("an empty transaction"))
 }
 
-/// The outcome of a pipeline's writes.
+/// Returns the outcome of a pipeline's writes.
 fn each(replies: Vec<Reply>) -> Outcome {
     let made = replies.iter().map(|reply| !reply.is_error()).collect();
     let mut outcomes: Vec<Outcome> = replies.into_iter().map(written).collect();
@@ -227,7 +227,7 @@ fn each(replies: Vec<Reply>) -> Outcome {
     }
 }
 
-/// The outcome of a write.
+/// Returns the outcome of a write.
 fn written(reply: Reply) -> Outcome {
     match reply {
         Reply::Number(length) => Outcome::Written(length.unsigned_abs()),

@@ -1,11 +1,10 @@
-//! A Redis Cluster as a lock node, alone or beside two others, of which shards fail over and slots
-//! move.
+//! A Redis Cluster as a lock node, alone or beside two others, whose shards fail over and whose slots move.
 //!
-//! Replicas are promoted by hand and by election, after the master was killed, stopped, or cut off together
-//! with a proxy; masters come back as ones that do not know yet, with their keys or without; shards are down as a
-//! whole; slots in which there are locks move between shards, to a new shard and back, half of their keys
-//! for seconds on either side. The checker judges what clients were told; here is judged that each proxy
-//! grants again, and that the locks of each shard are granted again.
+//! Replicas are promoted by hand and by election, after the master was killed, stopped, or cut off together with a
+//! proxy; masters come back that do not know of the failover yet, with their keys or without; shards are down as a
+//! whole; slots in which there are locks move between shards, to a new shard and back, half of their keys for seconds
+//! on either side. The checker judges what clients were told. Here it is judged that each proxy grants again, and
+//! that the locks of each shard are granted again.
 
 use std::{collections::BTreeMap, ops::Range, thread, time::Duration};
 
@@ -26,7 +25,7 @@ use crate::{
     number, sound, trace,
 };
 
-/// Kinds of faults, by what is printed of them.
+/// The kinds of faults, as they are printed.
 const KINDS: [&str; 14] = [
     "CLUSTER FAILOVER",
     "CLUSTER FAILOVER FORCE",
@@ -43,22 +42,22 @@ const KINDS: [&str; 14] = [
     "the marker's slot moved, and back",
     "slot half moved, then master killed",
 ];
-/// Those that may begin while another one lasts.
+/// The kinds that may begin while another one lasts.
 const BESIDE: [usize; 6] = [0, 1, 5, 7, 9, 10];
 
-/// The steps of an episode: in ms from its begin, in order.
+/// The steps of an episode, in order, each with its time in ms from the beginning.
 type Steps = Vec<(u64, Act)>;
 
-/// An episode that has been.
+/// An episode that is over.
 struct Episode {
     kinds: Vec<usize>,
     from: Time,
     until: Time,
-    /// When each proxy, and each shard, had granted a lock again. `None` if the next one began soon.
+    /// The time by which each proxy and each shard had granted a lock again. `None` if the next episode began soon.
     recovered: Option<Time>,
 }
 
-/// Options of a random run. TTLs are long for one seed of four.
+/// Returns options of a random run. TTLs are long for one seed of four.
 fn random(seed: u64, alone: bool) -> Options {
     let ttl = if seed.is_multiple_of(4) { 18_000 } else { 6000 };
     Options {
@@ -75,15 +74,15 @@ fn random(seed: u64, alone: bool) -> Options {
     }
 }
 
-/// Options under which a lock that is granted twice is seen at once.
+/// Returns options under which a lock that is granted twice is seen at once.
 fn calm(quarantine: bool) -> Options {
     let pinned = &[Style::ToTheEnd, Style::ToTheEnd, Style::Late];
-    // Fewer locks than clients: what was lost is asked for at once.
+    // Fewer locks than clients: a lock that was lost is asked for at once.
     let (max_ttl, keys) = if quarantine { (6000, 12) } else { (12_000, 6) };
     Options { quarantine, max_ttl, keys, pinned, wandering: &[], ..random(1, true) }
 }
 
-/// The steps of one fault.
+/// Returns the steps of one fault.
 fn steps(kind: usize, random: &mut StdRng) -> Steps {
     let mut within = |range: Range<u64>| random.random_range(range);
     let shard = within(0..SHARDS as u64) as usize;
@@ -94,7 +93,7 @@ fn steps(kind: usize, random: &mut StdRng) -> Steps {
     let kill = Act::Kill { shard, whole: false };
     let back = Act::Restart { shard, empty };
     let begin = |slot, to| Act::BeginMove { slot, from: shard, to };
-    // Half of its keys lie on either side for a while, on both ways.
+    // Some of the keys lie on either side for a while, there and back.
     let there_and_back = |begins: Vec<Act>, within: &mut dyn FnMut(Range<u64>) -> u64| {
         let mut all: Steps = begins.into_iter().map(|act| (0, act)).collect();
         let mut at = 0;
@@ -169,7 +168,7 @@ fn steps(kind: usize, random: &mut StdRng) -> Steps {
     }
 }
 
-/// An episode: one fault, and often another that begins while it lasts.
+/// Makes an episode: one fault, and often another that begins while it lasts.
 fn episode(kind: usize, random: &mut StdRng) -> (Vec<usize>, Steps) {
     let (mut kinds, mut all) = (vec![kind], steps(kind, random));
     if random.random_bool(0.5) {
@@ -206,7 +205,7 @@ fn collide(one: &Act, other: &Act) -> bool {
     both(proxy(one), proxy(other)) || both(shard(one), shard(other))
 }
 
-/// Makes faults for so long, and until each kind has come.
+/// Makes faults for `length`, and until each kind has come.
 fn play_all(fleet: &mut ShardFleet, length: Duration) -> Vec<Episode> {
     let mut random = StdRng::seed_from_u64(fleet.options().seed);
     let begun = now();
@@ -248,10 +247,10 @@ fn play(fleet: &mut ShardFleet, steps: &[(u64, Act)]) {
     fleet.settle();
 }
 
-/// The longest time without a grant behind the end of a fault.
+/// Returns the longest time that may pass without a grant after the end of a fault.
 fn limit(options: &Options) -> Time {
     let wait = options.max_ttl * 1010 + CONFIRM + NODE_TIMEOUT * 1000;
-    // Who has just one key of a shard may keep it to the end of its lock.
+    // Where a shard has just one key, a client may keep that to the end of its lock.
     let held = options.max_ttl * 1000;
     if options.alone { wait + held + RECOVERY } else { held + RECOVERY }
 }
@@ -277,7 +276,7 @@ fn recover(fleet: &ShardFleet, since: Time) -> Time {
     }
 }
 
-/// When locks of each shard were granted, in order.
+/// Returns the times when locks of each shard were granted, in order.
 fn grants_of_shards(fleet: &ShardFleet, histories: &[(Option<usize>, History)]) -> Vec<Vec<Time>> {
     let keys = (0..fleet.options().keys).map(trace::lock);
     let shards: BTreeMap<String, usize> =
@@ -390,7 +389,7 @@ fn print(
     for (kinds, (times, gap, recovery)) in table {
         println!("{kinds:<75} {times:>5} {:>12} {:>14}", seconds(gap), seconds(recovery));
     }
-    // Behind the last episode clients end.
+    // After the last episode clients end.
     let until = episodes.last().map_or(from, |last| last.until);
     let (gap, since) = checker::longest_gap(&verdict.granted, from, until);
     println!("longest without a grant: {} s, {} s after the begin", seconds(gap), {
@@ -461,7 +460,7 @@ fn without_quarantine_a_shards_failover_makes_two_holders() {
     panic!("not found: nothing shows that the wait is needed");
 }
 
-/// Until when a proxy that is cut off with the old master grants, and from when the others do.
+/// Shows until when a proxy that is cut off with the old master grants, and from when the others do.
 #[test]
 #[ignore = "takes minutes: make chaos"]
 fn a_proxy_cut_off_with_a_shards_old_master_stops_before_others_grant() {
@@ -487,7 +486,7 @@ fn a_proxy_cut_off_with_a_shards_old_master_stops_before_others_grant() {
         let seconds = |time: Time| time.saturating_sub(cut_off) as f64 / 1e6;
         let (promoted, master) = *fleet.tenures(shard).last().expect("a master");
         let stopped = of(&|it| it == proxy).last().copied().unwrap_or(cut_off);
-        // What was granted before the cut may have been told just behind it.
+        // A grant from before the cut may be told just after it.
         let began = of(&|it| it != proxy).into_iter().find(|time| *time > promoted);
         let began = began.expect("the others grant before the cut is healed");
         println!(

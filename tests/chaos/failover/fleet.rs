@@ -33,11 +33,11 @@ use crate::{
     writes::Lists,
 };
 
-/// Redises of each kind: hosts from 0.
+/// The number of Redises of each kind, on hosts from 0.
 pub(super) const REDISES: usize = 3;
 pub(super) const SENTINELS: usize = 3;
 pub(super) const PROXIES: usize = 3;
-/// Lock nodes that nobody fails over, where the watched one is not alone.
+/// The number of lock nodes that do not fail over, where the watched one is not alone.
 pub(super) const PLAIN: usize = 2;
 const FIRST_SENTINEL: usize = REDISES;
 const FIRST_PROXY: usize = FIRST_SENTINEL + SENTINELS;
@@ -46,7 +46,7 @@ const CLIENTS: usize = FIRST_PLAIN + PLAIN;
 const HOSTS: usize = CLIENTS + 1;
 const PROXY_PORT: u16 = 6380;
 const SENTINEL_PORT: u16 = 26379;
-/// How often the test asks the Sentinels whom they name.
+/// The pause after which the test asks the Sentinels again which master they name.
 const WATCH: Duration = Duration::from_millis(50);
 /// The longest time for an answer of a Redis, past all wires.
 const ANSWER_LIMIT: Duration = Duration::from_secs(1);
@@ -68,7 +68,7 @@ pub(super) enum What {
 use What::{Data, Locks};
 
 impl What {
-    /// The name that the Sentinels have for it.
+    /// Returns the name that the Sentinels have for it.
     fn name(self) -> &'static str {
         match self {
             Locks => "locks",
@@ -83,7 +83,7 @@ impl What {
         }
     }
 
-    /// The host of the first master.
+    /// Returns the host of the first master.
     fn first(self) -> usize {
         match self {
             Locks => 0,
@@ -118,19 +118,19 @@ pub(super) enum Act {
     FailOver(What),
     /// SIGKILL for the master.
     Kill(What),
-    /// The killed one comes back, with its file or with nothing. It calls itself a master.
+    /// The killed master comes back, with its file or with nothing. It calls itself a master.
     Restart {
         what: What,
         empty: bool,
     },
-    /// The replicas get nothing any more of what the master gets.
+    /// The replicas no longer get what the master gets.
     HoldReplication(What),
     LetReplicate(What),
     /// SIGSTOP for the master.
     Stop(What),
     Continue(What),
-    /// The host of the lock node's master, perhaps that of the data node, a proxy, a Sentinel and
-    /// these plain lock nodes reach nobody else, but for those that both sides reach.
+    /// The host of the lock node's master, perhaps that of the data node's, a proxy, a Sentinel and these plain lock
+    /// nodes reach no other hosts, except those that both sides reach.
     CutOff {
         proxy: usize,
         sentinel: usize,
@@ -212,9 +212,9 @@ pub(super) fn await_end<'a>(clients: impl Iterator<Item = &'a mut Child>) {
     }
 }
 
-/// The histories of these clients so far, each with its proxy.
+/// Reads the histories of these clients so far, each with its proxy.
 pub(super) fn read_all(clients: &[Running]) -> Vec<(Option<usize>, History)> {
-    // All are cut at one time: what follows from a line is in none that lacks this line.
+    // All are cut at one time, so that none has what follows from a line that another still lacks.
     let until = history::now();
     let read = |client: &Running| {
         let mut events = history::read(&client.history);
@@ -247,7 +247,7 @@ pub(super) struct Cut {
 }
 
 impl Cut {
-    /// Whether it may be felt at a time, for so long after its end.
+    /// Whether the cut may be felt at `time`; it is felt until `after` its end.
     pub(super) fn is_felt(&self, time: Time, after: Time) -> bool {
         self.from <= time && self.until.is_none_or(|until| time <= until + after)
     }
@@ -266,9 +266,9 @@ pub(super) struct Fleet {
     /// The hosts of masters that were killed or stopped, and have not come back: locks, data.
     killed: [Option<usize>; 2],
     stopped: [Option<usize>; 2],
-    /// When each data Redis was started last.
+    /// The time at which each data Redis was started last.
     started: [Time; REDISES],
-    /// The wires that are cut, by the proxy that this is about.
+    /// The wires that are cut, by the proxy for which they were cut.
     wires: BTreeMap<usize, Vec<(usize, usize)>>,
     pub(super) cuts: Vec<Cut>,
     names: Arc<Mutex<Vec<Naming>>>,
@@ -358,7 +358,7 @@ impl Fleet {
         self.directory.path().join(name)
     }
 
-    /// The log of a proxy.
+    /// Returns the log of a proxy.
     pub(super) fn proxy_log(&self, proxy: usize) -> String {
         fs::read_to_string(self.path(&format!("proxy-{proxy}.log"))).unwrap_or_default()
     }
@@ -394,7 +394,7 @@ impl Fleet {
             .arg("redis-server")
             .args(["--port", &what.port().to_string(), "--protected-mode", "no", "--save", ""])
             .args(["--appendonly", "yes", "--appendfsync", "everysec"])
-            // Replicas are in step soon, and notice soon that a wire is cut.
+            // Replicas catch up soon, and notice soon that a wire is cut.
             .args(["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"])
             .args(["--repl-timeout", "5", "--repl-backlog-ttl", "0", "--dir"])
             .arg(&server.directory)
@@ -441,9 +441,9 @@ impl Fleet {
         self.sentinels[sentinel].child = Some(command.spawn().expect("nsenter"));
     }
 
-    /// Waits until the Sentinels know all of each other and of the Redises.
+    /// Waits until the Sentinels know each other and all Redises.
     fn acquaint(&self) {
-        // They need not take ten seconds to hear of a replica, nor two of each other.
+        // They then need not take ten seconds to hear of a replica, or two to hear of each other.
         self.set_periods("200");
         for sentinel in &self.sentinels {
             eventually("the Sentinel knows the replicas and the other Sentinels", || {
@@ -451,8 +451,8 @@ impl Fleet {
                 info.matches("slaves=2,sentinels=3").count() == 2
             });
         }
-        // A replica that calls itself a master is made a replica again where no failover is heard of
-        // within four such periods.
+        // A Sentinel makes a replica that calls itself a master a replica again if it hears of no failover within
+        // four such periods.
         self.set_periods("1000");
     }
 
@@ -465,7 +465,7 @@ impl Fleet {
         }
     }
 
-    /// Watches from now on whom the Sentinels name.
+    /// Starts to watch which masters the Sentinels name.
     fn watch(&mut self) {
         let sockets: Vec<PathBuf> = self.sentinels.iter().map(Server::socket).collect();
         let (names, over) = (Arc::clone(&self.names), Arc::clone(&self.over));
@@ -490,8 +490,8 @@ impl Fleet {
         });
     }
 
-    /// The hosts that a majority of the Sentinels has named as the master, each from when it was
-    /// until when the next was.
+    /// Returns the hosts that a majority of the Sentinels has named as the master, each with the times when it and
+    /// when the next one was named.
     pub(super) fn tenures(&self, what: What) -> Vec<(Time, Time, usize)> {
         let mut says = [None; SENTINELS];
         let mut tenures: Vec<(Time, Time, usize)> = Vec::new();
@@ -607,17 +607,17 @@ impl Fleet {
         await_end(clients.chain(self.writers.iter_mut().map(|(child, ..)| child)));
     }
 
-    /// The number of clients that lock.
+    /// Returns the number of clients that lock.
     pub(super) fn clients(&self) -> usize {
         self.clients.len()
     }
 
-    /// The histories of all clients so far, each with its proxy.
+    /// Returns the histories of all clients so far, each with its proxy.
     pub(super) fn histories(&self) -> Vec<(Option<usize>, History)> {
         read_all(&self.clients)
     }
 
-    /// The acknowledged writes, each with its proxy and the host of the Redis.
+    /// Returns the acknowledged writes, each with its proxy and the host of the Redis.
     pub(super) fn acknowledged(&self) -> Vec<(usize, usize, Acknowledged)> {
         let host = |write: &Acknowledged| {
             let is_there = |server: &Server| server.directory == write.directory;
@@ -630,13 +630,13 @@ impl Fleet {
         self.writers.iter().flat_map(of).collect()
     }
 
-    /// Since when the data node's master has kept all that it was sent, and its host.
+    /// Returns since when the data node's master has kept all that it was sent, and its host.
     pub(super) fn last_data(&self) -> (Time, usize) {
         let (since, _, host) = *self.tenures(Data).last().expect("a master");
         (since.max(self.started[host]), host)
     }
 
-    /// The entries written under each lock, as the data node has them.
+    /// Returns the entries written under each lock, as the data node has them.
     pub(super) fn lists(&self) -> Lists {
         let (_, host) = self.last_data();
         deployment::lists(&self.data[host].socket(), self.options.keys)
@@ -772,7 +772,7 @@ impl Drop for Fleet {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
         let _ = self.watcher.take().map(JoinHandle::join);
-        // Those on hosts are all processes there are.
+        // All processes are on hosts.
         self.network.end_processes();
         let clients = self.clients.iter_mut().map(|client| &mut client.child);
         let clients = clients.chain(self.writers.iter_mut().map(|(child, ..)| child));
@@ -787,7 +787,7 @@ fn proxy_address(proxy: usize) -> SocketAddr {
     SocketAddr::from((address(FIRST_PROXY + proxy), PROXY_PORT))
 }
 
-/// The host of the master that a Sentinel names, if it answers.
+/// Returns the host of the master that a Sentinel names, if it answers.
 fn named(socket: &Path, what: What) -> Option<usize> {
     let reply = ask(socket, &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", what.name()])?;
     // An array of two; the address's length, the address, and the port.
@@ -795,7 +795,7 @@ fn named(socket: &Path, what: What) -> Option<usize> {
     (0..REDISES).find(|host| address(*host) == named)
 }
 
-/// Says something to a Redis that may be dead or stopped. Returns what has come of its reply at once.
+/// Sends a command to a Redis that may be dead or stopped. Returns the part of its reply that comes at once.
 pub(super) fn ask(socket: &Path, words: &[&str]) -> Option<String> {
     let mut stream = UnixStream::connect(socket).ok()?;
     stream.set_read_timeout(Some(ANSWER_LIMIT)).ok()?;

@@ -1,8 +1,8 @@
 //! A Redis Cluster as a lock node, proxies before it, and clients: real processes, each host of them in
 //! a network namespace of its own. Dropping the fleet removes all of it.
 //!
-//! Three shards have a master and a replica each, which no election moves to another shard. A fourth one
-//! is a master without slots, for those that are moved to it. The clients' host is never cut off.
+//! Three shards have a master and a replica each, which no election moves to another shard. A fourth shard is a
+//! master without slots, to which slots are moved. The clients' host is never cut off.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,13 +29,13 @@ use crate::{
     trace,
 };
 
-/// Shards with a master and a replica.
+/// The number of shards with a master and a replica.
 pub(super) const SHARDS: usize = 3;
 /// The shard that has no slots at the start, and no replica.
 pub(super) const NEW: usize = SHARDS;
 const NODES: usize = 2 * SHARDS + 1;
 pub(super) const PROXIES: usize = 3;
-/// Lock nodes that are one Redis each, where the cluster is not alone.
+/// The number of lock nodes that are one Redis each, where the cluster is not alone.
 pub(super) const PLAIN: usize = 2;
 const FIRST_PROXY: usize = NODES;
 const FIRST_PLAIN: usize = FIRST_PROXY + PROXIES;
@@ -47,11 +47,11 @@ const PROXY_PORT: u16 = 6380;
 const SLOTS: usize = 16384;
 /// The distance of the slots in which a marker may lie.
 const APART: u16 = 16;
-/// After so many ms a node that does not answer is taken for dead.
+/// The time in ms after which a node that does not answer is taken for dead.
 pub(super) const NODE_TIMEOUT: u64 = 2000;
-/// How often the test asks the nodes who the masters are.
+/// The pause after which the test asks the nodes again which are the masters.
 const WATCH: Duration = Duration::from_millis(100);
-/// How long a move of slots may take once nothing else is wrong.
+/// The longest time that moves of slots may take once nothing else is wrong.
 const MOVED: Duration = Duration::from_secs(60);
 
 /// Options of a fleet.
@@ -60,7 +60,7 @@ pub(super) struct Options {
     pub(super) seed: u64,
     /// Whether the cluster is the only lock node.
     pub(super) alone: bool,
-    /// `cluster-require-full-coverage`: whether a shard that is down stops all.
+    /// `cluster-require-full-coverage`: whether a shard that is down stops the whole cluster.
     pub(super) full: bool,
     /// Both in ms.
     pub(super) max_ttl: u64,
@@ -73,18 +73,18 @@ pub(super) struct Options {
     pub(super) keys: usize,
 }
 
-/// A slot of a shard, as it has them now.
+/// A slot, of those that a shard has now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Slot {
-    /// Of a lock: of the shard's locks the one with this number, modulo how many it has.
+    /// The slot of the shard's lock with this number, modulo the number of its locks.
     Lock(usize),
-    /// Where a marker may lie, next to the slot of such a lock.
+    /// A slot in which a marker may lie, next to the slot of such a lock.
     Beside(usize),
-    /// The highest one where a marker may lie.
+    /// The highest slot in which a marker may lie.
     Station,
 }
 
-/// One step of a fault, or of its end. Shards are told by their numbers.
+/// One step of a fault, or of its end. Shards are given by their numbers.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Act {
     /// CLUSTER FAILOVER, at the replica; with FORCE, without the master's consent.
@@ -97,12 +97,12 @@ pub(super) enum Act {
         shard: usize,
         whole: bool,
     },
-    /// Who was killed comes back, as what it was before (`nodes.conf`), with its keys or without.
+    /// The killed nodes come back in their former roles (`nodes.conf`), with their keys or without.
     Restart {
         shard: usize,
         empty: bool,
     },
-    /// The replica gets nothing any more of what the master gets.
+    /// The replica no longer gets what the master gets.
     HoldReplication(usize),
     LetReplicate(usize),
     /// SIGSTOP for the master, and perhaps the replica.
@@ -111,8 +111,8 @@ pub(super) enum Act {
         whole: bool,
     },
     Continue(usize),
-    /// The shard's master, a proxy, the replicas of these shards and these plain lock nodes reach nobody
-    /// else, but for those that both sides reach.
+    /// The shard's master, a proxy, the replicas of these shards and these plain lock nodes reach no other hosts,
+    /// except those that both sides reach.
     CutOff {
         proxy: usize,
         shard: usize,
@@ -137,11 +137,11 @@ pub(super) enum Act {
         from: usize,
         to: usize,
     },
-    /// One key of each slot that is being moved.
+    /// One key of each slot that is being moved is moved.
     MoveKey,
-    /// All other keys, and the slot itself, if all who take part answer.
+    /// All other keys and the slot itself are moved, if all nodes that take part answer.
     FinishMoves,
-    /// What was moved begins to be moved back, the last first.
+    /// Slots that were moved begin to be moved back, the last one first.
     BeginBack,
     /// The end of a fault that needs no undoing.
     Nothing,
@@ -180,18 +180,18 @@ pub(super) struct ShardFleet {
     clients: Vec<Running>,
     killed: BTreeSet<usize>,
     stopped: BTreeSet<usize>,
-    /// The wires that are cut, by the proxy that this is about.
+    /// The wires that are cut, by the proxy for which they were cut.
     wires: BTreeMap<usize, Vec<(usize, usize)>>,
     pub(super) cuts: Vec<Cut>,
     moves: Vec<Move>,
     /// Slots that are at another shard than at the start, and where they belong.
     away: Vec<Move>,
-    /// How many slots were moved.
+    /// The number of slots that were moved.
     pub(super) moved: usize,
     views: Arc<Mutex<Views>>,
     over: Arc<AtomicBool>,
     watcher: Option<JoinHandle<()>>,
-    /// Of each shard.
+    /// The masters of each shard.
     masters: Arc<Mutex<Vec<Tenures>>>,
     pub(super) log: Vec<(Time, String)>,
     network: Network,
@@ -265,7 +265,7 @@ impl ShardFleet {
         self.directory.path().join(name)
     }
 
-    /// The log of a proxy.
+    /// Returns the log of a proxy.
     pub(super) fn proxy_log(&self, proxy: usize) -> String {
         fs::read_to_string(self.path(&format!("proxy-{proxy}.log"))).unwrap_or_default()
     }
@@ -303,10 +303,10 @@ impl ShardFleet {
             ["--cluster-config-file", "nodes.conf"],
             ["--cluster-node-timeout", &timeout],
             ["--cluster-require-full-coverage", coverage],
-            // A replica that was held back for long is elected all the same, of its own shard alone.
+            // A replica that was held back for long is elected all the same, but only in its own shard.
             ["--cluster-replica-validity-factor", "0"],
             ["--cluster-allow-replica-migration", "no"],
-            // Replicas are in step soon, and notice soon that a wire is cut.
+            // Replicas catch up soon, and notice soon that a wire is cut.
             ["--repl-diskless-sync-delay", "0"],
             ["--repl-ping-replica-period", "1"],
             ["--repl-timeout", "5"],
@@ -315,7 +315,7 @@ impl ShardFleet {
         self.nodes[node].child = Some(child);
     }
 
-    /// Says something to a node, past all wires.
+    /// Sends a node a command, past all wires.
     fn tell(&self, node: usize, words: &[&str]) -> Option<String> {
         ask(&self.nodes[node].socket(), words)
     }
@@ -368,12 +368,12 @@ impl ShardFleet {
         }
     }
 
-    /// Watches from now on who the masters are.
+    /// Starts to watch which nodes are the masters.
     fn watch(&mut self) {
         let sockets: Vec<PathBuf> = self.nodes.iter().map(Server::socket).collect();
         let (ids, over) = (self.ids.clone(), Arc::clone(&self.over));
         let (views, masters) = (Arc::clone(&self.views), Arc::clone(&self.masters));
-        // One thread for each node: those that are stopped answer late.
+        // One thread for each node, as stopped nodes answer late.
         let watch = move |node: usize, socket: PathBuf| {
             while !over.load(Ordering::Relaxed) {
                 let text = ask(&socket, &["CLUSTER", "NODES"]).unwrap_or_default();
@@ -407,7 +407,7 @@ impl ShardFleet {
         });
     }
 
-    /// The masters of a shard, each with the time from which on it was the master.
+    /// Returns the masters of a shard, each with the time from which on it was the master.
     pub(super) fn tenures(&self, shard: usize) -> Tenures {
         self.masters.lock().unwrap()[shard].clone()
     }
@@ -416,18 +416,18 @@ impl ShardFleet {
         self.tenures(shard).last().map_or(shard_nodes(shard)[0], |(_, node)| *node)
     }
 
-    /// The replica of a shard.
+    /// Returns the replica of a shard.
     fn replica(&self, shard: usize) -> Option<usize> {
         let master = self.master(shard);
         shard_nodes(shard).into_iter().find(|node| *node != master)
     }
 
-    /// The master that has a slot.
+    /// Returns the master that has a slot.
     fn owner(&self, slot: u16) -> Option<usize> {
         newest(&self.views.lock().unwrap(), |claim| has(&claim.slots, slot))
     }
 
-    /// The shard that has the slot of a lock now.
+    /// Returns the shard that has the slot of a lock now.
     pub(super) fn shard_of(&self, key: &str) -> Option<usize> {
         let owner = self.owner(slot_of(key))?;
         (0..=SHARDS).find(|shard| shard_nodes(*shard).contains(&owner))
@@ -512,12 +512,12 @@ impl ShardFleet {
         await_end(self.clients.iter_mut().map(|client| &mut client.child));
     }
 
-    /// The number of clients.
+    /// Returns the number of clients.
     pub(super) fn clients(&self) -> usize {
         self.clients.len()
     }
 
-    /// The histories of all clients so far, each with its proxy.
+    /// Returns the histories of all clients so far, each with its proxy.
     pub(super) fn histories(&self) -> Vec<(Option<usize>, History)> {
         read_all(&self.clients)
     }
@@ -628,7 +628,7 @@ impl ShardFleet {
                 }
             }
             Act::BeginBack => {
-                // A move that has not come to its end has to come there first.
+                // A move that is not finished has to be finished first.
                 let (going, away): (Vec<Move>, Vec<Move>) = std::mem::take(&mut self.away)
                     .into_iter()
                     .partition(|one| self.moves.iter().any(|other| other.slot == one.slot));
@@ -639,7 +639,7 @@ impl ShardFleet {
         }
     }
 
-    /// The master of a shard, or both its nodes, of those that run.
+    /// Returns the master of a shard, or both its nodes, without those that were killed.
     fn master_or_all(&self, shard: usize, whole: bool) -> Vec<usize> {
         let mut nodes = if whole { shard_nodes(shard) } else { vec![self.master(shard)] };
         nodes.retain(|node| !self.killed.contains(node));
@@ -665,7 +665,7 @@ impl ShardFleet {
 
     // Moves of slots
 
-    /// The number of a slot that this shard has now.
+    /// Returns the number of a slot that this shard has now.
     fn slot(&self, slot: Slot, shard: usize) -> Option<u16> {
         let master = self.master(shard);
         let owned = |slot: &u16| self.owner(*slot) == Some(master);
@@ -694,7 +694,7 @@ impl ShardFleet {
         self.set_out(one);
     }
 
-    /// Tells both masters that a slot is on its way. Returns who has it, if that is another.
+    /// Tells both masters that a slot is on its way. Returns the master that has it, if that is not yet the target.
     fn set_out(&self, Move { slot, to }: Move) -> Option<usize> {
         let (owner, target) = (self.owner(slot)?, self.master(to));
         if owner == target {
@@ -704,7 +704,8 @@ impl ShardFleet {
         let is_known = known.iter().any(|claim| claim.node == owner && has(&claim.slots, slot));
         let slot = slot.to_string();
         if !is_known {
-            // A node that imports a slot hears of no other master for it: of none, if that was demoted.
+            // A node that imports a slot learns of no other master for it, and knows none once that master was
+            // demoted.
             self.tell(target, &["CLUSTER", "SETSLOT", &slot, "STABLE"]);
             return Some(owner);
         }
@@ -713,13 +714,13 @@ impl ShardFleet {
         Some(owner)
     }
 
-    /// Moves so many keys of a slot. Returns whether its master has no more than these.
+    /// Moves up to `count` keys of a slot. Returns whether its master then has none left.
     fn move_keys(&self, Move { slot, to }: Move, count: &str) -> bool {
         let Some(owner) = self.owner(slot) else { return false };
         let slot = slot.to_string();
         let told = self.tell(owner, &["CLUSTER", "GETKEYSINSLOT", &slot, count]);
         let Some(told) = told.filter(|told| told.starts_with('*')) else { return false };
-        // A length before each.
+        // Each key has its length before it.
         let keys: Vec<&str> = told.lines().skip(2).step_by(2).collect();
         if keys.is_empty() {
             return true;
@@ -731,14 +732,14 @@ impl ShardFleet {
         moved.starts_with("+OK") && keys.len() < count.parse().unwrap_or(0)
     }
 
-    /// Comes to the end of a move. Returns false if that is impossible now.
+    /// Finishes a move. Returns false if that is impossible now.
     fn finish(&mut self, one: Move) -> bool {
         let owner = self.set_out(one);
         let target = self.master(one.to);
         if owner.is_some() && !self.move_keys(one, "1000") {
             return false;
         }
-        // Who was promoted meanwhile knows nothing of the move.
+        // A node that was promoted meanwhile knows nothing of the move.
         if owner.is_some() && (self.owner(one.slot) != owner || self.master(one.to) != target) {
             return false;
         }
@@ -756,7 +757,7 @@ impl ShardFleet {
         true
     }
 
-    /// What was done, and what the nodes say of themselves.
+    /// Returns what was done, and what the nodes say of themselves.
     fn why_not(&self) -> String {
         let log: Vec<String> = self.log.iter().map(|(at, what)| format!("{at} {what}")).collect();
         let told = (0..NODES).map(|node| {
@@ -767,7 +768,7 @@ impl ShardFleet {
         format!("{:?}\n{}\n{}", self.moves, told.join("\n"), log.join("\n"))
     }
 
-    /// Moves back what is away, once nothing else is wrong.
+    /// Moves all slots back to their shards, once nothing else is wrong.
     pub(super) fn settle(&mut self) {
         let deadline = Instant::now() + MOVED;
         while !self.moves.is_empty() || !self.away.is_empty() {
@@ -785,7 +786,7 @@ impl Drop for ShardFleet {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
         let _ = self.watcher.take().map(JoinHandle::join);
-        // Those on hosts are all processes there are.
+        // All processes are on hosts.
         self.network.end_processes();
         self.clients.iter_mut().for_each(|client| _ = client.child.wait());
         let servers = self.nodes.iter_mut().chain(&mut self.plain).chain([&mut self.data]);
@@ -793,12 +794,12 @@ impl Drop for ShardFleet {
     }
 }
 
-/// The nodes of a shard.
+/// Returns the nodes of a shard.
 fn shard_nodes(shard: usize) -> Vec<usize> {
     if shard == NEW { vec![2 * SHARDS] } else { vec![shard, shard + SHARDS] }
 }
 
-/// The text of a bulk string.
+/// Returns the text of a bulk string.
 fn bulk(reply: &str) -> String {
     reply.lines().nth(1).unwrap_or_default().to_owned()
 }
@@ -822,7 +823,7 @@ fn claim(line: &str, ids: &[String]) -> Option<Claim> {
     })
 }
 
-/// The node with the newest of these claims: an election, and a move, makes a larger epoch.
+/// Returns the node with the newest of these claims: each election and each move makes a larger epoch.
 fn newest(views: &Views, which: impl Fn(&Claim) -> bool) -> Option<usize> {
     let claims = views.iter().flatten().filter(|claim| which(claim));
     claims.max_by_key(|claim| claim.epoch).map(|claim| claim.node)
@@ -832,7 +833,7 @@ fn has(slots: &[(u16, u16)], slot: u16) -> bool {
     slots.iter().any(|(first, last)| (*first..=*last).contains(&slot))
 }
 
-/// The slot of a lock, which has no tag.
+/// Returns the slot of a lock, whose name has no tag.
 fn slot_of(lock: &str) -> u16 {
     let add = |crc: u16, byte: u8| {
         (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| {

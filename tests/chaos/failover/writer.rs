@@ -110,7 +110,7 @@ fn over_one_connection(
     Ok(())
 }
 
-/// What a writer has noted.
+/// Reads what a writer has noted.
 pub(super) fn read(notes: &Path) -> Vec<Acknowledged> {
     let text = fs::read_to_string(notes).unwrap_or_default();
     let lines = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));

@@ -1,7 +1,7 @@
-//! Client libraries as they come, each told what to send by a scenario.
+//! Unchanged client libraries; a scenario tells each what to send.
 //!
-//! Those of Python and Node.js run in a process of their own, one of the scripts beside this
-//! file; redis-rs runs here.
+//! The libraries of Python and Node.js run in processes of their own, by the scripts beside this file; redis-rs runs
+//! here.
 
 use std::{
     collections::HashMap,
@@ -77,14 +77,14 @@ impl Script {
                 let answer: Json = serde_yaml::from_str(&line).unwrap();
                 let id = answer["id"].as_u64().unwrap() as usize;
                 let Reply::Array(replies) = reply(&answer["replies"]) else { panic!("{line}") };
-                // The asking thread may have given up.
+                // The thread that asked may have given up.
                 let _ = answered.lock().unwrap().remove(&id).unwrap().send(replies);
             }
         });
         Script { name, child, input, waiting, next: AtomicUsize::new(0) }
     }
 
-    /// Words of ASCII are in JSON as Rust shows them.
+    /// Sends a request and returns the replies. Words of ASCII look in JSON as Rust shows them.
     fn ask(&self, request: &str) -> Vec<Reply> {
         let (sender, answer) = channel();
         let id = self.next.fetch_add(1, Ordering::Relaxed);
@@ -143,7 +143,7 @@ struct RedisRs {
 #[derive(Clone)]
 #[allow(clippy::large_enum_variant, reason = "a few of them")]
 enum Kind {
-    /// One connection for all. It never reconnects: its user makes another.
+    /// One connection for all uses. It never reconnects: its user makes another.
     One(redis::Client, Option<MultiplexedConnection>),
     Pool(Pool<RedisConnectionManager>),
 }
@@ -227,7 +227,7 @@ impl Library for RedisRs {
     }
 }
 
-/// A reply of redis-rs.
+/// Converts a reply of redis-rs.
 pub(crate) fn from_value(value: Value) -> Reply {
     match value {
         Value::Nil => Reply::Null,

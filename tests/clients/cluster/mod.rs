@@ -1,5 +1,5 @@
-//! Libraries with their cluster clients, and redis-cli, before the fronts of a real cluster while slots
-//! move and a master dies.
+//! Libraries with their cluster clients, and redis-cli, work through the fronts of a real cluster while slots move
+//! and a master dies.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -17,7 +17,7 @@ use crate::support::{Client, Proxy, Reply, cluster::Cluster, eventually};
 const LIMIT: Duration = Duration::from_secs(40);
 const KEYS: usize = 64;
 
-/// A library at work, in a process of its own.
+/// A library at work in a process of its own.
 struct Script {
     name: String,
     child: Child,
@@ -43,7 +43,7 @@ impl Script {
         writeln!(self.input.as_mut().unwrap(), "round").unwrap();
     }
 
-    /// Waits for a line that begins so, and returns the rest.
+    /// Waits for a line that begins with `word`, and returns the rest.
     fn wait(&mut self, word: &str) -> String {
         let mut line = String::new();
         self.output.read_line(&mut line).unwrap();
@@ -51,7 +51,7 @@ impl Script {
         rest.unwrap_or_else(|| panic!("{}: {line:?}", self.name)).trim().to_owned()
     }
 
-    /// The addresses that the library knows.
+    /// Ends the library, and returns the addresses that it knows.
     fn end(mut self) -> String {
         self.input = None;
         let nodes = self.wait("nodes");
@@ -67,8 +67,8 @@ impl Drop for Script {
     }
 }
 
-/// redis-rs in this process: a whole round, tried again until it has no failure. A connection asks for
-/// the slots anew only when it is redirected, and not when a node is down, so a pool makes a new one.
+/// Does a round with redis-rs in this process, and repeats it until nothing fails. A connection asks for the slots
+/// again only when it is redirected, not when a node is down. So each attempt takes a new connection, as from a pool.
 fn redis_rs(client: &ClusterClient, connection: &mut ClusterConnection, number: usize) {
     let end = Instant::now() + LIMIT;
     while let Err(error) = redis_rs_once(connection, number) {
@@ -96,7 +96,7 @@ fn redis_rs_once(connection: &mut ClusterConnection, number: usize) -> Result<()
     Ok(())
 }
 
-/// All libraries do a round.
+/// Makes all libraries do a round.
 fn round(
     scripts: &mut [Script],
     (client, connection): (&ClusterClient, &mut ClusterConnection),
@@ -112,7 +112,7 @@ fn round(
     }
 }
 
-/// What a redis-cli that follows redirections has got through.
+/// Checks that a redis-cli that follows redirections sets and reads all keys.
 fn redis_cli_works(port: u16) {
     let session: String =
         (0..KEYS).map(|key| format!("SET cli:{key} 1\nGET cli:{key}\n")).collect();
@@ -148,7 +148,7 @@ fn cluster_clients_stay_at_the_fronts_while_slots_move_and_a_master_dies() {
     round(&mut scripts, (&client, &mut connection), 0);
     redis_cli_works(fronts[0]);
 
-    // Slots with keys move while all are at work, by redis-cli, which knows no more than the fronts.
+    // redis-cli moves slots with their keys while all libraries work. It knows only the fronts.
     let (from, to) = (cluster.id(0), cluster.id(1));
     let front = format!("127.0.0.1:{}", fronts[0]);
     let reshard = thread::spawn(move || {
@@ -161,7 +161,7 @@ fn cluster_clients_stay_at_the_fronts_while_slots_move_and_a_master_dies() {
     round(&mut scripts, (&client, &mut connection), 1);
     let said = reshard.join().unwrap();
     assert!(said.contains("Moving slot"), "{said}");
-    // Until all nodes have heard of it, redis-cli complains that they do not agree.
+    // redis-cli complains that the nodes disagree until all of them have heard of the move.
     let mut check = String::new();
     eventually("the nodes agree", || {
         let at = format!("127.0.0.1:{}", fronts[4]);

@@ -1,8 +1,7 @@
-//! A Redis fails over to a replica that has not heard of a lock yet. Two workers that lock there
-//! are then at work at once; the same program through Lockgate, before the same failover, keeps
-//! them apart.
+//! A Redis fails over to a replica that has not yet heard of a lock. Two workers that lock on it are then at work at
+//! once. Through Lockgate, before the same failover, the same program keeps them apart.
 //!
-//! docs/failover.md tells of it, and shows what is printed here.
+//! docs/failover.md describes this test and shows its output.
 
 use std::{
     fmt::Write as _,
@@ -17,12 +16,12 @@ use super::file;
 use crate::support::{Client, Proxy, Reply, eventually, relay::Relay};
 use lockgate::tools::redis_server::RedisServer;
 
-/// The lock of both programs.
+/// The lock that both workers take.
 const LOCK: &str = "lock:invoices";
 /// How often the second worker must be refused after the failover.
 const REFUSALS: usize = 10;
 
-/// What workers and the test have said, in the order in which it was said: all have one pipe.
+/// The lines of the workers and of the test, in the order in which they were written: all write to one pipe.
 struct Journal {
     lines: Arc<Mutex<Vec<String>>>,
     writer: PipeWriter,
@@ -57,7 +56,7 @@ impl Journal {
         eventually(line, || self.times(line) > 0);
     }
 
-    /// The lines, with the repeated ones counted.
+    /// The lines as a text, with repeated ones counted.
     fn told(&self) -> String {
         let lines = self.lines();
         lines.chunk_by(|one, next| one == next).fold(String::new(), |mut text, alike| {
@@ -68,7 +67,7 @@ impl Journal {
         })
     }
 
-    /// The most workers that were at work at once.
+    /// The largest number of workers at work at once.
     fn most_at_work(&self) -> usize {
         let (mut now, mut most) = (0, 0);
         for line in self.lines() {
@@ -93,7 +92,7 @@ impl Worker {
         port: u16,
         journal: &Journal,
     ) -> Worker {
-        // Ended with this thread by the kernel, should it not be dropped.
+        // Has the kernel end the worker with this thread, should it not be dropped.
         let child = Command::new("setpriv")
             .args(["--pdeathsig", "KILL"])
             .arg(program)
@@ -105,12 +104,12 @@ impl Worker {
         Worker(child.unwrap())
     }
 
-    /// Lets it end its job.
+    /// Lets the worker end its job.
     fn finish(&mut self) {
         self.0.stdin.take().unwrap().write_all(b"\n").unwrap();
     }
 
-    /// Waits until it has ended.
+    /// Waits until the worker has ended.
     fn join(mut self) {
         let mut status = None;
         eventually("the worker ends", || {
@@ -128,12 +127,11 @@ impl Drop for Worker {
     }
 }
 
-/// A master with a replica behind it, and the address at which clients find the master, as a
-/// managed service has one.
+/// A master with a replica, and one address at which clients find the master, as with a managed service.
 struct Pair {
     master: RedisServer,
     replica: RedisServer,
-    /// The way from the master to its replica.
+    /// The replica's connection to the master.
     link: Relay,
     address: Relay,
 }
@@ -160,14 +158,14 @@ impl Pair {
         Client::connect(self.replica.port()).cmd(words)
     }
 
-    /// From now on the replica hears nothing of what its master writes.
+    /// Keeps everything that the master writes from now on from the replica.
     fn fall_behind(&self) {
         self.link.hold_reply("behind");
         assert_eq!(self.on_master(&["SET", "behind", "1"]), Reply::ok());
         self.link.wait_until_held();
     }
 
-    /// Kills the master, and makes its replica the master.
+    /// Kills the master, and promotes its replica.
     fn fail_over(&mut self, journal: &mut Journal) {
         self.master.kill().unwrap();
         self.link.cut();
@@ -178,8 +176,8 @@ impl Pair {
     }
 }
 
-/// Two workers, and a failover while the first is at work. Through Lockgate, if `is_safe`. Returns
-/// what was said, and how many were at work at once.
+/// Runs two workers, and a failover while the first is at work; through Lockgate if `is_safe`. Returns the lines, and
+/// how many workers were at work at once.
 fn fails_over(program: &(PathBuf, PathBuf), is_safe: bool) -> (String, usize) {
     let (mut pair, mut journal) = (Pair::start(), Journal::new());
     let proxy = is_safe.then(|| {
@@ -195,7 +193,7 @@ fn fails_over(program: &(PathBuf, PathBuf), is_safe: bool) -> (String, usize) {
     journal.wait_for("A begins");
     let mut second = Worker::start(program, "B", port, &journal);
     journal.wait_for("B waits");
-    // Where the lock is, and where it is not.
+    // The lock is on the master without Lockgate, and on the replica in neither case.
     let on_master = pair.on_master(&["EXISTS", LOCK]) == Reply::Int(1);
     assert_eq!(on_master, !is_safe, "the lock is on the data node");
     assert_eq!(pair.on_replica(&["EXISTS", "behind", LOCK]), Reply::Int(0));

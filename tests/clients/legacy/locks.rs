@@ -1,12 +1,12 @@
-//! Lock libraries for Rust by their public interfaces, each against what it does on Redis.
+//! Lock libraries for Rust, used by their public interfaces; each is compared with what it does on Redis.
 //!
 //! ```text
 //! legacy_locks PORT [--expect plain|enforce] [--tries N]
 //! ```
 //!
-//! As `locks.py` does for Python: a line for each row, "ok" or what differed. All rows work alike
-//! where adopted keys are answered from the lock nodes. A row that differs otherwise than by a lock
-//! too many is tried again, as often as `--tries` says.
+//! Like `locks.py` for Python, it prints a line for each row: "ok" or what differed. All rows must give the same
+//! result where the proxy answers adopted keys from the lock nodes. A row that differs is tried again, as often as
+//! `--tries` says, unless it differs by a lock too many.
 
 #![allow(
     clippy::expect_used,
@@ -22,22 +22,22 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Lives of locks, and the longest wait for one that runs out.
+/// TTLs of locks, and the longest wait for one that runs out.
 const LONG: Duration = Duration::from_secs(30);
 const SHORT: Duration = Duration::from_secs(3);
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// One client of a library.
 trait Client {
-    /// Whether the lock was granted, for so long.
+    /// Asks for the lock for `time`. Returns whether it was granted.
     fn take(&mut self, time: Duration) -> bool;
-    /// Gives back what was granted last; the library does not tell what came of it.
+    /// Gives back the last grant; the library does not say what became of it.
     fn release(&mut self);
-    /// Has the lock last so long from now on. None: the library cannot.
+    /// Makes the lock last for `_time` from now on. `None`: the library cannot.
     fn extend(&mut self, _time: Duration) -> Option<bool> {
         None
     }
-    /// Whether the lock is this client's. None: the library cannot tell.
+    /// Whether this client has the lock. `None`: the library cannot tell.
     fn owned(&self) -> Option<bool> {
         None
     }
@@ -100,7 +100,7 @@ impl Client for Rslock {
     }
 }
 
-/// The manager lives as long as the process: a lock of this library borrows it.
+/// A client of the crate `redlock`. Its manager lives as long as the process, because a lock borrows it.
 struct Redlock {
     key: String,
     locks: &'static redlock::RedLock,
@@ -129,7 +129,7 @@ impl Client for Redlock {
     }
 }
 
-/// What differed, and whether somebody believes in a lock too many.
+/// What differed, and whether a client believes that it has a lock too many.
 type Differs = (String, bool);
 
 fn expect(step: &str, got: bool, wanted: bool) -> Result<(), Differs> {
@@ -159,7 +159,7 @@ fn judge([first, second, third]: &mut [Box<dyn Client>; 3]) -> Result<(), Differ
         expect("extend", extended, true)?;
         since = began;
         thread::sleep((before + SHORT + Duration::from_millis(200)).duration_since(Instant::now()));
-        // A busy machine may have taken all of the time.
+        // A busy machine may have used up the time.
         if since.elapsed() < SHORT - Duration::from_millis(100) {
             expect("take past the first TTL", second.take(LONG), false)?;
         }

@@ -1,7 +1,7 @@
-//! Lock libraries through a proxy that knows their keys: each does what it does on Redis.
+//! Lock libraries through a proxy with rules for their keys: each does what it does on Redis.
 //!
-//! `locks.py`, `locks.js`, `locks.php` and `locks.rs` drive them, with a row for each. `make test`
-//! installs the libraries.
+//! `locks.py`, `locks.js`, `locks.php` and `locks.rs` drive them, with a row for each. `make test` installs the
+//! libraries.
 
 use std::{
     path::{Path, PathBuf},
@@ -12,7 +12,7 @@ use std::{
 
 use super::{MACHINE, file, run, support::Proxy};
 
-/// Keys of all rows, without the lists by which python-redis-lock and walrus wake waiters.
+/// Keys of all rows, except the lists by which python-redis-lock and walrus wake waiters.
 const KEYS: &[&str] = &[
     "legacy:*",
     "lock:*",
@@ -25,7 +25,7 @@ const KEYS: &[&str] = &[
     "rq:scheduler-lock:*",
 ];
 
-/// What drives the libraries of one language: the program, its script, and how many rows it has.
+/// The driver of one language's libraries: the program, its script, and its number of rows.
 struct Driver(PathBuf, Option<&'static str>, usize);
 
 fn drivers() -> [Driver; 4] {
@@ -44,23 +44,23 @@ fn drivers() -> [Driver; 4] {
     ]
 }
 
-/// What happens to lock nodes meanwhile.
+/// What happens to the lock nodes meanwhile.
 #[derive(Clone, Copy, PartialEq)]
 enum Nodes {
     Run,
-    /// Two of five are killed one after the other, and come back without their memory, again and
-    /// again. A library is refused what it asks for at such a moment, so each row is tried again.
+    /// Two of five are killed one after the other and come back without their memory, again and again. At such a
+    /// moment a library's request is refused, so each row is tried again.
     Die,
 }
 
-/// Runs all programs, each through a proxy with `adopt:` rules of this mode, and a data node to
-/// which no script was sent.
+/// Runs all drivers, each through a proxy with `adopt:` rules of this mode, and with a data node to which no script
+/// has been sent.
 fn libraries_work(mode: &str, nodes: Nodes) {
     let _alone = MACHINE.write().unwrap_or_else(PoisonError::into_inner);
     let (keys, expect) = if mode == "enforce" { (KEYS, "enforce") } else { (&["*"][..], "plain") };
     let rule = |keys: &&str| format!("  - keys: '{keys}'\n    mode: {mode}\n");
     let rules = format!("adopt:\n{}", keys.iter().map(rule).collect::<String>());
-    // The lock nodes hold a lock for twice that longer than its client asks for.
+    // The lock nodes hold a lock for two node time-outs longer than its client asks for.
     let locks = if nodes == Nodes::Die { "node_timeout: 1s" } else { "node_timeout: 250ms" };
     let drive = |Driver(program, script, rows): Driver| {
         // RQ asks for 61 s.

@@ -1,9 +1,9 @@
-//! Bodies of scripts: whatever stands in one, and however long its chains are, it is read on a small
-//! stack, and a blank or a comment at its end changes nothing.
+//! Bodies of scripts: any body, with chains of any length, is read on a small stack, and a blank or a comment at its
+//! end changes nothing.
 
 use lockgate::is_lock_script;
 
-/// As much as is looked at of a script.
+/// The longest part of a script that the proxy reads.
 const MOST: usize = 16 * 1024;
 const STACK: usize = 256 * 1024;
 
@@ -51,10 +51,10 @@ const PARTS: [&str; 40] = [
     "#!lua\n",
 ];
 
-/// Most repetitions of one part, as a power of two.
+/// The most repetitions of one part, as a power of two.
 const OFTEN: u8 = 14;
 
-/// Each byte below 0xf0 is a part, and others say how often the next one stands.
+/// Makes a body: each byte below 0xf0 is a part, and any other says how often the next part is repeated.
 fn body(input: &[u8]) -> Vec<u8> {
     let (mut body, mut times) = (Vec::new(), 1);
     for byte in input {
@@ -71,7 +71,7 @@ fn body(input: &[u8]) -> Vec<u8> {
     body
 }
 
-/// Checks a body made of an input.
+/// Checks the body made from an input.
 pub fn check(input: &[u8]) {
     let body = body(input);
     let check = move || {

@@ -1,14 +1,14 @@
-//! The configuration: any text is read or refused, with lines that exist and without a secret; an
-//! accepted text makes sense.
+//! The configuration: any text is accepted or refused. Errors name lines that exist and show no secret; an accepted
+//! text makes sense.
 
 use std::time::Duration;
 
 use lockgate::config::{Config, Endpoint, LockNode, RedisUrl};
 
-/// A text that all passwords and variables contain.
+/// A text that is part of every password and of some variables.
 const SECRET: &str = "hunter2";
 
-/// A variable's value follows from its name's first letter, so that any text can have one.
+/// Returns a variable's value. It follows from the first letter of the name, so that any text can have variables.
 fn environment(name: &str) -> Option<String> {
     Some(match name.as_bytes().first()? {
         b'U' => format!("redis://me:{SECRET}@127.0.0.1:7000"),
@@ -21,14 +21,14 @@ fn environment(name: &str) -> Option<String> {
     })
 }
 
-/// The text of a configuration.
+/// Checks the text of a configuration.
 pub fn check(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
-    // A file that can be named could be one that never ends.
+    // A text that can name a file can name one that never ends.
     if text.contains("file") || text.to_lowercase().contains(SECRET) {
         return;
     }
-    // Reading the system's certificates for each input would take all the time.
+    // Reading the system's certificates for each input would take all of the time.
     if text.contains("rediss:") {
         let _ = text.parse::<RedisUrl>();
         return;
@@ -40,7 +40,7 @@ pub fn check(input: &[u8]) {
         Ok(config) => is_sensible(&config),
         Err(errors) => {
             assert!(!errors.problems.is_empty());
-            // YAML has more line ends than one.
+            // YAML has several line ends.
             let breaks = text.matches(['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}']).count();
             let lines = 1 + breaks - text.matches("\r\n").count();
             let mut before = 0;
@@ -64,7 +64,7 @@ fn is_the_same_when_shown(url: &RedisUrl) {
     }
 }
 
-/// Checks what the rest of the program counts on.
+/// Checks what the rest of the program relies on.
 fn is_sensible(config: &Config) {
     assert!(!config.listen.is_empty());
     assert!(config.maxclients > 0);
@@ -83,7 +83,7 @@ fn is_sensible(config: &Config) {
     assert!(locks.node_silence >= locks.node_timeout);
     assert!(!locks.max_wait.is_zero() && locks.max_waiters > 0 && locks.node_queue > 0);
     assert!(locks.max_key > 0 && locks.max_token >= 32);
-    // Redis's own limit for times, in ms; the clock is counted in too.
+    // Redis's own limit for times, in ms, to which the clock is added.
     for time in [locks.max_ttl, locks.fence_ttl, locks.max_wait] {
         assert!(i64::try_from(time.as_millis()).is_ok(), "{time:?}");
     }

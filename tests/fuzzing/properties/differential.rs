@@ -1,5 +1,5 @@
-//! Sends the same bytes to a real Redis directly and to its twin through the proxy, cut at random
-//! places, and compares replies, closing and effects.
+//! Sends the same bytes to a real Redis directly, and to its twin through the proxy, cut at random places. Compares
+//! replies, closing and effects.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -21,14 +21,14 @@ use super::{
     script::{Part, Script},
 };
 
-/// The longest time for anything that should happen at once.
+/// The longest time for what should happen at once.
 const LIMIT: Duration = Duration::from_secs(20);
 /// The most bytes that Redis reads at a time.
 const READ: usize = 16 * 1024;
 /// A number of bytes that any socket holds.
 const LARGE: usize = 32 * 1024;
-/// The servers' arguments. Clients may do what harms nobody else and depends on nothing but
-/// themselves; both servers refuse the rest. DEBUG is for the test.
+/// The servers' arguments. Clients may run commands that affect only themselves and depend on nothing else; both
+/// servers refuse the rest. DEBUG is for the test.
 const ARGUMENTS: [&str; 35] = [
     "--enable-debug-command",
     "yes",
@@ -67,7 +67,7 @@ const ARGUMENTS: [&str; 35] = [
     "-memory",
 ];
 
-/// A Redis, and another behind a proxy in this process.
+/// A Redis, and another one behind a proxy in this process.
 pub struct Twins {
     direct: Twin,
     behind: Twin,
@@ -77,7 +77,7 @@ pub struct Twins {
 }
 
 struct Twin {
-    /// A connection to the Redis, past the proxy.
+    /// A connection straight to the Redis.
     admin: TcpStream,
     server: RedisServer,
 }
@@ -119,9 +119,8 @@ impl Twin {
         String::from_utf8(line).unwrap()
     }
 
-    /// Waits until the server has read `bytes` bytes that are at its socket, and has
-    /// answered them: it turns to every client that has sent something in each round, and
-    /// reads once.
+    /// Waits until the server has read and answered `bytes` bytes that are at its socket: in each round it serves
+    /// every client that has sent something, and reads once.
     fn settle(&mut self, bytes: usize) {
         for _ in 0..3 + bytes / READ {
             self.run(&["PING"]);
@@ -140,7 +139,7 @@ impl Side {
 
     fn send(&mut self, bytes: &[u8], rng: &mut StdRng) {
         for piece in pieces(bytes, rng) {
-            // Redis may have closed already; its replies are what counts.
+            // Redis may have closed already; only its replies count.
             let _ = self.stream.write_all(piece);
             match rng.random_range(0..12) {
                 0 => thread::yield_now(),
@@ -150,7 +149,7 @@ impl Side {
         }
     }
 
-    /// Reads once. Returns false if nothing has come.
+    /// Reads once. Returns false if nothing has arrived.
     fn read(&mut self) -> bool {
         let mut some = [0; 65_536];
         match self.stream.read(&mut some) {
@@ -159,7 +158,7 @@ impl Side {
             Err(error) if error.kind() == ErrorKind::ConnectionReset => self.closed = true,
             Err(error) if error.kind() == ErrorKind::BrokenPipe => self.closed = true,
             Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
-            // The fuzzer's own timer.
+            // The fuzzer's timer interrupts.
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => panic!("{error}"),
         }
@@ -175,7 +174,7 @@ impl Side {
         self.bytes.len() - before
     }
 
-    /// Sends FIN and reads all that comes until the other side closes.
+    /// Sends FIN, and reads until the other side closes.
     fn hang_up(&mut self) {
         let _ = self.stream.shutdown(std::net::Shutdown::Write);
         while !self.closed && self.read() {}
@@ -223,7 +222,7 @@ impl Twins {
         panic!("the proxy does not answer");
     }
 
-    /// Plays a script, see [`Script::read`].
+    /// Plays a script; see [`Script::read`].
     pub fn check(&mut self, input: &[u8]) {
         self.scripts += 1;
         let Some(script) = Script::read(input, self.scripts) else { return };
@@ -242,7 +241,7 @@ impl Twins {
                     proxied.send(others, &mut StdRng::seed_from_u64(script.seed + 1));
                 }
             }
-            // More replies than a socket holds are written as they are read.
+            // Redis writes replies that no socket holds only as they are read.
             while direct.drain() > LARGE {
                 self.direct.settle(0);
             }
@@ -264,7 +263,7 @@ impl Twins {
         direct.hang_up();
         proxied.hang_up();
         assert!(is_same(&direct, &proxied), "{}", differ(&script, last, &direct, &proxied));
-        // The proxy closes after Redis has: all is done there.
+        // The proxy closes after Redis has closed, so Redis is done.
         let digests =
             [&mut self.direct, &mut self.behind].map(|twin| twin.run(&["DEBUG", "DIGEST"]));
         assert_eq!(
@@ -311,8 +310,7 @@ fn differ(script: &Script, part: usize, direct: &Side, proxied: &Side) -> String
     )
 }
 
-/// Blanks the parts that differ between any two connections and grants: HELLO's id, a fence and a
-/// validity.
+/// Blanks what differs between any two connections and grants: HELLO's id, fences and validities.
 fn normalised(bytes: &[u8]) -> Vec<u8> {
     const ID: &[u8] = b"$2\r\nid\r\n";
     const GRANT: &[u8] = b"*3\r\n$4\r\ntokn\r\n";

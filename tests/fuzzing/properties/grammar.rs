@@ -1,5 +1,5 @@
-//! From a line or words to a typed request: nothing panics, a request is read as it was meant, and
-//! refused in one line.
+//! From a line or words to a typed request: nothing panics, a request is read as it was meant, and an error is one
+//! line.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ pub fn check(input: &[u8]) {
     };
 }
 
-/// An inline command is read by the scanner as by `split`, and quoting gives it back.
+/// Checks that the scanner reads an inline command as `split` does, and that quoting gives the words back.
 fn line(line: &[u8]) -> Result<()> {
     let words = inline::split(line);
     if let Some(words) = &words {
@@ -154,7 +154,7 @@ fn request(data: &mut Unstructured<'_>) -> Result<()> {
     assert!(token.is_none_or(|token| token.len() <= config.max_token));
     assert!(ttl.is_none_or(|ttl| in_bounds(&ttl, config.max_ttl)));
     assert!(wait.is_none_or(|wait| in_bounds(&wait, config.max_wait)));
-    // Written out, it is the same request.
+    // Written out and parsed again, it is the same request.
     let mut again = vec![key.clone()];
     again.extend(token.iter().map(|token| token.to_vec()));
     for (option, time) in [("WAIT", wait), ("PX", ttl)] {
@@ -172,7 +172,7 @@ fn parse(own: Own, words: &[Vec<u8>], config: &LocksConfig) -> Result<Request, B
     command::parse(own, &command::full_key(&words[0], config), words, config)
 }
 
-/// LOCKGATE, and COMMAND INFO or DOCS.
+/// Checks LOCKGATE, and COMMAND INFO or DOCS.
 fn question(data: &mut Unstructured<'_>) -> Result<()> {
     let words = words(data)?;
     let _ = operator::command(&words);
@@ -182,7 +182,7 @@ fn question(data: &mut Unstructured<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Checks that a client reads one error, whatever is repeated in it.
+/// Checks that a client reads this as one error, whatever the error repeats.
 fn is_one_line(error: &BadRequest) {
     let text = error.to_string();
     assert!(text.starts_with("ERR ") && text.len() < 1000, "{text:?}");
@@ -194,7 +194,7 @@ fn is_one_line(error: &BadRequest) {
     assert_eq!(pos, out.len(), "{text:?}");
 }
 
-/// Patterns match as in a plain recursive reading.
+/// Checks that patterns match as in a plain recursive reading.
 fn pattern(data: &mut Unstructured<'_>) -> Result<()> {
     let alphabet = b"ab*?[]^-\\";
     let mut text = |most| -> Result<Vec<u8>> {

@@ -1,5 +1,5 @@
-//! Properties that must hold for any bytes: one function for each target of the fuzzer, which the
-//! stable tests call too. Each panics if its property does not hold.
+//! Properties that must hold for any bytes: one function for each target of the fuzzer, which the stable tests call
+//! too. A function panics if its property does not hold.
 
 #![allow(dead_code, unreachable_pub, reason = "each fuzz target uses a part")]
 #![allow(

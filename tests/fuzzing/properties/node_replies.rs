@@ -1,10 +1,10 @@
-//! Any bytes from a lock node are votes or garbage, and every split of the bytes comes to the same.
+//! Any bytes from a lock node are votes or garbage, with the same result however they are split.
 
 use lockgate::lock::{VotesRead, read_votes};
 
 use super::pieces::{seeded, ways};
 
-/// Reads `pieces` as a connection does, which keeps incomplete replies.
+/// Reads `pieces` as a connection does: incomplete replies are kept.
 fn read(pieces: &[&[u8]]) -> VotesRead {
     let (mut all, mut kept) = (VotesRead::default(), Vec::new());
     for piece in pieces {
@@ -22,7 +22,7 @@ fn read(pieces: &[&[u8]]) -> VotesRead {
     all
 }
 
-/// Checks two bytes of seed, then the bytes of a lock node.
+/// Checks an input: two bytes of seed, then the bytes of a lock node.
 pub fn check(input: &[u8]) {
     let (mut rng, bytes) = seeded(input);
     let whole = read(&[bytes]);

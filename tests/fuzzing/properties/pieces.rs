@@ -1,11 +1,11 @@
-//! How bytes fall apart on their way.
+//! The pieces in which bytes arrive.
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
-/// Inputs up to this long are also shown byte by byte.
+/// Inputs up to this length are also cut byte by byte.
 const BYTE_BY_BYTE: usize = 600;
 
-/// Takes the seed of everything random from an input's first two bytes.
+/// Takes the seed for everything random from the first two bytes of an input.
 pub fn seeded(input: &[u8]) -> (StdRng, &[u8]) {
     match input {
         [first, second, rest @ ..] => {
@@ -15,7 +15,7 @@ pub fn seeded(input: &[u8]) -> (StdRng, &[u8]) {
     }
 }
 
-/// Cuts at random places: whole, in a few pieces, or byte by byte.
+/// Cuts at random places, or not at all, or byte by byte.
 pub fn pieces<'a>(bytes: &'a [u8], rng: &mut StdRng) -> Vec<&'a [u8]> {
     match rng.random_range(0..6) {
         0 => vec![bytes],
@@ -34,7 +34,7 @@ pub fn pieces<'a>(bytes: &'a [u8], rng: &mut StdRng) -> Vec<&'a [u8]> {
     }
 }
 
-/// Several ways to cut, byte by byte among them where that is not too many.
+/// Cuts in several ways, one of them byte by byte where that is not too many.
 pub fn ways<'a>(bytes: &'a [u8], rng: &mut StdRng) -> Vec<Vec<&'a [u8]>> {
     let mut ways: Vec<Vec<&[u8]>> = (0..3).map(|_| pieces(bytes, rng)).collect();
     if bytes.len() < BYTE_BY_BYTE {

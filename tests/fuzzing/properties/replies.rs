@@ -1,5 +1,5 @@
-//! The reply scanner finds the same frames at every split, and those that a plain recursive reading
-//! and redis-protocol find.
+//! The reply scanner finds the same frames at every split, and the same as a plain recursive reading and
+//! redis-protocol.
 
 use lockgate::resp::reply::{NextReply, ReplyScanner};
 use rand::{RngExt, rngs::StdRng};
@@ -7,15 +7,15 @@ use redis_protocol::resp3::decode::complete::decode;
 
 use super::pieces::{seeded, ways};
 
-/// Deeper frames are not given to readers that need a stack.
+/// The depth from which frames are kept from readers that need a stack.
 const DEPTH: usize = 16;
 
 /// The result of a scan.
 #[derive(Debug, PartialEq)]
 struct Scanned {
-    /// Where each frame ends, its head and its last integer.
+    /// For each frame its end, its head and its last integer.
     frames: Vec<(usize, Vec<u8>, i64)>,
-    /// The position behind the byte that is not RESP.
+    /// The position behind the first byte that is not RESP.
     broken: Option<usize>,
     between_frames: bool,
 }
@@ -49,7 +49,7 @@ fn scan(pieces: &[&[u8]]) -> Scanned {
     Scanned { frames, broken: None, between_frames: scanner.between_frames() }
 }
 
-/// Counts frames as a session does when only their number matters, and tells whether they broke.
+/// Counts frames as a session does when only their number matters. Returns also whether the bytes are broken.
 fn count(pieces: &[&[u8]], rng: &mut StdRng) -> (usize, bool) {
     let (mut scanner, mut count) = (ReplyScanner::default(), 0);
     for piece in pieces {
@@ -68,7 +68,7 @@ fn count(pieces: &[&[u8]], rng: &mut StdRng) -> (usize, bool) {
     (count, false)
 }
 
-/// Checks two bytes of seed, then the bytes of a data node.
+/// Checks an input: two bytes of seed, then the bytes of a data node.
 pub fn check(input: &[u8]) {
     let (mut rng, bytes) = seeded(input);
     let whole = scan(&[bytes]);
@@ -97,9 +97,9 @@ pub fn check(input: &[u8]) {
     }
 }
 
-/// Checks that a frame ends where redis-protocol says, if that reads a whole one.
+/// Checks that a frame ends where redis-protocol says, if that reads it as a whole one.
 fn agree_with_redis_protocol(frame: &[u8]) {
-    // redis-protocol takes RESP2's nulls for something else, and counts pushes as elements.
+    // redis-protocol misreads RESP2's nulls, and counts pushes as elements.
     let odd = frame.windows(2).any(|two| two == b"-1") || frame.contains(&b'|');
     if !odd
         && !frame[1..].contains(&b'>')
@@ -114,12 +114,12 @@ fn agree_with_redis_protocol(frame: &[u8]) {
 enum Read {
     Whole(usize),
     Incomplete,
-    /// A frame that Redis does not write so, or that is too deep.
+    /// A frame that Redis does not write, or one that is too deep.
     Odd,
 }
 
-/// Reads one frame as Redis writes it. `inside`: the frame is in an aggregate, before whose
-/// elements pushes may stand.
+/// Reads one frame as Redis writes it. `inside`: the frame is in an aggregate, where pushes may stand before an
+/// element.
 fn read(bytes: &[u8], depth: usize, inside: bool) -> Read {
     let Some(end) = bytes.windows(2).position(|two| two == b"\r\n") else {
         return if bytes.contains(&b'\n') { Read::Odd } else { Read::Incomplete };
@@ -150,7 +150,7 @@ fn read(bytes: &[u8], depth: usize, inside: bool) -> Read {
             Some(count @ 0..) => (count, if bytes[0] == b'%' { 2 } else { 1 }),
             _ => return Read::Odd,
         },
-        // An attribute, whose end is that of the element behind it.
+        // An attribute. It ends with the element behind it.
         b'|' if !inside => match number() {
             Some(count @ 0..=1000) => {
                 let mut at = header;

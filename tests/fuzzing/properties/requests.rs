@@ -1,5 +1,5 @@
-//! The request scanner finds the same commands at every split, and those that `split`, the inline
-//! grammar and redis-protocol read.
+//! The request scanner finds the same commands at every split, and the same as `split`, the inline grammar and
+//! redis-protocol.
 
 use arbitrary::{Result, Unstructured};
 use lockgate::resp::{
@@ -26,8 +26,8 @@ struct Scanned {
     end: Option<usize>,
 }
 
-/// Plays `pieces` as a session does: undecided bytes are shown again with more behind them. With
-/// `alike`, commands that begin as the one before are skipped in one go.
+/// Plays `pieces` as a session does: undecided bytes are shown again with more behind them. With `alike`, commands
+/// that begin like the one before are skipped in one go.
 fn scan(pieces: &[&[u8]], alike: bool) -> Scanned {
     let mut scanner = RequestScanner::default();
     let (mut commands, mut kept, mut kept_at) = (Vec::new(), Vec::new(), 0);
@@ -112,7 +112,7 @@ const VOCABULARY: [&str; 34] = [
     "a longer one",
 ];
 
-/// Commands of known words, which mutation of bytes does not hit upon.
+/// Makes commands of known words, which mutating bytes would not produce.
 fn commands(data: &mut Unstructured<'_>) -> Result<Vec<u8>> {
     let mut out = Vec::new();
     while !data.is_empty() {
@@ -141,7 +141,7 @@ fn commands(data: &mut Unstructured<'_>) -> Result<Vec<u8>> {
     Ok(out)
 }
 
-/// Checks two bytes of seed, then the bytes of a client, or the material of commands.
+/// Checks an input: two bytes of seed, then the bytes of a client, or material for commands.
 pub fn check(input: &[u8]) {
     let (mut rng, bytes) = seeded(input);
     let made;
@@ -180,7 +180,7 @@ pub fn check(input: &[u8]) {
                 _ => None,
             }
         );
-        // Written in the other way, it is the same command.
+        // Written as an array, it is the same command.
         let words: Vec<&[u8]> = words.iter().map(AsRef::as_ref).collect();
         let mut plain = Vec::new();
         encode::command(&mut plain, &words);

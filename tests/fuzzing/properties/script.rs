@@ -1,18 +1,18 @@
-//! Scripts that are played to both twins: sequences of commands that reach every state, and bytes
-//! that are none.
+//! Scripts that are played to both twins: sequences of commands that reach every state, and bytes that are not
+//! commands.
 //!
-//! Scripts leave out all that may differ between any two connections: the time, chance, ids. Both
-//! twins refuse what their users may not do, so that need not be left out.
+//! Scripts leave out what may differ between any two connections: the time, chance, ids. Commands that both twins
+//! refuse their users need not be left out.
 
 use arbitrary::{Result, Unstructured};
 use lockgate::resp::encode;
 
-/// One step of a script, which ends when Redis has no more to say.
+/// One step of a script. It ends when Redis has nothing more to say.
 #[derive(Debug)]
 pub enum Part {
-    /// Bytes for Redis itself, and for its twin behind the proxy.
+    /// Bytes for Redis itself, and for the twin behind the proxy.
     Send(Vec<u8>, Vec<u8>),
-    /// Another client, past the proxy, runs a command.
+    /// A command of another client, which is connected straight to each Redis.
     Other(&'static [&'static str]),
 }
 
@@ -27,14 +27,14 @@ pub struct Script {
 /// Bytes that are no command.
 const BLANKS: [&str; 4] = ["\r\n", "*0\r\n", "*-1\r\n", " \t\n"];
 const KEYS: [&str; 3] = ["a", "b", "c"];
-/// The most bytes of a script with an error or QUIT in it: bytes that Redis has not read when it
-/// closes make the kernel send a reset, which may overtake the error.
+/// The most bytes of a script with an error or QUIT in it. If Redis closes with bytes unread, the kernel sends a
+/// reset, which may overtake the error.
 const MOST_BYTES: usize = 4000;
 const LENGTHS: [usize; 6] = [0, 1, 10, 60, 300, 20_000];
 
 impl Script {
-    /// Reads a script out of any bytes. Returns `None` if it contains what cannot be compared.
-    /// `unique` is in the name of each lock, so that scripts share none.
+    /// Reads a script from any bytes. Returns `None` if it has something that cannot be compared. `unique` is part of
+    /// each lock's name, so that scripts share no locks.
     pub fn read(input: &[u8], unique: u64) -> Option<Script> {
         let mut data = Unstructured::new(input);
         let seed = data.arbitrary::<u16>().unwrap_or_default().into();
@@ -51,7 +51,7 @@ fn both(bytes: Vec<u8>) -> Part {
     Part::Send(bytes.clone(), bytes)
 }
 
-/// One command of the kind that any state may meet.
+/// Makes a command that is allowed in any state.
 fn command(data: &mut Unstructured<'_>, resp3: bool, most: usize) -> Result<Vec<Vec<u8>>> {
     let (key, other) = (*data.choose(&KEYS)?, *data.choose(&KEYS)?);
     let length = *data.choose(&LENGTHS)?;
@@ -97,7 +97,7 @@ fn command(data: &mut Unstructured<'_>, resp3: bool, most: usize) -> Result<Vec<
     Ok(words.iter().map(|word| word.as_bytes().to_vec()).collect())
 }
 
-/// Appends a command as an array, with bytes that are no command before it, or as a line.
+/// Appends a command as an array, perhaps behind bytes that are no command, or as a line.
 fn write(out: &mut Vec<u8>, words: &[Vec<u8>], data: &mut Unstructured<'_>) -> Result<()> {
     let plain = |word: &Vec<u8>| {
         !word.is_empty() && !word.iter().any(|byte| b" '\"\r\n".contains(byte)) && word.len() < 1000
@@ -116,7 +116,7 @@ fn write(out: &mut Vec<u8>, words: &[Vec<u8>], data: &mut Unstructured<'_>) -> R
     Ok(())
 }
 
-/// Commands, damaged ones, and bytes that are nothing.
+/// Makes commands, damaged ones, and random bytes.
 fn commands_and_bytes(data: &mut Unstructured<'_>) -> Result<Option<Vec<Part>>> {
     const BROKEN: [&str; 13] = [
         "*1\r\n$-1\r\n",
@@ -161,7 +161,7 @@ fn commands_and_bytes(data: &mut Unstructured<'_>) -> Result<Option<Vec<Part>>> 
                 bytes.extend(data.bytes(length)?);
             }
             _ => {
-                // Rather at the end, where bytes follow that can be misread.
+                // Mostly near the end, so that a byte behind it can be misread.
                 let at = bytes.len().saturating_sub(data.int_in_range(1..=40)?);
                 if let Some(byte) = bytes.get_mut(at) {
                     *byte = *data.choose(b"*$:+-\r\n 019\"'\\x\0\xff")?;
@@ -175,24 +175,24 @@ fn commands_and_bytes(data: &mut Unstructured<'_>) -> Result<Option<Vec<Part>>> 
         Part::Other(_) => Vec::new(),
     };
     let all: Vec<u8> = parts.iter().flat_map(sent).collect();
-    // No client may be mute here, see `muted`; and Lockgate's commands are in `with_locks`.
+    // Replies stay on here, see `muted`; Lockgate's own commands are in `with_locks`.
     let lower = all.to_ascii_lowercase();
     let has = |word: &str| lower.windows(word.len()).any(|at| at == word.as_bytes());
     let closes = damaged || has("quit");
     let ours = ["lock", "renew", "skip", "off"].iter().any(|word| has(word));
-    // An escape in quotes could hide one of these.
+    // An escape in quotes could hide one of these words.
     let hidden = has("\\x");
     let too_long = closes && all.len() > MOST_BYTES;
-    // Redis closes at these without the replies that it has not written yet.
+    // At these words Redis closes without the replies that it has not written yet.
     let http = has("post") || has("host:");
-    // These have a counter, chance or a clock in them.
+    // Replies to these depend on a counter, chance or a clock.
     let chance = ["scan", "rand", "spop", "time", "xadd", "object", "wait", "info"];
     let chance = chance.iter().any(|word| has(word));
     Ok(Some(parts).filter(|_| !ours && !hidden && !too_long && !http && !chance))
 }
 
-/// Well-formed commands while replies are on and off, without errors of the protocol and QUIT:
-/// whether Redis closes behind one that it may not answer depends on how packets fall.
+/// Makes well-formed commands while replies are on and off. Errors of the protocol and QUIT are left out: whether
+/// Redis closes behind one that it may not answer depends on how packets fall.
 fn muted(data: &mut Unstructured<'_>) -> Result<Option<Vec<Part>>> {
     let mut bytes = Vec::new();
     while !data.is_empty() {
@@ -211,7 +211,7 @@ fn muted(data: &mut Unstructured<'_>) -> Result<Option<Vec<Part>>> {
     Ok(Some(vec![both(bytes)]))
 }
 
-/// The state of the client's connection, as far as it decides who answers a LOCK.
+/// The state of the client's connection that decides whether the proxy or Redis answers a LOCK.
 #[derive(Default)]
 struct State {
     multi: bool,
@@ -223,8 +223,8 @@ struct State {
     held: [bool; 2],
 }
 
-/// Lockgate's commands among others. Redis itself is sent a command that it answers alike, or the
-/// same command if the proxy must let Redis refuse it.
+/// Mixes Lockgate's commands with others. Redis itself is sent a command with the same answer, or the same command if
+/// the proxy must let Redis refuse it.
 fn with_locks(data: &mut Unstructured<'_>, unique: u64) -> Result<Option<Vec<Part>>> {
     let mut parts = Vec::new();
     let (mut direct, mut proxied) = (Vec::new(), Vec::new());
@@ -285,7 +285,7 @@ fn with_locks(data: &mut Unstructured<'_>, unique: u64) -> Result<Option<Vec<Par
             proxied.extend_from_slice(&direct[from..]);
         }
     }
-    // Ends where the replies tell that all is done: a client that hangs up aborts its LOCK.
+    // The script ends with replies that show that all is done: a client that hangs up would abort its LOCK.
     let end: &[&[&[u8]]] = &[&[b"PING"], &[b"RESET"], &[b"PING"]];
     for words in end {
         encode::command(&mut direct, words);
@@ -295,7 +295,7 @@ fn with_locks(data: &mut Unstructured<'_>, unique: u64) -> Result<Option<Vec<Par
     Ok(Some(parts))
 }
 
-/// A command of Lockgate's for the proxy, and one that Redis answers alike.
+/// Appends one of Lockgate's commands for the proxy, and for Redis one with the same answer.
 fn own(
     data: &mut Unstructured<'_>,
     state: &mut State,

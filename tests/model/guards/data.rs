@@ -2,8 +2,8 @@
 
 use super::{Fault, Setup};
 
-/// A request to the data node. Each is carried out at one instant; between two of one connection
-/// others may come.
+/// A request to the data node. Each is carried out at one instant; other connections' requests may come between two
+/// of one connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Request {
     /// Remember a fence: `guard/announce.lua`.
@@ -14,7 +14,7 @@ pub(crate) enum Request {
     Script(Write),
     /// Watch the fence, and nothing that was watched before.
     Watch,
-    /// Tell the fence.
+    /// Read the fence.
     Get,
     /// Write, unless a watched key was written: MULTI, the write, EXEC.
     Exec(Write),
@@ -50,28 +50,28 @@ pub(crate) enum Watch {
     /// Nothing is watched.
     #[default]
     Nothing,
-    /// Nobody has written the fence since.
+    /// The fence was not written since.
     Unwritten,
-    /// Somebody has written the fence since.
+    /// The fence was written since.
     Written,
 }
 
 /// The data node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Data {
-    /// The lock's fence as it is stored; none: 0.
+    /// The lock's stored fence; 0 if there is none.
     pub(crate) stored: u8,
-    /// The largest that was ever stored, or written with, since it forgot.
+    /// The largest fence that was stored, or under which a write landed, since the data node last forgot.
     pub(crate) seen: u8,
     /// The fences of all writes that landed, in order.
     pub(crate) landed: Vec<u8>,
-    /// The number of writes landed before it forgot.
+    /// The number of writes that landed before it last forgot.
     pub(crate) forgotten: u8,
-    /// The largest fence of the others that were acknowledged.
+    /// The largest fence of the later writes that were acknowledged.
     pub(crate) acknowledged: u8,
-    /// How often the fence was written.
+    /// The replication offset: how often the fence was written, and the data node failed over.
     pub(crate) offset: u8,
-    /// What replicas have: the offset, and the fence stored then.
+    /// What replicas have: an offset, and the fence stored at that offset.
     pub(crate) replica: (u8, u8),
 }
 
@@ -85,12 +85,12 @@ pub(crate) struct Outcome {
 }
 
 impl Data {
-    /// The number of writes that have landed.
+    /// Returns the number of writes that have landed.
     pub(crate) fn version(&self) -> u8 {
         self.landed.len() as u8
     }
 
-    /// Carries a request out, of a connection with this watch.
+    /// Carries out a request of a connection with this watch.
     pub(crate) fn carry_out(
         &mut self,
         request: Request,
@@ -109,7 +109,7 @@ impl Data {
                 }
                 outcome.reply = Reply::Fence(self.stored);
             }
-            // The session knows what came of it.
+            // The session handles it.
             Request::Wait => {}
             Request::Get => outcome.reply = Reply::Fence(self.stored),
             Request::Watch => *watch = Watch::Unwritten,
@@ -131,27 +131,27 @@ impl Data {
         outcome
     }
 
-    /// A client is told of the write that landed at this place.
+    /// Notes that a client is told of the write that landed at this place.
     pub(crate) fn acknowledge(&mut self, fence: u8, landed_at: u8) {
         if landed_at > self.forgotten {
             self.acknowledged = self.acknowledged.max(fence);
         }
     }
 
-    /// Forgets what it has seen but this fence.
+    /// Forgets all that it has seen but this fence.
     pub(crate) fn forget(&mut self, to: u8) {
         (self.stored, self.seen, self.acknowledged) = (to, to, 0);
         self.forgotten = self.version();
     }
 
-    /// A replica takes its place, or it becomes a replica and the master again.
+    /// Lets a replica take its place, or the data node become a replica and then the master again.
     pub(crate) fn fail_over(&mut self) {
         self.forget(self.replica.1);
         self.offset += 1;
         self.replicate();
     }
 
-    /// Replicas get all that there is.
+    /// Brings the replicas up to date.
     pub(crate) fn replicate(&mut self) {
         self.replica = (self.offset, self.stored);
     }

@@ -1,25 +1,24 @@
-//! Clients that write under a claim, each through a connection of its own: the proxy's part of it
-//! in `src/session/guarded/` and, at LOCK, in `src/session/jobs/announce.rs`.
+//! Clients that write under a claim, each through a connection of its own. The proxy's part is in
+//! `src/session/guarded/` and, at LOCK, in `src/session/jobs/announce.rs`.
 
 use super::{
     CLIENTS, Fault, Setup,
     data::{Data, Reply, Request, Watch, Write},
 };
 
-/// A state. Nothing depends on the place of a session, so sessions are kept sorted, and states that
-/// differ in names only are one: a step's `client` is the place at which it stood just then.
+/// A state. Nothing depends on the place of a session, so sessions are kept sorted, which makes one of states that
+/// differ only in names. A step's `client` is the session's place just before the step.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct State {
     pub(crate) data: Data,
     pub(crate) sessions: [Session; CLIENTS],
     /// The fence of the last grant.
     pub(crate) last_fence: u8,
-    /// Faults that may still come.
+    /// How many of each fault may still come.
     pub(crate) stops: u8,
     pub(crate) forgets: u8,
     pub(crate) wrong: Wrong,
-    /// A write landed that was under way when the data node went back: what is lost to it does not
-    /// count.
+    /// Whether a write landed that was under way when the data node went back. Updates lost to it do not count.
     pub(crate) is_excused: bool,
 }
 
@@ -38,16 +37,16 @@ pub(crate) struct Session {
     /// LOCKs and writes that it may still send.
     pub(crate) locks: u8,
     pub(crate) writes: u8,
-    /// Whether the client holds the lock, by the lock nodes. It does not notice if it does not.
+    /// Whether the client holds the lock, as the lock nodes say. The client does not notice when this ends.
     pub(crate) valid: bool,
     /// The proxy's knowledge of the lock.
     pub(crate) claim: Option<Claim>,
-    /// The number of writes that the client has seen since it was told of the lock.
+    /// The number of landed writes that the client has seen since it was told of the lock.
     pub(crate) read: Option<u8>,
     pub(crate) phase: Phase,
     /// Whether the transaction under way is the client's own.
     pub(crate) own: bool,
-    /// How often the write under way has landed, and at which place of all.
+    /// How often the write under way has landed, and its place among all writes.
     pub(crate) landings: u8,
     pub(crate) landed_at: u8,
     /// Requests sent and not carried out.
@@ -55,14 +54,14 @@ pub(crate) struct Session {
     /// The reply to the last request carried out.
     pub(crate) reply: Option<Reply>,
     pub(crate) watch: Watch,
-    /// What replicas must have, so that they have the fence that this connection wrote last. `None`:
-    /// they never will, as the data node ends who waits when it becomes a replica.
+    /// The offset at which replicas have the fence that this connection wrote last. `None`: they never acknowledge
+    /// it, as the data node ends the wait when it becomes a replica.
     pub(crate) written: Option<u8>,
     /// Whether replicas have acknowledged that.
     pub(crate) is_acknowledged: bool,
-    /// The data node has had another history since the last write.
+    /// Whether the data node has taken on another history since the last write.
     pub(crate) doubts: bool,
-    /// Requests were under way when that came about.
+    /// Whether requests were under way when that happened.
     pub(crate) under_way: bool,
 }
 
@@ -99,7 +98,7 @@ pub(crate) enum Way {
     Short,
     /// A transaction of the proxy's, which is repeated when it is dropped.
     Long,
-    /// A transaction of the client's, which is told if it is dropped.
+    /// A transaction of the client's; the client is told if it is dropped.
     Own,
 }
 
@@ -108,11 +107,11 @@ pub(crate) enum Way {
 pub(crate) enum Step {
     /// A client is granted the lock.
     Lock { client: usize },
-    /// A client's time is over; nobody tells it.
+    /// A client's time is over, and the client does not notice.
     Expire { client: usize },
     /// A client gives the lock back.
     Unlock { client: usize },
-    /// A client reads, through whatever connection.
+    /// A client reads, through any connection.
     Read { client: usize },
     /// A client writes what it computed from that.
     Write { client: usize, way: Way },
@@ -122,7 +121,7 @@ pub(crate) enum Step {
     Answered { client: usize },
     /// A client's connection ends.
     Stop { client: usize },
-    /// The data node knows only this fence any more.
+    /// The data node forgets all but this fence.
     Forget { to: u8 },
     /// The data node goes back to what its replicas have.
     FailOver,
@@ -181,7 +180,7 @@ impl State {
             }
             if one.read.is_some() {
                 let ways = [Way::Short, Way::Long, Way::Own];
-                // The script is for a fence that is known.
+                // The script is only for a fence that was announced.
                 let open = &ways[usize::from(!claim.raised)..];
                 steps.extend(open.iter().map(|way| Step::Write { client, way: *way }));
             }
@@ -271,7 +270,7 @@ impl State {
             one.landed_at = self.data.version();
         }
         if one.phase == Phase::Stopped {
-            // Nobody waits for it.
+            // No client waits for the reply.
             (one.landings, one.landed_at, one.reply) = (0, 0, None);
             if one.requests.is_empty() {
                 one.watch = Watch::Nothing;
@@ -294,8 +293,7 @@ impl State {
         }
     }
 
-    /// Notes that the fence is written: by a connection, which then does not watch it itself, or by
-    /// none.
+    /// Notes that the fence is written, by a connection that does not watch it itself at that time, or by none.
     fn fence_is_written(&mut self, by: Option<usize>) {
         for (client, one) in self.sessions.iter_mut().enumerate() {
             if by != Some(client) && one.watch == Watch::Unwritten {
@@ -334,7 +332,7 @@ impl State {
                     return;
                 }
                 if one.doubts && !setup.has(Fault::NoDoubt) && seen == fence && one.valid {
-                    // It proves nothing. The lock nodes have said that the lock is held.
+                    // An equal fence proves nothing here. The lock nodes say that the lock is held.
                     (one.doubts, claim.raised) = (false, false);
                     one.ask(setup);
                     return;
@@ -425,7 +423,7 @@ impl Session {
         self.phase = Phase::Asking;
     }
 
-    /// Has replicas acknowledge what was sent before.
+    /// Makes the data node wait until replicas acknowledge what was sent before.
     fn wait(&mut self, setup: &Setup) {
         if setup.replicas {
             self.is_acknowledged = false;

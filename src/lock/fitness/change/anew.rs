@@ -1,11 +1,11 @@
-//! What was decided and cannot begin, as nodes that were copied to have lost that, is copied anew: the set
-//! before has all locks still.
+//! Goes back to copying if the next set was decided upon and cannot begin, as nodes of it have lost their copies: the
+//! set before still has all locks.
 //!
-//! The set before is sealed again once the next one provably never begins by what was decided. A node begins
-//! where it is named in that decision, and its note on the copy still stands; the note ends with that. So the
-//! note is taken away from so many named nodes that the others are no quorum, which can be done unless a quorum
-//! has lost it. A node that has no such note proves nothing: it may have begun before it forgot all. Neither does
-//! one that is another process by now: who was named may be elsewhere, if the list was edited.
+//! The set before is sealed again once the next one provably never begins by the decision. A node begins if the
+//! decision names it and its note on the copy still stands; beginning deletes the note. So the note is taken away
+//! from so many named nodes that the others are no quorum, which is possible unless a quorum has lost it. A node
+//! without such a note proves nothing: it may have begun before it forgot everything. Nor does a node that is another
+//! process by now: the named one may be elsewhere, if the list was edited.
 
 use super::{
     super::{look::SelfReport, marker::Deployment},
@@ -13,18 +13,18 @@ use super::{
     sets::{LookedAt, NodeSet},
 };
 
-/// Whether a marker is a rest of a beginning that came to nothing before this seal.
+/// Whether a marker is left over from a beginning that came to nothing before this seal.
 pub(super) fn is_rest(theirs: &Deployment, joint: &Deployment) -> bool {
     theirs.id == joint.id && theirs.set == joint.set + 1 && theirs.epoch <= joint.epoch
 }
 
-/// Whether a note is about a copy made under this seal, whole or taken away. A node that begins has none.
+/// Whether a note is about a copy made under this seal, whole or taken away. A node that has begun has none.
 fn is_of(note: &str, id: &str, seal: u64) -> bool {
     note == CopyNote::whole(id, seal) || note == CopyNote::taken(id, seal)
 }
 
-/// Keeps the set that begins with `first`, by copies made under this seal, from doing so. Returns whether it
-/// never begins from now on.
+/// Keeps the next set from beginning with `first` by copies made under this seal. Returns whether it is now certain
+/// that it never does.
 pub(super) async fn prevent(to: &NodeSet, of_to: &LookedAt, first: &Deployment, seal: u64) -> bool {
     if first.shape != to.voters.shape() || first.seats.len() != to.ways.len() {
         return false;
@@ -45,7 +45,7 @@ pub(super) async fn prevent(to: &NodeSet, of_to: &LookedAt, first: &Deployment, 
             noted.push(seat);
         }
     }
-    // What would not be enough is left as it is: the others may come back.
+    // If the notes are too few, they are left as they are: the other nodes may come back.
     if !are_enough(&noted) {
         return false;
     }

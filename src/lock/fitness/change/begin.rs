@@ -1,4 +1,4 @@
-//! The beginning of the set of lock nodes that was decided upon. Anybody may do that, again and again.
+//! Begins the set of lock nodes that was decided upon. Any coordinator or proxy may do so, and repeat it.
 
 use std::{fmt, time::Duration};
 
@@ -9,19 +9,19 @@ use super::{
     which::ChangeDecision,
 };
 
-/// It is not known that a quorum has begun.
+/// The reason why no quorum is known to have begun.
 pub(super) struct NotBegun {
-    /// What keeps its nodes from it.
+    /// What keeps the set's nodes from beginning.
     pub(super) why: String,
-    /// Whether too few of those that answer can, and those that do not are too few to change that.
+    /// Whether too few nodes can begin, even counting those that do not answer.
     pub(super) is_hopeless: bool,
 }
 
-/// Writes the next set's first marker where the copy is whole still. Returns what keeps other nodes that
-/// have a seat in it from it, once a quorum has it.
+/// Writes the next set's first marker on nodes whose copy is still whole. Once a quorum has it, returns what keeps
+/// other nodes of the set from beginning.
 ///
 /// # Errors
-/// If it is not known that a quorum has that marker.
+/// If no quorum is known to have that marker.
 pub(super) async fn begin(
     to: &NodeSet,
     mut of_to: LookedAt,
@@ -46,7 +46,7 @@ pub(super) async fn begin(
             may_yet.push(seat);
             continue;
         }
-        // One that refuses writes by now would have nobody begin.
+        // A node that refuses writes by now would keep all others from beginning.
         let tried = async {
             let mut copier = Copier::connect(&to.ways[seat]).await?;
             copier.try_to_write().await?;
@@ -73,7 +73,7 @@ pub(super) async fn begin(
     if !to.is_quorum(&acceptors) {
         return Err(NotBegun { why: joined(&troubles), is_hopeless });
     }
-    // The note that admits them is that of the copy.
+    // These nodes are admitted by the note on their copy.
     for seat in &admitted {
         if let Ok(answered) = &mut of_to.all[*seat] {
             answered.look.note.clone_from(&whole);

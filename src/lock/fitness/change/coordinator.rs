@@ -1,4 +1,4 @@
-//! Who has the next set of lock nodes take the place of the one before, or takes that back.
+//! The coordinator, which replaces the set of lock nodes by the next one, or takes that back.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -21,16 +21,17 @@ use super::{
 };
 use crate::{config::LocksConfig, lock::jitter};
 
-/// How long is tried, round after round, what takes no lock away from anybody, and what cannot be taken back.
+/// How long to keep trying what takes no lock away from any client, or cannot be taken back.
 const LIMIT: Duration = Duration::from_secs(5);
-/// How long nobody votes at most, at least: a busy machine pauses for longer than a short TTL allows for.
+/// The least default for how long no node may vote, however short the TTL: a busy machine may pause for longer than
+/// a short TTL allows.
 const LEAST: Duration = Duration::from_secs(2);
 
-/// What is wrong where all nodes of the set before answer, and none knows of it.
+/// The trouble if all nodes of the set before answer, and none has its marker.
 const NO_MARKER: &str = "no node of locks.nodes has a marker that fits: where they have lost it, nobody can tell what was \
     decided, and a new deployment is needed (docs/operations.md)";
 
-/// The same, once this coordinator has found it begun.
+/// The same, once this coordinator has found the change begun.
 const NO_MARKER_ANY_MORE: &str = "no node of locks.nodes has a marker that fits any more: either somebody has changed the \
     lock nodes once more since, and the file of that change says which vote (lockgate nodes), or they have lost it, and a new \
     deployment is needed (docs/operations.md)";
@@ -38,30 +39,28 @@ const NO_MARKER_ANY_MORE: &str = "no node of locks.nodes has a marker that fits 
 /// The outcome of a change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Changed {
-    /// How many locks that may be held were copied. `None`: another coordinator has copied them.
+    /// How many locks that may be held were copied. `None`: another coordinator copied them.
     pub held: Option<usize>,
-    /// For how long nobody could be granted a lock, as far as this coordinator knows.
+    /// How long no client could be granted a lock, as far as this coordinator knows.
     pub sealed: Duration,
-    /// Whether another coordinator had begun it, so that nobody could be granted a lock for longer.
+    /// Whether another coordinator had begun the change, so that no client could be granted a lock for longer.
     pub taken_over: bool,
-    /// Nodes of the next set that have not begun with the others, each with the reason: they wait before they
-    /// vote.
+    /// Nodes of the next set that did not begin with the others, each with the reason: they wait before they vote.
     pub waiting: Vec<(String, String)>,
 }
 
-/// What came of taking a change back.
+/// The outcome of taking a change back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BackedOut {
-    /// It was begun, and is taken back.
+    /// A change was begun, and is taken back.
     TakenBack,
-    /// None was begun.
+    /// No change was begun.
     Nothing,
 }
 
-/// Has `locks.next_nodes` of a configuration take the place of `locks.nodes`. May be repeated whatever
-/// became of it before. Tells its steps. `at_most`: how long nobody may be granted a lock, before the change
-/// is taken back; half of `locks.default_ttl` if it is not told, within which each session lock is renewed
-/// in time.
+/// Replaces `locks.nodes` of a configuration by `locks.next_nodes`, and reports its steps to `tell`. May be repeated,
+/// whatever came of it before. `at_most`: how long no client may be granted a lock before the change is taken back;
+/// if `None`, half of `locks.default_ttl`, within which each session lock is renewed in time, but at least 2 s.
 ///
 /// # Errors
 /// If nodes are missing or not fit. Unless the error says so, nothing has changed.
@@ -89,7 +88,7 @@ pub async fn change(
         if coordinator.is_decided {
             return Err(ChangeError::NotBegun(trouble));
         }
-        // Nobody is to wait for who mends it, nor for nodes by which it has failed.
+        // Taking it back must not wait for a repair, nor for nodes by which the change has failed.
         coordinator.to.expect_silence();
         let taken_back = back_out_of(&coordinator.from, &coordinator.to).await;
         let has_sealed = coordinator.sealed_at.is_some();
@@ -106,41 +105,41 @@ pub async fn change(
     }
 }
 
-/// What came of one look at both sets, and of what was done then.
+/// The outcome of one look at both sets, and of the step that followed.
 enum Step {
     /// The next set votes.
     Done(Changed),
-    /// Something was written: look what the nodes have now.
+    /// Something was written: look at the nodes again.
     Next,
-    /// Nothing came of it, for this reason.
+    /// The step failed, for this reason.
     Again(String),
 }
 
-/// Who has the next set take the place of the one before. It decides by what the nodes have, so that others
-/// may do the same at the same time; it remembers only what it has done itself.
+/// A coordinator of a change. It decides by what the nodes have, so that others may do the same at the same time; it
+/// remembers only what it has done itself.
 struct Coordinator {
     from: NodeSet,
     to: NodeSet,
-    /// How long nobody may be granted a lock before the change is taken back.
+    /// How long no client may be granted a lock before the change is taken back.
     at_most: Duration,
-    /// Until when it is tried, if nothing is sealed, or a copy is whole.
+    /// Until when to try, while nothing is sealed, or once a copy is whole or the change decided.
     until: Instant,
-    /// Whether it is known that the set before is left.
+    /// Whether the set before is known to be left.
     is_decided: bool,
-    /// Whether too few of the next set can begin by what was decided.
+    /// Whether too few nodes of the next set can begin by the decision.
     is_hopeless: bool,
-    /// Why the last step has come to nothing.
+    /// Why the last step failed.
     trouble: String,
-    /// Since when nobody can be granted a lock, as far as this coordinator knows.
+    /// Since when no client can be granted a lock, as far as this coordinator knows.
     sealed_at: Option<Instant>,
-    /// Whether the set was sealed, or left, before this coordinator has done anything.
+    /// Whether the set was sealed, or left, before this coordinator did anything.
     has_taken_over: bool,
-    /// Whether it has found the set sealed: it may have failed to seal it.
+    /// Whether this coordinator has found the set sealed: an attempt of its own to seal it may have failed.
     was_sealed: bool,
     seals: Seals,
-    /// The seal under which it has copied, and how many locks that may be held.
+    /// The seal under which it last copied, and how many of the copied locks may be held.
     copied: Option<(u64, usize)>,
-    /// Nodes of the next set that have no copy of its making, with the reason.
+    /// Nodes of the next set that have no copy from this coordinator, each with the reason.
     without: BTreeMap<String, String>,
     has_warned: bool,
 }
@@ -165,7 +164,7 @@ impl Coordinator {
         }
     }
 
-    /// When it is given up.
+    /// Returns when this coordinator gives up.
     fn deadline(&self) -> Instant {
         match self.sealed_at {
             Some(since) if self.copied.is_none() && !self.is_decided => since + self.at_most,
@@ -173,7 +172,7 @@ impl Coordinator {
         }
     }
 
-    /// Looks at all nodes, and does what is to be done next.
+    /// Looks at all nodes, and takes the next step.
     async fn step(&mut self, tell: &mut impl FnMut(&str)) -> Result<Step, ChangeError> {
         let (of_from, of_to) = tokio::join!(self.from.look(), self.to.look());
         for lost in silent(&self.to, &of_to) {
@@ -187,7 +186,7 @@ impl Coordinator {
             return self.begin_next(&decision, &of_from, of_to, tell).await;
         }
         if now == SetNow::NextNodes {
-            // Where all nodes are of both sets, none tells any more that one was left.
+            // If all nodes belong to both sets, none of them still says that the set before was left.
             return match (&of_to.survey.committed, self.sealed_at) {
                 (Some(now), Some(since)) => {
                     Ok(Step::Done(self.changed(&now.deployment, None, since)))
@@ -207,7 +206,7 @@ impl Coordinator {
             return Ok(Step::Again(too_few(&newest.deployment)));
         }
         if of_from.survey.committed.as_ref() != Some(&newest) {
-            // What was begun is brought to its end.
+            // An unfinished round is completed first.
             self.from.agree(of_from, newest.deployment).await;
             return Ok(Step::Next);
         }
@@ -228,9 +227,9 @@ impl Coordinator {
         self.was_sealed |= found.is_some();
         self.has_taken_over |= found.is_some() && self.sealed_at.is_none();
         self.sealed_at.get_or_insert_with(Instant::now);
-        // A copy takes the one before away, upon which another coordinator may decide just now, or
-        // this one has not known whether it has: each has a seal of its own. What is decided under a seal
-        // comes to nothing once there is another.
+        // A copy removes the copy before it. Another coordinator may be deciding upon that copy just now, or this one
+        // may have done so without knowing. So each copy has its own seal: a decision under one seal fails once there
+        // is another.
         match self.seals.turn(found) {
             SealTurn::Copy(seal) => {
                 self.copy_and_leave((&of_from, &of_to), &deployment, seal, tell).await
@@ -243,7 +242,7 @@ impl Coordinator {
         }
     }
 
-    /// Has the next set begin, as it is decided.
+    /// Makes the next set begin, as was decided.
     async fn begin_next(
         &mut self,
         decision: &ChangeDecision,
@@ -291,7 +290,7 @@ impl Coordinator {
         Ok(Step::Done(changed))
     }
 
-    /// Seals the set before again, which was left for one that never begins with `first`.
+    /// Seals the set before again, which was left for a set that never begins with `first`.
     async fn seal_again(&mut self, first: &Deployment, tell: &mut impl FnMut(&str)) -> Step {
         tell(
             "what was copied to locks.next_nodes is lost on too many of them: seals locks.nodes again, to copy anew",
@@ -305,7 +304,7 @@ impl Coordinator {
             Phase::Left(_, successor) => first_of(agreed, successor) == *first,
             Phase::Stands | Phase::Joint(_) => false,
         });
-        // Whoever has sealed it meanwhile works under that seal.
+        // If another coordinator has sealed it meanwhile, the work goes on under that seal.
         let Some(left) = left else { return Step::Next };
         let own = jitter::number();
         self.seals.replaces(None, own);
@@ -315,8 +314,8 @@ impl Coordinator {
         }
     }
 
-    /// Has nodes of the set before know that it was left that have missed it, as far as they answer. A quorum
-    /// of such nodes and of emptied ones would vote, for a proxy that knows that set alone.
+    /// Writes that the set before was left on those of its nodes that have missed that and answer. Otherwise, for a
+    /// proxy that knows only that set, a quorum of such nodes and emptied ones would vote.
     async fn leave_the_others(&self, first: &Deployment) {
         let looked = self.from.look().await;
         let Some(left) = looked.survey.committed.as_ref().map(|it| it.deployment.clone()) else {
@@ -359,7 +358,7 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Seals the set before, under a seal of its own.
+    /// Seals the set before, with a new seal.
     async fn seal(
         &mut self,
         of_from: LookedAt,
@@ -374,7 +373,7 @@ impl Coordinator {
         })
     }
 
-    /// Copies all locks under its seal, and leaves the set before if that seal is still there.
+    /// Copies all locks under this coordinator's seal, and leaves the set before if that seal is still there.
     async fn copy_and_leave(
         &mut self,
         (of_from, of_to): (&LookedAt, &LookedAt),
@@ -392,7 +391,7 @@ impl Coordinator {
                 return Ok(Step::Again(why));
             }
         };
-        // Once: who cannot leave, copy after copy, is not to keep the set sealed.
+        // Only once: a coordinator that makes copy after copy and cannot leave must not keep the set sealed.
         if self.copied.replace((seal, held)).is_none() {
             self.until = Instant::now() + LIMIT;
         }
@@ -400,7 +399,7 @@ impl Coordinator {
         tell("leaves locks.nodes for locks.next_nodes");
         let successor = successor(&self.to, seats, joint);
         let left = following(joint, Phase::Left(seal, Box::new(successor)));
-        // The marker must be the one under which was copied.
+        // The marker must be the one under which the locks were copied.
         let looked = self.from.look().await;
         if looked.survey.committed.as_ref().map(|it| &it.deployment) == Some(joint) {
             self.from.agree(looked, left).await;
@@ -408,7 +407,7 @@ impl Coordinator {
         Ok(Step::Next)
     }
 
-    /// The outcome, once the set that begins with `first` votes. `seal`: of the copies that it has, if known.
+    /// Returns the outcome, once the set that begins with `first` votes. `seal`: that of the set's copies, if known.
     fn changed(&self, first: &Deployment, seal: Option<u64>, since: Instant) -> Changed {
         let own = self.copied.filter(|(own, _)| seal.is_none_or(|seal| *own == seal));
         let waiting = without_copy(&self.to, first, &self.without);
@@ -417,7 +416,7 @@ impl Coordinator {
     }
 }
 
-/// Takes a change back that was begun and not decided.
+/// Takes back a change that was begun and not decided.
 ///
 /// # Errors
 /// If it was decided, or too few nodes are there.
@@ -471,7 +470,7 @@ async fn back_out_of(from: &NodeSet, to: &NodeSet) -> Result<BackedOut, ChangeEr
     Err(ChangeError::NotTakenBack(trouble))
 }
 
-/// That the set before cannot agree on anything. `newest`: what any of its nodes has accepted last.
+/// Says that the set before cannot agree on anything. `newest`: the newest state that any of its nodes has accepted.
 fn too_few(newest: &Deployment) -> String {
     let what = "too few of locks.nodes are there and have kept their memory";
     match newest.stands() {
@@ -483,21 +482,21 @@ fn too_few(newest: &Deployment) -> String {
     }
 }
 
-/// The next epoch of a set, in another phase.
+/// Returns the next epoch of a set, in this phase.
 fn following(deployment: &Deployment, phase: Phase) -> Deployment {
     Deployment { epoch: deployment.epoch + 1, phase, ..deployment.clone() }
 }
 
-/// The seats of the next set: those have copies.
+/// Returns the next set, in which the nodes with copies have seats.
 fn successor(to: &NodeSet, mut copied: BTreeMap<usize, Identity>, joint: &Deployment) -> NextSet {
-    // Sealed, left, begun.
+    // One epoch to leave the set before, one to begin.
     let epoch = joint.epoch + 2;
     let seat = |seat| copied.remove(&seat).map_or(Seat::Blank(epoch), Seat::Filled);
     let seats = (0..to.ways.len()).map(seat).collect();
     NextSet { shape: to.voters.shape(), seats }
 }
 
-/// The nodes that have no copy, each with the reason, where that is known.
+/// Lists the nodes that have no copy, each with the reason, if known.
 fn without_copy(
     to: &NodeSet,
     first: &Deployment,

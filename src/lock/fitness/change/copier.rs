@@ -1,5 +1,5 @@
-//! A connection to a lock node of which locks are read, or to which they are copied, while no node of the set
-//! before votes ([`super`]).
+//! A connection to a lock node to read its locks, or to copy locks to it, while no node of the set before votes
+//! ([`super`]).
 
 use std::{io, time::Duration};
 
@@ -21,43 +21,43 @@ use crate::{
     net::redis_client::{self, Connection},
 };
 
-/// The key of the note on a node about the copy that it has: [`CopyNote`].
+/// The key of a node's note about the copy that it has: [`CopyNote`].
 pub(in crate::lock::fitness) const COPIED: &[u8] = b"lockgate:copied";
 /// The longest time of one exchange.
 const LIMIT: Duration = Duration::from_secs(2);
-/// Locks in one exchange.
+/// The most locks in one exchange.
 pub(super) const AT_ONCE: usize = 250;
 
 const TELL: &str = include_str!("../../scripts/tell.lua");
 const COPY: &str = include_str!("../../scripts/copy.lua");
 
-/// What stands on a node about the copy that it has. It is gone with the node's memory.
+/// The note on a node about the copy that it has. It is lost with the node's memory.
 pub(super) struct CopyNote {
-    /// While locks are being written.
+    /// The text while locks are being written.
     begun: String,
-    /// Once all are there.
+    /// The text once all are there.
     pub(super) whole: String,
 }
 
 impl CopyNote {
-    /// The note about a copy of what the nodes of this deployment have under this seal.
+    /// Makes the note about a copy of what this deployment's nodes have under this seal.
     pub(super) fn new(id: &str, seal: u64) -> CopyNote {
         let begun = format!("begun {id} {seal} {:016x}", jitter::number());
         CopyNote { begun, whole: CopyNote::whole(id, seal) }
     }
 
-    /// What stands on a node from which such a copy was taken away.
+    /// Returns the note on a node from which such a copy was taken away.
     pub(super) fn taken(id: &str, seal: u64) -> String {
         format!("taken {id} {seal}")
     }
 
-    /// What stands on a node whose copy is whole.
+    /// Returns the note on a node whose copy is whole.
     pub(super) fn whole(id: &str, seal: u64) -> String {
         format!("whole {id} {seal}")
     }
 }
 
-/// Whether locks were copied to a node that has not begun, nor been told that nobody wants them.
+/// Whether the node has a note about a copy: it has not begun since, and the note was not deleted.
 pub(in crate::lock::fitness) async fn has_copy(way: &Way) -> bool {
     if way.address.cluster().is_some() {
         return false;
@@ -66,16 +66,16 @@ pub(in crate::lock::fitness) async fn has_copy(way: &Way) -> bool {
     asked.await.is_ok_and(|note| note.is_some())
 }
 
-/// A connection by which locks are read or written.
+/// A connection to read or write locks.
 pub(super) struct Copier {
     pub(super) seat: usize,
     /// The number of the node's database.
     db: u32,
     /// How long the node took to answer when it was tried.
     pub(super) took: Duration,
-    /// What the node noted about a copy before locks were read for another one; empty: nothing.
+    /// The node's note from before locks were read for another copy; empty: none.
     noted: String,
-    /// Who has the copy, once it is whole.
+    /// The identity of the node, once its copy is whole.
     pub(super) who: Option<Identity>,
     connection: Connection,
 }
@@ -105,7 +105,7 @@ impl Copier {
         Ok(())
     }
 
-    /// How many keys the node has in its database, as far as it tells.
+    /// Returns how many keys the node has in its database, or 0 if it does not say.
     pub(super) async fn keys(&mut self) -> u64 {
         let (mut info, db) = (redis::cmd("INFO"), format!("db{}:keys=", self.db));
         let asked = info.arg("keyspace").query_async(&mut self.connection.redis);
@@ -116,7 +116,7 @@ impl Copier {
 
     /// Tries whether the node takes writes.
     pub(super) async fn try_to_write(&mut self) -> Result<(), RedisError> {
-        // There is no such key, so this writes nothing: another coordinator's copy may be there by now.
+        // The key does not exist, so this writes nothing: another coordinator's copy may be there by now.
         let (mut probe, begun) = (redis::cmd("SET"), Instant::now());
         probe.arg(PROBE).arg("").arg("XX").arg("PX").arg(1);
         within::<redis::Value>(probe.query_async(&mut self.connection.redis)).await?;
@@ -179,14 +179,14 @@ impl Copier {
         Ok(next)
     }
 
-    /// Remembers what the node notes about a copy.
+    /// Remembers the node's note about a copy.
     pub(super) async fn remember_note(&mut self) -> Result<(), RedisError> {
         self.noted = self.note().await?.unwrap_or_default();
         Ok(())
     }
 
-    /// Notes that a copy is begun, if the node's marker still is `told` (empty: none), and its note the one
-    /// that is remembered. From then on nobody else's writes of a copy are carried out.
+    /// Notes that a copy has begun, if the node's marker still is `told` (empty: none) and its note is the remembered
+    /// one. From then on the node carries out no writes of another copy.
     pub(super) async fn begin(&mut self, note: &CopyNote, told: &str) -> Result<(), RedisError> {
         let compare = "if (redis.call('GET', KEYS[2]) or '') ~= ARGV[1] \
                        or (redis.call('GET', KEYS[1]) or '') ~= ARGV[3] then return 0 end \
@@ -195,7 +195,7 @@ impl Copier {
         self.note_if(compare, &[told, &note.begun, &noted]).await
     }
 
-    /// Writes locks, as long as the node's marker is `told` (empty: none) and nobody else has begun a copy.
+    /// Writes locks, as long as the node's marker is `told` (empty: none) and no other copy has begun.
     pub(super) async fn write(
         &mut self,
         (note, told): (&CopyNote, &str),
@@ -221,9 +221,10 @@ impl Copier {
         Ok(())
     }
 
-    /// Notes that all is there, and who has it: over this connection, as the address may be another's by now.
+    /// Notes that the copy is whole, and remembers the node's identity, asked for over this connection: the address
+    /// may lead to another node by now.
     pub(super) async fn end(&mut self, note: &CopyNote) -> Result<(), RedisError> {
-        // What has forgotten the copy has forgotten the note.
+        // A node that has forgotten the copy has forgotten the note.
         let compare = "if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end \
                        redis.call('SET', KEYS[1], ARGV[2]) return 1";
         self.note_if(compare, &[&note.begun, &note.whole]).await?;
@@ -231,10 +232,11 @@ impl Copier {
         Ok(())
     }
 
-    /// Takes the copy made under this seal away, so that the node does not begin by it. Returns who that is.
+    /// Takes away the copy made under this seal, so that the node does not begin with it. Returns the node's
+    /// identity.
     ///
     /// # Errors
-    /// If its note on that copy is not there: it has begun, or has lost it, perhaps after it had begun.
+    /// If the node's note on that copy is not there: it has begun, or has lost the note, perhaps after it had begun.
     pub(super) async fn take_away(&mut self, id: &str, seal: u64) -> Result<Identity, RedisError> {
         let compare = "local note = redis.call('GET', KEYS[1]) \
                        if note ~= ARGV[1] and note ~= ARGV[2] then return 0 end \
@@ -264,7 +266,7 @@ impl Copier {
         }
     }
 
-    /// What the node notes about a copy.
+    /// Returns the node's note about a copy.
     pub(super) async fn note(&mut self) -> Result<Option<String>, RedisError> {
         within(redis::cmd("GET").arg(COPIED).query_async(&mut self.connection.redis)).await
     }

@@ -20,12 +20,12 @@ use super::{
     sets::{LookedAt, NodeSet, Trouble, joined, silent},
 };
 
-/// What came of copying.
+/// The outcome of copying.
 pub(super) struct Copied {
-    /// How many locks may be held.
+    /// How many of the copied locks may be held.
     pub(super) held: usize,
-    /// The seats whose copies are whole, those of a quorum, and who has them: another may have answered the
-    /// look before.
+    /// The seats whose copies are whole, at least a quorum's, and the node on each, which may be another than the one
+    /// that answered the look before.
     pub(super) seats: BTreeMap<usize, Identity>,
     /// Nodes that were not read or not written.
     pub(super) troubles: Vec<Trouble>,
@@ -42,12 +42,12 @@ pub(super) async fn copy(
         let marker = looked.looks[seat].as_ref().and_then(SelfReport::marker);
         marker.map(|marker| marker.deployment.clone())
     };
-    // A node that waits may lack locks: it counts as not read.
+    // A node that waits may lack locks, so it counts as not read.
     let is_sealed = |seat: &usize| {
         of_from.survey.intact[*seat] && marker_of(of_from, *seat).as_ref() == Some(joint)
     };
     let sealed: Vec<usize> = (0..from.ways.len()).filter(is_sealed).collect();
-    // A node of both sets that is not sealed still votes in the one before.
+    // A node of both sets that is not sealed still votes in the set before.
     let is_fit = |seat: &usize| {
         of_to.looks[*seat].as_ref().is_some_and(|look| misfit(look, joint).is_none())
             && marker_of(of_to, *seat).is_none_or(|theirs| {
@@ -60,7 +60,8 @@ pub(super) async fn copy(
     let fence_ttl = from.config.fence_ttl;
     let note = Arc::new(CopyNote::new(&joint.id, seal));
 
-    // Before the locks are read under this seal: what is noted later may be another's copy, and decided upon.
+    // Notes are remembered before the locks are read under this seal: a later note may be about a copy by another
+    // coordinator that has been decided upon.
     let writers = connect(to, &fit, &mut troubles).await;
     let writers = each(writers, to, &mut troubles, |mut writer| async move {
         let done = writer.remember_note().await;
@@ -93,7 +94,7 @@ pub(super) async fn copy(
         async move {
             let done = async {
                 writer.begin(&note, &told).await?;
-                // What it decides upon in the set before must not be missing there, should that stand again.
+                // A sealed node keeps its own locks: it needs them to vote, should the set before stand again.
                 if !is_sealed {
                     let mut own = FoundLocks::default();
                     writer.read_all(&told, &prefix, &mut own).await?;
@@ -107,7 +108,7 @@ pub(super) async fn copy(
     })
     .await;
 
-    // Releases go through, and may have come behind the reading.
+    // Sealed nodes still carry out releases, some perhaps after the locks were read.
     let keys: Arc<[Vec<u8>]> = keys.iter().cloned().collect();
     let (read_again, again) = read_at_once(read, from, &mut troubles, |mut reader, mut found| {
         let (told, prefix, keys) = (joint.told(reader.seat), prefix.clone(), keys.clone());
@@ -152,7 +153,7 @@ pub(super) fn seats_of(all: &[Copier]) -> Vec<usize> {
     all.iter().map(|one| one.seat).collect()
 }
 
-/// Connects to the nodes on these seats, at once.
+/// Connects to the nodes on these seats, all at once.
 pub(super) async fn connect(
     set: &NodeSet,
     seats: &[usize],
@@ -173,8 +174,8 @@ pub(super) async fn connect(
     all
 }
 
-/// Has each connection read something, all at once. Returns those that have, and what was read. A node that
-/// failed half-way counts as not read; what it has told stays.
+/// Has each connection read something, all at once. Returns those that succeeded, and what was read. A node that
+/// failed half-way counts as not read, but what it reported is kept.
 async fn read_at_once<D>(
     readers: Vec<Copier>,
     set: &NodeSet,
@@ -197,7 +198,7 @@ where
     (read, found)
 }
 
-/// Has each connection do something, all at once. Returns those that have.
+/// Has each connection do something, all at once. Returns those that succeeded.
 pub(super) async fn each<D>(
     all: Vec<Copier>,
     set: &NodeSet,

@@ -1,5 +1,5 @@
-//! What the nodes that were read tell together of each lock: whether it may be held, by whom, and which of
-//! its fences is the largest. Knows nothing of connections.
+//! What the nodes that were read say together of each lock: whether it may be held, by which token, and which of its
+//! fences is the largest. Uses no connections.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use crate::lock::{
     quorum::{fence_bounds, quorum},
 };
 
-/// What one node tells of a lock, as it stands there.
+/// What one node stores of a lock.
 pub(super) struct ToldLock {
     pub(super) token: Vec<u8>,
     pub(super) left: Vec<u8>,
@@ -22,21 +22,21 @@ pub(super) struct ToldLock {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct OnNode {
     seat: usize,
-    /// Empty: held by nobody that can be told.
+    /// Empty: the key is there, but no token can be read from it.
     token: Vec<u8>,
-    /// In ms; -1: it does not end by itself.
+    /// In ms; -1: without a TTL.
     left: i64,
     fence: u64,
     claim: Vec<u8>,
 }
 
-/// A lock as those nodes have it that were read.
+/// A lock, as the nodes that were read have it.
 #[derive(Debug, Default)]
 struct FoundLock {
     on: SmallVec<[OnNode; 3]>,
-    /// Claims of grants that were released through another proxy than their own.
+    /// Claims of grants that were released through another proxy than the one that made them.
     ended: SmallVec<[Vec<u8>; 1]>,
-    /// The largest fence, of failed attempts too, and the claim beside it.
+    /// The largest fence, including those of failed attempts, and the claim beside it.
     largest: u64,
     claim: Vec<u8>,
 }
@@ -45,12 +45,12 @@ struct FoundLock {
 #[derive(Debug, Default)]
 pub(super) struct FoundLocks(BTreeMap<Vec<u8>, FoundLock>);
 
-/// A lock to be written. Without a token only its fence is.
+/// A lock to write. Without a token, only its fence is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LockCopy {
     pub(super) key: Vec<u8>,
     pub(super) token: Vec<u8>,
-    /// In ms; -1: without a TTL; 0: to be taken back.
+    /// In ms; -1: without a TTL; 0: to take back.
     pub(super) left: i64,
     pub(super) fence: u64,
     pub(super) largest: u64,
@@ -58,7 +58,7 @@ pub(super) struct LockCopy {
 }
 
 impl FoundLocks {
-    /// Takes in what a node tells. Returns `None` if it is nothing that Redis answers.
+    /// Adds what a node reports of a lock. Returns `None` if it is nothing that Redis answers.
     pub(super) fn add(&mut self, seat: usize, key: Vec<u8>, told: ToldLock) -> Option<()> {
         let ToldLock { token, left, fence, ended } = told;
         let number = |text: &[u8]| std::str::from_utf8(text).ok()?.parse::<i64>().ok();
@@ -80,7 +80,7 @@ impl FoundLocks {
         if let Some((b' ', ended)) = ended.split_first() {
             lock.ended.push(ended.to_vec());
         }
-        // A part of the node may be told twice.
+        // A SCAN may return a key twice.
         lock.on.retain(|on| on.seat != seat);
         if left != -2 {
             lock.on.push(OnNode { seat, token, left, fence, claim });
@@ -88,7 +88,7 @@ impl FoundLocks {
         Some(())
     }
 
-    /// Takes in what another connection has read.
+    /// Adds what another connection has read.
     pub(super) fn merge(&mut self, other: FoundLocks) {
         for (key, theirs) in other.0 {
             let lock = self.0.entry(key).or_default();
@@ -102,8 +102,8 @@ impl FoundLocks {
         }
     }
 
-    /// The locks that a node has, to be taken away from it unless they are among `held`. What has no fence
-    /// beside it was never a lock of ours, and stays.
+    /// Returns the locks to remove from a node: all that it has, except those in `held`. A key without a fence beside
+    /// it was never a lock of ours, and stays.
     pub(super) fn others(self, held: &BTreeSet<Vec<u8>>) -> Vec<LockCopy> {
         let is_other = |(key, lock): &(Vec<u8>, FoundLock)| {
             !lock.on.is_empty() && lock.largest > 0 && !held.contains(key)
@@ -116,9 +116,9 @@ impl FoundLocks {
         others.map(away).collect()
     }
 
-    /// The locks that no token can have on a quorum, if `read` of `nodes` nodes were read.
+    /// Returns the locks that no token can have on a quorum, if `read` of `nodes` nodes were read.
     pub(super) fn free(&self, read: usize, nodes: usize) -> BTreeSet<Vec<u8>> {
-        // The others may be a quorum by themselves.
+        // The nodes that were not read may be a quorum by themselves.
         if nodes.saturating_sub(read) >= quorum(nodes) {
             return BTreeSet::new();
         }
@@ -126,14 +126,15 @@ impl FoundLocks {
         all.filter(|lock| lock.token.is_empty()).map(|lock| lock.key).collect()
     }
 
-    /// What is to be written, if `read` of `nodes` nodes were read.
+    /// Returns what to write, if `read` of `nodes` nodes were read.
     pub(super) fn copies(&self, read: usize, nodes: usize) -> Vec<LockCopy> {
         self.0.iter().map(|(key, lock)| lock.copy(key, read, nodes)).collect()
     }
 }
 
 impl FoundLock {
-    /// The lock as it is to be written: held, if any grant may be on a quorum, or one token of several grants.
+    /// Returns the lock as it is to be written: held, if one grant, or one token by several grants, may be on a
+    /// quorum.
     fn copy(&self, key: &[u8], read: usize, nodes: usize) -> LockCopy {
         let (key, largest) = (key.to_vec(), self.largest);
         let unread = nodes.saturating_sub(read);
@@ -148,8 +149,8 @@ impl FoundLock {
                 grants.push(one);
             }
         }
-        // What keeps others out is the key, whatever claim stands beside it: who is becoming the keeper of a
-        // lock may have written a claim of its own on some nodes, and be refused.
+        // The key keeps others out, whatever claim stands beside it: a connection that takes a lock over may have
+        // written its own claim on some nodes, and be refused.
         let has_token = |token: &[u8]| self.on.iter().filter(|on| on.token == token).count();
         #[cfg_attr(not(feature = "planted"), expect(unused_mut, reason = "a fault changes it"))]
         let mut may_be_held =
@@ -161,7 +162,7 @@ impl FoundLock {
         }
         let longest = |on: &[&OnNode]| match on.iter().any(|on| on.left < 0) {
             true => -1,
-            // Zero would take it back.
+            // Zero would take the lock back.
             false => on.iter().map(|on| on.left).max().unwrap_or_default().max(1),
         };
         match grants[..] {
@@ -177,7 +178,7 @@ impl FoundLock {
                     (one.token.clone(), one.claim.clone(), longest(&of(one)));
                 LockCopy { key, token, left, fence, largest, claim }
             }
-            // Nobody can tell which grant it is, or whether it was released: nobody gets it before its time.
+            // It is unknown which grant stands, or whether it was released: no client gets the lock before its time.
             _ => {
                 let token = format!("lockgate:unknown:{:016x}", jitter::number()).into_bytes();
                 let left = longest(&self.on.iter().collect::<SmallVec<[&OnNode; 3]>>());
@@ -191,7 +192,8 @@ impl FoundLock {
 mod tests {
     use super::*;
 
-    /// What nodes tell of one lock: seat, token, remaining TTL, fence and claim, which claim has ended.
+    /// Copies one lock by what nodes report: seat, token, remaining TTL, fence and claim, and the claim that has
+    /// ended.
     fn copied(told: &[(usize, &str, i64, &str, &str)], read: usize, nodes: usize) -> LockCopy {
         let mut found = FoundLocks::default();
         for (seat, token, left, fence, ended) in told {
@@ -220,14 +222,14 @@ mod tests {
             (&token[..], left, fence, largest, &claim[..]),
             (&b"t"[..], 900, 5, 9, &b"c"[..])
         );
-        // One node of three has it, and all were read.
+        // One of three nodes has it, and all were read.
         let free =
             copied(&[(0, "t", 700, "5 c", ""), (1, "", -2, "", ""), (2, "", -2, "6 x", "")], 3, 3);
         assert_eq!((&free.token[..], free.largest, &free.claim[..]), (&b""[..], 6, &b"x"[..]));
-        // The third one was not read, and may have it too.
+        // The third node was not read, and may have it too.
         let may = copied(&[(0, "t", 700, "5 c", ""), (1, "", -2, "", "")], 2, 3);
         assert_eq!((&may.token[..], may.left), (&b"t"[..], 700));
-        // A lock without a TTL has none there either; one that ends just now is not taken back.
+        // A lock without a TTL is copied without one; a lock that ends just now is not taken back.
         assert_eq!(copied(&[(0, "t", -1, "5 c", ""), (1, "t", 9, "5 c", "")], 2, 3).left, -1);
         assert_eq!(copied(&[(0, "t", 0, "5 c", ""), (1, "t", 0, "5 c", "")], 2, 3).left, 1);
     }
@@ -237,20 +239,20 @@ mod tests {
         let two = copied(&[(0, "t", 700, "5 c", ""), (1, "u", 900, "6 d", "")], 2, 3);
         assert!(is_placeholder(&two), "{two:?}");
         assert_eq!((two.left, two.largest), (900, 6));
-        // One token, two grants: which of them stands is not known.
+        // One token, two grants: it is unknown which of them stands.
         assert!(is_placeholder(&copied(&[(0, "t", 7, "5 c", ""), (1, "t", 9, "6 d", "")], 2, 3)));
-        // One token by a claim on each node: its holder was told of one of them.
+        // One token with another claim on each node: its holder was told of one of them.
         let taking_over =
             [(0, "t", 700, "6 d", ""), (1, "t", 900, "5 c", ""), (2, "", -2, "5 c", "")];
         assert!(is_placeholder(&copied(&taking_over, 3, 3)));
         let three = [(0, "t", 7, "6 d", ""), (1, "t", 9, "5 c", ""), (2, "t", 8, "4 b", "")];
         assert!(is_placeholder(&copied(&three, 3, 3)));
-        // Its release was answered by a node, and may have come to nothing elsewhere.
+        // One node carried out its release, which may have failed elsewhere.
         let ended = [(0, "t", 700, "5 c", ""), (1, "t", 700, "5 c", ""), (2, "", -2, "5 c", " c")];
         assert!(is_placeholder(&copied(&ended, 3, 3)));
         let over = [(0, "t", 700, "5 c", ""), (1, "", -2, "5 c", " c"), (2, "", -2, "5 c", " c")];
         assert_eq!(copied(&over, 3, 3).token, b"");
-        // A key that is no token's.
+        // A key without a readable token.
         assert!(is_placeholder(&copied(&[(0, "", 700, "", ""), (1, "", 700, "", "")], 3, 3)));
     }
 
@@ -262,7 +264,7 @@ mod tests {
         found.add(0, b"lock:a".to_vec(), told).unwrap();
         assert_eq!(found.free(1, 3), BTreeSet::new(), "the other two may have it");
         assert_eq!(found.free(2, 3), BTreeSet::from([b"lock:a".to_vec()]));
-        // Nor is what one token has by several claims.
+        // Nor is a lock free that one token has by several claims.
         for (seat, claim) in [(0, "5 c"), (1, "6 d")] {
             let (token, left, ended) = (b"t".to_vec(), b"900".to_vec(), Vec::new());
             let told = ToldLock { token, left, fence: claim.into(), ended };

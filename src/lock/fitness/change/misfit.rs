@@ -1,11 +1,11 @@
-//! What keeps a node from being one of the next set.
+//! Reasons why a node cannot join the next set.
 
 use super::super::{
     look::{MarkerFound, SelfReport},
     marker::Deployment,
 };
 
-/// Whether a node may be copied to: why not.
+/// Returns why locks must not be copied to a node, or `None` if they may be.
 pub(super) fn misfit(look: &SelfReport, ours: &Deployment) -> Option<String> {
     if !look.is_master {
         return Some("is a replica".into());
@@ -16,7 +16,7 @@ pub(super) fn misfit(look: &SelfReport, ours: &Deployment) -> Option<String> {
     foreign(look, Some(&ours.id))
 }
 
-/// What lies on a node that keeps it from becoming one of the deployment `ours`.
+/// Returns what on a node keeps it from joining the deployment `ours`.
 pub(super) fn foreign(look: &SelfReport, ours: Option<&str>) -> Option<String> {
     match &look.marker {
         MarkerFound::Marker(marker) if ours.is_some_and(|ours| marker.deployment.id != ours) => {

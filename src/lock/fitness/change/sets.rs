@@ -1,4 +1,4 @@
-//! One of the two sets of lock nodes of a change, as its nodes answer, and its agreement.
+//! One of the two sets of lock nodes of a change: the answers of its nodes, and its agreement.
 
 use std::{
     fmt,
@@ -26,22 +26,21 @@ use crate::{
     },
 };
 
-/// The pause before a round is tried again.
+/// The pause before another attempt.
 pub(super) const AGAIN: Duration = Duration::from_millis(100);
 /// How long Sentinels may take to name the masters.
 const SENTINELS_LIMIT: Duration = Duration::from_secs(3);
 
-/// One of the two sets, as it was just looked at.
+/// One of the two sets, and the way to its nodes.
 pub(super) struct NodeSet {
     pub(super) config: LocksConfig,
     pub(super) voters: Voters,
     pub(super) ways: Vec<Way>,
-    /// For each seat, whether nobody there answered when the set was looked at last, and the others were
-    /// enough.
+    /// For each seat, whether its node did not answer the last look, though a quorum did.
     silent: Vec<AtomicBool>,
 }
 
-/// A node that cannot be used, or not in full.
+/// A node that cannot be used, or not fully.
 pub(super) struct Trouble {
     pub(super) address: String,
     pub(super) why: String,
@@ -59,7 +58,7 @@ impl fmt::Display for Trouble {
     }
 }
 
-/// All of them in one text.
+/// Joins all of them into one text.
 pub(super) fn joined(troubles: &[Trouble]) -> String {
     let all: Vec<String> = troubles.iter().map(ToString::to_string).collect();
     all.join("; ")
@@ -89,12 +88,12 @@ impl NodeSet {
         NodeSet { config: config.clone(), voters, ways, silent }
     }
 
-    /// Looks at all nodes. One that has not answered the look before is not waited for long, unless a
-    /// quorum lacked it: nobody votes meanwhile.
+    /// Looks at all nodes. A node that did not answer the last look, though a quorum did, gets little time: no node may
+    /// be voting meanwhile.
     pub(super) async fn look(&self) -> LookedAt {
         let was_silent = |seat: usize| self.silent[seat].load(Ordering::Relaxed);
         let patience = |seat| match was_silent(seat) {
-            // It is connected to, and asked.
+            // One `node_timeout` to connect, and one to answer.
             true => (self.config.node_timeout * 2).min(CONNECT_LIMIT),
             false => CONNECT_LIMIT,
         };
@@ -109,7 +108,7 @@ impl NodeSet {
         LookedAt { all, looks, survey }
     }
 
-    /// Has nobody of this set be waited for long from now on.
+    /// Makes the next look give little time to any node of this set.
     pub(super) fn expect_silence(&self) {
         self.silent.iter().for_each(|silent| silent.store(true, Ordering::Relaxed));
     }
@@ -119,14 +118,14 @@ impl NodeSet {
         self.voters.agree(|_| false, |seat| seats.contains(&seat))
     }
 
-    /// What its nodes have reported, for [`super::which`].
+    /// Returns the reports of its nodes, for [`super::which`].
     pub(super) fn report<'a>(&'a self, looked: &'a LookedAt) -> SetReport<'a> {
         SetReport { voters: &self.voters, looks: &looked.looks, survey: &looked.survey }
     }
 
-    /// Writes a change of the agreement on a quorum. Returns whether that has accepted it.
+    /// Writes a change of the agreement on a quorum. Returns whether a quorum has accepted it.
     pub(super) async fn agree(&self, looked: LookedAt, next: Deployment) -> bool {
-        // A node of both sets that has begun as one of the next decides here no more.
+        // A node of both sets that has begun in the next one no longer decides here.
         let is_ours = |seat: &usize| {
             let marker = looked.looks[*seat].as_ref().and_then(SelfReport::marker);
             looked.survey.intact[*seat]
@@ -145,7 +144,7 @@ impl NodeSet {
     }
 }
 
-/// The two sets of a file.
+/// Returns the configuration of the next set, if the file asks for a change that is possible.
 pub(super) fn sets(config: &LocksConfig) -> Result<LocksConfig, ChangeError> {
     let impossible = |why: &str| Err(ChangeError::Impossible(why.into()));
     if !config.quarantine {
@@ -157,7 +156,7 @@ pub(super) fn sets(config: &LocksConfig) -> Result<LocksConfig, ChangeError> {
     if next.nodes == config.nodes {
         return impossible("locks.next_nodes are locks.nodes: there is nothing to change");
     }
-    // A failover may lose a marker, and what a single voter says then goes.
+    // A failover may lose a marker, and no other node contradicts a single voter that has lost it.
     let is_fixed = |node: &LockNode| matches!(node, LockNode::Fixed(_));
     match config.nodes.iter().chain(&next.nodes).all(is_fixed) {
         true => Ok(next),
@@ -167,7 +166,7 @@ pub(super) fn sets(config: &LocksConfig) -> Result<LocksConfig, ChangeError> {
     }
 }
 
-/// The nodes that do not answer.
+/// Lists the nodes that do not answer.
 pub(super) fn silent(set: &NodeSet, looked: &LookedAt) -> Vec<Trouble> {
     let of = |(seat, asked): (usize, &Result<Answered, ConnectError>)| {
         Some(Trouble::of(set, seat, asked.as_ref().err()?))

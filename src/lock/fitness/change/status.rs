@@ -1,4 +1,4 @@
-//! How far a change of the lock nodes is, for operators. Changes nothing.
+//! Reports to operators how far a change of the lock nodes is. Changes nothing.
 
 use tokio::time::sleep;
 
@@ -15,17 +15,17 @@ use super::{
 };
 use crate::config::LocksConfig;
 
-/// How often nodes are looked at where some do not vote.
+/// How many times nodes are looked at if some do not vote.
 const LOOKS: usize = 3;
 
-/// One node, as `lockgate nodes` tells of it.
+/// One node, as `lockgate nodes` shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeOfSet {
     /// Its address, without credentials.
     pub address: String,
-    /// What it has.
+    /// What the node has, in words.
     pub what: String,
-    /// What lies on it that keeps it from becoming a lock node.
+    /// What on the node keeps it from becoming a lock node.
     pub foreign: Option<String>,
 }
 
@@ -34,7 +34,7 @@ pub struct NodeOfSet {
 pub struct ChangeStatus {
     /// Which set votes.
     pub now: SetNow,
-    /// The nodes of that set that do not, or do not answer.
+    /// The nodes of that set that do not vote, or do not answer.
     pub without: Vec<String>,
     /// Nodes that were left and do not know it.
     pub behind: Vec<String>,
@@ -44,10 +44,10 @@ pub struct ChangeStatus {
     pub next_nodes: Vec<NodeOfSet>,
 }
 
-/// How far the change of the lock nodes is that a file asks for. Changes nothing.
+/// Reports how far the change of the lock nodes is that a file asks for. Changes nothing.
 ///
 /// # Errors
-/// If the file asks for none.
+/// If the file asks for no change, or for one that is impossible.
 pub async fn status(config: &LocksConfig) -> Result<ChangeStatus, ChangeError> {
     let next = sets(config)?;
     let (from, to) = (NodeSet::new(config).await, NodeSet::new(&next).await);
@@ -63,7 +63,7 @@ pub async fn status(config: &LocksConfig) -> Result<ChangeStatus, ChangeError> {
             SetNow::NextNodes => missing(&to, &of_to),
             _ => Vec::new(),
         };
-        // Who has just begun, or was restarted, is told by the proxies.
+        // Proxies soon bring up to date a node that has just begun, or was restarted.
         looks += 1;
         if !without.is_empty() && looks < LOOKS {
             sleep(AGAIN).await;
@@ -79,14 +79,14 @@ pub async fn status(config: &LocksConfig) -> Result<ChangeStatus, ChangeError> {
     }
 }
 
-/// What each of `locks.nodes` has. Changes nothing.
+/// Reports what each of `locks.nodes` has. Changes nothing.
 pub async fn nodes_now(config: &LocksConfig) -> Vec<NodeOfSet> {
     let set = NodeSet::new(config).await;
     let looked = set.look().await;
     told(&set, &looked, None)
 }
 
-/// The nodes of the set that votes which do not vote, or do not answer.
+/// Lists the nodes of the voting set that do not vote, or do not answer.
 fn missing(set: &NodeSet, looked: &LookedAt) -> Vec<String> {
     let agreed = looked.survey.committed.as_ref().map(|accepted| accepted.deployment.set);
     let votes = |seat: usize| {
@@ -97,7 +97,7 @@ fn missing(set: &NodeSet, looked: &LookedAt) -> Vec<String> {
     missing.map(|seat| set.ways[seat].address.to_string()).collect()
 }
 
-/// The nodes of the set before whose markers would vote still, once the next one has begun.
+/// Lists the nodes of the set before whose markers would still vote, once the next set has begun.
 fn behind(from: &NodeSet, of_from: &LookedAt, of_to: &LookedAt) -> Vec<String> {
     let Some(now) = of_to.survey.committed.as_ref().map(|accepted| &accepted.deployment) else {
         return Vec::new();
@@ -113,7 +113,7 @@ fn behind(from: &NodeSet, of_from: &LookedAt, of_to: &LookedAt) -> Vec<String> {
     seats.map(|seat| from.ways[seat].address.to_string()).collect()
 }
 
-/// What each node has. `ours`: the deployment of `locks.nodes`, if it is known.
+/// Reports what each node has. `ours`: the deployment of `locks.nodes`, if it is known.
 fn told(set: &NodeSet, looked: &LookedAt, ours: Option<&str>) -> Vec<NodeOfSet> {
     let of = |(seat, way): (usize, &Way)| {
         let (what, foreign) = match &looked.all[seat] {
@@ -125,7 +125,7 @@ fn told(set: &NodeSet, looked: &LookedAt, ours: Option<&str>) -> Vec<NodeOfSet> 
     set.ways.iter().enumerate().map(of).collect()
 }
 
-/// What a node has, in words.
+/// Says in words what a node has.
 fn words(look: &SelfReport) -> String {
     let marker = match &look.marker {
         MarkerFound::Nothing => return "no marker".into(),

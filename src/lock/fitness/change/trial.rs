@@ -1,5 +1,5 @@
-//! What is tried before any lock node is sealed: whether the next nodes are fit, can be read and written,
-//! and how long nobody will vote.
+//! Trials before any lock node is sealed: whether the next nodes are fit, whether nodes can be read and written, and
+//! how long no node will vote.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -12,15 +12,15 @@ use super::{
     sets::{LookedAt, NodeSet, Trouble, joined, silent},
 };
 
-/// More keys than these take so long to copy that it is told before.
+/// More keys than this take so long to copy that the operator is told beforehand.
 const MANY_KEYS: u64 = 50_000;
-/// How long it takes to read a key on one node, or to write it there, about: a release build took 4.3 s for
-/// 100,000 from three to three, on two cores.
+/// The approximate time to read a key on one node, or to write it there: a release build took 4.3 s for 100,000 keys
+/// from three nodes to three, on two cores.
 const PER_KEY: Duration = Duration::from_nanos(7_200);
-/// So many times that is to be within the TTL of session locks, which nobody renews meanwhile.
+/// How many times the copying time should fit into the TTL of session locks, which are not renewed meanwhile.
 const WELL_ABOVE: u32 = 3;
 
-/// Whether the next set can begin, before anything is written.
+/// Checks whether the next set can begin, before anything is written.
 pub(super) fn fit(to: &NodeSet, of_to: &LookedAt, ours: &Deployment) -> Result<(), ChangeError> {
     let mut there = Vec::new();
     let mut seen: Vec<&str> = Vec::new();
@@ -44,7 +44,7 @@ pub(super) fn fit(to: &NodeSet, of_to: &LookedAt, ours: &Deployment) -> Result<(
     }
 }
 
-/// What came out when nodes were tried.
+/// The results of the trials.
 pub(super) struct Tried {
     /// Nodes that cannot be read or written.
     troubles: Vec<Trouble>,
@@ -54,12 +54,12 @@ pub(super) struct Tried {
     took: Duration,
     /// The most keys on any node.
     keys: u64,
-    /// Nodes of the next set that have keys, though they were no lock nodes yet, and how many.
+    /// Nodes of the next set that already have keys, though they were no lock nodes yet, with how many.
     used: Vec<(String, u64)>,
 }
 
 impl Tried {
-    /// How long it takes to copy all keys, about.
+    /// Estimates how long it takes to copy all keys.
     pub(super) fn copying(&self, (from, to): (&NodeSet, &NodeSet)) -> Duration {
         let nodes = u32::try_from(from.ways.len() + to.ways.len()).unwrap_or(u32::MAX);
         let keys = u32::try_from(self.keys).unwrap_or(u32::MAX);
@@ -123,7 +123,7 @@ pub(super) async fn try_out(
     Ok(Tried { troubles, slow: slow.into_iter().collect(), took, keys, used })
 }
 
-/// Tells what makes the time long in which nobody votes, and which nodes will have no part in the change.
+/// Reports what makes the time long in which no node votes, and which nodes will have no part in the change.
 pub(super) fn warn(
     tried: &Tried,
     (from, of_from): (&NodeSet, &LookedAt),

@@ -16,11 +16,11 @@ pub enum SetNow {
     Nodes,
     /// None: `locks.nodes` are sealed.
     Sealed,
-    /// None: it is decided that `locks.next_nodes` do, and they have not begun.
+    /// None: `locks.next_nodes` were decided upon, and have not begun.
     Decided,
     /// `locks.next_nodes`.
     NextNodes,
-    /// It is decided that others than `locks.next_nodes` do.
+    /// Other nodes than `locks.next_nodes` were decided upon.
     Others,
     /// Too few nodes answer to tell.
     Unknown,
@@ -59,24 +59,24 @@ pub(super) struct SetReport<'a> {
 /// The decision that another set follows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ChangeDecision {
-    /// The first agreement of the set that follows.
+    /// The first agreement of the next set.
     pub(super) first: Deployment,
     /// The seal under which the locks were copied.
     pub(super) seal: u64,
-    /// Whether a quorum of that set has begun.
+    /// Whether a quorum of the next set has begun.
     pub(super) has_begun: bool,
 }
 
-/// Which of two sets votes, and why the other one does not.
+/// Which of two sets votes, and the decision behind it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Which {
     pub(super) now: SetNow,
-    /// The last decision, as far as these nodes tell.
+    /// The last decision, as far as these nodes show it.
     pub(super) decision: Option<ChangeDecision>,
 }
 
-/// Says which set votes: `from`, the nodes of `locks.nodes`, or `to`, those of `locks.next_nodes`. `known`: the
-/// set that the asker knows to be `locks.nodes`. An asker with `None` has looked at both sets only now.
+/// Says which set votes: `from`, the nodes of `locks.nodes`, or `to`, those of `locks.next_nodes`. `known`: the set
+/// that the caller knows to be `locks.nodes`; `None`: the caller has only now looked at both sets.
 pub(super) fn which(from: SetReport<'_>, to: SetReport<'_>, known: Option<&KnownSet>) -> Which {
     let decision = decision(from, to);
     let now = if follows(from, to, known) {
@@ -97,8 +97,8 @@ pub(super) fn which(from: SetReport<'_>, to: SetReport<'_>, known: Option<&Known
 fn follows(from: SetReport<'_>, to: SetReport<'_>, known: Option<&KnownSet>) -> bool {
     let Some(theirs) = later_set(to, known) else { return false };
     match (from.agreed(), known) {
-        // Nodes that were left and have forgotten it may have got seats in a later set, as nodes of other sets
-        // that followed.
+        // Nodes of `from` that have forgotten that their set was left may since have got seats in a later set to which
+        // they belong too.
         (Some(agreed), _) if agreed.set >= theirs.set => false,
         (Some(agreed), None) => agreed.id == theirs.id,
         (None, None) => false,
@@ -106,20 +106,20 @@ fn follows(from: SetReport<'_>, to: SetReport<'_>, known: Option<&KnownSet>) -> 
     }
 }
 
-/// The agreement of `to`, if its nodes vote and it is not the first set of its deployment. An asker that knows
-/// `locks.nodes` counts no other deployment.
+/// Returns the agreement of `to`, if its nodes vote and it is not the first set of its deployment. For a caller that
+/// knows `locks.nodes`, other deployments do not count.
 fn later_set<'a>(to: SetReport<'a>, known: Option<&KnownSet>) -> Option<&'a Deployment> {
     let theirs = to.agreed().filter(|theirs| theirs.stands() && theirs.set > 0)?;
     known.is_none_or(|known| known.id == theirs.id).then_some(theirs)
 }
 
-/// Which set votes where no decision is found.
+/// Says which set votes if no decision is found.
 fn undecided(from: SetReport<'_>, to: SetReport<'_>, known: Option<&KnownSet>) -> SetNow {
     let theirs = later_set(to, known);
     match from.agreed() {
-        // All nodes that agree belong to both lists: the set is the list whose nodes it names.
+        // All nodes that agree belong to both lists: the set is the list whose nodes the agreement names.
         Some(agreed) if theirs == Some(agreed) => {
-            // With a blank seat, both lists may have all nodes that are named.
+            // If a seat is blank, both lists may have all nodes that are named.
             let has_changed = match known {
                 Some(known) => known.set < agreed.set,
                 None => from.has_left(agreed) && !to.has_left(agreed),
@@ -132,14 +132,14 @@ fn undecided(from: SetReport<'_>, to: SetReport<'_>, known: Option<&KnownSet>) -
         }
         Some(Deployment { phase: Phase::Stands, .. }) => SetNow::Nodes,
         Some(_) => SetNow::Sealed,
-        // An asker that knows its set has heard of a later one in `follows`: with nodes of both sets, these may
+        // For a caller that knows its set, `follows` has ruled out a later one: with nodes of both lists, these may
         // be its own.
         None if theirs.is_some() && known.is_none() => SetNow::NextNodes,
         None => SetNow::Unknown,
     }
 }
 
-/// The last decision, as far as these nodes tell.
+/// Returns the last decision, as far as these nodes show it.
 fn decision(from: SetReport<'_>, to: SetReport<'_>) -> Option<ChangeDecision> {
     let (first, seal) = decided(from, to)?;
     let has_begun = to
@@ -154,13 +154,13 @@ fn decided(from: SetReport<'_>, to: SetReport<'_>) -> Option<(Deployment, u64)> 
     {
         return Some((first_of(left, successor), *seal));
     }
-    // Nothing of the next set is written before it is decided upon.
+    // The next set gets no marker before it is decided upon.
     let before: Vec<&Deployment> = from.markers().collect();
     let seal_before = |next: &Deployment| {
         let is_before = |it: &&&Deployment| it.id == next.id && it.set + 1 == next.set;
         let last = before.iter().filter(is_before).max_by_key(|it| it.epoch)?;
         if last.epoch >= next.epoch {
-            // It could not begin, and what it followed was sealed again.
+            // The next set could not begin, and the set before was sealed again.
             return None;
         }
         match last.phase {
@@ -174,18 +174,18 @@ fn decided(from: SetReport<'_>, to: SetReport<'_>) -> Option<(Deployment, u64)> 
 }
 
 impl<'a> SetReport<'a> {
-    /// The agreement of a quorum of these nodes.
+    /// Returns the agreement of a quorum of these nodes.
     fn agreed(self) -> Option<&'a Deployment> {
         self.survey.committed.as_ref().map(|accepted| &accepted.deployment)
     }
 
-    /// The agreement that each node has accepted last.
+    /// Returns the agreement that each node has accepted last.
     fn markers(self) -> impl Iterator<Item = &'a Deployment> {
         let markers = self.looks.iter().flatten().filter_map(SelfReport::marker);
         markers.map(|marker| &marker.deployment)
     }
 
-    /// How many of the seats have the nodes that this deployment names.
+    /// Counts the seats that have the node which this deployment names.
     fn named(self, deployment: &Deployment) -> usize {
         let is_named = |(seat, look): &(usize, &Option<SelfReport>)| {
             let who = look.as_ref().and_then(SelfReport::identity);
@@ -194,13 +194,13 @@ impl<'a> SetReport<'a> {
         self.looks.iter().enumerate().filter(is_named).count()
     }
 
-    /// Whether a node of this list is no member of `agreed`, but was one of a set before that.
+    /// Whether a node of this list is not in the set of `agreed`, but was in an earlier one.
     fn has_left(self, agreed: &Deployment) -> bool {
         self.markers().any(|theirs| theirs.id == agreed.id && theirs.set < agreed.set)
     }
 
-    /// Whether a quorum of these are the nodes that `first` names. `if_silent`: whether a node that does not
-    /// answer counts as one of them.
+    /// Whether a quorum of these are the nodes that `first` names. `if_silent`: whether a node that does not answer
+    /// counts as one.
     pub(super) fn are_of(self, first: &Deployment, if_silent: bool) -> bool {
         let is_named = |seat: usize| match &self.looks[seat] {
             Some(look) => look.identity().is_some_and(|who| first.names(seat, &who)),
@@ -209,8 +209,8 @@ impl<'a> SetReport<'a> {
         self.voters.agree(|_| false, is_named)
     }
 
-    /// Whether these nodes vote as a later set than the one that is known. All of them must be there, with the
-    /// seats that they have on the list: where a quorum of them is one of other nodes too, those may vote.
+    /// Whether these nodes vote as a later set than the known one. All of them must be there, on the seats that they
+    /// have on the list: a quorum of them may also be a quorum of another list, which may be the one that votes.
     pub(super) fn is_later(self, known: &KnownSet) -> bool {
         let Some(agreed) = self.agreed() else { return false };
         let has_seat = |(seat, look): (usize, &Option<SelfReport>)| {
@@ -226,7 +226,7 @@ impl<'a> SetReport<'a> {
     }
 }
 
-/// The first agreement of the set that follows one that was left.
+/// Returns the first agreement of the set that follows one that was left.
 pub(super) fn first_of(left: &Deployment, successor: &NextSet) -> Deployment {
     let NextSet { shape, seats } = successor.clone();
     let (epoch, set) = (left.epoch + 1, left.set + 1);
@@ -245,7 +245,7 @@ mod tests {
         *,
     };
 
-    /// Seats of nodes with names of one letter; `-`: nobody.
+    /// Makes seats of nodes with names of one letter; `-`: no node.
     fn seats(names: &str) -> Vec<Seat> {
         let who = |name: char| Identity {
             run_id: name.to_string(),
@@ -283,8 +283,8 @@ mod tests {
         Deployment { id: "other".into(), ..deployment }
     }
 
-    /// What the nodes of one list report: their names, each with the number of the agreement that it has accepted
-    /// last, from 1; 0: it has no marker. `-`: it does not answer.
+    /// Makes the reports of the nodes of one list: each node's name, with the number, from 1, of the agreement that
+    /// it has accepted last; 0: it has no marker. `-`: it does not answer.
     fn looks(nodes: &str, agreements: &[Deployment]) -> Vec<Option<SelfReport>> {
         let look = |(place, node): (usize, &str)| {
             let (name, number) = node.split_at_checked(1).filter(|(name, _)| *name != "-")?;
@@ -313,9 +313,9 @@ mod tests {
         agreements: Vec<Deployment>,
         nodes: &'a str,
         next_nodes: &'a str,
-        /// What an asker finds that has looked only now.
+        /// What a caller finds that has only now looked.
         now: SetNow,
-        /// The same for one that knows `locks.nodes` to be the set of this number.
+        /// The same for a caller that knows `locks.nodes` to be the set of this number.
         known: (u64, SetNow),
     }
 
@@ -422,7 +422,7 @@ mod tests {
                 NextNodes,
                 (0, NextNodes),
             ),
-            // Without the nodes in which the lists differ, both are the set.
+            // Without the nodes in which the lists differ, both match the set.
             row(
                 "kept nodes: begun, those that differ are away",
                 both(),
@@ -439,7 +439,7 @@ mod tests {
                 (0, Decided),
             ),
             row("one to three: begun", grown(), ["a2", "c0 b2 a2"], NextNodes, (0, NextNodes)),
-            // What `round` orders its writes against: nobody can tell the seal any more.
+            // The state that `round` avoids by the order of its writes: no node knows the seal any more.
             row(
                 "one to three: the old one alone",
                 grown(),
