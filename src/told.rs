@@ -36,7 +36,7 @@ impl FewLines {
     /// Counts an event. If the event may have a line, returns how many events before it had none.
     pub(crate) fn next(&self, now: Instant) -> Option<u64> {
         let mut room = self.0.lock();
-        if room.has_one(now) {
+        if room.take_one(now) {
             return Some(std::mem::take(&mut room.left_out));
         }
         room.left_out += 1;
@@ -46,14 +46,14 @@ impl FewLines {
     /// Returns how many events had no line, if one line about them is allowed now.
     pub(crate) fn left_out(&self, now: Instant) -> Option<u64> {
         let mut room = self.0.lock();
-        let is_due = room.left_out > 0 && room.has_one(now);
+        let is_due = room.left_out > 0 && room.take_one(now);
         is_due.then(|| std::mem::take(&mut room.left_out))
     }
 }
 
 impl LineRoom {
-    /// Takes room for one line, if there is any.
-    fn has_one(&mut self, now: Instant) -> bool {
+    /// Takes room for one line, and returns whether there was any.
+    fn take_one(&mut self, now: Instant) -> bool {
         let since = *self.since.get_or_insert(now);
         let more = now.saturating_duration_since(since).as_secs() / ONE_MORE_EVERY.as_secs();
         if more > 0 {

@@ -301,7 +301,7 @@ impl Adoption {
 
     /// Logs that a lock without a TTL was lost, and how many more its client has lost.
     pub(crate) fn tell_of_loss(&self, lock: &str, others: usize) {
-        if self.seen.may_tell() {
+        if self.seen.take_line() {
             seen::tell_of_loss(lock, others);
         }
     }

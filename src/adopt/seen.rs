@@ -140,7 +140,7 @@ impl SeenIdioms {
         let count = counts.entry(kind.clone()).or_default();
         count.times += 1;
         count.longest = count.longest.max(ttl);
-        if count.is_told || !has_line(told, self.started) {
+        if count.is_told || !take_line_of(told, self.started) {
             return None;
         }
         count.is_told = true;
@@ -153,12 +153,12 @@ impl SeenIdioms {
     pub(super) fn refused(&self, sighting: &Sighting, is_told: bool) -> bool {
         let reason = verdict::reason(sighting.op, sighting.because);
         self.refused[reason as usize].one_more();
-        !is_told && self.may_tell()
+        !is_told && self.take_line()
     }
 
-    /// Whether the log may have one more line in this second. Takes the room for it.
-    pub(super) fn may_tell(&self) -> bool {
-        has_line(&mut self.kinds.lock().told, self.started)
+    /// Takes room for one more log line in this second, and returns whether there was any.
+    pub(super) fn take_line(&self) -> bool {
+        take_line_of(&mut self.kinds.lock().told, self.started)
     }
 
     /// Returns how many commands were seen, how many of them were unsafe, and how many were refused.
@@ -197,8 +197,8 @@ impl SeenIdioms {
     }
 }
 
-/// Whether there is room for one more log line in this second. Takes the room.
-fn has_line(told: &mut (u64, u32), started: Instant) -> bool {
+/// Takes room for one more log line in this second, and returns whether there was any.
+fn take_line_of(told: &mut (u64, u32), started: Instant) -> bool {
     let second = started.elapsed().as_secs();
     if told.0 != second {
         *told = (second, 0);

@@ -105,7 +105,7 @@ pub(crate) struct Guards {
     /// seconds since `started`.
     unacknowledged: AtomicU64,
     unacknowledged_at: AtomicU64,
-    /// Last time that [`Guards::lacked_replicas`] logged, in seconds since `started`.
+    /// Last time that [`Guards::note_lacking_replicas`] logged, in seconds since `started`.
     told_unacknowledged_at: AtomicU64,
     /// Whether the data node knew the script of a guarded write when the script was last called.
     has_script: AtomicBool,
@@ -248,8 +248,8 @@ impl Guards {
         self.enforces
     }
 
-    /// Whether nothing has been logged yet in this second. Counts the caller's line as logged.
-    fn may_tell(&self, told_at: &AtomicU64) -> bool {
+    /// Counts the caller's line as logged, and returns whether it is the first of this second.
+    fn take_line(&self, told_at: &AtomicU64) -> bool {
         let now = self.started.elapsed().as_secs();
         told_at.swap(now, Ordering::Relaxed) != now
     }
@@ -257,7 +257,7 @@ impl Guards {
     /// Logs, at most once a second, that the data node's fence of this lock is larger than any proxy's
     /// clock can have made it.
     pub(crate) fn tell_of_fence_ahead(&self, lock: &[u8], fence: u64) {
-        if self.may_tell(&self.told_ahead_at) {
+        if self.take_line(&self.told_ahead_at) {
             let lock = shown(lock);
             warn!(
                 %lock, fence,
@@ -268,7 +268,7 @@ impl Guards {
     }
 
     /// Notes that too few replicas have acknowledged a fence, and logs that, at most every ten seconds.
-    pub(crate) fn lacked_replicas(&self) {
+    pub(crate) fn note_lacking_replicas(&self) {
         let times = self.unacknowledged.fetch_add(1, Ordering::Relaxed) + 1;
         let now = self.started.elapsed().as_secs();
         self.unacknowledged_at.store(now, Ordering::Relaxed);
@@ -296,7 +296,7 @@ impl Guards {
     }
 
     /// Notes that enough replicas have acknowledged a fence.
-    pub(crate) fn has_replicas(&self) {
+    pub(crate) fn note_replicas(&self) {
         if self.unacknowledged.load(Ordering::Relaxed) > 0 {
             self.unacknowledged.store(0, Ordering::Relaxed);
         }
@@ -313,7 +313,7 @@ impl Guards {
 
     /// Logs, at most once a second, a write that passed without its lock.
     pub(crate) fn tell_of_audited(&self, need: &Need) {
-        if self.may_tell(&self.told_at) {
+        if self.take_line(&self.told_at) {
             let (key, lock) = (shown(&need.key), shown(&need.lock));
             warn!(%key, %lock, "guards: written without its lock, as the policy is audit");
         }

@@ -162,9 +162,10 @@ impl Engine {
         self.locks.grants.holders.name_adopted(key, token, name);
     }
 
-    /// Whether the lock nodes said a moment ago that `key` is held, and nothing since has shown that it may be free.
-    pub(crate) fn is_known_as_held(&self, key: &Key, now: Instant) -> bool {
-        self.locks.refusals.is_held(key, now)
+    /// Returns whether the lock nodes said a moment ago that `key` is held, and nothing since has shown that it may be
+    /// free. Now and then one asker gets `false`, and asks them.
+    pub(crate) fn take_known_as_held(&self, key: &Key, now: Instant) -> bool {
+        self.locks.refusals.take_known_as_held(key, now)
     }
 
     /// Returns a number that changes when something shows that `key` may be free.

@@ -188,9 +188,9 @@ async fn follow(locks: Weak<Locks>, moving: Arc<Moving>) -> Option<()> {
         nodes.note_releases(!config.next_nodes.is_empty());
         let Some(pair) = SetPair::new(&config).await else {
             if std::mem::take(&mut were_listed) {
-                admissions.are_kept();
+                admissions.note_kept();
             }
-            admissions.may_write(true, true);
+            admissions.allow_writes(true, true);
             tokio::select! {
                 changed = changes.changed() => changed.ok()?,
                 () = admissions.given_up.notified() => {
@@ -215,7 +215,7 @@ async fn follow(locks: Weak<Locks>, moving: Arc<Moving>) -> Option<()> {
             None => None,
         };
         // Until a look shows that its own set votes, this proxy writes only if it knows that set.
-        admissions.may_write(admissions.set().is_some(), false);
+        admissions.allow_writes(admissions.set().is_some(), false);
         while !changes.has_changed().ok()? {
             let known = admissions.set();
             let FoundSet { now, is_anew } = pair.find(known.as_ref()).await;
@@ -242,7 +242,7 @@ async fn follow(locks: Weak<Locks>, moving: Arc<Moving>) -> Option<()> {
                     break;
                 }
                 SetNow::Nodes => {
-                    admissions.may_write(true, false);
+                    admissions.allow_writes(true, false);
                     LOOK_EVERY
                 }
                 SetNow::Sealed | SetNow::Decided => LOOK_SOON,
@@ -281,7 +281,7 @@ async fn move_on(locks: &Arc<Locks>, moving: &Arc<Moving>, config: LocksConfig, 
     let before = Arc::clone(&locks.grants.nodes());
     let nodes = Arc::new(moving.connect(&config, &at, Some(&before)));
     tell(locks, &nodes);
-    before.admissions().may_write(false, false);
+    before.admissions().allow_writes(false, false);
     let until = Instant::now() + CONNECTED_IN;
     while nodes.status().iter().filter(|node| node.up).count() < nodes.quorum()
         && Instant::now() < until

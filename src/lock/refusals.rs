@@ -69,9 +69,9 @@ impl Refusals {
         }
     }
 
-    /// Whether the lock was held a moment ago, and nothing may have freed it since. Before the answer is outdated one
-    /// asker gets `false`, so that it asks the lock nodes in time.
-    pub(super) fn is_held(&self, key: &Key, now: Instant) -> bool {
+    /// Returns whether the lock was held a moment ago, and nothing may have freed it since. Before the answer is
+    /// outdated one asker gets `false`, so that it asks the lock nodes in time.
+    pub(super) fn take_known_as_held(&self, key: &Key, now: Instant) -> bool {
         let mut all = self.all.lock();
         let Some(refusal) = all.get_mut(key).filter(|refusal| now < refusal.until) else {
             return false;
@@ -99,22 +99,25 @@ mod tests {
     async fn an_answer_is_repeated_for_a_moment_and_not_behind_a_release() {
         let (refusals, key, ms) = (Refusals::default(), Key::from("k"), Duration::from_millis);
         let now = Instant::now();
-        assert!(!refusals.is_held(&key, now));
+        assert!(!refusals.take_known_as_held(&key, now));
         refusals.note(&key, Some(ms(1000)), now);
-        assert!(refusals.is_held(&key, now + ms(124)));
-        assert!(!refusals.is_held(&key, now + ms(125)), "one asks again");
-        assert!(refusals.is_held(&key, now + ms(125)), "and the others do not");
-        assert!(refusals.is_held(&key, now + ms(249)));
-        assert!(!refusals.is_held(&key, now + ms(250)));
-        assert!(!refusals.is_held(&Key::from("l"), now));
+        assert!(refusals.take_known_as_held(&key, now + ms(124)));
+        assert!(!refusals.take_known_as_held(&key, now + ms(125)), "one asks again");
+        assert!(refusals.take_known_as_held(&key, now + ms(125)), "and the others do not");
+        assert!(refusals.take_known_as_held(&key, now + ms(249)));
+        assert!(!refusals.take_known_as_held(&key, now + ms(250)));
+        assert!(!refusals.take_known_as_held(&Key::from("l"), now));
         refusals.note(&key, Some(ms(10)), now);
-        assert!(!refusals.is_held(&key, now + ms(9)) && refusals.is_held(&key, now + ms(9)));
-        assert!(!refusals.is_held(&key, now + ms(10)));
+        assert!(
+            !refusals.take_known_as_held(&key, now + ms(9))
+                && refusals.take_known_as_held(&key, now + ms(9))
+        );
+        assert!(!refusals.take_known_as_held(&key, now + ms(10)));
         refusals.note(&key, None, now);
         let before = refusals.releases(&key);
         refusals.freed(&key);
         assert_ne!(refusals.releases(&key), before);
-        assert!(!refusals.is_held(&key, now));
+        assert!(!refusals.take_known_as_held(&key, now));
     }
 
     #[tokio::test(start_paused = true)]
@@ -126,7 +129,7 @@ mod tests {
         assert_eq!(refusals.all.lock().len(), MOST);
         let later = now + FRESH;
         refusals.note(&Key::from("k"), None, later);
-        assert!(refusals.is_held(&Key::from("k"), later));
+        assert!(refusals.take_known_as_held(&Key::from("k"), later));
         assert_eq!(refusals.all.lock().len(), 1);
     }
 }

@@ -206,7 +206,7 @@ impl Reloader {
         }
         self.state.runs_with(&config);
         self.shared.config.store(Arc::new(config));
-        self.state.has_not_taken(left.clone());
+        self.state.note_not_taken(left.clone());
         // Has the new record written at once, for the other proxies.
         if !taken.is_empty() {
             self.shared.fleet.stepped.notify_one();

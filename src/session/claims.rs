@@ -204,7 +204,7 @@ impl Tokens {
     fn put(&mut self, key: Key, held: Held, now: Instant) {
         self.attempts.forget(&key, &held.token);
         self.ended.forget(&key);
-        if self.has_room(&key, now) {
+        if self.make_room(&key, now) {
             self.held.insert(key, held);
         }
     }
@@ -321,8 +321,8 @@ impl Tokens {
         }
     }
 
-    /// Whether there is room to remember this lock.
-    pub(super) fn has_room(&mut self, key: &Key, now: Instant) -> bool {
+    /// Makes room to remember this lock, and returns whether there is any.
+    pub(super) fn make_room(&mut self, key: &Key, now: Instant) -> bool {
         if self.held.len() >= MAX_TOKENS && !self.held.contains_key(key) {
             self.held.retain(|_, held| held.keep.is_some() || held.until > now);
         }
@@ -379,7 +379,7 @@ impl Tokens {
     }
 
     /// Notes that the lock nodes have raised a grant's fence from `before` to `fence`.
-    pub(super) fn was_raised(&mut self, key: &Key, before: u64, fence: u64) {
+    pub(super) fn note_raised(&mut self, key: &Key, before: u64, fence: u64) {
         if let Some(held) = self.held.get_mut(key).filter(|held| held.fence == before) {
             held.fence = fence;
         }

@@ -254,15 +254,15 @@ impl Core {
         matches!(self.turn, Turn::Answering(_)) || self.needs_replies()
     }
 
-    /// Whether more may be held for the client, besides what it has left unread.
+    /// Takes a share of the room for unread replies if one is needed, and returns whether more may be held for the client.
     #[inline]
-    pub(super) fn may_hold_more(&mut self) -> bool {
+    pub(super) fn reserve_more(&mut self) -> bool {
         let (held, most) = (self.to_client.len(), self.desk.config.barrier_buffer);
-        UnreadShare::is_free(held, most) && self.unread.is_none() || self.has_room(held, most)
+        UnreadShare::is_free(held, most) && self.unread.is_none() || self.reserve(held, most)
     }
 
     #[cold]
-    fn has_room(&mut self, held: usize, most: usize) -> bool {
+    fn reserve(&mut self, held: usize, most: usize) -> bool {
         let all = &self.desk.shared.unread;
         let share = self.unread.get_or_insert_with(|| Box::new(UnreadShare::new(all.clone())));
         share.note(held);
@@ -364,7 +364,7 @@ impl Core {
                 }
                 // A client that does not read its answers is not made to wait for that: it may read only once it has
                 // sent everything.
-                Turn::Answering(_) => self.replies.between_frames() && self.may_hold_more(),
+                Turn::Answering(_) => self.replies.between_frames() && self.reserve_more(),
                 Turn::Job(job) => job.gives_way() && self.has_more_behind(job.as_ref()),
                 _ => false,
             };
@@ -598,7 +598,7 @@ impl Core {
     #[inline(never)]
     fn look_for_losses(&mut self) -> Result<(), CloseReason> {
         let Some(losses) = &self.desk.losing.losses else { return Ok(()) };
-        if losses.is_check_due() {
+        if losses.take_due_check() {
             if let Some(first) = self.desk.tokens.valid_until() {
                 losses.check_by(first);
             }

@@ -120,7 +120,7 @@ impl Desk {
 
     /// Counts down the replies to questions of the proxy's own. Once none is missing, turns replies
     /// off again if the client has them off, and returns `true`.
-    pub(super) fn are_all_in(&mut self, missing: &mut usize) -> bool {
+    pub(super) fn count_in(&mut self, missing: &mut usize) -> bool {
         *missing -= 1;
         if *missing == 0 && self.conn.reply_mode == ReplyMode::Off {
             self.hush();
@@ -158,7 +158,7 @@ impl Desk {
     /// Takes room for `held` bytes of a large command and of its answer, unless it has as much. Returns `false` if
     /// other clients' commands take too much, or were given this one's room. `is_whole`: no more is to come, so from
     /// now on its room is given to no other.
-    pub(super) fn has_room(&mut self, held: usize, is_whole: bool) -> bool {
+    pub(super) fn reserve_room(&mut self, held: usize, is_whole: bool) -> bool {
         let waker = if is_whole { None } else { Some(&self.waker) };
         match (&mut self.room, &self.shared.guards) {
             (Some(room), _) => room.grow(held, waker),
@@ -189,9 +189,9 @@ impl Desk {
         is_news
     }
 
-    /// Whether the data node may have forgotten these fences since it was last asked about them, so
-    /// that its answer proves nothing. Then they count as not announced.
-    pub(super) fn doubts(&mut self, claims: &mut [FencedLock]) -> bool {
+    /// Notes which of these fences the data node may have forgotten since it was last asked about them: they count as
+    /// not announced. Returns whether there is one, so that the answer proves nothing.
+    pub(super) fn note_doubts(&mut self, claims: &mut [FencedLock]) -> bool {
         let is_news = self.take_in_history();
         let mut doubts = false;
         for claim in claims {

@@ -118,10 +118,10 @@ impl Losing {
             .is_some_and(|news| matches!(news.stage, NewsStage::Written | NewsStage::Told { .. }))
     }
 
-    /// Whether the command whose first byte is at `position` of the client's bytes is refused. After `false`, no
-    /// later command is refused either.
+    /// Returns whether the command whose first byte is at `position` of the client's bytes is refused. If not, the news
+    /// ends: no later command is refused either.
     #[cold]
-    pub(super) fn is_refused_at(&mut self, position: u64) -> bool {
+    pub(super) fn refuse_at(&mut self, position: u64) -> bool {
         match self.news.as_ref().map(|news| news.stage) {
             Some(NewsStage::Told { until }) if position >= until => {
                 self.news = None;

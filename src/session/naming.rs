@@ -15,7 +15,7 @@ impl Core {
     /// Looks at a command that may give the client a name and is about to be forwarded. Returns `false` if more of it
     /// must arrive first.
     #[cold]
-    pub(super) fn may_pass_name(&mut self, bytes: &[u8]) -> bool {
+    pub(super) fn take_name(&mut self, bytes: &[u8]) -> bool {
         if self.desk.conn.reply_mode != ReplyMode::On {
             return true;
         }

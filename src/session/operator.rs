@@ -379,7 +379,7 @@ pub(super) fn take_in(
         }
         _ => {
             if let Some(guards) = &shared.guards {
-                guards.has_replicas();
+                guards.note_replicas();
             }
             Ok(())
         }

@@ -557,7 +557,7 @@ impl Session {
                     }
                     Poll::Ready(Err(error)) => return Err(self.client_failed(&error)),
                     // A client that does read, if slowly, is not closed: it only makes the data node wait.
-                    Poll::Pending if self.waits_for_reader() => {
+                    Poll::Pending if self.check_reader() => {
                         return match self.client_takes_nothing(cx) {
                             true => Err(CloseReason::BarrierBuffer),
                             false => Ok(moved),
@@ -604,11 +604,11 @@ impl Session {
         }
     }
 
-    /// Whether no more may be held for the client, and the command that has the floor goes on only once the client
-    /// takes some of it.
+    /// Returns whether no more may be held for the client, and the command that has the floor goes on only once the
+    /// client takes some of it. If not, its patience begins anew.
     #[cold]
-    fn waits_for_reader(&mut self) -> bool {
-        if !self.core.may_hold_more() && self.core.waits_for_reader() {
+    fn check_reader(&mut self) -> bool {
+        if !self.core.reserve_more() && self.core.waits_for_reader() {
             return true;
         }
         self.untaken = None;

@@ -75,7 +75,7 @@ impl Core {
                     let resp3 = self.desk.conn.state.resp3;
                     let mut fed = filter.feed(&bytes[begin..pos], verdict.is_some(), whole, resp3);
                     if let Some(held) = filter.holds()
-                        && !self.desk.has_room(self.desk.unsent.len() + held, true)
+                        && !self.desk.reserve_room(self.desk.unsent.len() + held, true)
                     {
                         fed.heard = Heard::Unreadable;
                     }

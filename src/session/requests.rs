@@ -8,7 +8,7 @@ use super::{
     dropping::Dropping,
     guarded::{
         acknowledged::{Exec, must_acknowledge},
-        arm::{Arming, must_arm},
+        arm::{Arming, prepare_to_arm},
     },
     jobs::{
         Pass,
@@ -337,7 +337,7 @@ impl Core {
             return Flow::Drop(Dropping::Stranger(error));
         }
         if scan.lost && name != Name::Blank && !passes {
-            scan.lost = self.desk.losing.is_refused_at(position);
+            scan.lost = self.desk.losing.refuse_at(position);
             if scan.lost && !self.is_about_lost(name, bytes) {
                 self.note_lost_attempt(name, bytes);
                 self.lose_in_transaction(name);
@@ -438,7 +438,7 @@ impl Core {
                 }
                 return Flow::Keep;
             }
-            (_, Name::Multi) if scan.is_guarded && must_arm(&mut self.desk) => {
+            (_, Name::Multi) if scan.is_guarded && prepare_to_arm(&mut self.desk) => {
                 self.wait(Box::new(Arming));
                 return Flow::Keep;
             }
@@ -462,7 +462,7 @@ impl Core {
             }
             _ => {}
         }
-        if matches!(name, Name::Hello | Name::SetName) && !self.may_pass_name(bytes) {
+        if matches!(name, Name::Hello | Name::SetName) && !self.take_name(bytes) {
             return Flow::Keep;
         }
         let noted = self.desk.note(name, arguments);

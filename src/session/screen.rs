@@ -57,11 +57,11 @@ impl Core {
                 Guarding::Kept
             }
             Look::TooLarge => unguardable(Why::TooLarge),
-            Look::More(need, walk) if self.desk.has_room(bytes.len(), false) => {
+            Look::More(need, walk) if self.desk.reserve_room(bytes.len(), false) => {
                 self.turn = Turn::Gathering(Box::new(Gather { need, walk, guards }));
                 Guarding::Kept
             }
-            Look::Stop(length, stop, by_script) if self.desk.has_room(length, true) => {
+            Look::Stop(length, stop, by_script) if self.desk.reserve_room(length, true) => {
                 debug_assert!(length <= bytes.len());
                 self.wait(Box::new(Guarded::new(length, by_script, stop, &guards)));
                 Guarding::Kept
@@ -75,7 +75,7 @@ impl Core {
     pub(super) fn gather_more(&mut self) {
         let Turn::Gathering(gather) = &mut self.turn else { return };
         let held = self.desk.unsent.len();
-        if !self.desk.has_room(held, false) {
+        if !self.desk.reserve_room(held, false) {
             self.turn = Turn::Again(First::NoRoom);
             return;
         }
@@ -83,7 +83,7 @@ impl Core {
         if gather.more(unsent, conn.state.known) == Gathered::Enough {
             // From here on the command's room is given to no other client, even while it is on its way to the data
             // node.
-            let has_room = self.desk.has_room(held, true);
+            let has_room = self.desk.reserve_room(held, true);
             self.turn = Turn::Again(if has_room { First::Anew } else { First::NoRoom });
         }
     }

@@ -124,7 +124,7 @@ impl Shared {
     pub(super) fn lacks_replicas(&self) {
         self.metrics.unacknowledged_locks.increment(1);
         if let Some(guards) = &self.guards {
-            guards.lacked_replicas();
+            guards.note_lacking_replicas();
         }
     }
 

@@ -65,11 +65,11 @@ impl Core {
             (_, false) | (Name::Blank | Name::Other | Name::SetName | Name::Topology(_), true) => {
                 return Transacting::Pass;
             }
-            (_, true) => return Transacting::Drop(self.misfits(MISFIT)),
+            (_, true) => return Transacting::Drop(self.refuse_as_misfit(MISFIT)),
         };
         match split(bytes, 1, INLINE_LIMIT) {
             Split::Incomplete => Transacting::Kept,
-            Split::TooLong => Transacting::Drop(self.misfits(MISFIT)),
+            Split::TooLong => Transacting::Drop(self.refuse_as_misfit(MISFIT)),
             Split::Whole { length, .. } => {
                 // The proxy answers the command, so the data node owes no reply.
                 self.see(name, &bytes[..length], false);
@@ -83,8 +83,10 @@ impl Core {
     #[cold]
     pub(super) fn misfit(&mut self, name: Name) -> Option<Dropping> {
         match (name, self.is_in_transaction()) {
-            (Name::Other | Name::SetName | Name::Topology(_), true) => Some(self.misfits(MISFIT)),
-            (Name::Watch, false) => Some(self.misfits(ALONE)),
+            (Name::Other | Name::SetName | Name::Topology(_), true) => {
+                Some(self.refuse_as_misfit(MISFIT))
+            }
+            (Name::Watch, false) => Some(self.refuse_as_misfit(ALONE)),
             _ => None,
         }
     }
@@ -103,11 +105,11 @@ impl Core {
             _ if is_open => task.work = AdoptWork::Fail(MISFIT),
             _ => return,
         }
-        self.misfits(MISFIT);
+        self.refuse_as_misfit(MISFIT);
     }
 
     /// Notes that a command does not fit into the transaction, and is refused by this error.
-    fn misfits(&mut self, error: &'static str) -> Dropping {
+    fn refuse_as_misfit(&mut self, error: &'static str) -> Dropping {
         self.desk.step_transaction(LockTransaction::misfit);
         if let Some(audit) = &mut self.audit {
             audit.spoil();

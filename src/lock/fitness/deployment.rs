@@ -325,14 +325,14 @@ impl Admissions {
     }
 
     /// Sets whether this proxy may write that nodes sit on other seats, and that a deployment is new.
-    pub(in crate::lock) fn may_write(&self, writes: bool, begins: bool) {
+    pub(in crate::lock) fn allow_writes(&self, writes: bool, begins: bool) {
         self.writes.store(writes, Ordering::Release);
         self.begins.store(begins, Ordering::Release);
     }
 
     /// Forgets that this set was to be given up, as the operator no longer lists another. If it was, the nodes'
     /// markers say so again.
-    pub(in crate::lock) fn are_kept(&self) {
+    pub(in crate::lock) fn note_kept(&self) {
         self.state.lock().given_up = None;
     }
 
@@ -504,7 +504,7 @@ impl Admissions {
         index: usize,
         look: &SelfReport,
     ) -> Judgement {
-        if let Some(generation) = self.keeps_alone(state, index, look) {
+        if let Some(generation) = self.admit_alone(state, index, look) {
             return Judgement::Admitted(generation);
         }
         let covered = state.survey.as_ref().is_some_and(|survey| survey.is_covered(&self.voters));
@@ -565,7 +565,7 @@ impl Admissions {
     /// Admits a stranger of a single voter that has a copy of the marker. While it waits, it keeps the locks that
     /// this proxy knows to be held: see the head of this module. Returns the generation of connections, or `None` if
     /// the node must not be admitted yet.
-    fn keeps_alone(
+    fn admit_alone(
         &self,
         state: &mut AdmissionState,
         index: usize,
@@ -757,7 +757,7 @@ impl Admissions {
             state.survey = Some(survey.clone());
             let now = Instant::now();
             if let Some(committed) = &survey.committed
-                && self.is_ours(state, &committed.deployment.id, now)
+                && self.take_as_ours(state, &committed.deployment.id, now)
             {
                 self.learn(state, committed);
             }
@@ -832,9 +832,9 @@ impl Admissions {
         ways.map(|(way, look)| look.is_none() && way.address.gone_for() > enough).collect()
     }
 
-    /// Whether a deployment that a quorum has accepted is now this proxy's. A deployment other than the known one
-    /// becomes so once all locks granted under the known one have run out.
-    fn is_ours(&self, state: &mut AdmissionState, id: &str, now: Instant) -> bool {
+    /// Returns whether a deployment that a quorum has accepted is this proxy's from now on. A deployment other than
+    /// the known one becomes so once all locks granted under the known one have run out.
+    fn take_as_ours(&self, state: &mut AdmissionState, id: &str, now: Instant) -> bool {
         match &state.current {
             Some(current) if current.deployment.id != id => {}
             _ => {

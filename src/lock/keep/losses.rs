@@ -69,9 +69,10 @@ impl Losses {
         (self.card.address(), self.card.name())
     }
 
-    /// Whether the validity of a kept lock may have ended. If so, the caller must look at each lock
+    /// Takes the check that is due, and returns whether there was one: the validity of a kept lock may have ended. The
+    /// caller must then look at each lock
     /// ([`Keep::valid_until`](super::keeper::Keep::valid_until)) and set the next check ([`Losses::check_by`]).
-    pub(crate) fn is_check_due(&self) -> bool {
+    pub(crate) fn take_due_check(&self) -> bool {
         self.check_at.lock().take_if(|check_at| *check_at <= Instant::now()).is_some()
     }
 

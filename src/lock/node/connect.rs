@@ -169,7 +169,7 @@ async fn admit(
             Judgement::Waits(wait) if looks < FIRST_LOOKS && wait.until.is_none() => {}
             Judgement::Waits(wait) => {
                 note_waiting(&node, stream, &look, None).await?;
-                node.is_down(wait.why, wait.until, Some(Fault::Quarantined));
+                node.mark_down(wait.why, wait.until, Some(Fault::Quarantined));
             }
         }
         drop(node);

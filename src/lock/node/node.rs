@@ -313,7 +313,7 @@ impl Node {
         }
         // The node may have begun to wait meanwhile.
         if self.state.lock().link.is_some() {
-            self.stands(0);
+            self.update_standing(0);
         }
     }
 
@@ -347,7 +347,7 @@ impl Node {
     pub(super) fn pause(&self, paused: bool) {
         if self.paused.swap(paused, Ordering::AcqRel) != paused && self.state.lock().link.is_some()
         {
-            self.stands(0);
+            self.update_standing(0);
             if paused {
                 // The node may be stopped soon: locks that other nodes lack are put back there.
                 self.tell_of_return();
@@ -467,7 +467,7 @@ impl Node {
         let held_back = state.held_back.take();
         let missing = self.send_held_back(&mut state, link, held_back);
         drop(state);
-        self.stands(releases);
+        self.update_standing(releases);
         if self.kept_from().is_some() {
             // It grants nothing, but keeps the locks that are put back.
             self.tell_of_return();
@@ -548,22 +548,22 @@ impl Node {
     }
 
     /// Notes whether the node votes or waits, now that it is connected.
-    pub(super) fn stands(&self, releases: usize) {
+    pub(super) fn update_standing(&self, releases: usize) {
         if self.standing.waits.load(Ordering::Acquire) {
             let wait = self.admissions.wait(self.index);
             let Wait { until, why } =
                 wait.unwrap_or_else(|| Wait { until: None, why: "it waits".into() });
-            return self.is_down(why, until, Some(Fault::Quarantined));
+            return self.mark_down(why, until, Some(Fault::Quarantined));
         }
         if self.standing.jumped.load(Ordering::Acquire) {
-            return self.is_down(
+            return self.mark_down(
                 Fault::Clock.meaning().into(),
                 self.clocks_until(),
                 Some(Fault::Clock),
             );
         }
         if self.is_paused() {
-            return self.is_down(Fault::Paused.meaning().into(), None, Some(Fault::Paused));
+            return self.mark_down(Fault::Paused.meaning().into(), None, Some(Fault::Paused));
         }
         let mut state = self.state.lock();
         state.reason.clear();
@@ -628,7 +628,7 @@ impl Node {
                     if !self.standing.jumped.swap(true, Ordering::AcqRel) {
                         tokio::spawn(wait_for_clock(Arc::downgrade(self)));
                     }
-                    self.stands(0);
+                    self.update_standing(0);
                 }
             }
         }
@@ -650,7 +650,7 @@ impl Node {
     /// [`Node::connection_ended`] found no connection to drop.
     pub(super) fn disconnected(&self) {
         if self.state.lock().link.take().is_some() {
-            self.is_down("disconnected".into(), None, None);
+            self.mark_down("disconnected".into(), None, None);
         }
     }
 
@@ -686,7 +686,7 @@ impl Node {
     }
 
     /// Notes why the node cannot be asked, and gives up what was held back for it.
-    pub(super) fn is_down(
+    pub(super) fn mark_down(
         &self,
         reason: String,
         until: Option<tokio::time::Instant>,
@@ -771,7 +771,7 @@ impl Node {
             warn!(node = %self.address, fault = fault.as_str(), "lock node is unfit: {}", fault.meaning());
         }
         state.found = found;
-        self.note_refusal(&mut state, refusal);
+        self.note_refusal_in(&mut state, refusal);
     }
 
     /// Notes that the node calls itself a master, so that an earlier finding that it is a replica no longer holds.
@@ -782,12 +782,12 @@ impl Node {
     }
 
     /// Notes whether the node refuses writes, and in what words.
-    pub(super) fn takes_writes(&self, refusal: Option<String>) {
-        self.note_refusal(&mut self.state.lock(), refusal);
+    pub(super) fn note_refusal(&self, refusal: Option<String>) {
+        self.note_refusal_in(&mut self.state.lock(), refusal);
     }
 
     /// Notes whether the node refuses writes, and logs a change.
-    fn note_refusal(&self, state: &mut NodeState, refusal: Option<String>) {
+    fn note_refusal_in(&self, state: &mut NodeState, refusal: Option<String>) {
         let fault = Fault::Refuses;
         match (state.refuses, &refusal) {
             (false, Some(error)) => {
@@ -854,7 +854,7 @@ async fn wait_for_clock(node: Weak<Node>) {
                 }
             }
             if known.state.lock().link.is_some() {
-                known.stands(0);
+                known.update_standing(0);
             }
             return;
         };
@@ -923,7 +923,7 @@ mod tests {
         node.submit(&release);
         assert_eq!((held_back(&node), &release.votes()[0]), (1, &Vote::Pending));
         // A node that cannot be reached is not waited for.
-        node.is_down("refused".into(), None, None);
+        node.mark_down("refused".into(), None, None);
         assert_eq!(held_back(&node), 0);
         assert_eq!(release.votes()[0], Vote::Missing(Absence::Down));
         node.submit(&a_release());

@@ -94,7 +94,7 @@ pub(super) async fn supervise(node: Arc<Node>) {
             }
             Err(error) => {
                 node.metrics.errors_connect.increment(1);
-                node.is_down(error.to_string(), None, error.fault());
+                node.mark_down(error.to_string(), None, error.fault());
                 drop(node);
             }
         }
@@ -164,7 +164,7 @@ async fn follow(this: &Weak<Node>, admissions: &Arc<Admissions>, link: &Link, ge
         }
         let Some(node) = this.upgrade() else { return };
         if is_waiting != node.standing.waits.load(Ordering::Acquire) || is_waiting {
-            node.stands(0);
+            node.update_standing(0);
         }
     }
 }
@@ -222,7 +222,7 @@ pub(super) async fn inspect(node: Weak<Node>) {
                 }
                 if let Ok(refusal) = inspector.refusal(station.0).await {
                     refuses = refusal.is_some();
-                    node.upgrade()?.takes_writes(refusal);
+                    node.upgrade()?.note_refusal(refusal);
                 }
                 sleep(INSPECT_FIRST).await;
             }

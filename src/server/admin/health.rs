@@ -70,17 +70,17 @@ pub(super) struct Readiness {
 pub(super) struct ReadinessLines(Vec<(bool, String)>);
 
 impl ReadinessLines {
-    fn is_it(&mut self, fine: bool, line: String) {
+    fn push(&mut self, fine: bool, line: String) {
         // Servers choose the words of their errors.
         self.0.push((fine, plain_line(&line).into_owned()));
     }
 
     fn fine(&mut self, line: String) {
-        self.is_it(true, line);
+        self.push(true, line);
     }
 
     fn problem(&mut self, line: String) {
-        self.is_it(false, line);
+        self.push(false, line);
     }
 
     /// Joins all lines, with this between them.
@@ -177,7 +177,7 @@ impl PageSource {
     }
 
     /// Notes which keys of the file the running proxy has not taken over, and why.
-    pub(crate) fn has_not_taken(&self, keys: Vec<(&'static str, &'static str)>) {
+    pub(crate) fn note_not_taken(&self, keys: Vec<(&'static str, &'static str)>) {
         *self.not_taken.lock() = keys;
     }
 
@@ -243,9 +243,9 @@ impl PageSource {
             let _ = write!(summary, "{refusing} of them refusing writes, ");
         }
         let _ = write!(summary, "{quorum} needed");
-        lines.is_it(voting >= quorum, summary);
+        lines.push(voting >= quorum, summary);
         for node in &nodes {
-            lines.is_it(is_well(node), format!("lock node {}: {}", node.address, state_of(node)));
+            lines.push(is_well(node), format!("lock node {}: {}", node.address, state_of(node)));
         }
         let outage = self.engine.outage();
         if let Some((failed, error)) = &outage {
@@ -389,7 +389,7 @@ impl PageSource {
             return self.note(Some(self.data.problem().unwrap_or_default()));
         };
         let (url, connector) = (&tenure.url, self.data.connector());
-        let asking = data_check::ask(url, connector, self.may_ask_for_writes());
+        let asking = data_check::ask(url, connector, self.next_check_may_write());
         let answer = timeout(CHECK_LIMIT, asking).await;
         self.data_is_silent.store(answer.is_err(), Ordering::Relaxed);
         let (writes, problem) = match answer {
@@ -412,9 +412,9 @@ impl PageSource {
         self.refusals.tell(&self.data.to_string());
     }
 
-    /// Whether this check asks the data node for a write. It counts as one check: after the proxy's user was not
+    /// Counts a check, and returns whether it asks the data node for a write: after the proxy's user was not
     /// allowed to write, the next [`FORBIDDEN_FOR`] checks ask for none, as the data node logs what it forbids.
-    fn may_ask_for_writes(&self) -> bool {
+    fn next_check_may_write(&self) -> bool {
         let left = self.checks_without_writes.load(Ordering::Relaxed);
         self.checks_without_writes.store(left.saturating_sub(1), Ordering::Relaxed);
         left == 0

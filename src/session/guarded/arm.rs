@@ -23,8 +23,8 @@ use crate::{
     resp::name::ReplyMode,
 };
 
-/// Whether fences must be watched before a MULTI is forwarded. If not, forgets those of an earlier MULTI.
-pub(in crate::session) fn must_arm(desk: &mut Desk) -> bool {
+/// Returns whether fences must be watched before a MULTI is forwarded. If not, forgets those of an earlier MULTI.
+pub(in crate::session) fn prepare_to_arm(desk: &mut Desk) -> bool {
     let any = desk.conn.reply_mode == ReplyMode::On && guard_locks(desk).next().is_some();
     if !any {
         desk.conn.armed = None;
@@ -116,7 +116,7 @@ pub(super) fn arm(mut claimed: Claimed, fences: &FenceQuestion, desk: &mut Desk)
         matches!(standing, FenceStanding::Largest | FenceStanding::Elsewhere)
     };
     let all_largest = standings.iter().all(is_largest);
-    if all_largest && claimed.tries < MAX_TRIES && desk.doubts(&mut claimed.claims) {
+    if all_largest && claimed.tries < MAX_TRIES && desk.note_doubts(&mut claimed.claims) {
         let undo = ConnectionChange { in_multi: false, astray: false };
         return forgotten::ask(Subject::Multi(claimed), Some(undo), desk);
     }

@@ -109,7 +109,7 @@ fn compare(mut write: GuardedCommand, fences: &FenceQuestion, desk: &mut Desk) -
     }
     let standings: Vec<FenceStanding> = fences.standings(&write.claimed.claims).collect();
     let all_largest = standings.iter().all(|standing| *standing == FenceStanding::Largest);
-    if all_largest && desk.doubts(&mut write.claimed.claims) {
+    if all_largest && desk.note_doubts(&mut write.claimed.claims) {
         return forgotten::ask(Subject::Write(write), Some(undo), desk);
     }
     for (claim, standing) in write.claimed.claims.iter_mut().zip(&standings) {

@@ -194,7 +194,7 @@ struct LocatingLock {
 
 impl Job for LocatingLock {
     fn reply(mut self: Box<Self>, reply: &[u8], desk: &mut Desk) -> Progress {
-        if !desk.are_all_in(&mut self.missing) {
+        if !desk.count_in(&mut self.missing) {
             return Progress::Wait(self);
         }
         desk.conn.database = database::selected(reply);
@@ -346,7 +346,7 @@ impl Taking {
 
     /// Refuses a lock without a TTL that the connection has no room to keep.
     pub(super) fn refused(&self, desk: &mut Desk) -> Option<Progress> {
-        let is_refused = self.ttl.is_none() && !desk.tokens.has_room(&self.key, self.ours.since);
+        let is_refused = self.ttl.is_none() && !desk.tokens.make_room(&self.key, self.ours.since);
         let error = || BadRequest::TooManySessionLocks(MAX_TOKENS).to_string();
         is_refused.then(|| self.ours.refuse(&error(), Outcome::BadRequest, desk))
     }
@@ -379,7 +379,7 @@ pub(super) fn acquire(taking: Taking, desk: &mut Desk) -> Progress {
     if let Some(refused) = taking.refused(desk) {
         return refused;
     }
-    if desk.shared.engine.is_known_as_held(&taking.key, taking.ours.since) {
+    if desk.shared.engine.take_known_as_held(&taking.key, taking.ours.since) {
         // Which grant has the lock is unknown if it was made through another proxy.
         let same_token = match desk.shared.engine.claim_of(&taking.key, &taking.token) {
             Some((claim, _)) => SameToken::Grants(std::iter::once(claim).collect()),
@@ -604,7 +604,7 @@ struct Waking {
 
 impl Job for Waking {
     fn reply(mut self: Box<Self>, _reply: &[u8], desk: &mut Desk) -> Progress {
-        if !desk.are_all_in(&mut self.missing) {
+        if !desk.count_in(&mut self.missing) {
             return Progress::Wait(self);
         }
         tell(self.ours, self.text, Outcome::Ok, desk)

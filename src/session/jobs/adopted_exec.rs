@@ -64,7 +64,7 @@ impl Waits for TransactionCommand {
             return Progress::Pass(Pass::Counted);
         };
         let TransactionCommand { step, length } = *self;
-        let silent = uses_up_skip(desk);
+        let silent = use_up_skip(desk);
         let (own, since) = (Own::Lockgate, when.now());
         let adopted = Some(stage.no_quorum());
         let ours = Ours { own, length, silent, adopted, since };
@@ -82,7 +82,7 @@ pub(in crate::session) struct Misfit(pub(in crate::session) &'static str);
 
 impl Waits for Misfit {
     fn begin(self: Box<Self>, when: When, desk: &mut Desk) -> Progress {
-        let silent = uses_up_skip(desk);
+        let silent = use_up_skip(desk);
         let (own, since) = (Own::Lockgate, when.since);
         let adopted = Some(NoQuorumPolicy::default());
         let ours = Ours { own, length: 0, silent, adopted, since };
@@ -94,8 +94,8 @@ impl Waits for Misfit {
     }
 }
 
-/// Whether the client gets no reply to a command that the proxy answers. Uses up a SKIP.
-fn uses_up_skip(desk: &mut Desk) -> bool {
+/// Uses up a SKIP, and returns whether the client gets no reply to a command that the proxy answers.
+fn use_up_skip(desk: &mut Desk) -> bool {
     let mode = desk.conn.reply_mode;
     if mode == ReplyMode::Skip {
         // The command uses up the SKIP flag, as any other would.

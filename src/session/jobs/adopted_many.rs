@@ -188,7 +188,7 @@ impl Job for Permitting {
         if let Permission::Refused(error) = authorize::read(Probe::Adopted(Expected::Set), reply) {
             self.refused.get_or_insert(error);
         }
-        if !desk.are_all_in(&mut self.missing) {
+        if !desk.count_in(&mut self.missing) {
             return Progress::Wait(self);
         }
         match self.refused {

@@ -16,7 +16,7 @@ use super::{
         filter::DROPPED,
         guarded::{
             acknowledged::must_acknowledge,
-            arm::{Arming, must_arm},
+            arm::{Arming, prepare_to_arm},
             database,
         },
         metrics::Outcome,
@@ -191,7 +191,7 @@ struct Located {
 impl Job for Located {
     fn reply(self: Box<Self>, reply: &[u8], desk: &mut Desk) -> Progress {
         desk.conn.database = database::selected(reply);
-        match desk.shared.guards.is_some() && must_arm(desk) {
+        match desk.shared.guards.is_some() && prepare_to_arm(desk) {
             true => Box::new(Arming).begin(self.when, desk),
             false => Progress::Pass(Pass::Counted),
         }

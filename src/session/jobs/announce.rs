@@ -221,7 +221,7 @@ impl Job for Announcing {
                 }
                 _ => {
                     if let Some(guards) = &desk.shared.guards {
-                        guards.has_replicas();
+                        guards.note_replicas();
                     }
                     self.announced(desk)
                 }
@@ -259,10 +259,10 @@ impl Job for Raising {
         let error = match said {
             Ok(Some(fence)) if fence > self.seen => {
                 let lock = &mut announcing.lock;
-                desk.tokens.was_raised(&lock.key, lock.fence, fence);
+                desk.tokens.note_raised(&lock.key, lock.fence, fence);
                 lock.fence = fence;
                 if let Some(undo) = &mut announcing.undo {
-                    undo.was_raised(fence);
+                    undo.note_raised(fence);
                 }
                 return announcing.tell(desk);
             }

@@ -39,7 +39,7 @@ pub(super) fn begin(
     token: Token,
     desk: &mut Desk,
 ) -> Result<Progress, BadRequest> {
-    if !desk.tokens.has_room(&key, ours.since) {
+    if !desk.tokens.make_room(&key, ours.since) {
         return Err(BadRequest::TooManyLocks(MAX_TOKENS));
     }
     let question = Question::Attached(vec![(key.clone(), token.clone())]);

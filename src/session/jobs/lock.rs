@@ -59,11 +59,11 @@ pub(super) fn begin(
     desk: &mut Desk,
 ) -> Result<Progress, BadRequest> {
     let (named, is_session_lock) = (token.is_some(), ttl.is_none());
-    if is_session_lock && !desk.tokens.has_room(&key, ours.since) {
+    if is_session_lock && !desk.tokens.make_room(&key, ours.since) {
         return Err(BadRequest::TooManySessionLocks(MAX_TOKENS));
     }
     // No guarded write could be made under a lock that is not remembered.
-    if desk.is_guard_lock(&key) && !desk.tokens.has_room(&key, ours.since) {
+    if desk.is_guard_lock(&key) && !desk.tokens.make_room(&key, ours.since) {
         return Err(BadRequest::TooManyLocks(MAX_TOKENS));
     }
     let token = token.unwrap_or_else(new_token);

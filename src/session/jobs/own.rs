@@ -250,7 +250,7 @@ enum SlotAnswer {
 
 impl Job for Probing {
     fn reply(mut self: Box<Self>, reply: &[u8], desk: &mut Desk) -> Progress {
-        if !desk.are_all_in(&mut self.missing) {
+        if !desk.count_in(&mut self.missing) {
             if self.missing == 1 && self.slot.is_some() {
                 self.slot = Some(SlotAnswer::Permitted(reply.to_vec()));
             }

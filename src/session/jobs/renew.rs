@@ -63,7 +63,7 @@ pub(super) fn begin(
     if desk.tokens.is_given_back(&key, &token) {
         return Ok(not_held(ours, &key, false, desk));
     }
-    if takes_over && !desk.tokens.has_room(&key, ours.since) {
+    if takes_over && !desk.tokens.make_room(&key, ours.since) {
         return Err(BadRequest::TooManySessionLocks(MAX_TOKENS));
     }
     Ok(match desk.tokens.in_the_way(&key, &token) {

@@ -36,7 +36,7 @@ impl Undo {
     }
 
     /// Notes that the lock's fence has been raised.
-    pub(super) fn was_raised(&mut self, fence: u64) {
+    pub(super) fn note_raised(&mut self, fence: u64) {
         self.fence = fence;
     }
 
