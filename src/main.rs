@@ -12,8 +12,8 @@ use lockgate::{
     config::{self, Config, ConfigErrors},
     server::{self, Control, Listeners, logging},
     tools::{
+        change_nodes::{self, NodesStep},
         dev, doctor, init, manual,
-        nodes::{self, NodesStep},
         say::{complain, say},
         top,
     },
@@ -164,7 +164,7 @@ fn main() -> ExitCode {
                 (_, true) => NodesStep::BackOut,
                 _ => NodesStep::Show,
             };
-            source.load().and_then(|config| nodes::run(&config, step))
+            source.load().and_then(|config| change_nodes::run(&config, step))
         }
         Some(Command::Dev(options)) => dev::run(&options),
         Some(Command::Health { at, config }) => health(at, config),

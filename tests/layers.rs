@@ -337,6 +337,31 @@ fn each_type_has_a_name_of_its_own() {
     assert!(twice.is_empty(), "\n{}", twice.join("\n"));
 }
 
+/// A file is found by its name, so no two have one name, but for the heads of folders and what crates begin with.
+#[test]
+fn each_file_has_a_name_of_its_own() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut folders = vec![root.join("src")];
+    let mut named: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let place = path.strip_prefix(root).unwrap().display().to_string();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            named.entry(name).or_default().push(place);
+        }
+    }
+    assert!(named.len() > 250, "they are not found: {}", named.len());
+    named.remove("mod.rs");
+    named.retain(|_, places| places.len() > 1);
+    let twice: Vec<String> = named.into_values().map(|places| places.join(", ")).collect();
+    assert!(twice.is_empty(), "\n{}", twice.join("\n"));
+}
+
 #[test]
 fn no_file_needs_another_that_needs_it() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");

@@ -8,7 +8,7 @@
 //! - [`normal`]: compare-and-delete and compare-and-expire, whatever their spelling; `lua`: the
 //!   part of Lua in which they are written.
 //! - [`rows`]: scripts of libraries, by their digests.
-//! - [`scripts`]: what is known of scripts that clients have shown.
+//! - [`known_scripts`]: what is known of scripts that clients have shown.
 //! - [`verdict`]: what would become of an idiom if its lock were taken on a quorum.
 //! - [`task`]: what does become of it under an enforced rule.
 //! - [`transaction`]: a release or an extension made of WATCH, GET, MULTI and EXEC.
@@ -17,11 +17,11 @@
 
 pub(crate) mod glance;
 pub(crate) mod idiom;
+pub(crate) mod known_scripts;
 mod lua;
 pub(crate) mod normal;
 pub(crate) mod place;
 pub(crate) mod rows;
-pub(crate) mod scripts;
 pub(crate) mod seen;
 pub(crate) mod task;
 pub(crate) mod transaction;
@@ -43,8 +43,8 @@ use smallvec::{SmallVec, smallvec};
 use self::{
     glance::{Alike, Class, NameGlance, class},
     idiom::{Idiom, NO_SCRIPT, NOT_AN_INTEGER, Op},
+    known_scripts::{Known, KnownScripts},
     rows::{ArgumentPlace, AsideWord, Digest, Row, WhichKeys},
-    scripts::{Known, KnownScripts},
     seen::{AdoptTotals, SeenIdioms},
     task::{AdoptTask, AdoptWork, QueuedWork, SentBy},
     transaction::Sightings,
@@ -804,6 +804,6 @@ fn first_of<'w, 'a>(count: &[u8], words: &'w [&'a [u8]]) -> &'w [&'a [u8]] {
 }
 
 #[cfg(test)]
-mod redis_tests;
+mod adopt_tests;
 #[cfg(test)]
-mod tests;
+mod redis_tests;

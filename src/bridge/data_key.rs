@@ -36,7 +36,7 @@ macro_rules! script_text {
 pub(super) const TAKE: &str = script_text!("take.lua");
 pub(super) const KEEP: &str = script_text!("keep.lua");
 pub(super) const FREE: &str = script_text!("free.lua");
-pub(super) const LOOK: &str = script_text!("look.lua");
+pub(super) const LOOK: &str = script_text!("look_key.lua");
 /// What `take.lua` answers if the keys were taken; PTTL answers no such number.
 const TAKEN: i64 = -3;
 

@@ -6,7 +6,7 @@ use bb8_redis::redis::{self, RedisError};
 use tokio::{task::JoinSet, time::timeout};
 
 use super::{
-    node::{self, ClusterNode},
+    cluster_node::{self, ClusterNode},
     trouble::{ClusterFault, ClusterTrouble},
     view::agree,
 };
@@ -105,7 +105,7 @@ async fn ask(
     };
     let trouble = |fault, what: &str| Err(ClusterTrouble::new(fault, format!("{url}: {what}")));
     let (told, connection) = match timeout(LIMIT, asking).await {
-        Ok(Ok((text, connection))) => match node::read(&text) {
+        Ok(Ok((text, connection))) => match cluster_node::read(&text) {
             Some(nodes) => (Ok(nodes), Some(connection)),
             None => {
                 (trouble(ClusterFault::Off, "what it tells of its cluster cannot be read"), None)

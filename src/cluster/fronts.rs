@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::node::ClusterNode;
+use super::cluster_node::ClusterNode;
 use crate::clock::Instant;
 
 /// How long a front stays with a node that has gone. Clients that still know the front find nothing there, instead of
@@ -135,7 +135,7 @@ impl Fronts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::node::read;
+    use crate::cluster::cluster_node::read;
 
     fn nodes(ids: &[&str]) -> Vec<ClusterNode> {
         let line = |id: &&str| format!("{id} 10.0.0.1:7000@1 master - 0 0 0 connected\n");

@@ -4,7 +4,7 @@
 use std::{borrow::Cow, net::IpAddr};
 
 use super::{
-    node::NodePlace,
+    cluster_node::NodePlace,
     table::{FrontTable, ShownAs},
 };
 use crate::resp::{

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use super::node::SLOTS;
+use super::cluster_node::SLOTS;
 
 /// Length of [`tag`].
 pub(crate) const TAG: usize = 4;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::node::{ClusterNode, SLOTS};
+use super::cluster_node::{ClusterNode, SLOTS};
 
 /// Returns the list of nodes upon which the nodes that answered agree. A node is in it if more than half of the
 /// answers name it. What a node says of itself counts, except for its address, which others may know better; for a
@@ -62,7 +62,7 @@ pub(crate) fn uncovered(nodes: &[ClusterNode]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::node::read;
+    use crate::cluster::cluster_node::read;
 
     #[test]
     fn who_answers_counts_for_itself_and_a_majority_for_who_is_there() {

@@ -406,4 +406,4 @@ fn read_wait(value: &[u8], max: Duration) -> Result<Duration, BadRequest> {
 }
 
 #[cfg(test)]
-mod tests;
+mod grammar_tests;

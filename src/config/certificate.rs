@@ -10,7 +10,7 @@ use der::{
     asn1::{AnyRef, GeneralizedTime, UtcTime},
 };
 
-use super::{AuthClients, ClientTls, Config, ServerTls, tls::certificates};
+use super::{AuthClients, ClientTls, Config, ServerTls, tls_files::certificates};
 
 /// How long before its end a certificate is reported, in seconds: two weeks. config/alerts.yml has it too.
 const TOLD_BEFORE: i64 = 14 * DAY;

@@ -8,7 +8,7 @@ use serde_yaml::Value;
 use super::{
     locate::PathStep,
     reader::{FromYaml, Reader, Section, Wrong, shown},
-    tls,
+    tls_files,
     url::{Endpoint, RedisUrl, host_and_port},
 };
 
@@ -493,7 +493,7 @@ pub(super) fn sentinels(reader: &mut Reader<'_>, section: &Section<'_>) -> Optio
         }
         if let Endpoint::Tcp { host, .. } = &sentinel.endpoint
             && sentinel.tls
-            && tls::server_name(host).is_none()
+            && tls_files::server_name(host).is_none()
         {
             reader.problem(&section.path("sentinels"), "no certificate can be for this host");
         }

@@ -12,7 +12,7 @@
 //! - `data`: the Redis to which commands go, or how it is found.
 //! - `admin`: where the operators' pages are; `peer`: where those of another proxy are.
 //! - `units`, `url`: how durations, sizes and Redis URLs are written.
-//! - `tls`: certificates and keys, and whether they can be used; `certificate`: when they end.
+//! - `tls_files`: certificates and keys, and whether they can be used; `certificate`: when they end.
 //! - `file_modes`: files that every user of the machine may read or write.
 
 use std::{
@@ -40,7 +40,7 @@ mod peer;
 mod reader;
 mod settings;
 mod template;
-pub(crate) mod tls;
+pub(crate) mod tls_files;
 mod units;
 mod url;
 mod weakened;
@@ -64,7 +64,7 @@ pub use peer::PeerUrl;
 pub use reader::Environment;
 pub use settings::{Config, LocksConfig, LogConfig, MetricsConfig};
 pub use template::Template;
-pub use tls::{AuthClients, ClientTls, ServerTls, TlsProblem};
+pub use tls_files::{AuthClients, ClientTls, ServerTls, TlsProblem};
 pub use units::duration;
 pub use url::{Endpoint, RedisUrl};
 
@@ -214,4 +214,4 @@ pub enum OnDisconnect {
 }
 
 #[cfg(test)]
-mod tests;
+mod config_tests;

@@ -8,7 +8,7 @@ use super::{
     LISTENER_KEYS, Listener, LockNotify, OnDisconnect, OnLost, SocketPath,
     error::{ConfigErrors, Problem},
     locate::{self, PathStep},
-    tls::{AuthClients, CLIENT_KEYS, ClientTls, SERVER_KEYS, ServerTls, TlsProblem},
+    tls_files::{AuthClients, CLIENT_KEYS, ClientTls, SERVER_KEYS, ServerTls, TlsProblem},
     units,
     url::RedisUrl,
 };
@@ -475,7 +475,7 @@ impl FromYaml for Option<SocketPath> {
 /// The name that a server's certificate must be for.
 impl FromYaml for Option<String> {
     fn read(_: &mut Reader<'_>, value: &Value, _: &[PathStep]) -> Result<Self, Wrong> {
-        let name = value.as_str().filter(|name| super::tls::server_name(name).is_some());
+        let name = value.as_str().filter(|name| super::tls_files::server_name(name).is_some());
         name.map(|name| Some(name.into())).ok_or(Wrong::Wanted("a host name or an IP address"))
     }
 }

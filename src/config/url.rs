@@ -9,7 +9,7 @@ use std::{
 
 use percent_encoding::percent_decode_str;
 
-use super::tls;
+use super::tls_files;
 
 /// The default port.
 const DEFAULT_PORT: u16 = 6379;
@@ -74,7 +74,7 @@ impl FromStr for RedisUrl {
 fn secure(rest: &str) -> Result<RedisUrl, String> {
     let url = RedisUrl { tls: true, ..tcp(rest)? };
     match &url.endpoint {
-        Endpoint::Tcp { host, .. } if tls::server_name(host).is_none() => {
+        Endpoint::Tcp { host, .. } if tls_files::server_name(host).is_none() => {
             Err("no certificate can be for this host".into())
         }
         _ => Ok(url),

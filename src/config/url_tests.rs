@@ -19,7 +19,7 @@ proptest! {
         db in any::<u32>(),
         tls in any::<bool>(),
     ) {
-        prop_assume!(!tls || tls::server_name(&host).is_some());
+        prop_assume!(!tls || tls_files::server_name(&host).is_some());
         let scheme = if tls { "rediss" } else { "redis" };
         let (name, word) = (encoded(user.as_deref().unwrap_or("")), encoded(&password));
         let url: RedisUrl = format!("{scheme}://{name}:{word}@{host}:{port}/{db}").parse().unwrap();

@@ -20,13 +20,13 @@ use tokio::{
 };
 use tracing::{info, warn};
 
-use super::{metrics::ClusterMetrics, tenure::Tenure};
+use super::{data_metrics::ClusterMetrics, tenure::Tenure};
 use crate::{
     clock::Instant,
     cluster::{
         ask::{ClusterAnswer, agreed, ask_all, drop_foreign},
+        cluster_node::{self, ClusterNode},
         fronts::Fronts,
-        node::{self, ClusterNode},
         table::{FrontTable, ShownAs},
         trouble::{ClusterFault, ClusterTrouble},
         view::uncovered,
@@ -326,7 +326,7 @@ impl ClusterWatch {
         }
         let without = uncovered(&nodes);
         if without > 0 {
-            let what = format!("{without} of {} slots have no master", node::SLOTS);
+            let what = format!("{without} of {} slots have no master", cluster_node::SLOTS);
             troubles.push(ClusterTrouble::new(ClusterFault::Uncovered, what));
         }
         let mut table = FrontTable::default();

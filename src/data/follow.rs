@@ -11,7 +11,7 @@ use tokio::{
 use tracing::{info, warn};
 
 use super::{
-    metrics::{FollowMetrics, SwitchReason},
+    data_metrics::{FollowMetrics, SwitchReason},
     role::{Role, RoleAsker},
     tenure::Tenure,
 };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use tokio::sync::Notify;
 
-use super::metrics::ClusterMetrics;
+use super::data_metrics::ClusterMetrics;
 use crate::{
     cluster::{
         rewrite::{Face, Redirected},

@@ -8,12 +8,12 @@
 //! - `tenure`: one Redis for as long as it is the data node.
 //! - `follow`: from one to the next. `role`: whether a Redis is a master, in its own words.
 //! - `cluster`: which node is behind which front. `front_view`: how a client there is shown the others.
-//! - `metrics`: counters of all. [`write_refusals`]: whether it accepts writes.
+//! - `data_metrics`: counters of all. [`write_refusals`]: whether it accepts writes.
 
 mod cluster;
+mod data_metrics;
 mod follow;
 mod front_view;
-mod metrics;
 mod role;
 mod tenure;
 pub(crate) mod write_refusals;
@@ -30,8 +30,8 @@ use tokio_util::task::AbortOnDropHandle;
 
 use self::{
     cluster::ClusterWatch,
+    data_metrics::FollowMetrics,
     follow::{Authority, Following, RETRY},
-    metrics::FollowMetrics,
 };
 pub(crate) use self::{cluster::FrontOfNode, front_view::FrontView, tenure::Tenure};
 use crate::{
@@ -48,7 +48,7 @@ use crate::{
 
 /// Gives each metric its help text. Install the recorder first.
 pub(crate) fn describe() {
-    metrics::describe();
+    data_metrics::describe();
     write_refusals::describe();
     sentinel::describe();
 }

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use bb8_redis::redis::Value;
 use smallvec::SmallVec;
 
-use super::keys::{Begin, Find, KeySpec};
+use super::written_keys::{Begin, Find, KeySpec};
 
 /// Keys that a command writes.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -20,7 +20,7 @@ use super::{
     asked::AskedCommand,
     catalog::{self, FirstBytes, Table},
     history::{self, DataHistory, SeenHistory},
-    keys::{self, Positions},
+    written_keys::{self, Positions},
 };
 use crate::{data::DataNode, net::redis_client};
 
@@ -164,7 +164,7 @@ impl Catalog {
 /// Returns the words that a command's options may make it write.
 fn by_options(command: &AskedCommand) -> Keys {
     let (words, mut positions) = (command.words(), Positions::new());
-    keys::behind_options(&words, &mut positions);
+    written_keys::behind_options(&words, &mut positions);
     positions.iter().filter_map(|at| words.get(*at)).map(|word| word.to_vec()).collect()
 }
 

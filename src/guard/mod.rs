@@ -5,7 +5,7 @@
 //!
 //! - [`asked`]: a command whose keys only the data node can tell.
 //! - [`catalog`]: which commands write, and where their keys are.
-//! - [`keys`]: Redis's key specifications.
+//! - [`written_keys`]: Redis's key specifications.
 //! - [`learn`]: asks the data node for both, and whether its history has changed.
 //! - [`history`]: whether the data node may have forgotten fences.
 //! - [`room`]: the memory for large commands that are kept until they can be judged.
@@ -17,11 +17,11 @@ pub(crate) mod asked;
 pub(crate) mod catalog;
 pub(crate) mod fences;
 pub(crate) mod history;
-pub(crate) mod keys;
 pub(crate) mod learn;
 pub(crate) mod replicas;
 pub(crate) mod room;
 pub(crate) mod write;
+pub(crate) mod written_keys;
 
 use std::{
     sync::{
@@ -41,11 +41,11 @@ use self::{
     catalog::{FirstBytes, Glance, Table, Writes},
     fences::FencePlace,
     history::DataHistory,
-    keys::{MAX_POSITIONS, Positions},
     learn::{Catalog, LONGEST_NAME},
     replicas::Replicas,
     room::Rooms,
     write::Write,
+    written_keys::{MAX_POSITIONS, Positions},
 };
 use crate::{
     cluster::slot::slot,

@@ -32,7 +32,7 @@ use crate::{
     clock::Instant,
     cluster::{
         ask::{agreed, ask_all, drop_foreign},
-        node::ClusterNode,
+        cluster_node::ClusterNode,
         slot::slot,
         trouble::ClusterTrouble,
         view::settle_claims,

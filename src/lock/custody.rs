@@ -27,7 +27,7 @@ use std::{
 use super::stations::Station;
 use crate::{
     clock::Instant,
-    cluster::node::{ClusterNode, SLOTS},
+    cluster::cluster_node::{ClusterNode, SLOTS},
 };
 
 /// The name of the key of a node's note, which lies in the highest of the node's slots.
@@ -205,7 +205,7 @@ impl CustodyNote {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::node::read;
+    use crate::cluster::cluster_node::read;
 
     const WITHIN: Duration = Duration::from_secs(5);
 

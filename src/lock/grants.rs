@@ -10,7 +10,7 @@ use super::{
     Claim,
     holders::{EndedGrants, Holder, Holders},
     keep::schedule::Schedule,
-    metrics::LockMetrics,
+    lock_metrics::LockMetrics,
     node::nodes::Nodes,
     operation::{Kind, Operation, Vote},
     quorum::Rule,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{
     grants::Grants,
     line::{circle::Circles, hot::HotLocks, queue::Queues},
-    metrics::LockMetrics,
+    lock_metrics::LockMetrics,
     node::nodes::Nodes,
     refusals::Refusals,
 };

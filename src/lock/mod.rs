@@ -5,7 +5,7 @@
 //!
 //! - `quorum`: the count of votes, and validity; pure arithmetic. `voters`: the voters, and the seats of each.
 //!   `longest`: the longest time that any grant may last.
-//! - `claim`: the name of one grant; `scripts`: the Lua that nodes run; `reply`: their answers; `operation`: one
+//! - `claim`: the name of one grant; `scripts`: the Lua that nodes run; `node_reply`: their answers; `operation`: one
 //!   request to all nodes, and their votes as they come in.
 //! - `whereabouts`: the Redis that a node is now; `stations`: where markers lie; `custody`: whether a slot's locks
 //!   have moved with it; `shards`: which master each shard of a cluster has.
@@ -25,7 +25,7 @@
 //! - `trail`: lines in the log about locks, and the audit trail.
 //! - `moving`: which set of lock nodes the proxy asks, and its switch to another set.
 //! - `engine`: the interface of all this to sessions.
-//! - `metrics`: counters of locks and nodes; `key_metrics`: times by pattern of the key; `alarm`: the timer of an
+//! - `lock_metrics`: counters of locks and nodes; `key_metrics`: times by pattern of the key; `alarm`: the timer of an
 //!   operation, which nearly never fires; `jitter`: randomness, in one place.
 
 mod acquire;
@@ -42,12 +42,13 @@ mod jitter;
 mod keep;
 mod key_metrics;
 mod line;
+pub(crate) mod lock_metrics;
 mod locks;
 mod longest;
 mod look;
-pub(crate) mod metrics;
 mod moving;
 mod node;
+mod node_reply;
 mod operation;
 mod overview;
 mod quorum;
@@ -55,7 +56,6 @@ mod raise;
 mod refusals;
 mod release;
 mod renew;
-mod reply;
 pub(crate) mod scripts;
 mod shards;
 mod stations;
@@ -77,7 +77,7 @@ pub use fitness::{
         nodes_now, status,
     },
     fault::Fault,
-    init::{InitError, initialise},
+    first_markers::{InitError, initialise},
 };
 pub(crate) use fitness::{
     inspect::{faults_of, refusal_of_writes},
@@ -92,14 +92,14 @@ pub(crate) use keep::{
 pub(crate) use line::{queue::WaiterStatus, waiter::Waiter};
 pub(crate) use look::LookUp;
 pub(crate) use node::nodes::WallClock;
+#[doc(hidden)]
+pub use node_reply::{VotesRead, read_votes};
 pub(crate) use overview::{ClientStatus, HotLock, MOST_TOLD};
 pub use overview::{GrantStatus, LockOrder, LockStatus, LocksWanted};
 pub(crate) use quorum::{shortest_ttl, ttl_for};
 pub(crate) use raise::Raise;
 pub(crate) use release::Release;
 pub(crate) use renew::Renew;
-#[doc(hidden)]
-pub use reply::{VotesRead, read_votes};
 pub(crate) use stations::diagnose_shard;
 pub(crate) use take_back::FoundGrant;
 

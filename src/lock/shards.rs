@@ -44,7 +44,7 @@ use tracing::{info, warn};
 
 use super::{
     custody::{Custody, CustodyNote, SlotLook},
-    metrics::LockClusterMetrics,
+    lock_metrics::LockClusterMetrics,
     stations::{self, Marked},
     voters::SeatPlace,
     whereabouts::Whereabouts,
@@ -53,7 +53,7 @@ use crate::{
     clock::{Instant, millis},
     cluster::{
         ask::{ClusterAnswer, agreed, ask_all, drop_foreign},
-        node::{ClusterNode, SLOTS},
+        cluster_node::{ClusterNode, SLOTS},
         slot::slot,
         trouble::{ClusterFault, ClusterTrouble},
         view::{settle_claims, uncovered},

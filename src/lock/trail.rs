@@ -19,7 +19,7 @@ use tracing_subscriber::fmt::{
     time::{FormatTime, SystemTime},
 };
 
-use super::{holders::GrantTold, metrics::LostReason, quorum::Votes};
+use super::{holders::GrantTold, lock_metrics::LostReason, quorum::Votes};
 use crate::{
     clock::millis,
     key::Key,

@@ -11,7 +11,7 @@ pub(crate) mod bounded;
 pub(crate) mod few;
 pub(crate) mod http_client;
 #[cfg(test)]
-pub(crate) mod memory;
+pub(crate) mod memory_stream;
 mod outbox;
 pub(crate) mod proxy_header;
 pub(crate) mod redis_client;
@@ -95,7 +95,7 @@ pub(crate) async fn connect_for(
         let mut stream = match &url.endpoint {
             Endpoint::Tcp { host, port } => {
                 #[cfg(test)]
-                if let Some(stream) = memory::connect(host) {
+                if let Some(stream) = memory_stream::connect(host) {
                     return stream.map(Stream::Memory);
                 }
                 let stream = match url.found {

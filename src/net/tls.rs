@@ -2,14 +2,14 @@
 //! settings are in [`crate::config`].
 //!
 //! - `stream`: an encrypted stream.
-//! - `reload`: settings that follow their files.
+//! - `file_following`: settings that follow their files.
 //! - [`certificates`]: warnings about the certificates in use.
-//! - [`metrics`]: the counters.
+//! - [`tls_metrics`]: the counters.
 
 pub(crate) mod certificates;
-pub(crate) mod metrics;
-mod reload;
+mod file_following;
 mod stream;
+pub(crate) mod tls_metrics;
 
 pub(crate) use stream::TlsStream;
 
@@ -21,9 +21,9 @@ use rustls::{
 };
 use tokio::{io::AsyncWriteExt, net::TcpStream, time::timeout};
 
-use self::{certificates::UsedCertificates, metrics::TlsMetrics, reload::Reloading};
+use self::{certificates::UsedCertificates, file_following::Reloading, tls_metrics::TlsMetrics};
 use super::Stream;
-use crate::config::{ClientTls, RedisUrl, ServerTls, TlsProblem, tls};
+use crate::config::{ClientTls, RedisUrl, ServerTls, TlsProblem, tls_files};
 
 /// How long a client may take for its handshake. A slow client on a bad line needs a second or two; one that
 /// never finishes must not stay.
@@ -118,7 +118,7 @@ impl Connector {
             return Connector { tls: None, sends_header: false };
         }
         let (metrics, files) = (TlsMetrics::new(side), tls.files());
-        let server_name = tls.server_name.as_deref().and_then(tls::server_name);
+        let server_name = tls.server_name.as_deref().and_then(tls_files::server_name);
         let (tls, name, ending) = (tls.clone(), format!("tls ({side})"), metrics.clone());
         let (place, used) = (name.clone(), UsedCertificates::new(&name));
         let load = move || {
@@ -173,7 +173,7 @@ impl Connector {
 impl TlsClient {
     async fn handshake(&self, server: TcpStream, host: &str) -> io::Result<Stream> {
         let settings = self.settings.now().map_err(io::Error::other)?;
-        let name = self.server_name.clone().or_else(|| tls::server_name(host));
+        let name = self.server_name.clone().or_else(|| tls_files::server_name(host));
         let name = name.ok_or_else(|| io::Error::other("no certificate can be for this host"))?;
         let session = ClientConnection::new(settings, name).map_err(|error| failure(&error))?;
         TlsStream::handshake(server, session.into()).await.map(Stream::from)

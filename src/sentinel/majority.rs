@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::trouble::SentinelTrouble;
+use super::sentinel_trouble::SentinelTrouble;
 use crate::clock::Instant;
 
 /// Where a master listens, in a Sentinel's words.
@@ -63,7 +63,7 @@ pub(super) fn named(answers: &[LastAnswer]) -> Option<NamedMaster> {
 mod tests {
     use std::time::Duration;
 
-    use super::{super::trouble::SentinelFault, *};
+    use super::{super::sentinel_trouble::SentinelFault, *};
 
     fn address(host: &str) -> MasterAddress {
         MasterAddress { host: host.into(), port: 6379, election: None }

@@ -5,14 +5,14 @@
 //! answer. It stays named until a majority names another; [`NamedMaster::asked`] says how fresh that is. The caller
 //! must ask whether the master agrees (ROLE).
 //!
-//! - `link`: one connection to one Sentinel. `reply`: what comes over it.
+//! - `sentinel_link`: one connection to one Sentinel. `sentinel_reply`: what comes over it.
 //! - `majority`: which master a majority names.
-//! - `trouble`: what can be wrong with a Sentinel.
+//! - `sentinel_trouble`: what can be wrong with a Sentinel.
 
-mod link;
 mod majority;
-mod reply;
-mod trouble;
+mod sentinel_link;
+mod sentinel_reply;
+mod sentinel_trouble;
 
 use std::{fmt::Write as _, sync::Arc, time::Duration};
 
@@ -25,12 +25,12 @@ use tokio::{
 use tracing::{info, warn};
 
 use self::{
-    link::SentinelLink,
     majority::{LastAnswer, majority_of},
+    sentinel_link::SentinelLink,
 };
 pub(crate) use self::{
     majority::{MasterAddress, NamedMaster},
-    trouble::{SentinelFault, SentinelTrouble},
+    sentinel_trouble::{SentinelFault, SentinelTrouble},
 };
 use crate::{
     clock::Instant,
@@ -43,7 +43,7 @@ use crate::{
 #[cfg(test)]
 pub(crate) mod seams {
     pub(crate) fn read_reply(bytes: &[u8]) {
-        std::hint::black_box(super::reply::read(bytes).is_ok());
+        std::hint::black_box(super::sentinel_reply::read(bytes).is_ok());
     }
 }
 
@@ -335,4 +335,4 @@ fn as_gauge(count: usize) -> f64 {
 }
 
 #[cfg(test)]
-mod tests;
+mod sentinel_tests;

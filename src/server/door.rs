@@ -25,10 +25,10 @@ use crate::{
             exposure::Exposure,
             listeners::ACCEPT_PAUSE,
         },
-        metrics::{DoorMetrics, Refusal},
+        server_metrics::{DoorMetrics, Refusal},
         workers::Workers,
     },
-    session::{Session, Shared, metrics::CloseReason},
+    session::{Session, Shared, session_metrics::CloseReason},
 };
 
 /// How long closing a client's TLS may take if the data node cannot be reached.

@@ -15,7 +15,7 @@
 //! - [`reload`]: reads the configuration again, and takes over what can change.
 //! - [`fleet`]: writes this proxy's record on the lock nodes, and reads those of the others.
 //! - [`systemd`]: messages to a service manager.
-//! - [`metrics`]: counters of client connections and of reloads of the configuration.
+//! - [`server_metrics`]: counters of client connections and of reloads of the configuration.
 //! - [`logging`]: tracing's output, human on a terminal and JSON otherwise.
 
 mod admin;
@@ -23,10 +23,10 @@ mod door;
 mod entry;
 mod fleet;
 pub mod logging;
-mod metrics;
 mod opened;
 mod proxy;
 mod reload;
+mod server_metrics;
 mod serving;
 mod systemd;
 mod upgrade;
@@ -96,10 +96,10 @@ pub async fn run(config: Config, mut control: Control) -> anyhow::Result<()> {
 /// Installs the recorder, and gives each metric its help text.
 fn start_counting() -> anyhow::Result<Recorder> {
     let recorder = crate::metrics::install()?;
-    metrics::describe();
-    session::metrics::describe();
-    lock::metrics::describe();
-    net::tls::metrics::describe();
+    server_metrics::describe();
+    session::session_metrics::describe();
+    lock::lock_metrics::describe();
+    net::tls::tls_metrics::describe();
     log_writer::describe();
     data::describe();
     Ok(recorder)

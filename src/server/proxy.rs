@@ -30,15 +30,15 @@ use crate::{
             exposure::{self, Exposure},
         },
         fleet::{self, FleetTelling},
-        metrics::{DoorMetrics, ReloadMetrics},
         opened::{Opened, Succession},
         reload::Reloader,
+        server_metrics::{DoorMetrics, ReloadMetrics},
         serving::{Serving, Stoppable},
         systemd,
         upgrade::{self, Predecessor, Rendezvous, Replacing},
         workers::Workers,
     },
-    session::{self, Shared, idle::Idle, metrics::Metrics},
+    session::{self, Shared, idle::Idle, session_metrics::Metrics},
 };
 
 /// All parts that serve clients, before the first client is let in.

@@ -23,7 +23,7 @@ use crate::{
         admin::PageSource,
         entry::{admission::Admission, descriptors},
         logging::Level,
-        metrics::ReloadMetrics,
+        server_metrics::ReloadMetrics,
         systemd,
     },
     session::Shared,

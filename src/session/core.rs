@@ -27,10 +27,10 @@ use super::{
     filter::{Filter, Whose},
     gather::Gather,
     jobs::{Answer, Answering, Job, Ours, Pass, Progress, Question, Waits, When},
-    losses::Refused,
-    metrics::{CloseReason, Outcome},
+    loss_news::Refused,
     notes::Noted,
     planted::{self, PlantedFault},
+    session_metrics::{CloseReason, Outcome},
     unread::UnreadShare,
 };
 use crate::{

@@ -7,7 +7,7 @@ use super::{
     conn::Conn,
     guarded::limit::ShortWay,
     lock_transaction::LockTransaction,
-    losses::Losing,
+    loss_news::Losing,
     owed::{Entry, Owed},
     planted::{self, PlantedFault},
     shared::Shared,

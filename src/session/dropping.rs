@@ -10,7 +10,7 @@ use super::{
         own::OwnCommand,
         pass::{Instead, StrangerRefused},
     },
-    losses::Refused,
+    loss_news::Refused,
 };
 use crate::{
     adopt::task::AdoptTask,

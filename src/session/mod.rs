@@ -19,14 +19,14 @@
 //! - [`jobs`]: commands that have the floor. [`guarded`]: writes that guards are about.
 //! - [`desk`]: the parts of a session that a job may use: [`conn`], the state of the connection on the data node;
 //!   [`owed`] and [`notes`], which replies are owed; [`attempts`], the LOCKs refused; [`claims`], the locks held or
-//!   attached to; [`losses`], what the client is told when a session lock is lost; [`lock_transaction`], how far a
+//!   attached to; [`loss_news`], what the client is told when a session lock is lost; [`lock_transaction`], how far a
 //!   transaction about an adopted lock has come; [`queued_lock`], an adopted command in the client's own transaction.
-//! - [`operator`]: what an operator has the proxy do, by LOCKGATE or at the admin address.
+//! - [`operator_acts`]: what an operator has the proxy do, by LOCKGATE or at the admin address.
 //! - [`shared`]: what all sessions share. [`idle`]: how long the data node lets clients be idle.
 //! - [`earlier`]: processes from before upgrades that still have clients.
 //! - [`naming`]: the name that a client gives itself.
 //! - [`planted`]: faults that tests put in on purpose.
-//! - [`metrics`]: counters of commands, and the labels for outcomes.
+//! - [`session_metrics`]: counters of commands, and the labels for outcomes.
 
 mod ahead;
 mod attempts;
@@ -43,11 +43,10 @@ mod guarded;
 pub(crate) mod idle;
 mod jobs;
 mod lock_transaction;
-mod losses;
-pub(crate) mod metrics;
+mod loss_news;
 mod naming;
 mod notes;
-pub(crate) mod operator;
+pub(crate) mod operator_acts;
 mod owed;
 #[cfg(test)]
 mod pair;
@@ -60,6 +59,7 @@ mod queued_lock;
 mod replies;
 mod requests;
 mod screen;
+pub(crate) mod session_metrics;
 mod settling;
 mod shared;
 mod sights;

@@ -23,9 +23,9 @@ use super::{
     ahead::{Ahead, ReadAhead, TOO_MUCH},
     core::{Core, READ_AHEAD, Tracking},
     desk::Desk,
-    metrics::CloseReason,
     planted::{self, PlantedFault},
     question::Asked,
+    session_metrics::CloseReason,
     shared::Shared,
 };
 use crate::{

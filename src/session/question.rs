@@ -11,7 +11,7 @@ use tokio::time::sleep;
 
 use super::{
     jobs::{Answer, Attached, Question},
-    operator,
+    operator_acts,
     shared::Shared,
 };
 use crate::{
@@ -119,7 +119,7 @@ impl Asked {
                     Asked::Boxed(Box::pin(async move { Answer::Find(finding.await) }))
                 }
                 Question::TakeBack { key, found, unlocking } => {
-                    let taking = operator::take_back(shared, key, found, unlocking);
+                    let taking = operator_acts::take_back(shared, key, found, unlocking);
                     Asked::Boxed(Box::pin(async move { Answer::TakenBack(taking.await) }))
                 }
                 Question::Free(grants) => {

@@ -6,8 +6,8 @@ use super::{
     core::{Core, Tracking},
     filter::{DROPPED, Filter, Heard, HeldTopology, REPLY_LIMIT, Whose},
     guarded::log::{EXEC, tell_refused},
-    metrics::GuardedWrite,
     owed::{Entry, Verdict},
+    session_metrics::GuardedWrite,
 };
 use crate::resp::reply::NextReply;
 

@@ -18,10 +18,10 @@ use super::{
         own::OwnCommand,
         pass::{ClientReply, Login, Unidentified},
     },
-    losses::Refused,
-    metrics::CloseReason,
+    loss_news::Refused,
     owed::Entry,
     screen::Guarding,
+    session_metrics::CloseReason,
     transact::Transacting,
 };
 use crate::{

@@ -4,7 +4,7 @@
 use super::{
     core::Core,
     desk::Desk,
-    metrics::GuardedWrite,
+    session_metrics::GuardedWrite,
     sights::{MOST, SeenCommand, Sights},
 };
 use crate::{

@@ -12,7 +12,7 @@ use arc_swap::ArcSwap;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{ahead::Taken, idle::Idle, metrics::Metrics, unread::UnreadReplies};
+use super::{ahead::Taken, idle::Idle, session_metrics::Metrics, unread::UnreadReplies};
 use crate::{
     adopt::Adoption,
     bridge::Bridge,

@@ -15,12 +15,12 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     DRIFT_FACTOR, NODE_TIMEOUT, Planted,
-    adopted::{EXTEND, RELEASE},
     checker::Checker,
     client::ms,
     clock,
     connection::{Reply, SessionUnderTest, bridge, old, rules, shared},
     hold,
+    library_client::{EXTEND, RELEASE},
     network::Network,
     seeds, simulate_by,
     world::{RunOutcome, dial, lock_nodes, must_end},

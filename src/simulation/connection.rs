@@ -37,7 +37,7 @@ use crate::{
     lock::Engine,
     net::Stream,
     resp::encode,
-    session::{Session, Shared, Taken, UnreadReplies, idle::Idle, metrics::Metrics},
+    session::{Session, Shared, Taken, UnreadReplies, idle::Idle, session_metrics::Metrics},
 };
 
 /// The most bytes under way in one direction.

@@ -3,7 +3,7 @@
 //!
 //! Everything below the bytes of the sockets is simulated: the lock nodes and the data node by [`redis`], the ways to
 //! them and their faults by [`network`]. A [`client`] locks and writes over a [`connection`] that a session of the
-//! product serves, by LOCK or, where it is [`adopted`], as lock libraries do; where such locks are [`bridged`], some
+//! product serves, by LOCK or, where it is [`library_client`], as lock libraries do; where such locks are [`bridged`], some
 //! clients go past the proxies. [`checker`] checks what must hold, [`writes`] what must hold of guarded writes. In
 //! [`failover`] Sentinels promote a lock node's replica; in [`pools`] programs share tokens and connections; in
 //! [`lengths`] one proxy grants for longer than the other; in [`apart`] the mode of an adopt rule differs by a step.
@@ -12,7 +12,6 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod adopted;
 mod apart;
 mod bridged;
 mod change;
@@ -21,10 +20,11 @@ mod client;
 mod connection;
 mod failover;
 mod lengths;
-mod lua;
+mod library_client;
 mod memory;
 mod network;
 mod pools;
+mod real_lua;
 mod reasons;
 mod redis;
 mod step_to_audit;
@@ -55,7 +55,7 @@ use crate::{
             TOO_SMALL, UNDONE, UNWATCHED, set_seed,
         },
     },
-    net::memory::set_network,
+    net::memory_stream::set_network,
     session::planted::{PlantedFault, plant},
 };
 use bridged::Modes;

@@ -10,8 +10,8 @@ use redis_protocol::resp2::types::OwnedFrame;
 use tokio::time::Instant;
 
 use super::{
-    lua,
     memory::{Memory, OLD, RedisReply, StoredKeys},
+    real_lua,
 };
 use crate::{
     guard::FENCE_PREFIX,
@@ -450,7 +450,7 @@ impl Redis {
             }
         }
         let before = out.len();
-        lua::run(&mut self.memory, &body, keys, arguments, out);
+        real_lua::run(&mut self.memory, &body, keys, arguments, out);
         let heals =
             body.starts_with("-- Puts a lock back") && out[before..].starts_with(b"*2\r\n:1");
         self.heals += usize::from(heals);

@@ -6,13 +6,13 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     Planted,
-    adopted::EXTEND,
     bridged::Modes,
     checker::Checker,
     client::ms,
     clock, config,
     connection::{Reply, SessionUnderTest, bridge, old, rules, shared},
     engine_config,
+    library_client::EXTEND,
     network::Network,
     simulate_by,
     world::{RunOutcome, dial},

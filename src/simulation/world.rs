@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     config::{Endpoint, LockNode, RedisUrl},
-    net::memory::set_network,
+    net::memory_stream::set_network,
 };
 
 /// The outcome of one deployment.

@@ -5,12 +5,13 @@
 //! - [`doctor`]: `lockgate doctor`, a diagnosis of each Redis of a configuration.
 //! - [`init`]: `lockgate init`, the first markers of a deployment.
 //! - [`manual`]: `lockgate manual`, man pages and shell completions.
-//! - [`nodes`]: `lockgate nodes`, which shows, makes or takes back a change of the lock nodes.
+//! - [`change_nodes`]: `lockgate nodes`, which shows, makes or takes back a change of the lock nodes.
 //! - [`top`]: `lockgate top`, several proxies in a terminal.
 //! - [`say`]: prints what the commands have to say.
 //! - [`redis_server`], [`sentinel_server`]: real `redis-server` children, as a Redis and as a Sentinel, for `dev`
 //!   and for tests; [`free_port`]: their ports.
 
+pub mod change_nodes;
 pub mod dev;
 mod dev_cluster;
 mod dev_data;
@@ -19,7 +20,6 @@ pub mod doctor;
 pub mod free_port;
 pub mod init;
 pub mod manual;
-pub mod nodes;
 pub mod redis_server;
 pub mod say;
 pub mod sentinel_server;

@@ -55,11 +55,11 @@ use tracing::{info, warn};
 
 use super::{
     fault::Fault,
-    look::SelfReport,
     marker::{Deployment, Identity, KnownSet, Marker, NOTE, Seat},
     refusal::{FORGOTTEN, Place, refusal},
     round::{self, MarkerWrite, Way},
     seats::{Accepted, Survey, Waiting, has_joined},
+    self_report::SelfReport,
     standing::{NodeStanding, Told},
 };
 use crate::{

@@ -3,9 +3,9 @@
 use super::{
     change::COPIED,
     fault::Fault,
-    look::{MarkerFound, SelfReport},
     marker::{MARKER, Marker, Phase},
     seats::fits,
+    self_report::{MarkerFound, SelfReport},
 };
 use crate::{
     config::LocksConfig,

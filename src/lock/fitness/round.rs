@@ -12,12 +12,12 @@ use tokio::{
 };
 
 use super::{
-    look::{
+    marker::{BALLOT, Deployment, LONGEST, MARKER, NOTE, SEATS},
+    seats::{Accepted, Plan},
+    self_report::{
         CONNECT_LIMIT, ConnectError, MarkerFound, SelfReport, encode_greeting, encode_look,
         find_station, look_again, read_look, read_reply, send, within_limit,
     },
-    marker::{BALLOT, Deployment, LONGEST, MARKER, NOTE, SEATS},
-    seats::{Accepted, Plan},
 };
 use crate::{
     lock::{address::NodeAddress, jitter, scripts::MAX_TTL, stations::Station, voters::SeatPlace},
@@ -351,7 +351,7 @@ async fn run(
             OwnedFrame::Error(error) => {
                 Err(ConnectError::Refused { command: "SET lockgate:deployment", error })
             }
-            _ => Err(crate::lock::reply::Garbage.into()),
+            _ => Err(crate::lock::node_reply::Garbage.into()),
         }
     })
     .await

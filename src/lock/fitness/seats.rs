@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use super::{
-    look::SelfReport,
     marker::{Deployment, Identity, Marker, Seat},
+    self_report::SelfReport,
 };
 use crate::lock::voters::Voters;
 
@@ -361,7 +361,7 @@ impl Survey {
 mod tests {
     use super::*;
     use crate::lock::{
-        fitness::{look::MarkerFound, marker::Phase},
+        fitness::{marker::Phase, self_report::MarkerFound},
         quorum::quorum,
     };
     use proptest::prelude::*;

@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 use crate::{
     clock::Instant,
     key::{Key, Token},
-    lock::{Claim, Release, grants::Grants, locks::Locks, metrics::LostReason},
+    lock::{Claim, Release, grants::Grants, lock_metrics::LostReason, locks::Locks},
 };
 
 /// The size of a batch of releases when a connection with many locks ends: more at once would fill the queues of the

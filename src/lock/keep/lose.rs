@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     clock::Instant,
-    lock::{Release, locks::Locks, metrics::LostReason, trail::GrantEnd},
+    lock::{Release, lock_metrics::LostReason, locks::Locks, trail::GrantEnd},
 };
 
 /// Returns the reason as it is counted, and what the client is to know. If an adopted lock without a TTL belongs to

@@ -21,8 +21,8 @@ use crate::{
     key::{Key, Token},
     lock::{
         grants::Grants,
+        lock_metrics::{LostReason, Renewal},
         locks::Locks,
-        metrics::{LostReason, Renewal},
         node::nodes::Nodes,
         operation::{Kind, Vote},
         quorum::{Decision, Rule, Votes},

@@ -25,7 +25,7 @@ use crate::{
     lock::{
         Acquire, NoQuorum, NotGranted,
         jitter::jittered,
-        metrics::{LockMetrics, WakeUp},
+        lock_metrics::{LockMetrics, WakeUp},
         quorum::quorum,
         voters::Voters,
     },

@@ -16,9 +16,9 @@ use crate::{
     cluster::slot::slot,
     config::RedisUrl,
     lock::{
-        fitness::look::{ConnectError, encode_greeting, read_reply, send, within_limit},
+        fitness::self_report::{ConnectError, encode_greeting, read_reply, send, within_limit},
+        node_reply,
         operation::Kind,
-        reply,
         scripts::{self, Dialect},
     },
     net::{self, Connector, Stream},
@@ -40,7 +40,7 @@ pub(super) enum SubscriptionEnded {
     #[error("{0}")]
     Connect(#[from] ConnectError),
     #[error("{0}")]
-    Garbage(#[from] reply::Garbage),
+    Garbage(#[from] node_reply::Garbage),
     /// The node's own words.
     #[error("{0}")]
     Refused(String),
@@ -182,8 +182,8 @@ impl Subscription {
     /// The network's; or the node has refused a subscription, or sends what Redis does not send.
     pub(super) async fn next(&mut self) -> Result<SubscriptionNews, SubscriptionEnded> {
         loop {
-            if let Some(length) = reply::length(&self.received)? {
-                let frame = reply::read(&self.received[..length])?;
+            if let Some(length) = node_reply::length(&self.received)? {
+                let frame = node_reply::read(&self.received[..length])?;
                 self.received.drain(..length);
                 if let Some(news) = self.told(frame)? {
                     return Ok(news);
@@ -208,15 +208,16 @@ impl Subscription {
         let parts = match frame {
             OwnedFrame::Array(parts) => parts,
             OwnedFrame::Error(error) => return self.refused(error),
-            _ => return Err(reply::Garbage.into()),
+            _ => return Err(node_reply::Garbage.into()),
         };
         let mut parts = parts.into_iter();
         let (Some(BulkString(kind)), Some(BulkString(channel)), Some(last)) =
             (parts.next(), parts.next(), parts.next())
         else {
-            return Err(reply::Garbage.into());
+            return Err(node_reply::Garbage.into());
         };
-        let key = scripts::key_of_channel(self.dialect, &channel).ok_or(reply::Garbage)?.to_vec();
+        let key =
+            scripts::key_of_channel(self.dialect, &channel).ok_or(node_reply::Garbage)?.to_vec();
         Ok(match (&kind[..], last) {
             (b"message" | b"smessage", BulkString(who)) => {
                 Some(SubscriptionNews::Released(key, who))
@@ -228,7 +229,7 @@ impl Subscription {
             (b"unsubscribe" | b"sunsubscribe", _) if self.confirmed(false, &key) => None,
             // The slot has been moved away.
             (b"sunsubscribe", _) => Some(SubscriptionNews::Lost(vec![key])),
-            _ => return Err(reply::Garbage.into()),
+            _ => return Err(node_reply::Garbage.into()),
         })
     }
 
@@ -247,8 +248,8 @@ impl Subscription {
 
     /// Takes in an error, which is the only answer to its command.
     fn refused(&mut self, error: String) -> Result<Option<SubscriptionNews>, SubscriptionEnded> {
-        let asked = self.asked.pop_front().ok_or(reply::Garbage)?;
-        let is_elsewhere = reply::elsewhere(Kind::Release, &error).is_some();
+        let asked = self.asked.pop_front().ok_or(node_reply::Garbage)?;
+        let is_elsewhere = node_reply::elsewhere(Kind::Release, &error).is_some();
         match (is_elsewhere, asked.subscribes) {
             (true, true) => Ok(Some(SubscriptionNews::Lost(asked.keys))),
             (true, false) => Ok(None),

@@ -20,7 +20,7 @@ use super::{
 use crate::{
     card::ClientCard,
     key::{Key, Token},
-    lock::{Acquire, Claim, Grant, NotGranted, SameToken, locks::Locks, metrics::WakeUp},
+    lock::{Acquire, Claim, Grant, NotGranted, SameToken, lock_metrics::WakeUp, locks::Locks},
 };
 
 /// Numbers that tell waiters apart.

@@ -12,7 +12,7 @@ use tokio::time::sleep;
 use super::{
     link::Link,
     node::Node,
-    pump::{self, NodeSide},
+    pipeline::{self, NodeSide},
 };
 use crate::{
     clock::Instant,
@@ -21,14 +21,15 @@ use crate::{
         fitness::{
             deployment::Judgement,
             fault::Fault,
-            look::{
+            round::{catch_up, write_note},
+            self_report::{
                 CONNECT_LIMIT, ConnectError, SelfReport, encode_greeting, encode_look,
                 find_station, look_again, read_look, read_reply, send, within_limit,
             },
-            round::{catch_up, write_note},
         },
+        node_reply,
         operation::Absence,
-        reply, scripts,
+        scripts,
         stations::Station,
         whereabouts::Whereabouts,
     },
@@ -114,7 +115,7 @@ impl ManageConnection for LinkManager {
                 }
             }),
         };
-        let link = pump::start(stream, side, greeting.client_id, run_id, move |leftover| {
+        let link = pipeline::start(stream, side, greeting.client_id, run_id, move |leftover| {
             if let Some(node) = weak.upgrade() {
                 node.connection_ended(leftover);
             }
@@ -247,7 +248,7 @@ async fn greet(stream: &mut Stream, url: &RedisUrl, node: &Node) -> Result<Greet
     }
     let look = read_look(stream, &mut received, Station::Plain).await?;
     if !received.is_empty() {
-        return Err(reply::Garbage.into());
+        return Err(node_reply::Garbage.into());
     }
     Ok(Greeting { client_id, look })
 }

@@ -16,7 +16,7 @@ use thiserror::Error;
 use tokio::sync::Notify;
 
 use crate::{
-    lock::{operation::Operation, reply},
+    lock::{node_reply, operation::Operation},
     sync::Mutex,
 };
 
@@ -31,7 +31,7 @@ pub(super) enum Closed {
     Silent(Duration),
     /// The node sent bytes that are no Redis reply.
     #[error("{0}")]
-    Garbage(#[from] reply::Garbage),
+    Garbage(#[from] node_reply::Garbage),
     /// The node's marker has changed: an epoch has begun, or the node has lost its memory.
     #[error("its marker is not the one it was admitted by")]
     Unproven,

@@ -13,9 +13,9 @@ use std::{
 use tokio::{runtime::Handle, time::sleep};
 
 use super::{
-    fences::LargestFence,
     node::{ASK_AGAIN, Node},
     outage::Outage,
+    proposed_fence::LargestFence,
     supervisor,
 };
 use crate::{

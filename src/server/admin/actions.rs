@@ -20,11 +20,11 @@ use crate::{
     config::AdminToken,
     data::DataNode,
     lock::NotPaused,
-    server::metrics::{ActionMetrics, ActionResult, AdminAction},
+    server::server_metrics::{ActionMetrics, ActionResult, AdminAction},
     session::{
         Shared,
-        metrics::TakenBack,
-        operator::{self, NodePause, NotTakenBack},
+        operator_acts::{self, NodePause, NotTakenBack},
+        session_metrics::TakenBack,
     },
     told::FewLines,
 };
@@ -240,10 +240,9 @@ impl Actions {
         }
         let (shared, data) = (self.shared.clone(), self.data.clone());
         // Goes on even if the operator hangs up: half done, it would leave the lock with a holder that may not write.
-        let unlocking =
-            tokio::spawn(
-                async move { operator::unlock(&shared, &data, &name, body.fence, &by).await },
-            );
+        let unlocking = tokio::spawn(async move {
+            operator_acts::unlock(&shared, &data, &name, body.fence, &by).await
+        });
         match unlocking.await {
             Ok(Ok(())) => Ok(r#"{"freed":true}"#.into()),
             Ok(Err(NotTakenBack::NotHeld)) => Ok(r#"{"freed":false}"#.into()),
@@ -261,7 +260,7 @@ impl Actions {
     }
 
     fn pause(&self, address: &str, how: NodePause, by: &AtThePage) -> Result<String, NotActed> {
-        let done = operator::pause_node(&self.shared, address.as_bytes(), how, by);
+        let done = operator_acts::pause_node(&self.shared, address.as_bytes(), how, by);
         done.map_err(|error| {
             let status = match error.why {
                 NotPaused::Unknown => StatusCode::NOT_FOUND,

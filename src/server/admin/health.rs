@@ -28,7 +28,7 @@ use crate::{
     log_writer,
     metrics::Recorder,
     net::tls::certificates,
-    server::{entry::exposure::Exposure, metrics::StateMetrics},
+    server::{entry::exposure::Exposure, server_metrics::StateMetrics},
     session::earlier::{EarlierProcess, EarlierProcesses, WhatIsLeft},
     sync::Mutex,
     told::plain_line,

@@ -7,7 +7,7 @@
 //! - [`health`]: whether the data node and a quorum of lock nodes are there; [`data_check`] asks the data
 //!   node.
 //! - [`status`]: the whole proxy in one document; [`listing`]: locks, clients and idioms;
-//!   [`history`]: the last ten minutes.
+//!   [`samples`]: the last ten minutes.
 //! - [`peers`]: how the other proxies are; [`elsewhere`]: who holds locks through them.
 //! - [`actions`]: what operators do there.
 //! - [`query`]: query strings of requests.
@@ -16,13 +16,13 @@ mod actions;
 mod data_check;
 mod elsewhere;
 mod health;
-mod history;
 mod host;
 mod http;
 mod listing;
 mod markup;
 mod peers;
 mod query;
+mod samples;
 mod site;
 mod status;
 

@@ -19,12 +19,12 @@ use super::{
     actions::{self, Actions},
     elsewhere::{HolderList, HoldersElsewhere, MOST_ASKED, TellingPeer},
     health::PageSource,
-    history::StatusHistory,
     host::HostRule,
     listing::{self, HolderPart},
     markup,
     peers::Peers,
     query,
+    samples::StatusHistory,
     status::StatusDocument,
 };
 use crate::{

@@ -16,7 +16,7 @@ use crate::{
     session::{
         Shared,
         earlier::{EarlierProcess, WhatIsLeft},
-        metrics::{GuardedWrite, Outcome, TakenBack, Verb},
+        session_metrics::{GuardedWrite, Outcome, TakenBack, Verb},
     },
 };
 

@@ -17,7 +17,7 @@ use std::{
 
 use tracing::error;
 
-use crate::{config::Config, server::metrics::Refusal, sync::Mutex};
+use crate::{config::Config, server::server_metrics::Refusal, sync::Mutex};
 
 /// How far an address may run ahead of its rate: after a quiet second it may open a second's worth of connections at
 /// once.

@@ -21,7 +21,7 @@ use crate::{
     net::proxy_header::{self, Ends, HeaderMissing},
     server::{
         entry::admission::{Permit, Seldom},
-        metrics::Refusal,
+        server_metrics::Refusal,
     },
     sync::Mutex,
 };

@@ -5,18 +5,18 @@
 //!
 //! - `fed`: the result of filtering a piece of a reply.
 //! - `unwrap`: replies to the script and to EXEC. `held`: those that a job needs whole.
-//! - `listing`: COMMAND, COMMAND INFO, DOCS, LIST and COUNT.
+//! - `command_list`: COMMAND, COMMAND INFO, DOCS, LIST and COUNT.
 //! - `shown`: redirections, CLUSTER SLOTS, SHARDS, NODES and REPLICAS.
 
+mod command_list;
 mod fed;
 mod held;
-mod listing;
 mod shown;
 mod unwrap;
 
 use std::sync::Arc;
 
-use self::{fed::Fed, held::HeldReply, listing::Addition, shown::ShownReply, unwrap::Unwrap};
+use self::{command_list::Addition, fed::Fed, held::HeldReply, shown::ShownReply, unwrap::Unwrap};
 pub(super) use self::{
     fed::Heard,
     shown::HeldTopology,

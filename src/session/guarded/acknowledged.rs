@@ -8,7 +8,7 @@ use super::{
         desk::Desk,
         filter::{DROPPED, Whose},
         jobs::{Answering, Job, Progress, Waits, When},
-        metrics::GuardedWrite,
+        session_metrics::GuardedWrite,
     },
     log::{EXEC, tell_refused},
     subject::error_reply,

@@ -8,7 +8,7 @@ use super::{
     super::{
         desk::Desk,
         jobs::{Job, Progress},
-        metrics::GuardedWrite,
+        session_metrics::GuardedWrite,
     },
     arm::arm_for_nothing,
     refuse::end,

@@ -9,8 +9,8 @@ use super::{
     super::{
         desk::Desk,
         jobs::{Answer, Attached, FENCE_FORGOTTEN, Job, Progress, Question, not_asked},
-        metrics::GuardedWrite,
         planted::{self, PlantedFault},
+        session_metrics::GuardedWrite,
     },
     arm::arm_for_nothing,
     log::tell_refused,

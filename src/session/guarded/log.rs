@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tokio::time::sleep;
 use tracing::warn;
 
-use super::super::{desk::Desk, metrics::GuardedWrite};
+use super::super::{desk::Desk, session_metrics::GuardedWrite};
 use crate::{
     resp::words::{Walk, WordStep},
     told::{FewLines, shown},

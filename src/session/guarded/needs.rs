@@ -6,7 +6,7 @@ use super::{
     super::{
         desk::Desk,
         jobs::{Answer, Job, Pass, Progress, Question, Waits, When, authorize, not_asked},
-        metrics::GuardedWrite,
+        session_metrics::GuardedWrite,
     },
     forgotten,
     refuse::{refuse, refuse_where_redis_would},

@@ -4,7 +4,7 @@ use super::{
     super::{
         desk::Desk,
         jobs::{Answering, Job, Progress},
-        metrics::GuardedWrite,
+        session_metrics::GuardedWrite,
     },
     log::{first_word, tell_refused},
     subject::{GuardedCommand, error_reply},

@@ -8,7 +8,7 @@ use super::{
     super::{
         desk::Desk,
         lock_transaction::{LockTransaction, SeenLock, Unqueued, WatchedLock},
-        metrics::Outcome,
+        session_metrics::Outcome,
     },
     Answer, Job, Ours, Pass, Progress, Question, Waits, When,
     adopted::{Missed, Releasing, Taking, release, renew, tell},

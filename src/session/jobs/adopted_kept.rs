@@ -8,7 +8,7 @@ use super::{
     super::{
         claims::{Granted, Held},
         desk::Desk,
-        metrics::Outcome,
+        session_metrics::Outcome,
     },
     Answer, Job, Ours, Progress, Question,
     adopted::{

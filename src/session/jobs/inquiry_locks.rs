@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    super::{desk::Desk, metrics::Outcome},
+    super::{desk::Desk, session_metrics::Outcome},
     Answer, Job, Ours, Progress, Question, not_asked,
 };
 use crate::{

@@ -7,7 +7,7 @@ use super::{
         attempts::InTheWay,
         claims::{Granted, Held, MAX_TOKENS},
         desk::Desk,
-        metrics::Outcome,
+        session_metrics::Outcome,
     },
     Answer, Job, Ours, Progress, Question, announce, not_asked,
 };

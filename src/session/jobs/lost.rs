@@ -1,7 +1,7 @@
 //! Commands that were dropped because the client must first be told that its lock is lost.
 
 use super::{
-    super::{desk::Desk, losses::Refused},
+    super::{desk::Desk, loss_news::Refused},
     Answering, Job, Progress, Waits, When,
 };
 use crate::resp::{encode, expected::Expected};

@@ -20,17 +20,17 @@
 //!   transaction about one lock; `adopted_multi`: idioms inside a client's own transaction.
 //! - `own`: a command of ours, until the client is known to have permission.
 //! - `authorize`: whether this client may lock this key.
-//! - `lock`, `unlock`, `renew`, `attach`: one file for each of our commands about a lock. `own_grant`:
+//! - `lock`, `unlock`, `renewing`, `attaching`: one file for each of our commands about a lock. `own_grant`:
 //!   which grant an UNLOCK or RENEW is about.
 //! - `announce`: announces the fence of a lock that guards need on the data node.
 //! - `undo`: gives back a lock whose LOCK was granted and is not answered.
-//! - `inquiry`: LOCKGATE's answers; `inquiry_locks`: those about locks, holders and waiters. `act`: what an operator
+//! - `inquiry`: LOCKGATE's answers; `inquiry_locks`: those about locks, holders and waiters. `acting`: what an operator
 //!   makes the proxy do by LOCKGATE.
 //! - `flushing`: FLUSHDB and FLUSHALL, which free adopted locks.
 //! - `unsettled`: an adopted command about which too few lock nodes answered.
 //! - `lost`: commands that were dropped because the client must be told of a loss first.
 
-mod act;
+mod acting;
 pub(super) mod adopted;
 pub(super) mod adopted_beside;
 pub(super) mod adopted_exec;
@@ -38,7 +38,7 @@ mod adopted_kept;
 mod adopted_many;
 pub(super) mod adopted_multi;
 pub(super) mod announce;
-mod attach;
+mod attaching;
 pub(super) mod authorize;
 pub(super) mod flushing;
 mod inquiry;
@@ -48,20 +48,20 @@ pub(super) mod lost;
 pub(super) mod own;
 mod own_grant;
 pub(super) mod pass;
-mod renew;
+mod renewing;
 mod undo;
 mod unlock;
 mod unsettled;
 
 use std::{sync::Arc, time::Duration};
 
-pub(super) use self::attach::FENCE_FORGOTTEN;
+pub(super) use self::attaching::FENCE_FORGOTTEN;
 use self::undo::Undo;
 use super::{
     desk::Desk,
     filter::Whose,
-    metrics::{Outcome, Verb},
-    operator::{ForcedUnlock, NotTakenBack},
+    operator_acts::{ForcedUnlock, NotTakenBack},
+    session_metrics::{Outcome, Verb},
 };
 use crate::{
     bridge::Asker,

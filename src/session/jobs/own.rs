@@ -3,10 +3,10 @@
 use std::{borrow::Cow, sync::atomic::Ordering};
 
 use super::{
-    super::{desk::Desk, metrics::Outcome, notes::Noted},
-    Answering, Job, Ours, Pass, Progress, Waits, When, act, adopted, adopted_multi, attach,
+    super::{desk::Desk, notes::Noted, session_metrics::Outcome},
+    Answering, Job, Ours, Pass, Progress, Waits, When, acting, adopted, adopted_multi, attaching,
     authorize::{self, Permission},
-    lock, renew, unlock,
+    lock, renewing, unlock,
 };
 use crate::{
     adopt::task::AdoptTask,
@@ -310,7 +310,7 @@ impl OwnRequest {
     fn carry_out(self, ours: Ours, now: Instant, desk: &mut Desk) -> Progress {
         let begun = match self {
             OwnRequest::Inquiry(inquiry) => inquiry.map(|inquiry| desk.tell(ours, &inquiry)),
-            OwnRequest::Act(act) => act.and_then(|act| act::begin(ours, act, desk)),
+            OwnRequest::Act(act) => act.and_then(|act| acting::begin(ours, act, desk)),
             OwnRequest::Adopted(task) => {
                 return adopted::begin(Ours { since: now, ..ours }, *task, desk);
             }
@@ -322,9 +322,9 @@ impl OwnRequest {
                         lock::begin(ours, key, token, (ttl, wait), desk)
                     }
                     Request::Unlock { token } => unlock::begin(ours, key, token, desk),
-                    Request::Renew { token, ttl } => renew::begin(ours, key, token, ttl, desk),
-                    Request::Attach { token } => attach::begin(ours, key, token, desk),
-                    Request::Detach => Ok(attach::detach(ours, &key, desk)),
+                    Request::Renew { token, ttl } => renewing::begin(ours, key, token, ttl, desk),
+                    Request::Attach { token } => attaching::begin(ours, key, token, desk),
+                    Request::Detach => Ok(attaching::detach(ours, &key, desk)),
                 }
             }),
         };

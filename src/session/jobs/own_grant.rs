@@ -11,7 +11,7 @@ use super::{
         attempts::InTheWay,
         claims::Meant,
         desk::Desk,
-        metrics::{LeftAlone, Outcome},
+        session_metrics::{LeftAlone, Outcome},
     },
     Answer, Job, Ours, Progress, Question,
     lock::no_quorum,

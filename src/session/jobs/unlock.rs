@@ -1,7 +1,7 @@
 //! UNLOCK.
 
 use super::{
-    super::{desk::Desk, metrics::Outcome},
+    super::{desk::Desk, session_metrics::Outcome},
     Answer, Job, Ours, Progress, Question,
     lock::no_quorum,
     not_asked,

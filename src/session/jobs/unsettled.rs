@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use super::{
-    super::{desk::Desk, metrics::Outcome},
+    super::{desk::Desk, session_metrics::Outcome},
     Answer, Answering, Job, Ours, Progress, Question,
     lock::no_quorum,
     not_asked,

@@ -1,14 +1,14 @@
 //! Tests of adopted commands about which too few lock nodes answer: what is asked again, and how it ends.
 
 use super::{
-    adopted::{enforced, enforced_with},
+    adopted_tests::{enforced, enforced_with},
     *,
 };
 use crate::{
     config::{AdoptOptions, NoQuorumPolicy},
     key::Token,
     lock::Holding,
-    session::metrics::CloseReason,
+    session::session_metrics::CloseReason,
 };
 
 /// redis-py's release, node-redlock's acquire and release of several locks, and aioredlock's release.

@@ -1,11 +1,11 @@
 //! Tests of inline commands: the data node carries out what was judged.
 
 use super::*;
-use crate::session::pair::adopted::enforced;
+use crate::session::pair::adopted_tests::enforced;
 
 /// Makes sessions in which commands are judged, the last one at a front of a cluster.
 fn with_rules() -> [Pair; 3] {
-    [Pair::guarded(), enforced(), fronts::at_front()]
+    [Pair::guarded(), enforced(), fronts_tests::at_front()]
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,12 +6,12 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod adopted;
-mod adopted_exec;
-mod adopted_multi;
+mod adopted_exec_tests;
+mod adopted_multi_tests;
 mod adopted_quorum;
-mod fronts;
-mod guards;
+mod adopted_tests;
+mod fronts_tests;
+mod guards_tests;
 mod lines;
 mod ordering;
 mod strangers;
@@ -35,7 +35,7 @@ use super::{
     desk::Desk,
     idle::Idle,
     jobs::{Answer, Question},
-    metrics::Metrics,
+    session_metrics::Metrics,
 };
 use crate::{
     adopt::Adoption,

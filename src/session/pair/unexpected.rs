@@ -2,7 +2,7 @@
 //! is done.
 
 use super::*;
-use crate::session::pair::adopted::enforced;
+use crate::session::pair::adopted_tests::enforced;
 
 /// Frames that could come though the proxy knows of no subscription and no MONITOR: two messages, a subscription's
 /// confirmation, a line of MONITOR, a queued command, another command's list, a stream.

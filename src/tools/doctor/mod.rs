@@ -32,7 +32,7 @@ use super::say::say;
 use crate::{
     bridge,
     cluster::{
-        node::ClusterNode,
+        cluster_node::ClusterNode,
         trouble::{ClusterFault, ClusterTrouble},
         view::uncovered,
     },

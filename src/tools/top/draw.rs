@@ -3,11 +3,11 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::{
+    choices::View,
+    documents::{ClientReport, Round},
+    layout::{Sheet, TableColumn, TableRow, Tone},
     merge::{LockRow, NodeRow, WaiterRow, WatchedProxy},
     plain::PlainText,
-    report::{ClientReport, Round},
-    table::{Sheet, TableColumn, TableRow, Tone},
-    view::View,
     wanted::LockSort,
 };
 

@@ -10,8 +10,8 @@ use tokio::{
 };
 
 use super::{
+    documents::{BusyClients, ErrorReport, LockReports, Round, StatusReport},
     plain::PlainText,
-    report::{BusyClients, ErrorReport, LockReports, Round, StatusReport},
     wanted::{MOST_LISTED, WantedLists},
 };
 use crate::net::http_client::{self, HttpAnswer};

@@ -7,8 +7,8 @@ use std::{
 };
 
 use super::{
+    documents::{ClientReport, LockReport, NameReport, Round, TotalsReport},
     plain::PlainText,
-    report::{ClientReport, LockReport, NameReport, Round, TotalsReport},
     wanted::LockSort,
 };
 use crate::glob::{self, Budget};

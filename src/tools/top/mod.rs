@@ -1,20 +1,20 @@
 //! `lockgate top`: several proxies, their lock nodes and their locks in a terminal, from the JSON of their admin
 //! addresses. It changes nothing.
 //!
-//! - `fetch`: asks one proxy again and again; `report`: what it answers; `wanted`: what it is asked; `plain`: names
+//! - `fetch`: asks one proxy again and again; `documents`: what it answers; `wanted`: what it is asked; `plain`: names
 //!   of clients and locks, made fit for a terminal.
 //! - `merge`: the reports of several proxies in one.
-//! - `view`: what the user has chosen, and what each key changes; `draw`: the screen; `table`: rows on a screen of
+//! - `choices`: what the user has chosen, and what each key changes; `draw`: the screen; `layout`: rows on a screen of
 //!   any width; `terminal`: the screen on a terminal.
 
+mod choices;
+mod documents;
 mod draw;
 mod fetch;
+mod layout;
 mod merge;
 mod plain;
-mod report;
-mod table;
 mod terminal;
-mod view;
 mod wanted;
 
 use std::{
@@ -35,11 +35,11 @@ use tokio::{
 };
 
 use self::{
+    choices::{Onward, View},
     draw::Board,
     fetch::HeardRound,
     merge::{LockRow, NodeRow, WaiterRow, WatchedProxy},
     terminal::Terminal,
-    view::{Onward, View},
     wanted::WantedLists,
 };
 

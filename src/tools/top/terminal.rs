@@ -12,7 +12,7 @@ use crossterm::{
     terminal::{self, BeginSynchronizedUpdate, Clear, ClearType, EndSynchronizedUpdate},
 };
 
-use super::table::{Sheet, SheetLine, Tone};
+use super::layout::{Sheet, SheetLine, Tone};
 
 /// A terminal in raw mode and on its alternate screen, until this is dropped.
 pub(super) struct Terminal {

@@ -8,7 +8,7 @@
 //! process by now: the named one may be elsewhere, if the list was edited.
 
 use super::{
-    super::{look::SelfReport, marker::Deployment},
+    super::{marker::Deployment, self_report::SelfReport},
     copier::{Copier, CopyNote},
     sets::{LookedAt, NodeSet},
 };

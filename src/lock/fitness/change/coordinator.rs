@@ -6,17 +6,17 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{
     super::{
-        look::SelfReport,
         marker::{Deployment, Identity, NextSet, Phase, Seat},
         seats::Accepted,
+        self_report::SelfReport,
     },
     anew::prevent,
     begin::{NotBegun, begin},
+    change_error::ChangeError,
     copying::{Copied, copy},
-    error::ChangeError,
+    preflight::{fit, try_out, warn},
     seals::{SealTurn, Seals},
     sets::{AGAIN, LookedAt, NodeSet, Trouble, joined, sets, silent},
-    trial::{fit, try_out, warn},
     which::{ChangeDecision, SetNow, Which, first_of, which},
 };
 use crate::{config::LocksConfig, lock::jitter};

@@ -10,9 +10,9 @@ use tokio::time::{Instant, timeout};
 use super::{
     super::{
         inspect::PROBE,
-        look::SelfReport,
         marker::{Identity, MARKER},
         round::Way,
+        self_report::SelfReport,
     },
     found::{FoundLocks, LockCopy, ToldLock},
 };

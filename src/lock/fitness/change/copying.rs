@@ -10,8 +10,8 @@ use tokio::task::JoinSet;
 
 use super::{
     super::{
-        look::SelfReport,
         marker::{Deployment, Identity},
+        self_report::SelfReport,
     },
     anew::is_rest,
     copier::{Copier, CopyNote},

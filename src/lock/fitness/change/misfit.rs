@@ -1,8 +1,8 @@
 //! Reasons why a node cannot join the next set.
 
 use super::super::{
-    look::{MarkerFound, SelfReport},
     marker::Deployment,
+    self_report::{MarkerFound, SelfReport},
 };
 
 /// Returns why locks must not be copied to a node, or `None` if they may be.

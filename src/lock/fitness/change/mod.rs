@@ -36,33 +36,33 @@
 //! A proxy has one set at a time ([`SetPair`] says which), and begins no deployment by itself while its file lists
 //! two. A set's number stands in its markers, so that a node of both sets never has the same text for both.
 //!
-//! - `coordinator` takes all steps, in that order, possibly beside others (`seals`); `error` says why it did not.
+//! - `coordinator` takes all steps, in that order, possibly beside others (`seals`); `change_error` says why it did not.
 //! - `sets`: one set of nodes and its agreement; `which`: which of two sets votes, as a pure function; `set_pair`
-//!   asks that for a proxy, `status` for an operator; `begin`: step 4; `anew`: back from there to step 1.
-//! - `trial`: what is tried before anything is sealed; `misfit`: what keeps a node out.
+//!   asks that for a proxy, `progress` for an operator; `begin`: step 4; `anew`: back from there to step 1.
+//! - `preflight`: what is tried before anything is sealed; `misfit`: what keeps a node out.
 //! - `copying`: the order of step 2; `copier`: the connection to a node that is read or written; `found`: what the
 //!   nodes read say together of a lock.
 
 mod anew;
 mod begin;
+mod change_error;
 mod coordinator;
 mod copier;
 mod copying;
-mod error;
 mod found;
 mod misfit;
+mod preflight;
+mod progress;
 mod seals;
 mod set_pair;
 mod sets;
-mod status;
-mod trial;
 mod which;
 
 pub(super) use self::copier::{COPIED, has_copy};
 pub(in crate::lock) use self::set_pair::{FoundSet, SetPair, votes_anew};
 pub use self::{
+    change_error::ChangeError,
     coordinator::{BackedOut, Changed, back_out, change},
-    error::ChangeError,
-    status::{ChangeStatus, NodeOfSet, nodes_now, status},
+    progress::{ChangeStatus, NodeOfSet, nodes_now, status},
     which::SetNow,
 };

@@ -10,12 +10,12 @@ use tokio::time::Instant;
 
 use super::{
     super::{
-        look::{CONNECT_LIMIT, ConnectError, SelfReport},
         marker::Deployment,
         round::{self, Answered, Way},
         seats::{Plan, Survey},
+        self_report::{CONNECT_LIMIT, ConnectError, SelfReport},
     },
-    error::ChangeError,
+    change_error::ChangeError,
     which::SetReport,
 };
 use crate::{

@@ -3,9 +3,9 @@
 use std::{cmp::Ordering, fmt};
 
 use super::super::{
-    look::SelfReport,
     marker::{Deployment, KnownSet, NextSet, Phase, Seat},
     seats::Survey,
+    self_report::SelfReport,
 };
 use crate::lock::voters::Voters;
 
@@ -239,8 +239,8 @@ mod tests {
 
     use super::{
         super::super::{
-            look::MarkerFound,
             marker::{Identity, Marker},
+            self_report::MarkerFound,
         },
         *,
     };

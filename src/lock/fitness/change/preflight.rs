@@ -5,9 +5,9 @@ use std::{collections::BTreeMap, time::Duration};
 
 use super::{
     super::{marker::Deployment, round::Answered},
+    change_error::ChangeError,
     copier::AT_ONCE,
     copying::{connect, each, seats_of},
-    error::ChangeError,
     misfit::misfit,
     sets::{LookedAt, NodeSet, Trouble, joined, silent},
 };

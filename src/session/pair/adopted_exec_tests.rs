@@ -2,7 +2,7 @@
 //! what the client is told.
 
 use super::{
-    adopted::{enforced, enforced_with},
+    adopted_tests::{enforced, enforced_with},
     *,
 };
 use crate::{

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::reply::Garbled;
+use super::sentinel_reply::Garbled;
 use crate::{config::RedisUrl, metrics::labels};
 
 labels! {

@@ -1,7 +1,7 @@
 //! Tests of adopted commands inside a client's own transaction: what the data node and the lock nodes are asked, in
 //! which order, and what the client is told.
 
-use super::{adopted::enforced, *};
+use super::{adopted_tests::enforced, *};
 use crate::{key::Token, lock::Holding};
 
 const RELEASE: &str = "c3f8721cbb97f72bc19e972846bd7aaf91901658";

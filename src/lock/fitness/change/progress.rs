@@ -4,11 +4,11 @@ use tokio::time::sleep;
 
 use super::{
     super::{
-        look::{MarkerFound, SelfReport},
         marker::{Deployment, Phase},
         round::Way,
+        self_report::{MarkerFound, SelfReport},
     },
-    error::ChangeError,
+    change_error::ChangeError,
     misfit::foreign,
     sets::{AGAIN, LookedAt, NodeSet, sets},
     which::{SetNow, Which, which},

@@ -145,7 +145,7 @@ impl View {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::report::NameReport, *};
+    use super::{super::documents::NameReport, *};
 
     fn locks(names: &[&str]) -> Vec<LockRow> {
         let row = |name: &&str| LockRow {

@@ -22,8 +22,8 @@ use tokio::time::timeout;
 use tracing::warn;
 
 use super::{
-    metrics::{Maintenance, Metrics, TakenBack},
     planted::{self, PlantedFault},
+    session_metrics::{Maintenance, Metrics, TakenBack},
     shared::Shared,
 };
 use crate::{

@@ -7,7 +7,7 @@ use std::{
 
 use metrics::{Counter, Gauge, counter, describe_counter, describe_gauge, gauge};
 
-use crate::{metrics::labels, session::metrics::CloseReason};
+use crate::{metrics::labels, session::session_metrics::CloseReason};
 
 labels! {
     /// Reason why a client was not let in; the label `reason` of
@@ -255,10 +255,10 @@ mod tests {
 
     use super::*;
     use crate::{
-        lock::metrics::{LockMetrics, NodeMetrics},
+        lock::lock_metrics::{LockMetrics, NodeMetrics},
         metrics::counted,
-        net::tls::metrics::TlsMetrics,
-        session::metrics::Metrics,
+        net::tls::tls_metrics::TlsMetrics,
+        session::session_metrics::Metrics,
     };
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! Allowed to any client that may CLIENT KILL on the data node: it could end the holder's connection anyway.
 //!
-//! For the steps and the reason for their order see [`operator`](super::super::operator).
+//! For the steps and the reason for their order see [`operator`](super::super::operator_acts).
 
 use std::{fmt, sync::Arc};
 
@@ -11,8 +11,8 @@ use tracing::warn;
 use super::{
     super::{
         desk::Desk,
-        metrics::{Maintenance, Outcome, TakenBack},
-        operator::{self, ForcedUnlock, NodePause, NotTakenBack, Outbid},
+        operator_acts::{self, ForcedUnlock, NodePause, NotTakenBack, Outbid},
+        session_metrics::{Maintenance, Outcome, TakenBack},
     },
     Answer, Job, Ours, Progress, Question, not_asked,
 };
@@ -163,7 +163,7 @@ impl Job for FindingGrant {
     fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
         let Answer::Find(said) = answer else { return not_asked() };
         let FindingGrant { ours, key, fence, mut unlocking } = *self;
-        let found = match operator::meant(said, fence) {
+        let found = match operator_acts::meant(said, fence) {
             Ok(found) => found,
             Err(why) => return answered(ours, unlocking.ends(Err(why)), desk),
         };
@@ -205,7 +205,7 @@ impl Confirming {
 impl Job for Confirming {
     fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
         let Answer::Find(said) = answer else { return not_asked() };
-        match operator::still(said, &self.found) {
+        match operator_acts::still(said, &self.found) {
             Ok(()) => self.tell(desk),
             Err(why) => answered(self.ours, self.unlocking.ends(Err(why)), desk),
         }
@@ -239,7 +239,7 @@ impl Job for Outbidding {
             return answered(ours, unlocking.ends(Err(why)), desk);
         };
         if let Some((replicas, acknowledged)) = acknowledged
-            && let Err(why) = operator::take_in(&desk.shared, replicas, acknowledged)
+            && let Err(why) = operator_acts::take_in(&desk.shared, replicas, acknowledged)
         {
             return answered(ours, unlocking.ends(Err(why)), desk);
         }
@@ -281,7 +281,7 @@ fn of_node(
     operator: &Operator,
     desk: &Desk,
 ) -> Progress {
-    match operator::pause_node(&desk.shared, address, how, operator) {
+    match operator_acts::pause_node(&desk.shared, address, how, operator) {
         Ok(()) => answer_ok(ours),
         Err(error) => ours.refuse(&error.told("FORCE"), Outcome::BadRequest, desk),
     }

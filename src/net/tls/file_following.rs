@@ -15,7 +15,7 @@ use arc_swap::ArcSwap;
 use tokio::{task::spawn_blocking, time::sleep};
 use tracing::{error, info};
 
-use super::metrics::TlsMetrics;
+use super::tls_metrics::TlsMetrics;
 
 /// How often the files are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

@@ -15,11 +15,11 @@ use super::{
     marker::{BALLOT, Identity, LONGEST, MARKER, Marker, NOTE, Note, SEATS, text_of},
 };
 use crate::{
-    cluster::node,
+    cluster::cluster_node,
     config::RedisUrl,
     lock::{
         address::NodeAddress,
-        reply,
+        node_reply,
         scripts::MAX_TTL,
         stations::{self, Station, StationText},
         voters::SeatPlace,
@@ -43,7 +43,7 @@ pub(in crate::lock) enum ConnectError {
     Silent,
     /// The node sent what Redis never sends.
     #[error("{0}")]
-    Garbage(#[from] reply::Garbage),
+    Garbage(#[from] node_reply::Garbage),
     #[error("{command}: {error}")]
     Refused {
         /// The refused command.
@@ -229,7 +229,7 @@ pub(in crate::lock) async fn find_station(
     send(stream, &out).await?;
     let map = read_text(stream, &mut received, "CLUSTER NODES").await?.unwrap_or_default();
     let info = read_text(stream, &mut received, "INFO").await?.unwrap_or_default();
-    let nodes = node::read(&map).unwrap_or_default();
+    let nodes = cluster_node::read(&map).unwrap_or_default();
     let own = nodes.into_iter().find(|node| node.is_myself).map(|node| node.slots);
     let among = stations::among(&own.unwrap_or_default());
     let mut out = Vec::new();
@@ -377,8 +377,8 @@ pub(in crate::lock) async fn read_reply(
     received: &mut Vec<u8>,
 ) -> Result<OwnedFrame, ConnectError> {
     loop {
-        if let Some(length) = reply::length(received)? {
-            let frame = reply::read(&received[..length])?;
+        if let Some(length) = node_reply::length(received)? {
+            let frame = node_reply::read(&received[..length])?;
             received.drain(..length);
             return Ok(frame);
         }
@@ -394,7 +394,7 @@ mod tests {
     use super::*;
     use crate::{
         config::Endpoint,
-        net::{self, Connector, memory::set_network},
+        net::{self, Connector, memory_stream::set_network},
     };
     use tokio::io::duplex;
 

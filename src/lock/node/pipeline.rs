@@ -36,9 +36,9 @@ use crate::{
             clocks::Sight,
             standing::{NodeStanding, Told},
         },
-        metrics::NodeMetrics,
+        lock_metrics::NodeMetrics,
+        node_reply,
         operation::{Absence, Kind, Operation, Vote},
-        reply,
         scripts::{self, Dialect},
         stations::Station,
     },
@@ -410,17 +410,17 @@ impl Pump {
             if rest.is_empty() {
                 break;
             }
-            if let Some((numbers, length)) = reply::numbers(rest) {
+            if let Some((numbers, length)) = node_reply::numbers(rest) {
                 at += length;
                 self.answered(NodeReply::Numbers(numbers))?;
             } else if let Some(InFlight { sent: Sent::Time { .. }, .. }) = self.in_flight.front()
-                && let Some((time, length)) = reply::time(rest)
+                && let Some((time, length)) = node_reply::time(rest)
             {
                 at += length;
                 self.answered(NodeReply::Time(time))?;
-            } else if let Some(length) = reply::length(rest)? {
+            } else if let Some(length) = node_reply::length(rest)? {
                 at += length;
-                self.answered(NodeReply::Frame(&reply::read(&rest[..length])?))?;
+                self.answered(NodeReply::Frame(&node_reply::read(&rest[..length])?))?;
             } else {
                 break;
             }
@@ -433,7 +433,7 @@ impl Pump {
     #[inline]
     fn answered(&mut self, answer: NodeReply<'_>) -> Result<(), Closed> {
         // A reply to nothing is as wrong as one that cannot be read.
-        let InFlight { sent, at } = self.in_flight.pop_front().ok_or(reply::Garbage)?;
+        let InFlight { sent, at } = self.in_flight.pop_front().ok_or(node_reply::Garbage)?;
         let operation = match sent {
             Sent::Time { measured } => return self.time_told(at, measured, answer),
             Sent::Blind => {
@@ -452,9 +452,9 @@ impl Pump {
             }
         };
         let vote = match answer {
-            NodeReply::Numbers(numbers) => reply::vote_of_numbers(operation.kind, numbers),
-            NodeReply::Frame(frame) => reply::vote(operation.kind, frame),
-            NodeReply::Time(_) => Err(reply::Garbage),
+            NodeReply::Numbers(numbers) => node_reply::vote_of_numbers(operation.kind, numbers),
+            NodeReply::Frame(frame) => node_reply::vote(operation.kind, frame),
+            NodeReply::Time(_) => Err(node_reply::Garbage),
         };
         match vote {
             Ok((mut vote, listeners)) => {
@@ -462,7 +462,7 @@ impl Pump {
                     operation.heard_of_listeners(listeners);
                 }
                 if let (Vote::Found { .. }, NodeReply::Frame(frame)) = (vote, answer) {
-                    let (_, token) = reply::look(frame)?;
+                    let (_, token) = node_reply::look(frame)?;
                     operation.heard_of_holder(self.side.node, token);
                 }
                 // A node that may lack locks is asked, too: its word counts that a lock is held, not that it is free.
@@ -481,7 +481,7 @@ impl Pump {
                 }
                 if let (Vote::Missing(Absence::Error), NodeReply::Frame(OwnedFrame::Error(text))) =
                     (vote, answer)
-                    && let Some(why) = reply::elsewhere(operation.kind, text)
+                    && let Some(why) = node_reply::elsewhere(operation.kind, text)
                 {
                     vote = Vote::Missing(why);
                 }
@@ -536,8 +536,8 @@ impl Pump {
                 error = (!never).then_some(Absence::Error);
                 None
             }
-            NodeReply::Frame(frame) => Some(reply::time_of(frame)?),
-            NodeReply::Numbers(_) => return Err(reply::Garbage.into()),
+            NodeReply::Frame(frame) => Some(node_reply::time_of(frame)?),
+            NodeReply::Numbers(_) => return Err(node_reply::Garbage.into()),
         };
         if measured && let Some(time) = time {
             self.side.metrics.clock_is_ahead(ahead(time, self.heard - at));
@@ -645,7 +645,7 @@ fn ahead(time: i64, round_trip: Duration) -> f64 {
 /// A reply, decoded as far as needed.
 #[derive(Clone, Copy)]
 enum NodeReply<'a> {
-    Numbers(reply::Numbers),
+    Numbers(node_reply::Numbers),
     /// In microseconds since 1970.
     Time(i64),
     Frame(&'a OwnedFrame),

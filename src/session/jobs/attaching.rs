@@ -4,7 +4,7 @@ use super::{
     super::{
         claims::{Granted, MAX_TOKENS},
         desk::Desk,
-        metrics::Outcome,
+        session_metrics::Outcome,
     },
     Answer, Job, Ours, Progress, Question, announce,
     lock::{encode_grant, no_quorum},

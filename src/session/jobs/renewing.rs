@@ -6,7 +6,7 @@ use super::{
     super::{
         claims::{Granted, Held, MAX_TOKENS},
         desk::Desk,
-        metrics::Outcome,
+        session_metrics::Outcome,
     },
     Answer, Job, Ours, Progress, Question, announce,
     lock::{encode_millis, no_quorum},

@@ -6,7 +6,7 @@ use tokio::{
 use super::*;
 use crate::{
     config::{Config, DataConfig},
-    net::memory::set_network,
+    net::memory_stream::set_network,
 };
 
 /// What the simulated Sentinels name: the same master each.

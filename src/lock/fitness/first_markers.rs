@@ -7,11 +7,11 @@ use tokio::time::Instant;
 
 use super::{
     change::has_copy,
-    look::{MarkerFound, SelfReport},
     marker::{Deployment, Seat},
     refusal::keys_of_marker,
     round::{self, Way},
     seats::{Plan, Survey},
+    self_report::{MarkerFound, SelfReport},
 };
 use crate::{
     cluster::trouble::ClusterTrouble,

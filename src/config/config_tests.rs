@@ -26,8 +26,8 @@ fn the_annotated_file_says_every_key_and_every_default() {
         MetricsConfig::KEYS,
         LocksConfig::KEYS,
         LISTENER_KEYS,
-        tls::SERVER_KEYS,
-        tls::CLIENT_KEYS,
+        tls_files::SERVER_KEYS,
+        tls_files::CLIENT_KEYS,
         guards::KEYS,
         guards::RULE_KEYS,
         adopt::RULE_KEYS,
@@ -727,11 +727,11 @@ fn certificates_that_cannot_be_used_are_named_with_their_line() {
 #[test]
 fn a_file_named_by_the_environment_is_never_repeated() {
     let secret = |_: &str| Some("/hunter2".to_owned());
-    for key in tls::SERVER_KEYS {
+    for key in tls_files::SERVER_KEYS {
         let text = format!("listen: [{{address: '127.0.0.1:1', tls: {{{key}: '${{SECRET}}'}}}}]");
         refuses_without_repeating(&text, &secret);
     }
-    for key in tls::CLIENT_KEYS.iter().filter(|key| **key != "server_name") {
+    for key in tls_files::CLIENT_KEYS.iter().filter(|key| **key != "server_name") {
         let text = format!("data: rediss://a\ntls: {{{key}: '${{SECRET}}'}}");
         refuses_without_repeating(&text, &secret);
     }

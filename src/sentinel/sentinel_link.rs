@@ -9,8 +9,8 @@ use tokio::{
 
 use super::{
     majority::MasterAddress,
-    reply::{self, LONGEST, SentinelReply},
-    trouble::{SentinelFault, SentinelTrouble},
+    sentinel_reply::{self, LONGEST, SentinelReply},
+    sentinel_trouble::{SentinelFault, SentinelTrouble},
 };
 use crate::{
     clock::Instant,
@@ -97,20 +97,20 @@ impl SentinelLink {
                 Err(SentinelTrouble::new(SentinelFault::UnknownMaster, what))
             }
             SentinelReply::Error(error) => Err(SentinelTrouble::of_error(&error)),
-            SentinelReply::Text(_) => Err(reply::Garbled.into()),
+            SentinelReply::Text(_) => Err(sentinel_reply::Garbled.into()),
         }
     }
 
     /// Asks by which election the Sentinel's master of this name is the master.
     async fn election(&mut self, name: &str) -> Result<u64, SentinelTrouble> {
         match self.ask(&[b"SENTINEL", b"MASTER", name.as_bytes()]).await? {
-            SentinelReply::Texts(texts) => Ok(election(&texts).ok_or(reply::Garbled)?),
+            SentinelReply::Texts(texts) => Ok(election(&texts).ok_or(sentinel_reply::Garbled)?),
             SentinelReply::Error(error) if error.contains("No such master") => {
                 let what = format!("it watches no master '{name}'");
                 Err(SentinelTrouble::new(SentinelFault::UnknownMaster, what))
             }
             SentinelReply::Error(error) => Err(SentinelTrouble::of_error(&error)),
-            SentinelReply::Text(_) | SentinelReply::Nothing => Err(reply::Garbled.into()),
+            SentinelReply::Text(_) | SentinelReply::Nothing => Err(sentinel_reply::Garbled.into()),
         }
     }
 
@@ -119,7 +119,7 @@ impl SentinelLink {
         match self.ask(&[b"SUBSCRIBE", SWITCHES]).await? {
             SentinelReply::Texts(_) => Ok(true),
             SentinelReply::Error(_) => Ok(false),
-            SentinelReply::Text(_) | SentinelReply::Nothing => Err(reply::Garbled.into()),
+            SentinelReply::Text(_) | SentinelReply::Nothing => Err(sentinel_reply::Garbled.into()),
         }
     }
 
@@ -148,7 +148,7 @@ impl SentinelLink {
     /// Reads the next reply. Dropped before it is ready, it loses no bytes.
     async fn reply(&mut self) -> Result<SentinelReply, SentinelTrouble> {
         loop {
-            if let Some((reply, length)) = reply::read(&self.received)? {
+            if let Some((reply, length)) = sentinel_reply::read(&self.received)? {
                 self.received.drain(..length);
                 return Ok(reply);
             }
@@ -165,14 +165,14 @@ impl SentinelLink {
 
 /// Reads a host and a port.
 fn address(texts: &[Vec<u8>]) -> Result<MasterAddress, SentinelTrouble> {
-    let [host, port] = texts else { return Err(reply::Garbled.into()) };
+    let [host, port] = texts else { return Err(sentinel_reply::Garbled.into()) };
     let is_host = |host: &&str| {
         (1..=LONGEST_HOST).contains(&host.len())
             && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".:-_%".contains(&byte))
     };
-    let host = std::str::from_utf8(host).ok().filter(is_host).ok_or(reply::Garbled)?;
+    let host = std::str::from_utf8(host).ok().filter(is_host).ok_or(sentinel_reply::Garbled)?;
     let port = std::str::from_utf8(port).ok().and_then(|port| port.parse().ok());
-    let port: u16 = port.filter(|port| *port != 0).ok_or(reply::Garbled)?;
+    let port: u16 = port.filter(|port| *port != 0).ok_or(sentinel_reply::Garbled)?;
     Ok(MasterAddress { host: host.to_owned(), port, election: None })
 }
 
