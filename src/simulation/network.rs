@@ -407,7 +407,7 @@ impl NetworkState {
     }
 
     fn restart(&mut self, index: usize, keeps_memory: bool) {
-        self.history.failed(index, None, Duration::ZERO);
+        self.history.restarted(index);
         let node = &mut self.nodes[index];
         node.break_connections(|_| true);
         for connection in node.connections.values() {

@@ -93,6 +93,8 @@ pub(super) struct History {
     /// The node and the proxy of each request that named the node's epoch, and its time.
     proven: Vec<(usize, usize, Instant)>,
     jumped: Vec<(usize, Instant)>,
+    /// The nodes that were restarted, and when.
+    restarted: Vec<(usize, Instant)>,
     /// Whether nodes have had markers of several deployments at once.
     pub(super) was_split: bool,
 }
@@ -130,6 +132,12 @@ impl History {
     pub(super) fn failed(&mut self, node: usize, proxy: Option<usize>, time: Duration) {
         let from = Instant::now();
         self.failures.push(Failure { node, proxy, from, until: from + time });
+    }
+
+    /// Notes that the node is another from now on: with or without its memory, it must be given its seat anew.
+    pub(super) fn restarted(&mut self, node: usize) {
+        self.failed(node, None, Duration::ZERO);
+        self.restarted.push((node, Instant::now()));
     }
 
     pub(super) fn forgot_scripts(&mut self, node: usize) {
@@ -295,9 +303,12 @@ impl History {
         let sought: Vec<(Instant, Instant)> = disturbed.map(|at| (at, at + FOUND)).collect();
         let mut sought: Vec<(Instant, Instant)> =
             failures.iter().map(|one| (one.from, one.until)).chain(sought).collect();
-        // A node that has lost its memory is given its seat by the others, once enough of them can be asked.
+        // A node that was restarted or has lost its memory is given its seat by the others, once enough of them can be
+        // asked.
         let has_forgotten = |had: &&Had| had.cause == Cause::Memory && had.at + LOOKED_BACK >= now;
-        if had.iter().any(has_forgotten) {
+        let is_another =
+            |(which, at): &(usize, Instant)| *which == node && *at + LOOKED_BACK >= now;
+        if had.iter().any(has_forgotten) || self.restarted.iter().any(is_another) {
             let waits = if loss.adopts { WAITS_FOR_ADOPTED } else { WAITS };
             let failed = self.failures.iter().filter(|one| one.node != node);
             sought.extend(failed.map(|one| (one.from, one.until + FOUND)));
