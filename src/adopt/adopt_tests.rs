@@ -3,6 +3,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::{
+    script_call::TOO_FEW_ARGUMENTS,
     task::{AdoptWork, KeptFrom, LookWord, QueuedWork},
     transaction::{Track, TransactionPart},
     verdict::RefusalReason,

@@ -8,7 +8,7 @@
 //! - [`normal`]: compare-and-delete and compare-and-expire, whatever their spelling; `lua`: the
 //!   part of Lua in which they are written.
 //! - [`rows`]: scripts of libraries, by their digests.
-//! - [`known_scripts`]: what is known of scripts that clients have shown.
+//! - [`known_scripts`]: what is known of scripts that clients have shown; `script_call`: a call of one.
 //! - [`verdict`]: what would become of an idiom if its lock were taken on a quorum.
 //! - [`task`]: what does become of it under an enforced rule.
 //! - [`transaction`]: a release or an extension made of WATCH, GET, MULTI and EXEC.
@@ -22,13 +22,13 @@ mod lua;
 pub(crate) mod normal;
 pub(crate) mod place;
 pub(crate) mod rows;
+mod script_call;
 pub(crate) mod seen;
 pub(crate) mod task;
 pub(crate) mod transaction;
 pub(crate) mod verdict;
 
 use std::{
-    cell::Cell,
     hash::{BuildHasher, Hash, Hasher, RandomState},
     ops::Range,
     sync::{
@@ -42,11 +42,12 @@ use smallvec::{SmallVec, smallvec};
 
 use self::{
     glance::{Alike, Class, NameGlance, class},
-    idiom::{Idiom, NO_SCRIPT, NOT_AN_INTEGER, Op},
-    known_scripts::{Known, KnownScripts},
-    rows::{ArgumentPlace, AsideWord, Digest, Row, WhichKeys},
+    idiom::{Idiom, Op},
+    known_scripts::KnownScripts,
+    rows::{Digest, WhichKeys},
+    script_call::{ScriptCall, ScriptIdiom},
     seen::{AdoptTotals, SeenIdioms},
-    task::{AdoptTask, AdoptWork, QueuedWork, SentBy},
+    task::{AdoptTask, AdoptWork, MAX_KEYS, QueuedWork, SentBy, TOO_MANY_KEYS},
     transaction::Sightings,
     verdict::{AdoptVerdict, Limits},
 };
@@ -62,10 +63,6 @@ use crate::{
 /// The longest command that is looked at, in bytes: the longest script of a lock library has
 /// some 3,000. Of a command that comes in pieces, at most this much is copied.
 pub(crate) const MAX_LOOK: usize = 16 * 1024;
-/// The most keys of one command: its locks are asked for one after the other.
-const MAX_KEYS: usize = 16;
-const TOO_FEW_ARGUMENTS: &str = "ERR the script has too few arguments";
-const TOO_MANY_KEYS: &str = "it has more than 16 keys";
 /// The most steps that comparing the keys of one command with the rules may take.
 const MAX_STEPS: usize = 1_000_000;
 
@@ -527,116 +524,27 @@ impl Adoption {
         let keys = first_of(count, rest);
         let Some(ruled) = self.ruled(keys) else { return AdoptLook::Free };
         let argv = &rest[keys.len()..];
-        let (digest, known, form) = if name.eq_ignore_ascii_case(b"EVAL") {
-            let (digest, known) = self.scripts.learn(script, Some(ruled.rule));
-            (Some(digest), Some(known), "EVAL")
-        } else {
-            let digest = rows::read(script);
-            (
-                digest,
-                digest.and_then(|digest| self.scripts.get(&digest, Some(ruled.rule))),
-                "EVALSHA",
-            )
-        };
-        let idiom = |op| Idiom::new(op, form);
-        let argument = |place| match place {
-            ArgumentPlace::Argv(at) => argv.get(at - 1).copied(),
-            ArgumentPlace::Keys(at) => keys.get(at - 1).copied(),
-        };
-        let is_short = Cell::new(false);
-        let given = |place| {
-            let argument = argument(place);
-            is_short.set(is_short.get() || argument.is_none());
-            argument
-        };
-        let read =
-            |op, token: Option<ArgumentPlace>, ttl: Option<(ArgumentPlace, normal::TtlUnit)>| {
-                let token = token.map(|place| given(place).ok_or(()));
-                let ttl = ttl.map(|(place, unit)| {
-                    given(place).and_then(number::integer).map(|ttl| (ttl, unit)).ok_or(())
-                });
-                match (token.transpose(), ttl.transpose()) {
-                    (Ok(token), Ok(ttl)) => Idiom { token, ttl, ..idiom(op) },
-                    _ => Idiom::malformed(form, NOT_AN_INTEGER),
-                }
-            };
-        let (locks, found, row) = match known {
-            None if digest.is_none() => (WhichKeys::All, Idiom::malformed(form, NO_SCRIPT), None),
-            None => (WhichKeys::All, idiom(Op::UnseenScript), None),
-            Some(Known::Normal(normal)) if keys.len() == 1 => {
-                let (behaviour, token, ttl) = rows::of_normal(normal);
-                let ttl = ttl.map(|(ttl, unit)| (ArgumentPlace::Argv(ttl), unit));
-                let found = read(behaviour.op, Some(ArgumentPlace::Argv(token)), ttl);
-                (WhichKeys::First, found, Some((behaviour, "")))
-            }
-            Some(Known::Normal(_)) => (WhichKeys::All, idiom(Op::UnknownScript), None),
-            Some(Known::Nothing(kind)) => {
-                (WhichKeys::All, Idiom { kind, ..idiom(Op::UnknownScript) }, None)
-            }
-            Some(Known::Row(row)) => {
-                let behaviour = row.behaviour(argv);
-                let mut found = read(behaviour.op, row.token, row.ttl);
-                if row.is_for_ever_at_zero && matches!(found.ttl, Some((..=0, _))) {
-                    found.ttl = None;
-                    if found.op == Op::Acquire {
-                        found.op = Op::AcquireForEver;
-                    }
-                }
-                (row.locks, found, Some((behaviour, row.library)))
-            }
-        };
-        let found = verdict::capped(found, limits, &ruled.options);
-        let mut look = self.judge(keys, &ruled, locks, found, limits);
-        let database = match known {
-            Some(Known::Row(row)) => row.database.and_then(|at| argv.get(at - 1)),
-            _ => None,
-        };
-        let database = database.and_then(|number| number::integer(number));
-        let database = database.and_then(|number| u64::try_from(number).ok());
+        let is_body = name.eq_ignore_ascii_case(b"EVAL");
+        let call = ScriptCall::new((is_body, script), (keys, argv), &self.scripts, ruled.rule);
+        let ScriptIdiom { locks, idiom, row } = call.idiom();
+        let idiom = verdict::capped(idiom, limits, &ruled.options);
+        let mut look = self.judge(keys, &ruled, locks, idiom, limits);
         let others = if locks == WhichKeys::All { &keys[1..] } else { &[] };
-        let is_for_many =
-            row.is_some_and(|(behaviour, _)| task::is_for_many(behaviour.op, behaviour.replies));
-        let obstacle = match known {
-            _ if !others.is_empty() && !is_for_many => Some(verdict::SEVERAL),
-            _ if keys.len() > MAX_KEYS => Some(TOO_MANY_KEYS),
-            Some(Known::Row(Row { database: Some(_), .. })) if database.is_none() => {
-                Some("the database that it names is no number")
-            }
-            _ => None,
-        };
-        let zero_frees =
-            matches!(known, Some(Known::Normal(normal::Normal::Extend { is_set: false, .. })));
-        let replies = row.map(|(behaviour, _)| behaviour.replies);
-        let circumstances = task::Circumstances { replies, obstacle, zero_frees, database };
-        self.set_task(&mut look, (keys, &ruled.options), &found, circumstances);
+        let circumstances = call.circumstances(row, others);
+        self.set_task(&mut look, (keys, &ruled.options), &idiom, circumstances);
         self.set_others(&mut look, others);
-        if let (Some(Known::Row(Row { aside: Some(aside), .. })), Some(task)) = (known, look.task())
-        {
-            let word = |word: &AsideWord| word.spell(&argument);
-            let commands = aside.commands.iter().map(|words| words.iter().map(word).collect());
-            match commands.collect::<Option<Vec<Vec<Vec<u8>>>>>() {
-                Some(commands) => task.aside = commands,
-                None => task.work = AdoptWork::Fail(TOO_FEW_ARGUMENTS),
-            }
-        }
-        if let (true, Some(task)) = (is_short.get(), look.task()) {
-            task.work = AdoptWork::Fail(TOO_FEW_ARGUMENTS);
+        if let Some(task) = look.task() {
+            call.complete(task);
         }
         if let AdoptLook::Found(Found { sighting, .. }) = &mut look {
             if let Some((behaviour, library)) = row {
                 (sighting.library, sighting.replies) = (library, Some(behaviour.replies));
             }
             if sighting.library.is_empty() {
-                sighting.digest = digest;
+                sighting.digest = call.digest;
             }
-            if let Some(Known::Row(row)) = known
-                && sighting.because.is_empty()
-            {
-                sighting.because = match (row.aside, row.database) {
-                    (Some(aside), _) => aside.told,
-                    (None, Some(_)) => verdict::DATABASE,
-                    (None, None) => "",
-                };
+            if sighting.because.is_empty() {
+                sighting.because = call.besides();
             }
         }
         look

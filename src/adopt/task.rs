@@ -14,6 +14,11 @@ use crate::{
     key::Token,
 };
 
+/// The most keys of one command: its locks are asked for one after the other.
+pub(super) const MAX_KEYS: usize = 16;
+/// Why a command with more keys is not carried out.
+pub(super) const TOO_MANY_KEYS: &str = "it has more than 16 keys";
+
 /// Replies where the key is absent, has this token, has it without a TTL, has another. They are
 /// written as in [`super::rows::Behaviour`].
 pub(crate) type Replies = [&'static str; 4];

@@ -24,7 +24,7 @@ use crate::{
     },
     fleet::{difference::ModeConflict, known::Fleet},
     guard::Guards,
-    lock::{Engine, Fault, NodeStatus},
+    lock::{Engine, Fault, NoQuorum, NodeStatus},
     log_writer,
     metrics::Recorder,
     net::tls::certificates,
@@ -91,6 +91,25 @@ impl ReadinessLines {
     /// Returns the lines about what is not well.
     pub(super) fn problems(&self) -> Vec<&str> {
         self.0.iter().filter(|(fine, _)| !fine).map(|(_, line)| line.as_str()).collect()
+    }
+}
+
+/// Adds the lines about the lock nodes: a summary, and one for each.
+fn tell_of_nodes(nodes: &[NodeStatus], quorum: usize, lines: &mut ReadinessLines) {
+    let count = |is_one: fn(&NodeStatus) -> bool| nodes.iter().filter(|node| is_one(node)).count();
+    let mut summary = format!("lock nodes: {} of {} up, ", count(|node| node.up), nodes.len());
+    let (too_slow, refusing) = (count(|node| node.too_slow), count(NodeStatus::refuses));
+    // Writing to a String cannot fail.
+    if too_slow > 0 {
+        let _ = write!(summary, "{too_slow} of them too slow, ");
+    }
+    if refusing > 0 {
+        let _ = write!(summary, "{refusing} of them refusing writes, ");
+    }
+    let _ = write!(summary, "{quorum} needed");
+    lines.push(count(NodeStatus::votes) >= quorum, summary);
+    for node in nodes {
+        lines.push(is_well(node), format!("lock node {}: {}", node.address, state_of(node)));
     }
 }
 
@@ -201,26 +220,71 @@ impl PageSource {
     /// Tells whether traffic should be sent here, with a line for each thing that matters. Sets the gauges.
     pub(super) fn readiness(&self) -> Readiness {
         let nodes = self.engine.status();
-        let up = nodes.iter().filter(|node| node.up).count();
-        let too_slow = nodes.iter().filter(|node| node.too_slow).count();
-        let refusing = nodes.iter().filter(|node| node.refuses()).count();
         let voting = nodes.iter().filter(|node| node.votes()).count();
-        let (quorum, all) = (self.engine.quorum(), nodes.len());
+        let quorum = self.engine.quorum();
         let is_draining = self.draining.load(Ordering::Relaxed);
         let data_problem = self.data_problem.lock().clone();
         let mut lines = ReadinessLines::default();
         if is_draining {
             lines.problem("draining: this process is to end".into());
         }
+        self.tell_of_data(data_problem.as_deref(), &mut lines);
+        tell_of_nodes(&nodes, quorum, &mut lines);
+        let outage = self.engine.outage();
+        let paused = self.engine.paused_for();
+        self.tell_of_locks(outage.as_ref(), paused, &mut lines);
+        let safe = self.exposure.is_safe();
+        if !safe {
+            lines.problem(
+                "listen: clients from elsewhere are refused: the data node is not known to ask \
+                 for a password (allow_open)"
+                    .into(),
+            );
+        }
+        let informed = self.guards.as_ref().is_none_or(|guards| guards.catalog.table().is_some());
+        self.tell_of_rules(informed, &mut lines);
+        for CertificateTrouble { what, .. } in certificates::troubles() {
+            lines.problem(format!("certificate: {what}"));
+        }
+        self.tell_of_earlier(&mut lines);
+        self.tell_of_log(&mut lines);
+        self.tell_of_settings(&mut lines);
+        let votes = voting >= quorum && outage.is_none();
+        let is_ready = !is_draining && data_problem.is_none() && votes && safe && informed;
+        let waiting = nodes.iter().filter(|node| node.unfit == Some(Fault::Quarantined)).count();
+        let will_vote = voting < quorum && voting + waiting >= quorum;
+        let only_waits = will_vote && !is_draining && data_problem.is_none() && safe && informed;
+        let one_if = |holds: bool| f64::from(u8::from(holds));
+        self.gauges.ready.set(one_if(is_ready));
+        self.gauges.data_up.set(one_if(data_problem.is_none()));
+        self.gauges.paused.set(one_if(paused.is_some()));
+        self.gauges.nodes.set(as_gauge(nodes.len()));
+        self.gauges.quorum.set(as_gauge(quorum));
+        self.gauges.quorum_slack.set(as_gauge(voting) - as_gauge(quorum));
+        Readiness {
+            is_ready,
+            only_waits,
+            is_draining,
+            data_problem,
+            nodes,
+            voting,
+            quorum,
+            paused,
+            lines,
+        }
+    }
+
+    /// Adds the lines about the data node, its cluster and its Sentinels.
+    fn tell_of_data(&self, problem: Option<&str>, lines: &mut ReadinessLines) {
         let tenure = self.data.tenure().filter(|_| self.data.is_followed());
-        match (&data_problem, tenure) {
+        match (problem, tenure) {
             (None, Some(tenure)) => {
                 lines.fine(format!("data node {}: {}: ok", self.data, tenure.url));
             }
             (None, None) => lines.fine(format!("data node {}: ok", self.data)),
             (Some(problem), _) => lines.problem(format!("data node {}: {problem}", self.data)),
         }
-        if let (None, Some((refusal, words))) = (&data_problem, self.refusals.now()) {
+        if let (None, Some((refusal, words))) = (problem, self.refusals.now()) {
             lines.problem(format!(
                 "data node {}: refuses writes ({words}): LOCK of guards' locks and their writes fail; {}",
                 self.data,
@@ -234,41 +298,30 @@ impl PageSource {
             }
         }
         self.data.sentinel_problems().into_iter().for_each(|problem| lines.problem(problem));
-        let mut summary = format!("lock nodes: {up} of {all} up, ");
-        // Writing to a String cannot fail.
-        if too_slow > 0 {
-            let _ = write!(summary, "{too_slow} of them too slow, ");
-        }
-        if refusing > 0 {
-            let _ = write!(summary, "{refusing} of them refusing writes, ");
-        }
-        let _ = write!(summary, "{quorum} needed");
-        lines.push(voting >= quorum, summary);
-        for node in &nodes {
-            lines.push(is_well(node), format!("lock node {}: {}", node.address, state_of(node)));
-        }
-        let outage = self.engine.outage();
-        if let Some((failed, error)) = &outage {
+    }
+
+    /// Adds the lines about locks that cannot be had, or not now.
+    fn tell_of_locks(
+        &self,
+        outage: Option<&(u64, NoQuorum)>,
+        paused: Option<Duration>,
+        lines: &mut ReadinessLines,
+    ) {
+        if let Some((failed, error)) = outage {
             lines.problem(format!("locks: NOQUORUM {failed} times in a row: {error}"));
         } else if let Some(line) = self.engine.no_quorum_line() {
             lines.problem(format!("locks: {line}"));
         }
-        let paused = self.engine.paused_for();
         if let Some(left) = paused {
             lines.problem(format!(
                 "locks: new ones wait for {} s more (LOCKGATE PAUSE)",
                 left.as_secs_f64().ceil()
             ));
         }
-        let safe = self.exposure.is_safe();
-        if !safe {
-            lines.problem(
-                "listen: clients from elsewhere are refused: the data node is not known to ask \
-                 for a password (allow_open)"
-                    .into(),
-            );
-        }
-        let informed = self.guards.as_ref().is_none_or(|guards| guards.catalog.table().is_some());
+    }
+
+    /// Adds the lines about guards and adopt rules. `informed`: the commands are known by which guards judge.
+    fn tell_of_rules(&self, informed: bool, lines: &mut ReadinessLines) {
         if !informed {
             lines.problem(
                 "guards: clients' commands are refused: the data node has not told which commands \
@@ -289,9 +342,10 @@ impl PageSource {
                  granted twice"
             ));
         }
-        for CertificateTrouble { what, .. } in certificates::troubles() {
-            lines.problem(format!("certificate: {what}"));
-        }
+    }
+
+    /// Adds a line for each process from before an upgrade that may have clients still.
+    fn tell_of_earlier(&self, lines: &mut ReadinessLines) {
         for EarlierProcess { pid, left } in self.earlier.all() {
             let left = match left {
                 None => "may have clients".to_owned(),
@@ -304,6 +358,10 @@ impl PageSource {
                  (upgrade_grace)"
             ));
         }
+    }
+
+    /// Adds the lines about log lines that were lost or cannot be written. Sets the gauge of the audit trail.
+    fn tell_of_log(&self, lines: &mut ReadinessLines) {
         if let Some(lost) = log_writer::lost_lately() {
             lines.problem(format!(
                 "log: {lost} lines were lost since the start, the last one within ten minutes: nobody \
@@ -319,6 +377,11 @@ impl PageSource {
                 time.as_secs()
             ));
         }
+    }
+
+    /// Adds the lines about settings: those that differ in the fleet, those of the file that were not taken over, and
+    /// those that weaken a promise.
+    fn tell_of_settings(&self, lines: &mut ReadinessLines) {
         for difference in self.fleet.differences() {
             lines.problem(format!("fleet: {}", difference.sentence("this proxy")));
         }
@@ -329,29 +392,6 @@ impl PageSource {
         }
         for weakened in self.weakened.lock().iter() {
             lines.fine(format!("weakened: {weakened}"));
-        }
-        let votes = voting >= quorum && outage.is_none();
-        let is_ready = !is_draining && data_problem.is_none() && votes && safe && informed;
-        let waiting = nodes.iter().filter(|node| node.unfit == Some(Fault::Quarantined)).count();
-        let will_vote = voting < quorum && voting + waiting >= quorum;
-        let only_waits = will_vote && !is_draining && data_problem.is_none() && safe && informed;
-        let one_if = |holds: bool| f64::from(u8::from(holds));
-        self.gauges.ready.set(one_if(is_ready));
-        self.gauges.data_up.set(one_if(data_problem.is_none()));
-        self.gauges.paused.set(one_if(paused.is_some()));
-        self.gauges.nodes.set(as_gauge(all));
-        self.gauges.quorum.set(as_gauge(quorum));
-        self.gauges.quorum_slack.set(as_gauge(voting) - as_gauge(quorum));
-        Readiness {
-            is_ready,
-            only_waits,
-            is_draining,
-            data_problem,
-            nodes,
-            voting,
-            quorum,
-            paused,
-            lines,
         }
     }
 

@@ -221,30 +221,43 @@ pub(super) fn lock_in(database: u64, lock: Vec<u8>) -> Vec<u8> {
 }
 
 /// Carries a task out: checks its locks, and asks the lock nodes.
-fn carry_out(ours: Ours, task: AdoptTask, database: u64, desk: &mut Desk) -> Progress {
-    let AdoptTask { key, lock, database: named, others, work, options, aside, sender, .. } = task;
-    let (other_keys, others): (Vec<_>, Vec<_>) = others.into_iter().unzip();
-    if named.is_some_and(|named| named != database) {
-        let key = shown(&key);
-        let error = format!(
-            "ERR '{key}' is an adopted lock: the script names another database than the selected \
-             one ({database})"
-        );
-        return ours.refuse(&error, Outcome::BadRequest, desk);
-    }
-    let locks = std::iter::once(lock).chain(others);
+fn carry_out(ours: Ours, mut task: AdoptTask, database: u64, desk: &mut Desk) -> Progress {
+    let (other_keys, others): (Vec<_>, Vec<_>) =
+        std::mem::take(&mut task.others).into_iter().unzip();
+    let locks = std::iter::once(std::mem::take(&mut task.lock)).chain(others);
     let names: Vec<Vec<u8>> = locks.map(|lock| lock_in(database, lock)).collect();
-    let is_bad = |name: &Vec<u8>| name.is_empty() || name.len() > desk.config.locks.max_key;
-    if names.iter().any(is_bad) {
-        let key = shown(&key);
-        let limit = desk.config.locks.max_key;
-        let error = format!(
-            "ERR '{key}' is an adopted lock whose name is empty, or longer than {limit} bytes \
-             (locks.max_key)"
-        );
+    if let Some(error) = obstacle(&task, (&names, &other_keys), database, desk) {
         return ours.refuse(&error, Outcome::BadRequest, desk);
     }
-    let sent = || std::iter::once(&key).chain(&other_keys);
+    let mut keys: Vec<Key> = names.iter().map(|name| desk.key(name)).collect();
+    if keys.len() > 1 {
+        return carry_out_many(ours, task, (keys, &other_keys), desk);
+    }
+    let Some(key) = keys.pop() else { return not_asked() };
+    carry_out_one(ours, task, key, desk)
+}
+
+/// Returns the error of a task that is refused because of the names of its locks.
+fn obstacle(
+    task: &AdoptTask,
+    (names, other_keys): (&[Vec<u8>], &[Vec<u8>]),
+    database: u64,
+    desk: &Desk,
+) -> Option<String> {
+    let first = shown(&task.key);
+    if task.database.is_some_and(|named| named != database) {
+        return Some(format!(
+            "ERR '{first}' is an adopted lock: the script names another database than the selected \
+             one ({database})"
+        ));
+    }
+    let limit = desk.config.locks.max_key;
+    if names.iter().any(|name| name.is_empty() || name.len() > limit) {
+        return Some(format!(
+            "ERR '{first}' is an adopted lock whose name is empty, or longer than {limit} bytes \
+             (locks.max_key)"
+        ));
+    }
     // A bridged lock's key on the data node is found by the lock's name, so no lock is granted whose name does not
     // lead to its key.
     let is_lost = |(name, key): (&Vec<u8>, &Vec<u8>)| {
@@ -252,30 +265,40 @@ fn carry_out(ours: Ours, task: AdoptTask, database: u64, desk: &mut Desk) -> Pro
         let is_there = |place: KeyPlace| (place.database, &place.key) == (database, key);
         adoption.is_some_and(|adoption| !adoption.places(name).into_iter().any(is_there))
     };
-    if names.iter().zip(sent()).any(is_lost) {
-        let key = shown(&key);
-        let error = format!("ERR '{key}' is an adopted lock that does not tell its key (adopt)");
-        return ours.refuse(&error, Outcome::BadRequest, desk);
+    if names.iter().zip(std::iter::once(&task.key).chain(other_keys)).any(is_lost) {
+        return Some(format!(
+            "ERR '{first}' is an adopted lock that does not tell its key (adopt)"
+        ));
     }
-    let mut keys: Vec<Key> = names.iter().map(|name| desk.key(name)).collect();
-    if matches!(work, AdoptWork::Keep { .. }) && keys.len() > 1 {
-        let error = "ERR several adopted locks at once need a TTL (adopt)";
-        return ours.refuse(error, Outcome::BadRequest, desk);
+    if names.len() > 1 && matches!(task.work, AdoptWork::Keep { .. }) {
+        return Some("ERR several adopted locks at once need a TTL (adopt)".into());
     }
-    if keys.len() > 1 {
-        let (token, work) = match work {
-            AdoptWork::Acquire { token, ttl, .. } => (token, ManyWork::Acquire(ttl)),
-            AdoptWork::Extend { token, ttl, .. } => (token, ManyWork::Extend(ttl)),
-            AdoptWork::Release { token, .. } => (token, ManyWork::Release),
-            AdoptWork::ReleaseBlind { .. } => {
-                let is_own_only = options.blind == BlindPolicy::OwnOnly;
-                (Vec::new(), ManyWork::ReleaseBlind { is_own_only })
-            }
-            _ => return not_asked(),
-        };
-        return Many::begin((ours, sender), (keys, Token::from(&token)), work, &other_keys, desk);
-    }
-    let Some(key) = keys.pop() else { return not_asked() };
+    None
+}
+
+/// Carries out a task on several locks.
+fn carry_out_many(
+    ours: Ours,
+    task: AdoptTask,
+    (keys, other_keys): (Vec<Key>, &[Vec<u8>]),
+    desk: &mut Desk,
+) -> Progress {
+    let (token, work) = match task.work {
+        AdoptWork::Acquire { token, ttl, .. } => (token, ManyWork::Acquire(ttl)),
+        AdoptWork::Extend { token, ttl, .. } => (token, ManyWork::Extend(ttl)),
+        AdoptWork::Release { token, .. } => (token, ManyWork::Release),
+        AdoptWork::ReleaseBlind { .. } => {
+            let is_own_only = task.options.blind == BlindPolicy::OwnOnly;
+            (Vec::new(), ManyWork::ReleaseBlind { is_own_only })
+        }
+        _ => return not_asked(),
+    };
+    Many::begin((ours, task.sender), (keys, Token::from(&token)), work, other_keys, desk)
+}
+
+/// Carries out a task on one lock.
+fn carry_out_one(ours: Ours, task: AdoptTask, key: Key, desk: &mut Desk) -> Progress {
+    let AdoptTask { work, options, aside, sender, .. } = task;
     // A script may answer otherwise where its lock has no TTL, which only the lock nodes know.
     let may_be_endless = options.no_ttl == NoTtlPolicy::Session;
     match work {
@@ -764,18 +787,7 @@ impl Looking {
                 tell(ours, replies[0], Outcome::NotHeld, desk)
             }
             (AdoptWork::Left { token, replies }, Some(holding)) => {
-                if *holding.token != *token {
-                    return tell(ours, replies[3], Outcome::NotHeld, desk);
-                }
-                let left = left(&holding, desk);
-                let mut answer = Vec::new();
-                match (replies[1], left) {
-                    ("ms", Some(left)) => encode::integer(&mut answer, left),
-                    ("s", Some(left)) => encode::integer(&mut answer, (left + 500) / 1000),
-                    (_, None) => encode_text(&mut answer, replies[2], desk.conn.state.resp3),
-                    (text, _) => encode_text(&mut answer, text, desk.conn.state.resp3),
-                }
-                ours.answer(answer, None)
+                tell_left(ours, (&token, replies), &holding, desk)
             }
             (
                 AdoptWork::ReleaseBlind { replies }
@@ -784,22 +796,9 @@ impl Looking {
                 None,
             ) => tell(ours, replies[0], Outcome::NotHeld, desk),
             (AdoptWork::ExtendBy { token, ttl, replies }, Some(holding)) => {
-                if *holding.token != *token {
-                    return tell(ours, replies[3], Outcome::NotHeld, desk);
-                }
-                let Some(left) = left(&holding, desk) else {
-                    return tell(ours, replies[2], Outcome::NotHeld, desk);
-                };
-                let ttl = ttl + Duration::from_millis(left.unsigned_abs());
-                let most = desk.config.locks.max_ttl;
-                let ttl = if is_capped { ttl.min(most) } else { ttl };
-                if ttl > most {
-                    let error = "ERR the TTL would be longer than locks.max_ttl";
-                    return ours.refuse(error, Outcome::BadRequest, desk);
-                }
-                let Holding { token, claim, .. } = holding;
+                let token = Token::from(&token);
                 let taking = Taking { ours, sender, key, token, ttl: Some(ttl), replies };
-                renew(taking, Missed::Tell, claim, desk)
+                extend_by(taking, is_capped, &holding, desk)
             }
             // A LOCK client's lock is its own: a blind command changes nothing.
             (
@@ -824,6 +823,44 @@ impl Looking {
             _ => not_asked(),
         }
     }
+}
+
+/// Tells how long the lock will last that the token is asked about.
+fn tell_left(
+    ours: Ours,
+    (token, replies): (&[u8], Replies),
+    holding: &Holding,
+    desk: &mut Desk,
+) -> Progress {
+    if *holding.token != *token {
+        return tell(ours, replies[3], Outcome::NotHeld, desk);
+    }
+    let mut answer = Vec::new();
+    match (replies[1], left(holding, desk)) {
+        ("ms", Some(left)) => encode::integer(&mut answer, left),
+        ("s", Some(left)) => encode::integer(&mut answer, (left + 500) / 1000),
+        (_, None) => encode_text(&mut answer, replies[2], desk.conn.state.resp3),
+        (text, _) => encode_text(&mut answer, text, desk.conn.state.resp3),
+    }
+    ours.answer(answer, None)
+}
+
+/// Adds `taking.ttl` to what is left of the lock. `is_capped`: at most to the longest TTL that a lock may have.
+fn extend_by(taking: Taking, is_capped: bool, holding: &Holding, desk: &mut Desk) -> Progress {
+    if holding.token != taking.token {
+        return tell(taking.ours, taking.replies[3], Outcome::NotHeld, desk);
+    }
+    let (Some(left), Some(more)) = (left(holding, desk), taking.ttl) else {
+        return tell(taking.ours, taking.replies[2], Outcome::NotHeld, desk);
+    };
+    let ttl = more + Duration::from_millis(left.unsigned_abs());
+    let most = desk.config.locks.max_ttl;
+    let ttl = if is_capped { ttl.min(most) } else { ttl };
+    if ttl > most {
+        let error = "ERR the TTL would be longer than locks.max_ttl";
+        return taking.ours.refuse(error, Outcome::BadRequest, desk);
+    }
+    renew(Taking { ttl: Some(ttl), ..taking }, Missed::Tell, holding.claim, desk)
 }
 
 /// Returns how many milliseconds a holder can count on, as PTTL tells them. `None`: no TTL.

@@ -17,7 +17,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use anyhow::bail;
 use bb8_redis::redis::{self, RedisError};
-use tokio::time::timeout;
+use tokio::{task::JoinHandle, time::timeout};
 
 use self::{
     findings::{
@@ -74,23 +74,12 @@ pub fn tell_unusable(errors: &ConfigErrors) {
     say(format_args!("{:#}", report::unusable(errors)));
 }
 
+/// Examines all servers that the configuration names, and what is here.
 async fn examine_all(config: &Config) -> Report {
     let locks = &config.locks;
     let data_node = DataNode::start(config);
     let to_nodes = lock::connector_to_nodes(locks);
-    let asking: Vec<_> = locks
-        .nodes
-        .iter()
-        .chain(&locks.next_nodes)
-        .map(|node| (node.clone(), to_nodes.clone(), locks.tls.clone()))
-        .map(|(node, way, tls)| {
-            tokio::spawn(async move {
-                let there = lock::locate(&node, &tls, RECORDS).await?;
-                let patient = examine(&there.url, &way, true).await?;
-                Ok(Patient { election: there.election, ..patient })
-            })
-        })
-        .collect();
+    let asking = ask_lock_nodes(locks, &to_nodes);
     let found = data_node.found(LIMIT).await;
     let data = match &found {
         Some(tenure) => examine(&tenure.url, data_node.connector(), false).await,
@@ -100,9 +89,7 @@ async fn examine_all(config: &Config) -> Report {
     for asked in asking {
         patients.push(asked.await.unwrap_or_else(|error| Err(error.to_string())));
     }
-    let exposure = exposure(config, &data_node).await;
-    let unbridged = bridging(config, &data_node).await;
-    let known = replicas_known(config).await;
+    let findings = of_data_node(config, &data_node, &data, found.is_some()).await;
     let name = |tenure: &Arc<Tenure>| tenure.url.to_string();
     let url = found.as_ref().map_or_else(|| data_node.to_string(), name);
     let mut servers = KnownDataNodes::default();
@@ -114,29 +101,6 @@ async fn examine_all(config: &Config) -> Report {
     all.extend(sentinels(config).await);
     all.extend(here::lockgate(config));
     all.extend(running::proxy(config).await);
-    let findings = match &data {
-        Err(error) if error.contains("no permissions") => {
-            // Clients are served with their own users' permissions.
-            let advice = "doctor cannot examine it; for that the user in data needs INFO and PING.";
-            let mut findings = vec![Finding::minor(error, advice)];
-            findings.extend_from_slice(&unbridged);
-            findings
-        }
-        Err(error) if found.is_none() => vec![not_found(error, config)],
-        Err(error) => vec![unreachable(error)],
-        Ok(patient) => {
-            let mut findings: Vec<Finding> = exposure.iter().cloned().collect();
-            findings.extend(idle(patient, "data node"));
-            findings.extend(renamed(patient));
-            findings.extend(refuses(patient));
-            findings.extend(one_of_many(config, patient));
-            if config.data.cluster().is_none() {
-                findings.extend(replicas(config, patient, known));
-            }
-            findings.extend_from_slice(&unbridged);
-            findings
-        }
-    };
     all.push(Examined::server("data node", url, summary(&data), findings));
 
     let next = locks.next();
@@ -154,54 +118,136 @@ async fn examine_all(config: &Config) -> Report {
     });
     let voting = later.as_ref().filter(|_| were_left).unwrap_or(&now);
     let mut waiting = 0;
-    for list in [Some(&now), later.as_ref()].into_iter().flatten() {
-        let (votes, is_next) = (std::ptr::eq(list, voting), !std::ptr::eq(list, &now));
-        let others = if is_next { &locks.nodes } else { &locks.next_nodes };
-        for (index, (node, patient)) in list.locks.nodes.iter().zip(list.patients).enumerate() {
-            // A node of both lists is examined once, in the list that votes.
-            if !votes && others.contains(node) {
-                continue;
-            }
-            let part = if is_next { "next lock node" } else { "lock node" };
-            let part = format!("{part} {}", index + 1);
-            if let LockNode::Cluster(of) = node {
-                let is_data = |url: &RedisUrl, patient: &Patient| servers.have(Some(url), patient);
-                let (mut shards, has_data) = shards(of, config, &to_nodes, &part, is_data).await;
-                if has_data {
-                    shards[0].findings.push(shared(node, list.key));
-                }
-                waiting += usize::from(shards[1..].iter().all(Examined::waits) && shards.len() > 1);
-                all.extend(shards);
-                continue;
-            }
-            let findings = match patient {
-                _ if were_left && !is_next => vec![was_left(patient)],
-                Err(error) => vec![unreachable(error)],
-                Ok(patient) => {
-                    let mut findings = diagnose(index, patient, list);
-                    waiting += usize::from(findings.iter().any(|finding| finding.waits));
-                    findings.extend(alone_or_shared(list, index, patient, &servers));
-                    findings
-                }
-            };
-            all.push(Examined::server(part, node.to_string(), summary(patient), findings));
+    let here = Surroundings { config, to_nodes: &to_nodes, servers: &servers, were_left };
+    for (list, is_next) in [(Some(&now), false), (later.as_ref(), true)] {
+        if let Some(list) = list {
+            let (examined, of_list) = of_lock_nodes(&here, list, is_next).await;
+            all.extend(examined);
+            waiting += of_list;
         }
     }
-    let apart = apart(config, &data, voting.patients);
-    if !apart.is_empty() {
-        all.push(Examined::other("adopt", "", apart));
-    }
-    let weakened = config.weakened();
-    if !weakened.is_empty() {
-        let advice = "Meant so? Else take it out of the file: the default weakens nothing.";
-        let findings = weakened.into_iter().map(|what| Finding::minor(what, advice)).collect();
-        all.push(Examined::other("settings", "", findings));
-    }
-    let differing = differing(config, &data, voting.patients);
-    if !differing.is_empty() {
-        all.push(Examined::other("fleet", "", differing));
-    }
+    all.extend(of_settings(config, &data, voting.patients));
     Report { all, nodes: voting.patients.len(), waiting }
+}
+
+/// Begins to examine the lock nodes of both lists, one after the other.
+fn ask_lock_nodes(
+    locks: &LocksConfig,
+    to_nodes: &Connector,
+) -> Vec<JoinHandle<Result<Patient, String>>> {
+    let both = locks.nodes.iter().chain(&locks.next_nodes);
+    both.map(|node| (node.clone(), to_nodes.clone(), locks.tls.clone()))
+        .map(|(node, way, tls)| {
+            tokio::spawn(async move {
+                let there = lock::locate(&node, &tls, RECORDS).await?;
+                let patient = examine(&there.url, &way, true).await?;
+                Ok(Patient { election: there.election, ..patient })
+            })
+        })
+        .collect()
+}
+
+/// Findings about the data node. `is_found`: it is known where it is.
+async fn of_data_node(
+    config: &Config,
+    data_node: &Arc<DataNode>,
+    data: &Result<Patient, String>,
+    is_found: bool,
+) -> Vec<Finding> {
+    let exposure = exposure(config, data_node).await;
+    let unbridged = bridging(config, data_node).await;
+    let known = replicas_known(config).await;
+    match data {
+        Err(error) if error.contains("no permissions") => {
+            // Clients are served with their own users' permissions.
+            let advice = "doctor cannot examine it; for that the user in data needs INFO and PING.";
+            let mut findings = vec![Finding::minor(error, advice)];
+            findings.extend_from_slice(&unbridged);
+            findings
+        }
+        Err(error) if !is_found => vec![not_found(error, config)],
+        Err(error) => vec![unreachable(error)],
+        Ok(patient) => {
+            let mut findings: Vec<Finding> = exposure.iter().cloned().collect();
+            findings.extend(idle(patient, "data node"));
+            findings.extend(renamed(patient));
+            findings.extend(refuses(patient));
+            findings.extend(one_of_many(config, patient));
+            if config.data.cluster().is_none() {
+                findings.extend(replicas(config, patient, known));
+            }
+            findings.extend_from_slice(&unbridged);
+            findings
+        }
+    }
+}
+
+/// What a list of lock nodes is examined against.
+struct Surroundings<'a> {
+    config: &'a Config,
+    to_nodes: &'a Connector,
+    /// The servers of the data node.
+    servers: &'a KnownDataNodes,
+    /// Whether the nodes of `locks.next_nodes` vote instead of those of `locks.nodes`.
+    were_left: bool,
+}
+
+/// Examines a list of lock nodes. Returns how many of them only wait. `is_next`: it is `locks.next_nodes`.
+async fn of_lock_nodes(
+    here: &Surroundings<'_>,
+    list: &NodeList<'_>,
+    is_next: bool,
+) -> (Vec<Examined>, usize) {
+    let Surroundings { config, to_nodes, servers, were_left } = *here;
+    let others = if is_next { &config.locks.nodes } else { &config.locks.next_nodes };
+    let (mut all, mut waiting) = (Vec::new(), 0);
+    for (index, (node, patient)) in list.locks.nodes.iter().zip(list.patients).enumerate() {
+        // A node of both lists is examined once, in the list that votes.
+        if is_next != were_left && others.contains(node) {
+            continue;
+        }
+        let part = if is_next { "next lock node" } else { "lock node" };
+        let part = format!("{part} {}", index + 1);
+        if let LockNode::Cluster(of) = node {
+            let is_data = |url: &RedisUrl, patient: &Patient| servers.have(Some(url), patient);
+            let (mut shards, has_data) = shards(of, config, to_nodes, &part, is_data).await;
+            if has_data {
+                shards[0].findings.push(shared(node, list.key));
+            }
+            waiting += usize::from(shards[1..].iter().all(Examined::waits) && shards.len() > 1);
+            all.extend(shards);
+            continue;
+        }
+        let findings = match patient {
+            _ if were_left && !is_next => vec![was_left(patient)],
+            Err(error) => vec![unreachable(error)],
+            Ok(patient) => {
+                let mut findings = diagnose(index, patient, list);
+                waiting += usize::from(findings.iter().any(|finding| finding.waits));
+                findings.extend(alone_or_shared(list, index, patient, servers));
+                findings
+            }
+        };
+        all.push(Examined::server(part, node.to_string(), summary(patient), findings));
+    }
+    (all, waiting)
+}
+
+/// Findings about settings: adopt rules of other proxies, promises that are weakened, and what differs in the fleet.
+fn of_settings(
+    config: &Config,
+    data: &Result<Patient, String>,
+    voting: &[Result<Patient, String>],
+) -> Vec<Examined> {
+    let advice = "Meant so? Else take it out of the file: the default weakens nothing.";
+    let weakened = config.weakened().into_iter().map(|what| Finding::minor(what, advice));
+    let parts = [
+        ("adopt", apart(config, data, voting)),
+        ("settings", weakened.collect()),
+        ("fleet", differing(config, data, voting)),
+    ];
+    let parts = parts.into_iter().filter(|(_, findings)| !findings.is_empty());
+    parts.map(|(part, findings)| Examined::other(part, "", findings)).collect()
 }
 
 /// Finds out, as a starting proxy does, whether clients from other machines may connect.

@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
+    time::Duration,
 };
 
 use bb8_redis::redis::RedisError;
@@ -38,27 +39,22 @@ pub(super) async fn copy(
     joint: &Deployment,
     seal: u64,
 ) -> Result<Copied, String> {
-    let marker_of = |looked: &LookedAt, seat: usize| {
-        let marker = looked.looks[seat].as_ref().and_then(SelfReport::marker);
-        marker.map(|marker| marker.deployment.clone())
-    };
     // A node that waits may lack locks, so it counts as not read.
-    let is_sealed = |seat: &usize| {
-        of_from.survey.intact[*seat] && marker_of(of_from, *seat).as_ref() == Some(joint)
-    };
+    let is_sealed =
+        |seat: &usize| of_from.survey.intact[*seat] && deployment_on(of_from, *seat) == Some(joint);
     let sealed: Vec<usize> = (0..from.ways.len()).filter(is_sealed).collect();
     // A node of both sets that is not sealed still votes in the set before.
     let is_fit = |seat: &usize| {
         of_to.looks[*seat].as_ref().is_some_and(|look| misfit(look, joint).is_none())
-            && marker_of(of_to, *seat).is_none_or(|theirs| {
-                theirs == *joint || theirs.set < joint.set || is_rest(&theirs, joint)
+            && deployment_on(of_to, *seat).is_none_or(|theirs| {
+                theirs == joint || theirs.set < joint.set || is_rest(theirs, joint)
             })
     };
     let fit: Vec<usize> = (0..to.ways.len()).filter(is_fit).collect();
     let mut troubles = Vec::new();
     let prefix: Arc<str> = from.config.prefix.as_str().into();
-    let fence_ttl = from.config.fence_ttl;
     let note = Arc::new(CopyNote::new(&joint.id, seal));
+    let writing = CopyWriting { to, of_to, joint, note, fence_ttl: from.config.fence_ttl };
 
     // Notes are remembered before the locks are read under this seal: a later note may be about a copy by another
     // coordinator that has been decided upon.
@@ -85,28 +81,7 @@ pub(super) async fn copy(
     let held: Vec<&LockCopy> = copies.iter().filter(|lock| !lock.token.is_empty()).collect();
     let keys: Arc<BTreeSet<Vec<u8>>> = Arc::new(held.iter().map(|lock| lock.key.clone()).collect());
 
-    let writers = each(writers, to, &mut troubles, |mut writer| {
-        let marker = of_to.looks[writer.seat].as_ref().and_then(SelfReport::marker);
-        let is_sealed = marker.is_some_and(|marker| marker.deployment == *joint);
-        let told = marker.map(|marker| marker.deployment.told(marker.seat)).unwrap_or_default();
-        let (copies, note, keys, prefix) =
-            (copies.clone(), note.clone(), keys.clone(), prefix.clone());
-        async move {
-            let done = async {
-                writer.begin(&note, &told).await?;
-                // A sealed node keeps its own locks: it needs them to vote, should the set before stand again.
-                if !is_sealed {
-                    let mut own = FoundLocks::default();
-                    writer.read_all(&told, &prefix, &mut own).await?;
-                    writer.write((&note, &told), &own.others(&keys), fence_ttl).await?;
-                }
-                writer.write((&note, &told), &copies, fence_ttl).await
-            };
-            let done = done.await;
-            (writer, done)
-        }
-    })
-    .await;
+    let writers = writing.write(writers, &copies, (&keys, &prefix), &mut troubles).await;
 
     // Sealed nodes still carry out releases, some perhaps after the locks were read.
     let keys: Arc<[Vec<u8>]> = keys.iter().cloned().collect();
@@ -123,20 +98,7 @@ pub(super) async fn copy(
     let ended: Arc<[LockCopy]> =
         ended.map(|lock| LockCopy { left: 0, ..(**lock).clone() }).collect();
     let count = held.len() - ended.len();
-    let writers = each(writers, to, &mut troubles, |mut writer| {
-        let marker = of_to.looks[writer.seat].as_ref().and_then(SelfReport::marker);
-        let told = marker.map(|marker| marker.deployment.told(marker.seat)).unwrap_or_default();
-        let (ended, note) = (ended.clone(), note.clone());
-        async move {
-            let done = async {
-                writer.write((&note, &told), &ended, fence_ttl).await?;
-                writer.end(&note).await
-            };
-            let done = done.await;
-            (writer, done)
-        }
-    })
-    .await;
+    let writers = writing.end(writers, &ended, &mut troubles).await;
     match to.is_quorum(&seats_of(&writers)) {
         true => {
             let seats = writers.into_iter().filter_map(|writer| Some((writer.seat, writer.who?)));
@@ -146,6 +108,84 @@ pub(super) async fn copy(
             troubles.extend(silent(to, of_to));
             Err(format!("too few of locks.next_nodes took a copy: {}", joined(&troubles)))
         }
+    }
+}
+
+/// Returns the deployment on a node's marker.
+fn deployment_on(looked: &LookedAt, seat: usize) -> Option<&Deployment> {
+    let marker = looked.looks[seat].as_ref().and_then(SelfReport::marker);
+    marker.map(|marker| &marker.deployment)
+}
+
+/// Writes copies on nodes of the next set.
+struct CopyWriting<'a> {
+    to: &'a NodeSet,
+    of_to: &'a LookedAt,
+    /// The deployment under whose seal the locks are copied.
+    joint: &'a Deployment,
+    note: Arc<CopyNote>,
+    fence_ttl: Duration,
+}
+
+impl CopyWriting<'_> {
+    /// Returns the marker that a script must find on the node; empty: none.
+    fn told(&self, seat: usize) -> String {
+        let marker = self.of_to.looks[seat].as_ref().and_then(SelfReport::marker);
+        marker.map(|marker| marker.deployment.told(marker.seat)).unwrap_or_default()
+    }
+
+    /// Writes all copies. `keys`: those of the locks that may be held. Returns the nodes that took all.
+    async fn write(
+        &self,
+        writers: Vec<Copier>,
+        copies: &Arc<[LockCopy]>,
+        (keys, prefix): (&Arc<BTreeSet<Vec<u8>>>, &Arc<str>),
+        troubles: &mut Vec<Trouble>,
+    ) -> Vec<Copier> {
+        let fence_ttl = self.fence_ttl;
+        each(writers, self.to, troubles, |mut writer| {
+            let is_sealed = deployment_on(self.of_to, writer.seat) == Some(self.joint);
+            let (told, note) = (self.told(writer.seat), self.note.clone());
+            let (copies, keys, prefix) = (copies.clone(), keys.clone(), prefix.clone());
+            async move {
+                let done = async {
+                    writer.begin(&note, &told).await?;
+                    // A sealed node keeps its own locks: it needs them to vote, should the set before stand again.
+                    if !is_sealed {
+                        let mut own = FoundLocks::default();
+                        writer.read_all(&told, &prefix, &mut own).await?;
+                        writer.write((&note, &told), &own.others(&keys), fence_ttl).await?;
+                    }
+                    writer.write((&note, &told), &copies, fence_ttl).await
+                };
+                let done = done.await;
+                (writer, done)
+            }
+        })
+        .await
+    }
+
+    /// Ends the copies of locks that were released meanwhile, and the copying. Returns the nodes that took all.
+    async fn end(
+        &self,
+        writers: Vec<Copier>,
+        ended: &Arc<[LockCopy]>,
+        troubles: &mut Vec<Trouble>,
+    ) -> Vec<Copier> {
+        let fence_ttl = self.fence_ttl;
+        each(writers, self.to, troubles, |mut writer| {
+            let (told, note) = (self.told(writer.seat), self.note.clone());
+            let ended = ended.clone();
+            async move {
+                let done = async {
+                    writer.write((&note, &told), &ended, fence_ttl).await?;
+                    writer.end(&note).await
+                };
+                let done = done.await;
+                (writer, done)
+            }
+        })
+        .await
     }
 }
 
