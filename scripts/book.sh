@@ -21,7 +21,7 @@ sed -i 's|\[`docs/SUMMARY.md`\](docs/SUMMARY.md)|the list on the left|' "$tree/R
   printf '\n```yaml\n'
   cat config/lockgate.yaml
   printf '```\n'
-} >>"$tree/docs/configuration.md"
+} >>"$tree/docs/run-it.md"
 
 mdbook build "$tree"
 echo "target/book/html/index.html"

@@ -14,7 +14,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 TREE = pathlib.Path(sys.argv[1]).resolve()
 WHAT = [
-    "README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "bench/README.md",
+    "README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "bench/*.md",
     "docs/*.md", "docs/*/*.md", "docs/images/*",
     "config/*.y*ml", "config/lockgate.service", "config/compose/*.yaml", "config/compose/*.yml",
     "config/compose/grafana/*", "config/grafana/*",

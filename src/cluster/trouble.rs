@@ -75,7 +75,7 @@ impl ClusterFault {
                  here, or name the node under cluster by one."
             }
             ClusterFault::Past => {
-                "announce is off: have the node announce its front (docs/cluster.md), or leave announce \
+                "announce is off: have the node announce its front (docs/moving-data-node.md), or leave announce \
                  out; until then clients are led past the proxy, and to that node not at all where \
                  guards are enforced."
             }

@@ -261,7 +261,7 @@ impl AdoptConfig {
                 notes.push(format!(
                     "adopt[{index}].no_ttl is session: a lock without a TTL ends within \
                      locks.default_ttl of its connection, also where a pool closes that as idle \
-                     (docs/migrating.md)"
+                     (docs/adoption-reference.md)"
                 ));
             }
             let pattern = keys.as_str();

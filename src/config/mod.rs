@@ -78,7 +78,7 @@ pub const LOG_LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "o
 /// The metric label of locks that no pattern of `metrics.keys` matches.
 pub const OTHER_KEYS: &str = "other";
 /// Advice to an operator: how a deployment gets other lock nodes or another prefix.
-pub const OTHER_NODES: &str = "For other lock nodes: locks.next_nodes, and lockgate nodes (docs/operations.md). \
+pub const OTHER_NODES: &str = "For other lock nodes: locks.next_nodes, and lockgate nodes (docs/changing-lock-nodes.md). \
     For another prefix, or from or to Sentinels or a cluster: stop all proxies, wait for the longest TTL, DEL lockgate:deployment lockgate:copied on all nodes, lockgate init with the \
     new file, start all proxies with it";
 

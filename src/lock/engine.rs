@@ -2,7 +2,7 @@
 //!
 //! Redlock over N independent nodes
 //! (<https://redis.io/docs/latest/develop/use/patterns/distributed-locks/>),
-//! with a fence that grows from grant to grant: docs/design/locks.md. The time of day is a
+//! with a fence that grows from grant to grant: docs/design/votes.md. The time of day is a
 //! function, so that tests can give each proxy a clock of its own.
 
 use std::{

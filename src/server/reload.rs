@@ -32,7 +32,7 @@ use crate::{
 
 /// Why the listed lock nodes are not asked yet.
 const AHEAD: &str = "this proxy asks others still, and goes over to those of the file once they have taken their place \
-    (lockgate nodes --change, which needs them as locks.next_nodes first: docs/operations.md). Do not restart it with \
+    (lockgate nodes --change, which needs them as locks.next_nodes first: docs/changing-lock-nodes.md). Do not restart it with \
     this file before: it would ask the new ones beside proxies that ask the others";
 
 /// Most log lines about what a rule refuses from now on.

@@ -1,7 +1,7 @@
 //! Whether a session lock was lost for a reason.
 //!
 //! More is known here than any proxy knows: which locks each node had, and when the lock's proxy
-//! could ask it. From that follows what the proxy should have done, by docs/design/locks.md,
+//! could ask it. From that follows what the proxy should have done, by docs/design/keeping.md,
 //! "Session locks":
 //!
 //! - **renewed**: if a quorum of nodes had the lock and could be asked for as long as one failed

@@ -404,7 +404,7 @@ fn a_clients_transaction_that_is_led_after_a_key_writes_nothing() {
 #[test]
 fn the_user_of_the_acl_writes_its_own_fences_and_no_others() {
     let cluster = Cluster::start(3);
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/cluster.md");
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/moving-data-node.md");
     let page = std::fs::read_to_string(page).expect("the page");
     let keys = page.lines().map(str::trim).find(|line| line.starts_with("~account:*"));
     let keys: Vec<&str> = keys.expect("the keys").split(' ').collect();
@@ -439,7 +439,7 @@ fn the_user_of_the_acl_writes_its_own_fences_and_no_others() {
     }
 }
 
-/// The program around what docs/cluster.md shows: the lines before, and those behind.
+/// The program around what docs/moving-data-node.md shows: the lines before, and those behind.
 const PROGRAM: (&str, &str) = (
     "import sys, redis\n\
      from redis.cluster import RedisCluster\n\
@@ -461,7 +461,7 @@ fn redis_py_is_led_to_the_front_of_a_lock() {
     let cluster = Cluster::start(3);
     let proxy = proxy(&cluster).start();
     let fronts = cluster.fronts(&proxy);
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/cluster.md");
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/moving-data-node.md");
     let page = std::fs::read_to_string(page).expect("the page");
     let shown: String = page
         .lines()

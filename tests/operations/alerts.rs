@@ -286,7 +286,7 @@ fn each_fault_of_a_lock_node_has_a_row_in_the_runbook() {
     let unfit = rules.iter().find(|rule| word(&rule["alert"]) == "LockgateNodeUnfit").unwrap();
     // These faults have alerts of their own.
     let others = word(&unfit["expr"]).split("fault!~\"").nth(1).unwrap().split('"').next().unwrap();
-    let runbook = text("docs/operations.md");
+    let runbook = text("docs/alerts.md");
     let section = runbook.split("### LockgateNodeUnfit\n").nth(1).unwrap();
     let section = section.split("\n### ").next().unwrap();
     for fault in Fault::ALL.map(Fault::as_str) {
@@ -388,7 +388,7 @@ fn promtool_is_content_with_metrics_of_tls_and_of_what_is_followed() {
 
 #[test]
 fn each_alert_is_tested_and_has_a_place_in_the_runbook() {
-    let (page, tests) = (text("docs/operations.md"), text(UNIT_TESTS));
+    let (page, tests) = (text("docs/alerts.md"), text(UNIT_TESTS));
     let alerts = rules("config/alerts.yml");
     assert!(alerts.len() >= 15);
     for alert in &alerts {
@@ -397,9 +397,9 @@ fn each_alert_is_tested_and_has_a_place_in_the_runbook() {
         let annotations = &alert["annotations"];
         assert!(word(&annotations["summary"]).len() > 10, "{name}");
         assert!(word(&annotations["description"]).len() > 60, "{name}");
-        let place = format!("docs/operations.md#{}", name.to_lowercase());
+        let place = format!("docs/alerts.md#{}", name.to_lowercase());
         assert_eq!(word(&annotations["runbook_url"]), place);
-        assert!(page.contains(&format!("\n### {name}\n")), "{name} is not in docs/operations.md");
+        assert!(page.contains(&format!("\n### {name}\n")), "{name} is not in docs/alerts.md");
         let mut of_it = tests.split("\n  - name: ").filter(|test| test.starts_with(name));
         let seen = |test: &str| {
             test.contains(&format!("alertname=\"{name}\"")) && test.contains("exp_samples: []")
@@ -407,7 +407,7 @@ fn each_alert_is_tested_and_has_a_place_in_the_runbook() {
         assert!(of_it.any(seen), "{name} is not seen to fire, or not to fire");
     }
     let told = page.matches("\n### Lockgate").count();
-    assert_eq!(told, alerts.len(), "docs/operations.md tells of alerts that are none");
+    assert_eq!(told, alerts.len(), "docs/alerts.md tells of alerts that are none");
     for rule in rules("config/rules.yml") {
         let name = word(&rule["record"]);
         assert!(tests.contains(&format!("expr: {name}")), "{name} is not tested");

@@ -432,7 +432,7 @@ nodes = {"nodes": ["redis://a"]}
 made = install({"config": {"data": data, "locks": nodes}, "rules": {"enabled": True, "runbookBase": base}})
 there = made["PrometheusRule", "lockgate"]["spec"]["groups"]
 links = [rule["annotations"] for group in there for rule in group["rules"] if "alert" in rule]
-assert links and all(one["runbook_url"].startswith(base + "docs/operations.md#") for one in links), links
+assert links and all(one["runbook_url"].startswith(base + "docs/alerts.md#") for one in links), links
 for one in links:
     one["runbook_url"] = one["runbook_url"].removeprefix(base)
 assert there == groups, "more than the addresses has changed"

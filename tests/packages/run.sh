@@ -60,7 +60,7 @@ for page in lockgate lockgate-doctor lockgate-init lockgate-top lockgate-nodes; 
   pages+=("/usr/share/man/man1/$page.1.gz")
 done
 pages+=(/usr/share/bash-completion/completions/lockgate /usr/share/fish/vendor_completions.d/lockgate.fish)
-for page in README.md SECURITY.md CHANGELOG.md docs/install.md docs/images/status-page.png config/compose.yaml \
+for page in README.md SECURITY.md CHANGELOG.md docs/run-it.md docs/images/status-page.png config/compose.yaml \
   config/compose/lockgate.yaml config/grafana/lockgate.json config/alerts.yml; do
   pages+=("/usr/share/doc/lockgate/$page")
 done

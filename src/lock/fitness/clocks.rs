@@ -1,4 +1,4 @@
-//! Nodes' clocks, which may drift but must not jump: docs/design/locks.md, "Locks".
+//! Nodes' clocks, which may drift but must not jump: docs/design/votes.md, "Validity and clocks".
 //!
 //! A node whose clock jumps forward ends locks before their time. So this proxy compares each node's clock with its
 //! own. It sends TIME behind every batch that may grant a lock or find one free, and twice a second. If a quorum of

@@ -1,4 +1,4 @@
-//! Which nodes may vote: docs/design/locks.md, "Locks".
+//! Which nodes may vote: docs/design/members.md.
 //!
 //! **Seats.** All proxies agree upon a [`Deployment`]: an id, an epoch, and which node sits on each seat, the place
 //! of a node in `locks.nodes`. The agreement lies on the nodes themselves, as markers ([`super::marker`]). Only a

@@ -165,7 +165,7 @@ mod tests {
     fn all_say_the_same_that_a_node_forgets_its_deployment() {
         let keys = keys_of_marker(Station::Plain);
         let command = format!("DEL {keys} on all nodes");
-        let page = include_str!("../../../docs/operations.md").replace('`', "");
+        let page = include_str!("../../../docs/changing-lock-nodes.md").replace('`', "");
         for text in [crate::config::OTHER_NODES, &page] {
             assert!(text.contains(&command), "{command}");
         }

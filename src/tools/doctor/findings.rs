@@ -328,7 +328,7 @@ pub(super) fn one_of_many(config: &Config, patient: &Patient) -> Option<Finding>
     is_one.then(|| {
         let what = "it is a node of a Redis Cluster, and leads clients past the proxy to the others (-MOVED)";
         let advice = "Write data: {cluster: [host:port, …]}, with an address of listen for each node \
-                      (docs/cluster.md).";
+                      (docs/moving-data-node.md).";
         match config.guards.enforces() {
             true => Finding::grave(what, advice),
             false => Finding::minor(what, advice),

@@ -1,7 +1,7 @@
 //! A Redis fails over to a replica that has not yet heard of a lock. Two workers that lock on it are then at work at
 //! once. Through Lockgate, before the same failover, the same program keeps them apart.
 //!
-//! docs/failover.md describes this test and shows its output.
+//! docs/moving-data-node.md describes this test and shows its output.
 
 use std::{
     fmt::Write as _,

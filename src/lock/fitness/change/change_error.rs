@@ -33,7 +33,7 @@ pub enum ChangeError {
     #[error(
         "it is decided that locks.next_nodes vote, and too few of them can begin: {0}. No locks are granted \
          until they do: run lockgate nodes --change again once they are there. Where they have lost what was \
-         copied to them, it copies anew if it can; else a new deployment is needed (docs/operations.md)"
+         copied to them, it copies anew if it can; else a new deployment is needed (docs/changing-lock-nodes.md)"
     )]
     NotBegun(String),
     /// The change is decided, for other nodes than these.
@@ -41,7 +41,7 @@ pub enum ChangeError {
         "it is decided that other nodes than locks.next_nodes vote, or too few of these have kept their memory \
          since; it cannot be taken back, and nothing was changed. List the nodes of that change as \
          locks.next_nodes, or, if they vote already, as locks.nodes. If these are they, run lockgate nodes \
-         --change: where that says the same, a new deployment is needed (docs/operations.md)"
+         --change: where that says the same, a new deployment is needed (docs/changing-lock-nodes.md)"
     )]
     Others,
     /// The next set has begun.

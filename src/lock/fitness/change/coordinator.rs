@@ -29,12 +29,12 @@ const LEAST: Duration = Duration::from_secs(2);
 
 /// The trouble if all nodes of the set before answer, and none has its marker.
 const NO_MARKER: &str = "no node of locks.nodes has a marker that fits: where they have lost it, nobody can tell what was \
-    decided, and a new deployment is needed (docs/operations.md)";
+    decided, and a new deployment is needed (docs/changing-lock-nodes.md)";
 
 /// The same, once this coordinator has found the change begun.
 const NO_MARKER_ANY_MORE: &str = "no node of locks.nodes has a marker that fits any more: either somebody has changed the \
     lock nodes once more since, and the file of that change says which vote (lockgate nodes), or they have lost it, and a new \
-    deployment is needed (docs/operations.md)";
+    deployment is needed (docs/changing-lock-nodes.md)";
 
 /// The outcome of a change.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -477,7 +477,7 @@ fn too_few(newest: &Deployment) -> String {
         true => what.into(),
         false => format!(
             "locks.nodes are sealed, and {what}: run it again once they are there. Where those that were sealed \
-             have lost it, nobody can tell what was decided: a new deployment is needed (docs/operations.md)"
+             have lost it, nobody can tell what was decided: a new deployment is needed (docs/changing-lock-nodes.md)"
         ),
     }
 }
