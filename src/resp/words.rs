@@ -115,6 +115,16 @@ pub(crate) fn hides_a_name(bytes: &[u8]) -> bool {
     !matches!(name_of(&first[..end]), ParsedName::Name(Name::Other))
 }
 
+/// Whether Redis may answer this command although CLIENT REPLY SKIP stands before it. A WAIT that has blocked is
+/// answered once replicas have acknowledged: Redis ends the SKIP first. A WAIT that times out is not answered, nor is
+/// any other command that blocks.
+pub(crate) fn may_be_answered_unasked(bytes: &[u8]) -> bool {
+    let words = first_words(bytes);
+    let is =
+        |name: &str| words.first().is_some_and(|word| word.eq_ignore_ascii_case(name.as_bytes()));
+    is("WAIT") || is("WAITAOF")
+}
+
 /// The words at the beginning of a command, at least the first two, as far as they have arrived.
 fn first_words(bytes: &[u8]) -> Vec<Vec<u8>> {
     match bytes.first() {

@@ -19,6 +19,7 @@ use super::{
         pass::{ClientReply, Login, Unidentified},
     },
     loss_news::Refused,
+    notes::Noted,
     owed::Entry,
     screen::Guarding,
     session_metrics::CloseReason,
@@ -35,7 +36,7 @@ use crate::{
         number,
         request::{INLINE_LIMIT, NextRequest, RequestScanner},
         split::{Split, split},
-        words::{hides_a_name, without_zero_bytes},
+        words::{hides_a_name, may_be_answered_unasked, without_zero_bytes},
     },
 };
 
@@ -465,7 +466,13 @@ impl Core {
         if matches!(name, Name::Hello | Name::SetName) && !self.take_name(bytes) {
             return Flow::Keep;
         }
-        let noted = self.desk.note(name, arguments);
+        // Whether a reply comes depends on the data node's replicas, so those behind it could not be told apart.
+        let is_uncertain =
+            self.desk.conn.reply_mode == ReplyMode::Skip && may_be_answered_unasked(bytes);
+        let noted = match is_uncertain {
+            true => Noted::Lost,
+            false => self.desk.note(name, arguments),
+        };
         self.noted(noted);
         Flow::Forward
     }

@@ -337,7 +337,7 @@ fn replicas_that_are_away_are_waited_for_once_where_the_script_is_not_known() {
     let Deployment { proxy, replica, replication: _way, _data } =
         Deployment::start("replicas: 1\n  wait_at: write\n  replica_timeout: 100ms");
     let mut client = proxy.client();
-    client.cmd(&["LOCK", "account:1", "PX", "30000"]).grant();
+    granted(&proxy, &mut client, &["LOCK", "account:1", "PX", "30000"]);
     replica.freeze().expect("stopped");
     let waits = || {
         let stats = text(&proxy.data_client().cmd(&["INFO", "commandstats"]));

@@ -461,7 +461,7 @@ fn doctor_knows_that_nodes_were_left_for_others() {
 fn what_is_wrong_with_a_node_is_told_before_and_behind_the_change() {
     let proxy = Proxy::with().nodes(3).locks("node_timeout: 200ms").start();
     let full = RedisServer::start(&["--maxmemory", "1"]).unwrap();
-    let next = [redis(), redis(), redis(), redis(), full];
+    let next = [redis(), redis(), redis(), redis(), full, redis(), redis()];
     let mut urls = next.each_ref().map(RedisServer::url);
     let slow = Relay::to(next[2].port());
     slow.delay_replies(Duration::from_millis(300));
@@ -488,6 +488,28 @@ fn what_is_wrong_with_a_node_is_told_before_and_behind_the_change() {
     assert_eq!(before.matches("warning: ").count(), 4, "{text}");
     assert!(!behind.contains("was not there"), "{text}");
     next[3].thaw().unwrap();
+}
+
+/// Their votes would all come too late.
+#[test]
+fn nodes_that_answer_too_late_are_not_changed_to() {
+    let proxy = Proxy::with().nodes(3).locks("node_timeout: 200ms").start();
+    let next = three();
+    let slow = next.each_ref().map(|node| Relay::to(node.port()));
+    slow.iter().for_each(|way| way.delay_replies(Duration::from_millis(300)));
+    let urls = slow.each_ref().map(|way| format!("redis://127.0.0.1:{}", way.port()));
+    list(&proxy, &urls);
+    let refused = nodes(&proxy, &["--change"]);
+    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && told.contains("nothing was changed"), "{told}");
+    assert!(told.contains("a vote counts only within locks.node_timeout (200ms)"), "{told}");
+    for way in &slow {
+        assert!(told.contains(&format!("127.0.0.1:{} takes", way.port())), "{told}");
+    }
+    proxy.client().cmd(&["LOCK", "k", "PX", "1000"]).grant();
+    // With a quorum in time they are.
+    slow[..2].iter().for_each(|way| way.delay_replies(Duration::ZERO));
+    assert!(shown(&proxy, &["--change"]).contains("locks.next_nodes vote"));
 }
 
 #[test]

@@ -6,7 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::{Client, Proxy, Reply, encode, eventually, pipeline};
+use crate::support::{Client, Proxy, Reply, encode, eventually, pipeline, replicates};
+use lockgate::tools::redis_server::RedisServer;
 
 fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -542,4 +543,40 @@ fn a_push_that_is_not_read_is_no_reply_that_a_lock_waits_for() {
     thread::sleep(ms(300));
     assert!(matches!(client.reply(), Reply::Push(all) if all[2] == Reply::bulk(&large)));
     assert!(matches!(client.reply(), Reply::Int(1..)));
+}
+
+/// Redis ends the SKIP before it answers a WAIT that has blocked. Replies behind it must not be told apart wrongly: by an
+/// answer to another question a client would lock what it may not.
+#[test]
+fn a_wait_behind_skip_is_answered_as_redis_answers_it() {
+    let at_once = ["--repl-diskless-sync-delay", "0"];
+    let data = RedisServer::start(&at_once).unwrap();
+    let replica = ["--replicaof", "127.0.0.1", &data.port().to_string()];
+    let _replica = RedisServer::start(&replica).unwrap();
+    replicates(data.port(), "seen");
+    let proxy = Proxy::with().nodes(3).data_port(data.port()).start();
+    let through = |port: u16| {
+        let mut client = Client::connect(port);
+        client.send(&pipeline(&[
+            &["SET", "x", "1"],
+            &["CLIENT", "REPLY", "SKIP"],
+            &["WAIT", "1", "5000"],
+            &["LOCK", "k", "PX", "1000"],
+            &["ECHO", "end"],
+            &["QUIT"],
+        ]));
+        client.rest()
+    };
+    let expected = "+OK\r\n:1\r\n-ERR unknown command 'LOCK', with args beginning with: 'k' 'PX' '1000' \r\n$3\r\nend\r\n\
+                    +OK\r\n";
+    // Where the replica has acknowledged before WAIT is read, WAIT does not block, and has no reply.
+    let is_answered = |port: u16| {
+        let (all, _) = through(port);
+        let all = String::from_utf8(all).unwrap();
+        assert_eq!(all.replace(":1\r\n", ""), expected.replace(":1\r\n", ""));
+        all == expected
+    };
+    eventually("Redis answers it", || is_answered(data.port()));
+    eventually("the proxy passes the answer", || is_answered(proxy.port()));
+    proxy.assert_on_nodes("lock:k", 0);
 }

@@ -14,6 +14,7 @@ mod fronts_tests;
 mod guards_tests;
 mod lines;
 mod ordering;
+mod skipped;
 mod strangers;
 mod unexpected;
 mod zero_bytes;
