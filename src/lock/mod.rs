@@ -82,7 +82,7 @@ pub use fitness::{
 pub(crate) use fitness::{
     inspect::{faults_of, refusal_of_writes},
     marker::{LONGEST, MARKER, SEATS, text_of},
-    refusal::diagnose,
+    refusal::{deployment_named, diagnose},
 };
 pub(crate) use jitter::jittered;
 pub(crate) use keep::{

@@ -353,6 +353,43 @@ fn a_node_that_is_far_away_is_examined() {
     far.release();
 }
 
+/// Its votes come too late, so it is none of the spare ones.
+#[test]
+fn a_lock_node_that_is_too_far_away_to_vote_is_not_fit() {
+    let (data, nodes) = (start(&[]), [start(&[]), start(&[]), start(&[])]);
+    let mut urls = nodes.each_ref().map(RedisServer::url);
+    init(&urls);
+    let far = Relay::to(nodes[2].port());
+    urls[2] = format!("redis://127.0.0.1:{}", far.port());
+    far.delay_replies(Duration::from_millis(300));
+    let (status, report, _) = doctor(&data.url(), &urls, "  node_timeout: 200ms\n");
+    assert_eq!(status, Some(1), "{report}");
+    let lines = about(&report, &urls[2]).join("\n");
+    assert!(lines.contains("!! from here a round trip takes 30"), "{report}");
+    assert!(lines.contains("more than locks.node_timeout (200ms)"), "{report}");
+    assert!(report.contains("not fit: 1 of 4 servers"), "{report}");
+}
+
+#[test]
+fn a_lock_node_of_another_deployment_is_not_fit() {
+    let (data, nodes) = (start(&[]), [start(&[]), start(&[]), start(&[])]);
+    let others = [start(&[]), start(&[]), start(&[])];
+    let mut urls = nodes.each_ref().map(RedisServer::url);
+    init(&urls);
+    init(&others.each_ref().map(RedisServer::url));
+    // On the same seat, where its marker names it.
+    urls[2] = others[2].url();
+    let (status, report, _) = doctor(&data.url(), &urls, "");
+    assert_eq!(status, Some(1), "{report}");
+    assert!(
+        about(&report, &urls[2]).join("\n").contains("!! it belongs to deployment "),
+        "{report}"
+    );
+    for url in &urls[..2] {
+        assert_eq!(about(&report, url).len(), 1, "{report}");
+    }
+}
+
 #[test]
 fn a_lock_node_that_a_replica_has_visited_waits_and_says_why() {
     let (data, nodes) = (start(&[]), [start(&[]), start(&[]), start(&[])]);

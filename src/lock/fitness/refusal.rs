@@ -109,13 +109,20 @@ pub(super) fn refusal(
     })
 }
 
+/// Returns the id of the deployment on this marker, if it is one.
+pub(crate) fn deployment_named(marker: &str) -> Option<String> {
+    Marker::parse(marker).map(|marker| marker.deployment.id)
+}
+
 /// Finds the fault that keeps a node from voting now, as far as the node alone shows it, by its value of
-/// [`MARKER`](super::marker::MARKER). For `lockgate doctor`.
+/// [`MARKER`](super::marker::MARKER). `ours`: the deployment to which it must belong, if that is known. For
+/// `lockgate doctor`.
 pub(crate) fn diagnose(
     config: &LocksConfig,
     index: usize,
     (run_id, replication_id, election): (&str, &str, Option<u64>),
     marker: Option<&str>,
+    ours: Option<&str>,
 ) -> Option<(Fault, String)> {
     let present = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
     let look = SelfReport {
@@ -145,7 +152,7 @@ pub(crate) fn diagnose(
     let voters = Voters::new(config);
     let index = voters.first(index);
     let place = Place { index, voters: &voters, prefix: &config.prefix };
-    if let Some(refusal) = refusal(&place, &look, None) {
+    if let Some(refusal) = refusal(&place, &look, ours) {
         return Some(refusal);
     }
     let Some(marker) = look.marker() else {

@@ -420,7 +420,15 @@ pub(super) fn diagnose(index: usize, patient: &Patient, list: &NodeList<'_>) -> 
         findings
             .push(Finding::minor(format!("its clock is {ahead} ms ahead of the one here"), advice));
     }
-    if patient.round_trip.0 * 2 > locks.node_timeout {
+    let round_trip = patient.round_trip.0;
+    if round_trip > locks.node_timeout {
+        let what = format!(
+            "from here a round trip takes {} ms, more than locks.node_timeout ({:?}): its votes come too late to count",
+            round_trip.as_millis(),
+            locks.node_timeout
+        );
+        findings.push(Finding { is_grave: true, what, ..of_fault(Fault::Slow) });
+    } else if round_trip * 2 > locks.node_timeout {
         let what = format!(
             "a round trip takes more than half of locks.node_timeout ({:?})",
             locks.node_timeout
@@ -436,13 +444,26 @@ pub(super) fn diagnose(index: usize, patient: &Patient, list: &NodeList<'_>) -> 
     findings
 }
 
+/// Returns the deployment to which more than half of the list's nodes belong.
+fn deployment_of(list: &NodeList<'_>) -> Option<String> {
+    let named = |patient: &Result<Patient, String>| {
+        lock::deployment_named(patient.as_ref().ok()?.marker.as_deref()?)
+    };
+    let ids: Vec<String> = list.patients.iter().filter_map(named).collect();
+    let is_ours =
+        |id: &&String| ids.iter().filter(|other| other == id).count() > list.patients.len() / 2;
+    ids.iter().find(is_ours).cloned()
+}
+
 /// Finding about the marker of a lock node in the list that votes.
 fn marked(index: usize, patient: &Patient, list: &NodeList<'_>) -> Option<Finding> {
     let identity = (patient.field("run_id"), patient.field("master_replid"), patient.election);
     let is_bare =
         |node: &Result<Patient, String>| node.as_ref().is_ok_and(|node| node.marker.is_none());
     let locks = Some(list.locks).filter(|locks| locks.quarantine)?;
-    let (fault, what) = lock::diagnose(locks, index, identity, patient.marker.as_deref())?;
+    let ours = deployment_of(list);
+    let marker = patient.marker.as_deref();
+    let (fault, what) = lock::diagnose(locks, index, identity, marker, ours.as_deref())?;
     let all_bare = fault == Fault::Quarantined && list.patients.iter().all(is_bare);
     let finding = match fault {
         _ if all_bare && !locks.next_nodes.is_empty() => Finding::grave(
