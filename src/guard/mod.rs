@@ -260,7 +260,8 @@ impl Guards {
         if self.take_line(&self.told_ahead_at) {
             let lock = shown(lock);
             warn!(
-                %lock, fence,
+                lock = &*lock,
+                fence,
                 "guards: the data node's fence of this lock is more than a day ahead of the clock; \
                  was it written past Lockgate (ACL: docs/guards.md), or is a clock wrong?"
             );
@@ -311,11 +312,18 @@ impl Guards {
         (times > 0 && is_recent).then_some(times)
     }
 
-    /// Logs, at most once a second, a write that passed without its lock.
-    pub(crate) fn tell_of_audited(&self, need: &Need) {
+    /// Logs, at most once a second, a write that passed without its lock. `client`: returns its address and its name.
+    pub(crate) fn tell_of_audited(&self, need: &Need, client: impl FnOnce() -> (String, Arc<str>)) {
         if self.take_line(&self.told_at) {
             let (key, lock) = (shown(&need.key), shown(&need.lock));
-            warn!(%key, %lock, "guards: written without its lock, as the policy is audit");
+            let (address, name) = client();
+            warn!(
+                key = &*key,
+                lock = &*lock,
+                address,
+                name = &*name,
+                "guards: written without its lock, as the policy is audit"
+            );
         }
     }
 

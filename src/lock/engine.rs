@@ -444,6 +444,11 @@ impl Engine {
         self.locks.grants.trail.set(is_whole, proxy);
     }
 
+    /// Whether the audit trail is written.
+    pub(crate) fn trail_is_on(&self) -> bool {
+        self.locks.grants.trail.is_whole()
+    }
+
     /// Whether a grant must wait for room in the audit trail.
     #[inline]
     pub(crate) fn trail_is_full(&self) -> bool {

@@ -73,7 +73,7 @@ impl Desk {
             Some(need) => {
                 self.shared.metrics.guarded(GuardedWrite::Audited);
                 if let Some(guards) = &self.shared.guards {
-                    guards.tell_of_audited(need);
+                    guards.tell_of_audited(need, || (self.card.address(), self.card.name()));
                 }
             }
         }

@@ -356,8 +356,10 @@ fn the_audit_trail_is_complete_though_nobody_reads_it_for_a_while() {
     let unwritten = |name: &str| proxy.place.metric(name, "result=\"unwritten\"");
     assert!(unwritten("lockgate_lock_requests_total") > 1000.0);
     assert!(proxy.place.metric("lockgate_audit_trail_stalled_seconds", "") > 0.0);
+    // Clients find a proxy that grants.
     let page = proxy.place.http("/readyz");
-    assert!(page.starts_with("HTTP/1.1 200") && page.contains("\nlog: nothing "), "{page}");
+    assert!(page.starts_with("HTTP/1.1 503") && page.contains("\nlog: nothing "), "{page}");
+    assert!(page.contains("the disk is full; locks are refused (TRYAGAIN)\n"), "{page}");
 
     // Commands that need no line are carried out, and so are those that end a lock.
     assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"));
@@ -377,6 +379,7 @@ fn the_audit_trail_is_complete_though_nobody_reads_it_for_a_while() {
     let stderr = proxy.child.stderr.take().unwrap();
     let log = read_slowly(stderr, (1 << 16, Duration::ZERO), Arc::default());
     client.cmd(&["LOCK", "both:new", "WAIT", "60000"]).grant();
+    eventually("it is ready again", || proxy.place.http("/readyz").starts_with("HTTP/1.1 200"));
     proxy.terminate();
     assert!(proxy.child.wait().unwrap().success());
     let log = log.join().unwrap();

@@ -46,5 +46,11 @@ fn a_stranger_leaves_no_trace() {
     assert_eq!((all.len(), counted()), (2, 1.0), "{all:?}");
     assert!(all.iter().all(|entry| entry["client"] == "worker"), "{all:?}");
     let log = proxy.log();
-    assert!(log.contains(WRITTEN) && log.contains("idiom was seen"), "{log}");
+    assert!(log.contains("idiom was seen"), "{log}");
+    // An operator finds the program by that.
+    let line = log.lines().find(|line| line.contains(WRITTEN)).unwrap();
+    let address = client.socket().local_addr().unwrap();
+    for part in [format!("\"address\":\"{address}\""), "\"name\":\"worker\"".into()] {
+        assert!(line.contains(&part), "{line}");
+    }
 }

@@ -247,13 +247,14 @@ impl PageSource {
             lines.problem(format!("certificate: {what}"));
         }
         self.tell_of_earlier(&mut lines);
-        self.tell_of_log(&mut lines);
+        let unwritable = self.tell_of_log(&mut lines);
         self.tell_of_settings(&mut lines);
         let votes = voting >= quorum && outage.is_none();
-        let is_ready = !is_draining && data_problem.is_none() && votes && safe && informed;
+        let served = !is_draining && data_problem.is_none() && safe && informed && !unwritable;
+        let is_ready = served && votes;
         let waiting = nodes.iter().filter(|node| node.unfit == Some(Fault::Quarantined)).count();
         let will_vote = voting < quorum && voting + waiting >= quorum;
-        let only_waits = will_vote && !is_draining && data_problem.is_none() && safe && informed;
+        let only_waits = will_vote && served;
         let one_if = |holds: bool| f64::from(u8::from(holds));
         self.gauges.ready.set(one_if(is_ready));
         self.gauges.data_up.set(one_if(data_problem.is_none()));
@@ -360,8 +361,9 @@ impl PageSource {
         }
     }
 
-    /// Adds the lines about log lines that were lost or cannot be written. Sets the gauge of the audit trail.
-    fn tell_of_log(&self, lines: &mut ReadinessLines) {
+    /// Adds the lines about log lines that were lost or cannot be written. Sets the gauge of the audit trail. Returns
+    /// whether LOCK is refused because the audit trail cannot be written.
+    fn tell_of_log(&self, lines: &mut ReadinessLines) -> bool {
         if let Some(lost) = log_writer::lost_lately() {
             lines.problem(format!(
                 "log: {lost} lines were lost since the start, the last one within ten minutes: nobody \
@@ -370,13 +372,20 @@ impl PageSource {
         }
         let stalled = log_writer::trail_stalled();
         self.gauges.trail_stalled.set(stalled.map_or(0.0, |(time, _)| time.as_secs_f64()));
-        if let Some((time, bytes)) = stalled.filter(|(time, _)| *time >= STALLED) {
-            lines.problem(format!(
-                "log: nothing could be written for {} s, {bytes} bytes wait, the audit trail's lines among \
-                 them: nobody reads them, or the disk is full; locks are refused (TRYAGAIN) once 4 MB wait",
-                time.as_secs()
-            ));
-        }
+        let Some((time, bytes)) = stalled.filter(|(time, _)| *time >= STALLED) else {
+            return false;
+        };
+        let refuses = match (self.engine.trail_is_on(), self.engine.trail_is_full()) {
+            (true, true) => "; locks are refused (TRYAGAIN)",
+            (true, false) => "; locks are refused (TRYAGAIN) once 4 MB wait",
+            (false, _) => "",
+        };
+        lines.problem(format!(
+            "log: nothing could be written for {} s, {bytes} bytes wait, the audit trail's lines among \
+             them: nobody reads them, or the disk is full{refuses}",
+            time.as_secs()
+        ));
+        self.engine.trail_is_full()
     }
 
     /// Adds the lines about settings: those that differ in the fleet, those of the file that were not taken over, and
