@@ -72,7 +72,7 @@ const TABLE: &[Weakness] = &[
         let audited = config.guards.rules.iter().filter(|rule| rule.policy == Policy::Audit);
         let told = audited.map(|rule| {
             let keys = rule.keys.as_str();
-            format!("the guard on '{keys}' is audit: writes without its lock pass, and are counted")
+            format!("the guard on '{keys}' is audit: writes pass without the lock, and are counted")
         });
         told.collect()
     },

@@ -322,7 +322,22 @@ impl Core {
         }
     }
 
-    /// Decides the fate of a command. As a call of its own it would cost each command 30 instructions.
+    /// Decides the fate of a command. The order of the checks matters:
+    ///
+    /// 1. A client that the data node has not let in is refused: nothing is learned of it.
+    /// 2. A lost lock is told before anything else runs that may count on it.
+    /// 3. In a transaction about an adopted lock, commands mean something else than outside.
+    /// 4. Adopt rules may take the command from the data node, so guards need not judge it.
+    /// 5. What is left of a transaction and does not fit into it is refused: only now is it known to be left.
+    /// 6. A name with a zero byte is settled before a name decides anything below.
+    /// 7. A command that a job has let pass is judged no more.
+    /// 8. The proxy's own commands never reach the data node.
+    /// 9. Guards judge all that does, as `rename-command` may hide a write behind any name.
+    /// 10. MULTI and EXEC wait where locks, fences or replicas must be asked first.
+    /// 11. CLIENT REPLY, AUTH and HELLO change what later replies mean, so earlier replies come first.
+    /// 12. Only what is surely forwarded names the client, and owes a reply.
+    ///
+    /// As a call of its own it would cost each command 30 instructions.
     #[inline(always)]
     fn command(
         &mut self,
