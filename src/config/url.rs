@@ -149,6 +149,10 @@ fn unix(rest: &str) -> Result<RedisUrl, String> {
     if !path.starts_with('/') {
         return Err("the path of the socket must be absolute; write unix:///path".into());
     }
+    // Errors and the log show the path, and a password in it with it. A path that has both is written as %3A and %40.
+    if path.split_once(':').is_some_and(|(_, behind)| behind.contains('@')) {
+        return Err("the path of a socket has no user and no password; write unix:///path".into());
+    }
     let endpoint = Endpoint::Unix(PathBuf::from(decode(path)?));
     Ok(RedisUrl { endpoint, db, ..RedisUrl::local(0) })
 }

@@ -110,3 +110,15 @@ fn a_refused_url_is_never_repeated() {
         assert!(!error.contains("secret"), "{bad}: {error}");
     }
 }
+
+/// Errors and the log show paths.
+#[test]
+fn a_socket_has_no_password() {
+    for text in ["unix:////redis://me:secret@db:7000", "unix:///me:secret@/run/redis.sock"] {
+        let error = text.parse::<RedisUrl>().unwrap_err().to_string();
+        assert!(error.contains("no password") && !error.contains("secret"), "{error}");
+    }
+    for text in ["unix:///run/redis@1/redis.sock", "unix:///run/a:b.sock", "unix:///a%3Ab%40c"] {
+        assert!(text.parse::<RedisUrl>().is_ok(), "{text}");
+    }
+}
