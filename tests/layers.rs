@@ -457,6 +457,43 @@ fn each_page_and_file_that_is_cited_is_there() {
 }
 
 /// Returns the pages for readers: those at the root, below docs/, and that of the benchmarks.
+/// Pages name functions, variants and constants as `Type::name`. Returns those on a page.
+fn named_in_code(page: &str) -> impl Iterator<Item = &str> {
+    let is_path = |text: &&str| {
+        text.contains("::")
+            && text.split("::").all(|part| {
+                !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+            })
+    };
+    page.lines().flat_map(|line| line.split('`').skip(1).step_by(2)).filter(is_path)
+}
+
+#[test]
+fn what_pages_name_in_the_code_is_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut texts = BTreeMap::new();
+    for folder in ["src", "tests"] {
+        files(&root.join(folder), &mut texts);
+    }
+    let is_word = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+    let words: std::collections::HashSet<&str> = texts
+        .values()
+        .flat_map(|text| text.split(|c: char| !c.is_ascii() || !is_word(c as u8)))
+        .collect();
+    let (mut found, mut missing) = (0, Vec::new());
+    for page in pages(root) {
+        let text = fs::read_to_string(&page).unwrap();
+        for name in named_in_code(&text) {
+            found += 1;
+            if !name.split("::").all(|part| words.contains(part)) {
+                missing.push(format!("{}: {name}", page.display()));
+            }
+        }
+    }
+    assert!(found > 50, "they are not found: {found}");
+    assert!(missing.is_empty(), "\n{}", missing.join("\n"));
+}
+
 fn pages(root: &Path) -> Vec<PathBuf> {
     let folders = ["", "docs", "docs/design", "docs/clients", "docs/commands", "bench"];
     let entries = folders.into_iter().flat_map(|folder| fs::read_dir(root.join(folder)).unwrap());
