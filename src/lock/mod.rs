@@ -108,7 +108,7 @@ pub(crate) use take_back::FoundGrant;
 pub(crate) mod seams {
     pub(crate) use super::{
         address::NOT_CONFIRMED,
-        fitness::{clocks::UNWATCHED, deployment::NEW_IF_BARE},
+        fitness::{clocks::UNWATCHED, membership::NEW_IF_BARE},
         grants::NO_HEALS,
         jitter::set_seed,
         keep::schedule::{LATE, NOT_RETRIED},

@@ -19,8 +19,8 @@ use crate::{
     config::RedisUrl,
     lock::{
         fitness::{
-            deployment::Judgement,
             fault::Fault,
+            membership::Judgement,
             round::{catch_up, write_note},
             self_report::{
                 CONNECT_LIMIT, ConnectError, SelfReport, encode_greeting, encode_look,

@@ -23,9 +23,10 @@ use crate::{
         address::NodeAddress,
         fitness::{
             clocks::{Clocks, Sight},
-            deployment::{Admissions, Wait},
+            deployment::Admissions,
             fault::Fault,
             inspect::Inspected,
+            membership::Wait,
             right::Right,
             self_report::SelfReport,
             standing::NodeStanding,
