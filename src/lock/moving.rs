@@ -184,19 +184,19 @@ async fn follow(locks: Weak<Locks>, moving: Arc<Moving>) -> Option<()> {
     loop {
         let config = changes.borrow_and_update().clone();
         let nodes = Arc::clone(&locks.upgrade()?.grants.nodes());
-        let admissions = nodes.admissions().clone();
+        let members = nodes.members().clone();
         nodes.note_releases(!config.next_nodes.is_empty());
         let Some(pair) = SetPair::new(&config).await else {
             if std::mem::take(&mut were_listed) {
-                admissions.note_kept();
+                members.note_kept();
             }
-            admissions.allow_writes(true, true);
+            members.allow_writes(true, true);
             tokio::select! {
                 changed = changes.changed() => changed.ok()?,
-                () = admissions.given_up.notified() => {
+                () = members.given_up.notified() => {
                     // The nodes may have been given up, and have taken the place of the other set again.
                     drop(nodes);
-                    match admissions.set() {
+                    match members.set() {
                         Some(known) if votes_anew(&config, &known).await => {
                             move_on(&locks.upgrade()?, &moving, config, ANEW).await;
                         }
@@ -215,9 +215,9 @@ async fn follow(locks: Weak<Locks>, moving: Arc<Moving>) -> Option<()> {
             None => None,
         };
         // Until a look shows that its own set votes, this proxy writes only if it knows that set.
-        admissions.allow_writes(admissions.set().is_some(), false);
+        members.allow_writes(members.set().is_some(), false);
         while !changes.has_changed().ok()? {
-            let known = admissions.set();
+            let known = members.set();
             let FoundSet { now, is_anew } = pair.find(known.as_ref()).await;
             if now != SetNow::NextNodes
                 && let Some((after, pair)) = &after
@@ -242,7 +242,7 @@ async fn follow(locks: Weak<Locks>, moving: Arc<Moving>) -> Option<()> {
                     break;
                 }
                 SetNow::Nodes => {
-                    admissions.allow_writes(true, false);
+                    members.allow_writes(true, false);
                     LOOK_EVERY
                 }
                 SetNow::Sealed | SetNow::Decided => LOOK_SOON,
@@ -259,7 +259,7 @@ async fn follow(locks: Weak<Locks>, moving: Arc<Moving>) -> Option<()> {
             tokio::select! {
                 biased;
                 () = sleep(pause) => {}
-                () = admissions.given_up.notified(), if !matches!(now, SetNow::Sealed | SetNow::Decided) => {}
+                () = members.given_up.notified(), if !matches!(now, SetNow::Sealed | SetNow::Decided) => {}
                 changed = changes.changed() => {
                     changed.ok()?;
                     changes.mark_changed();
@@ -281,7 +281,7 @@ async fn move_on(locks: &Arc<Locks>, moving: &Arc<Moving>, config: LocksConfig, 
     let before = Arc::clone(&locks.grants.nodes());
     let nodes = Arc::new(moving.connect(&config, &at, Some(&before)));
     tell(locks, &nodes);
-    before.admissions().allow_writes(false, false);
+    before.members().allow_writes(false, false);
     let until = Instant::now() + CONNECTED_IN;
     while nodes.status().iter().filter(|node| node.up).count() < nodes.quorum()
         && Instant::now() < until

@@ -194,9 +194,9 @@ pub(super) struct Operation {
     pub(super) ended: Option<Ended>,
     /// The operation that this one undoes, unless that was granted and the grant lasts still.
     pub(super) undoes: Option<Arc<Operation>>,
-    /// [`Admissions::learned`] when the operation was made.
+    /// [`SharedMembers::learned`] when the operation was made.
     ///
-    /// [`Admissions::learned`]: super::fitness::deployment::Admissions::learned
+    /// [`SharedMembers::learned`]: super::fitness::deployment::SharedMembers::learned
     pub(super) learned: u64,
     /// How keys are named in the request.
     dialect: Dialect,

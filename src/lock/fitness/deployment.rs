@@ -34,7 +34,7 @@
 //! **In a proxy.** A proxy has one deployment at a time, and learns a newer one when a node refuses its epoch or
 //! shows a newer one. Before any node gets requests of the new epoch, a node that has lost its seat in it gets only
 //! requests with a marker that it cannot prove. If a connection to such a node was open, all connections end and are
-//! made anew ([`Admissions::generation`]), so that no operation has its vote and one of the new epoch. If that
+//! made anew ([`SharedMembers::generation`]), so that no operation has its vote and one of the new epoch. If that
 //! connection had ended before, operations with its vote are no longer sent ([`Told::seatings`]). A node that kept
 //! its memory and missed an epoch gets the marker before it is admitted.
 
@@ -76,7 +76,7 @@ const NOTHING: &[u8] = b"-";
 
 /// What one proxy knows of all nodes, shared by the nodes' tasks: asks the nodes, and carries out what
 /// [`Members`] decides.
-pub(in crate::lock) struct Admissions {
+pub(in crate::lock) struct SharedMembers {
     rules: Arc<MemberRules>,
     longest: Arc<LongestGrant>,
     ways: Vec<Way>,
@@ -91,13 +91,13 @@ pub(in crate::lock) struct Admissions {
     asking: tokio::sync::Mutex<()>,
 }
 
-impl Admissions {
+impl SharedMembers {
     pub(in crate::lock) fn new(
         config: &LocksConfig,
         addresses: &[Arc<NodeAddress>],
         connector: &Connector,
         longest: Arc<LongestGrant>,
-    ) -> Admissions {
+    ) -> SharedMembers {
         let dialect = Dialect::of(config);
         let rules = Arc::new(MemberRules::new(config));
         let way = |(seat, address): (usize, &Arc<NodeAddress>)| Way {
@@ -107,7 +107,7 @@ impl Admissions {
         };
         let may_write = config.next_nodes.is_empty();
         let members = Members::new(rules.clone(), longest.clone(), jittered, may_write);
-        Admissions {
+        SharedMembers {
             longest,
             ways: addresses.iter().enumerate().map(way).collect(),
             members: Mutex::new(members),

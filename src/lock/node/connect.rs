@@ -80,7 +80,7 @@ impl ManageConnection for LinkManager {
             Ok(admitted) => admitted,
             Err(error) => {
                 if let Some(node) = weak.upgrade() {
-                    node.admissions.left(node.index, false);
+                    node.members.left(node.index, false);
                 }
                 return Err(error);
             }
@@ -120,7 +120,7 @@ impl ManageConnection for LinkManager {
                 node.connection_ended(leftover);
             }
         });
-        if node.admissions.generation() != generation {
+        if node.members.generation() != generation {
             link.end();
         }
         Ok(link)
@@ -148,13 +148,13 @@ async fn admit(
         if look.is_master {
             node.is_no_replica();
         }
-        match node.admissions.judge(node.index, &look) {
+        match node.members.judge(node.index, &look) {
             Judgement::Admitted(generation) => {
                 return Ok((node, generation));
             }
             Judgement::Refused(fault, why) => return Err(ConnectError::Unfit(fault, why)),
             Judgement::Ask => {
-                node.admissions.ask().await;
+                node.members.ask().await;
                 // The result is wanted at once: locks may wait for the node.
                 pause = Duration::ZERO;
             }
@@ -180,7 +180,7 @@ async fn admit(
         if looks % FIND_EVERY == 0 {
             // If slots have come meanwhile, another proxy may have noted the wait, or begun a round, in one of them.
             let node = weak.upgrade().ok_or(ConnectError::Unused)?;
-            let place = node.admissions.place(node.index);
+            let place = node.members.place(node.index);
             let station = within_limit(find_station(stream, &node.address, place)).await?;
             if station != look.station {
                 return Err(ConnectError::OtherStation);
@@ -201,7 +201,7 @@ async fn note_waiting(
     look: &SelfReport,
     epoch: Option<u64>,
 ) -> Result<(), ConnectError> {
-    let longest = node.admissions.longest().get();
+    let longest = node.members.longest().get();
     if epoch.is_none() && look.max_ttl >= longest {
         return Ok(());
     }
@@ -241,7 +241,7 @@ async fn greet(stream: &mut Stream, url: &RedisUrl, node: &Node) -> Result<Greet
         _ => None,
     };
     if !is_plain {
-        let place = node.admissions.place(node.index);
+        let place = node.members.place(node.index);
         let station = find_station(stream, &node.address, place).await?;
         let look = look_again(stream, station).await?;
         return Ok(Greeting { client_id, look });

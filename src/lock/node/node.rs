@@ -23,7 +23,7 @@ use crate::{
         address::NodeAddress,
         fitness::{
             clocks::{Clocks, Sight},
-            deployment::Admissions,
+            deployment::SharedMembers,
             fault::Fault,
             inspect::Inspected,
             membership::Wait,
@@ -76,7 +76,7 @@ pub(super) struct Node {
     pub(super) keepalive: Duration,
     /// Made once a node is on the seat.
     pub(super) metrics: LazyMetrics,
-    pub(super) admissions: Arc<Admissions>,
+    pub(super) members: Arc<SharedMembers>,
     /// The node's standing, which its connection obeys.
     pub(super) standing: Arc<NodeStanding>,
     clocks: Arc<Clocks>,
@@ -132,7 +132,7 @@ impl Node {
         connector: Connector,
         index: usize,
         config: &LocksConfig,
-        admissions: Arc<Admissions>,
+        members: Arc<SharedMembers>,
         clocks: Arc<Clocks>,
     ) -> Node {
         let (name, timeout) = (address.to_string(), config.node_timeout);
@@ -145,12 +145,12 @@ impl Node {
             address,
             connector,
             index,
-            voter: admissions.voter(index),
+            voter: members.voter(index),
             silence: config.node_silence,
             keepalive: config.node_silence.max(Duration::from_secs(3)),
             metrics,
-            standing: admissions.standing(index),
-            admissions,
+            standing: members.standing(index),
+            members,
             clocks,
             paused: AtomicBool::new(false),
             drift_factor: config.drift_factor,
@@ -325,7 +325,7 @@ impl Node {
 
     /// Whether the node's voter is the only one, and the node waits: no other node knows which locks are held.
     pub(super) fn waits_alone(&self) -> bool {
-        self.admissions.is_alone() && self.standing.waits.load(Ordering::Acquire)
+        self.members.is_alone() && self.standing.waits.load(Ordering::Acquire)
     }
 
     /// Whether the node has every lock that it should have. A pause takes none from it.
@@ -388,7 +388,7 @@ impl Node {
             return;
         }
         let is_first = state.refused.is_empty();
-        let ttl = operation.ttl.min(self.admissions.longest().get());
+        let ttl = operation.ttl.min(self.members.longest().get());
         state.refused.push_back((operation.clone(), Instant::now() + ttl));
         debug_assert!(state.refused.len() <= MAX_CLEANUP, "what is refused is bounded");
         drop(state);
@@ -427,7 +427,7 @@ impl Node {
 
     /// Remembers a release for when the node is back. `ends`: the lock's TTL is running already.
     fn clean_up_later(&self, state: &mut NodeState, release: Arc<Operation>, ends: bool) {
-        let until = ends.then(|| Instant::now() + release.ttl.min(self.admissions.longest().get()));
+        let until = ends.then(|| Instant::now() + release.ttl.min(self.members.longest().get()));
         if state.cleanup.len() >= MAX_CLEANUP {
             state.cleanup.pop_front();
         }
@@ -478,7 +478,7 @@ impl Node {
 
     fn note_longest(&self) -> Vec<u8> {
         let station = *self.standing.station.lock();
-        scripts::note(&station.key(scripts::MAX_TTL), self.admissions.longest().get())
+        scripts::note(&station.key(scripts::MAX_TTL), self.members.longest().get())
     }
 
     /// Sends what was held back, after what the node has missed and before all new operations. The connection leaves
@@ -551,7 +551,7 @@ impl Node {
     /// Notes whether the node votes or waits, now that it is connected.
     pub(super) fn update_standing(&self, releases: usize) {
         if self.standing.waits.load(Ordering::Acquire) {
-            let wait = self.admissions.wait(self.index);
+            let wait = self.members.wait(self.index);
             let Wait { until, why } =
                 wait.unwrap_or_else(|| Wait { until: None, why: "it waits".into() });
             return self.mark_down(why, until, Some(Fault::Quarantined));
@@ -762,7 +762,7 @@ impl Node {
     /// Notes the faults that an inspection has found, and logs each new one.
     pub(super) fn inspected(&self, inspected: Inspected) {
         let Inspected { faults: found, refusal, is_another, longest } = inspected;
-        self.admissions.longest().heard_of(longest);
+        self.members.longest().heard_of(longest);
         let mut state = self.state.lock();
         if is_another && let Some(link) = &state.link {
             warn!(node = %self.address, "another server answers at its address, or it was emptied or a replica");
@@ -891,10 +891,10 @@ mod tests {
         let config = Config::parse(text, "f", &|_| None).unwrap().locks;
         let (addresses, connector) = (NodeAddress::all(&config), connector_to_nodes(&config));
         let longest = Arc::new(LongestGrant::new(config.max_ttl));
-        let admissions =
-            Arc::new(Admissions::new(&config, &addresses, &connector, longest.clone()));
+        let members =
+            Arc::new(SharedMembers::new(&config, &addresses, &connector, longest.clone()));
         let clocks = Arc::new(Clocks::new(&config, longest));
-        Node::new(addresses[0].clone(), connector, 0, &config, admissions, clocks)
+        Node::new(addresses[0].clone(), connector, 0, &config, members, clocks)
     }
 
     fn a_link() -> Link {

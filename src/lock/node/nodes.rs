@@ -26,7 +26,7 @@ use crate::{
     lock::{
         Alarm, Claim, NoQuorum, NodeStatus,
         address::NodeAddress,
-        fitness::{clocks::Clocks, deployment::Admissions, fault::Fault},
+        fitness::{clocks::Clocks, deployment::SharedMembers, fault::Fault},
         longest::LongestGrant,
         operation::{Absence, Kind, Operation, Vote},
         quorum::{DRIFT, Decision, Rule, quorum, validity},
@@ -100,7 +100,7 @@ pub(in crate::lock) struct Nodes {
     all: Vec<Arc<Node>>,
     /// One for each voter, in the order of `locks.nodes`.
     routes: Box<[VoterRoute]>,
-    admissions: Arc<Admissions>,
+    members: Arc<SharedMembers>,
     wall_clock: WallClock,
     /// The name of this proxy in the messages about its releases.
     who: String,
@@ -132,13 +132,13 @@ impl Nodes {
     ) -> Nodes {
         let own = || Arc::new(LongestGrant::new(config.max_ttl));
         let longest = before.map_or_else(own, |before| before.longest.clone());
-        let admissions = Arc::new(Admissions::new(config, addresses, connector, longest.clone()));
+        let members = Arc::new(SharedMembers::new(config, addresses, connector, longest.clone()));
         let clocks = Arc::new(Clocks::new(config, longest.clone()));
         let mut all = Vec::new();
         for (index, address) in addresses.iter().enumerate() {
-            let (connector, admissions) = (connector.clone(), admissions.clone());
+            let (connector, members) = (connector.clone(), members.clone());
             let clocks = clocks.clone();
-            let node = Node::new(address.clone(), connector, index, config, admissions, clocks);
+            let node = Node::new(address.clone(), connector, index, config, members, clocks);
             let node = Arc::new(node);
             runtime.spawn(supervisor::supervise(node.clone()));
             all.push(node);
@@ -148,7 +148,7 @@ impl Nodes {
             if let VoterRoute::Shards(shards, nodes) = route {
                 if config.quarantine {
                     let nodes = nodes.iter().map(Arc::downgrade).collect();
-                    shards.judge_by(JudgeOfShards { nodes, admissions: admissions.clone() });
+                    shards.judge_by(JudgeOfShards { nodes, members: members.clone() });
                 }
                 follow_moves(shards, nodes, runtime, &longest);
             }
@@ -156,7 +156,7 @@ impl Nodes {
         Nodes {
             all,
             routes,
-            admissions,
+            members,
             wall_clock,
             who: before.map_or_else(
                 || format!("{:016x}", rand::random::<u64>()),
@@ -221,8 +221,8 @@ impl Nodes {
     }
 
     /// Returns what this proxy knows about which nodes may vote.
-    pub(in crate::lock) fn admissions(&self) -> &Arc<Admissions> {
-        &self.admissions
+    pub(in crate::lock) fn members(&self) -> &Arc<SharedMembers> {
+        &self.members
     }
 
     /// Stops asking a voter for new locks, or resumes.
@@ -281,7 +281,7 @@ impl Nodes {
         request: Vec<u8>,
     ) -> Operation {
         let operation = Operation::new(kind, key, token, ttl, request, self.routes.len());
-        operation.in_dialect(self.dialect).made_at(self.admissions.learned())
+        operation.in_dialect(self.dialect).made_at(self.members.learned())
     }
 
     /// Builds the operation that gives a lock back, in this proxy's name.
@@ -525,7 +525,7 @@ fn routes(all: &[Arc<Node>]) -> Box<[VoterRoute]> {
 struct JudgeOfShards {
     /// By the shards' places. Weak, as the nodes hold the [`Shards`] that hold this judge.
     nodes: Vec<Weak<Node>>,
-    admissions: Arc<Admissions>,
+    members: Arc<SharedMembers>,
 }
 
 impl ShardJudge for JudgeOfShards {
@@ -534,7 +534,7 @@ impl ShardJudge for JudgeOfShards {
     }
 
     fn longest_wait(&self) -> Duration {
-        self.admissions.longest_wait()
+        self.members.longest_wait()
     }
 }
 

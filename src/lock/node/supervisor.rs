@@ -20,7 +20,7 @@ use crate::{
     clock::Instant,
     config::RedisUrl,
     lock::{
-        fitness::{deployment::Admissions, inspect::Inspector},
+        fitness::{deployment::SharedMembers, inspect::Inspector},
         jitter::jittered,
     },
 };
@@ -66,15 +66,15 @@ pub(super) async fn supervise(node: Arc<Node>) {
                     && let Ok(link) = pool.get().await
                 {
                     let since = Instant::now();
-                    let generation = node.admissions.generation();
+                    let generation = node.members.generation();
                     node.connected(&link);
-                    let admissions = node.admissions.clone();
+                    let members = node.members.clone();
                     drop(node);
                     tokio::select! {
                         biased;
                         () = link.closed() => {}
                         () = gone.cancelled() => return,
-                        () = follow(&this, &admissions, &link, generation) => {}
+                        () = follow(&this, &members, &link, generation) => {}
                         () = check(&this) => {}
                     }
                     let lasted = since.elapsed();
@@ -83,11 +83,11 @@ pub(super) async fn supervise(node: Arc<Node>) {
                     if let Some(node) = this.upgrade() {
                         is_brief = lasted >= BRIEFLY && node.is_awaited();
                         let voted = !node.standing.waits.load(Ordering::Acquire);
-                        node.admissions.left(node.index, voted);
+                        node.members.left(node.index, voted);
                         node.disconnected();
                     }
                     // The node is well: only its connection had to end.
-                    if admissions.generation() != generation || is_brief {
+                    if members.generation() != generation || is_brief {
                         continue;
                     }
                 }
@@ -118,8 +118,8 @@ async fn check(this: &Weak<Node>) {
 
 /// Follows the deployment while a connection is open. Ends the connection when its node must be admitted anew, and
 /// then returns.
-async fn follow(this: &Weak<Node>, admissions: &Arc<Admissions>, link: &Link, generation: u64) {
-    let mut changes = admissions.changes();
+async fn follow(this: &Weak<Node>, members: &Arc<SharedMembers>, link: &Link, generation: u64) {
+    let mut changes = members.changes();
     let Some((address, at)) = this.upgrade().map(|node| (node.address.clone(), node.at())) else {
         return;
     };
@@ -133,7 +133,7 @@ async fn follow(this: &Weak<Node>, admissions: &Arc<Admissions>, link: &Link, ge
     loop {
         let Some(node) = this.upgrade() else { return };
         let is_waiting = node.standing.waits.load(Ordering::Acquire);
-        let wait = if is_waiting { admissions.wait(node.index) } else { None };
+        let wait = if is_waiting { members.wait(node.index) } else { None };
         drop(node);
         let until = wait.and_then(|wait| wait.until);
         let over = async {
@@ -142,7 +142,7 @@ async fn follow(this: &Weak<Node>, admissions: &Arc<Admissions>, link: &Link, ge
                     // Jitter: several proxies may wait for the same node.
                     sleep_until(until.max(tokio::time::Instant::now()) + jittered(2 * ASK_AGAIN))
                         .await;
-                    admissions.ask().await;
+                    members.ask().await;
                 }
                 None if is_waiting => sleep(ASK_AGAIN).await,
                 None => pending().await,
@@ -150,7 +150,7 @@ async fn follow(this: &Weak<Node>, admissions: &Arc<Admissions>, link: &Link, ge
         };
         tokio::select! {
             biased;
-            // The channel's sender lives in `admissions`, so it cannot close.
+            // The channel's sender lives in `members`, so it cannot close.
             _ = changes.changed() => {}
             () = &mut elsewhere => {
                 link.end();
@@ -158,7 +158,7 @@ async fn follow(this: &Weak<Node>, admissions: &Arc<Admissions>, link: &Link, ge
             }
             () = over => {}
         }
-        if admissions.generation() != generation {
+        if members.generation() != generation {
             link.end();
             return link.closed().await;
         }
@@ -179,8 +179,8 @@ pub(super) async fn inspect(node: Weak<Node>) {
         loop {
             let (linked, told, url, connector, station) = {
                 let node = node.upgrade()?;
-                let admissions = &node.admissions;
-                let (linked, told) = (admissions.linked(node.index), admissions.told(node.index));
+                let members = &node.members;
+                let (linked, told) = (members.linked(node.index), members.told(node.index));
                 let station = (*node.standing.station.lock(), node.address.cluster().is_some());
                 (linked, told, node.at().map(|at| at.url), node.connector.clone(), station)
             };
@@ -197,7 +197,7 @@ pub(super) async fn inspect(node: Weak<Node>) {
             let (standing, mut refuses) = (known.standing.clone(), false);
             let pause = match inspected {
                 // The epoch has changed meanwhile.
-                Ok(_) if known.admissions.told(known.index) != told => INSPECT_FIRST,
+                Ok(_) if known.members.told(known.index) != told => INSPECT_FIRST,
                 Ok(inspected) => {
                     refuses = inspected.refusal.is_some();
                     known.inspected(inspected);
