@@ -3,7 +3,7 @@
 //!
 //! After a failover the Sentinels name another Redis, while the previous master may live on and be reachable. Two
 //! masters must never vote on one seat at the same time. The promoted one is another identity, so it waits
-//! ([`super::fitness::deployment`]). A proxy that has not heard of it stops in time:
+//! ([`super::members::shared_members`]). A proxy that has not heard of it stops in time:
 //!
 //! - A majority of the Sentinels names a master in answer to a proxy's questions. The proxy takes that master's votes
 //!   only within [`CONFIRM`] of having sent these questions.

@@ -15,8 +15,8 @@ use metrics::{
 
 use super::{
     Fault,
-    fitness::pace::Pace,
     key_metrics::{self, KeyMetrics},
+    members::pace::Pace,
 };
 use crate::{
     cluster::trouble::{ClusterFault, ClusterTrouble},

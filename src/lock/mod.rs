@@ -10,7 +10,7 @@
 //! - `whereabouts`: the Redis that a node is now; `stations`: where markers lie; `custody`: whether a slot's locks
 //!   have moved with it; `shards`: which master each shard of a cluster has.
 //! - `address`: where a node is, which its Sentinels or its cluster may decide, and when its votes count.
-//! - `fitness/`: which nodes may vote, and what is wrong with them.
+//! - `members/`: which nodes may vote, and what is wrong with them.
 //! - `node/`: the nodes themselves and the connections to them.
 //! - `keep/`: session locks, renewed for as long as a connection keeps them. In this order, what a session lock is
 //!   comes before the grants, and what renews and ends it comes after the releases.
@@ -35,7 +35,6 @@ mod attach;
 mod claim;
 mod custody;
 mod engine;
-mod fitness;
 mod grants;
 mod holders;
 mod jitter;
@@ -46,6 +45,7 @@ pub(crate) mod lock_metrics;
 mod locks;
 mod longest;
 mod look;
+mod members;
 mod moving;
 mod node;
 mod node_reply;
@@ -71,19 +71,6 @@ pub(crate) use attach::Attach;
 pub(crate) use claim::Claim;
 pub use engine::Engine;
 pub(crate) use engine::{longest_grant, padded};
-pub use fitness::{
-    change::{
-        BackedOut, ChangeError, ChangeStatus, Changed, NodeOfSet, SetNow, back_out, change,
-        nodes_now, status,
-    },
-    fault::Fault,
-    first_markers::{InitError, initialise},
-};
-pub(crate) use fitness::{
-    inspect::{faults_of, refusal_of_writes},
-    marker::{LONGEST, MARKER, SEATS, text_of},
-    refusal::{deployment_named, diagnose},
-};
 pub(crate) use jitter::jittered;
 pub(crate) use keep::{
     keeper::Keep,
@@ -91,6 +78,19 @@ pub(crate) use keep::{
 };
 pub(crate) use line::{queue::WaiterStatus, waiter::Waiter};
 pub(crate) use look::LookUp;
+pub use members::{
+    change::{
+        BackedOut, ChangeError, ChangeStatus, Changed, NodeOfSet, SetNow, back_out, change,
+        nodes_now, status,
+    },
+    fault::Fault,
+    first_markers::{InitError, initialise},
+};
+pub(crate) use members::{
+    inspect::{faults_of, refusal_of_writes},
+    marker::{LONGEST, MARKER, SEATS, text_of},
+    refusal::{deployment_named, diagnose},
+};
 pub(crate) use node::nodes::WallClock;
 #[doc(hidden)]
 pub use node_reply::{VotesRead, read_votes};
@@ -108,18 +108,18 @@ pub(crate) use take_back::FoundGrant;
 pub(crate) mod seams {
     pub(crate) use super::{
         address::NOT_CONFIRMED,
-        fitness::{clocks::UNWATCHED, membership::NEW_IF_BARE},
         grants::NO_HEALS,
         jitter::set_seed,
         keep::schedule::{LATE, NOT_RETRIED},
         longest::OWN_LONGEST,
+        members::{clocks::UNWATCHED, membership::NEW_IF_BARE},
         node::node::{NOT_ASKED_AGAIN, UNDONE},
         quorum::{TOO_SMALL, validity},
     };
 
     /// Reads what may lie on a lock node.
     pub(crate) fn read_marker(text: &str) {
-        use super::fitness::marker::{Marker, Note};
+        use super::members::marker::{Marker, Note};
         std::hint::black_box((Marker::parse(text), Note::parse(text)));
     }
 }

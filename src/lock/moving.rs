@@ -24,12 +24,12 @@ use tracing::{info, warn};
 use super::{
     WallClock,
     address::{NodeAddress, connector_to_nodes},
-    fitness::change::{FoundSet, SetNow, SetPair, votes_anew},
     line::{
         streams,
         subscribe::{self, ListeningSeat},
     },
     locks::Locks,
+    members::change::{FoundSet, SetNow, SetPair, votes_anew},
     node::nodes::Nodes,
     voters::Voters,
 };

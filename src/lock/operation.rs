@@ -196,7 +196,7 @@ pub(super) struct Operation {
     pub(super) undoes: Option<Arc<Operation>>,
     /// [`SharedMembers::learned`] when the operation was made.
     ///
-    /// [`SharedMembers::learned`]: super::fitness::deployment::SharedMembers::learned
+    /// [`SharedMembers::learned`]: super::members::shared_members::SharedMembers::learned
     pub(super) learned: u64,
     /// How keys are named in the request.
     dialect: Dialect,
@@ -395,7 +395,7 @@ impl Operation {
     /// seats: otherwise the node that takes such a seat has no part in the operation's quorum. A heal or a closed
     /// operation is not sent any more, as the lock may have been released meanwhile.
     ///
-    /// [`Told::seatings`]: super::fitness::standing::Told::seatings
+    /// [`Told::seatings`]: super::members::standing::Told::seatings
     pub(super) fn is_wanted(&self, node: usize, seatings: &[u64]) -> bool {
         let state = self.state.lock();
         // A refusal takes part in no quorum, unless it says that the lock is free.

@@ -3,7 +3,7 @@
 //!
 //! Each shard has a seat of the cluster's voter. A proxy finds the seat by the id of the shard's master, by the id of
 //! the master whose replica that one was, or by the marker on it. It is safe if two proxies seat a shard differently,
-//! as only the node that the agreement names for a seat votes ([`super::fitness::deployment`]); the shard then only
+//! as only the node that the agreement names for a seat votes ([`super::members::shared_members`]); the shard then only
 //! waits.
 //!
 //! - A proxy takes votes of a shard's master only within [`CONFIRM`] of having sent the questions by which it last

@@ -10,7 +10,7 @@ use bb8_redis::redis::{self, Value};
 
 use super::{
     Fault,
-    fitness::marker::{BALLOT, MARKER, NOTE, Note, SEATS},
+    members::marker::{BALLOT, MARKER, NOTE, Note, SEATS},
     voters::{SeatPlace, Shape, Voters},
 };
 use crate::{cluster::slot, config::LocksConfig, net::redis_client::Connection};

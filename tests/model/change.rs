@@ -1,5 +1,5 @@
 //! A change of the lock nodes while proxies run: the seal, the copy, the decision and the beginning
-//! (`src/lock/fitness/change/`).
+//! (`src/lock/members/change/`).
 //!
 //! The set before is A, the next one is B; they may share nodes. Another model checks the locks themselves: here a
 //! node carries out a request and answers it in one step, a fence is raised with the last vote, and a coordinator's

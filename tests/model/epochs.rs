@@ -1,5 +1,5 @@
-//! Nodes that may vote: markers, epochs, waiting (`deployment.rs`, `seats.rs` and `round.rs` in
-//! `src/lock/fitness`).
+//! Nodes that may vote: markers, epochs, waiting (`membership.rs`, `seats.rs` and `round.rs` in
+//! `src/lock/members`).
 //!
 //! Another model checks the locks themselves. Here a node carries out a request and answers it in one step, and locks
 //! only run out. But nodes forget, an address may lead two proxies to different servers, and proxies then write new

@@ -1,5 +1,5 @@
 //! A lock node that is alone and fails over (`src/lock/address.rs`, and in
-//! `src/lock/fitness/deployment.rs` the node that is alone and has a copy of the marker).
+//! `src/lock/members/membership.rs` the node that is alone and has a copy of the marker).
 //!
 //! A master and a replica, which the Sentinels promote and demote. The replica gets what the master has at any time
 //! or never. A proxy learns of a promotion when it asks the Sentinels, at any time or never. A request is sent,

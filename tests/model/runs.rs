@@ -40,7 +40,7 @@ mod turns;
 mod quorum;
 
 /// Lockgate's own rule by which coordinators take turns.
-#[path = "../../src/lock/fitness/change/seals.rs"]
+#[path = "../../src/lock/members/change/seals.rs"]
 mod seals;
 
 use std::{fmt::Debug, hash::Hash, time::Instant};

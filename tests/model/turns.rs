@@ -1,5 +1,5 @@
 //! Several coordinators that change the lock nodes at once, and whose turn it is to seal (`seals.rs` in
-//! `src/lock/fitness/change`).
+//! `src/lock/members/change`).
 //!
 //! `change.rs` checks what they may do to locks, in any order. Here the set before is one register, and the question
 //! is whether the change comes to an end. A coordinator looks, and then writes if no other has written since. It may

@@ -16,7 +16,7 @@ use crate::{
     cluster::slot::slot,
     config::RedisUrl,
     lock::{
-        fitness::self_report::{ConnectError, encode_greeting, read_reply, send, within_limit},
+        members::self_report::{ConnectError, encode_greeting, read_reply, send, within_limit},
         node_reply,
         operation::Kind,
         scripts::{self, Dialect},

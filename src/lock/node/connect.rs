@@ -18,7 +18,7 @@ use crate::{
     clock::Instant,
     config::RedisUrl,
     lock::{
-        fitness::{
+        members::{
             fault::Fault,
             membership::Judgement,
             round::{catch_up, write_note},

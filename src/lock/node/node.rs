@@ -21,17 +21,17 @@ use crate::{
     lock::{
         Claim, NodeStatus,
         address::NodeAddress,
-        fitness::{
+        lock_metrics::NodeMetrics,
+        members::{
             clocks::{Clocks, Sight},
-            deployment::SharedMembers,
             fault::Fault,
             inspect::Inspected,
             membership::Wait,
             right::Right,
             self_report::SelfReport,
+            shared_members::SharedMembers,
             standing::NodeStanding,
         },
-        lock_metrics::NodeMetrics,
         operation::{Absence, Kind, Operation, Vote},
         scripts::{self, Dialect},
         whereabouts::Whereabouts,

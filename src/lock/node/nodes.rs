@@ -26,8 +26,8 @@ use crate::{
     lock::{
         Alarm, Claim, NoQuorum, NodeStatus,
         address::NodeAddress,
-        fitness::{clocks::Clocks, deployment::SharedMembers, fault::Fault},
         longest::LongestGrant,
+        members::{clocks::Clocks, fault::Fault, shared_members::SharedMembers},
         operation::{Absence, Kind, Operation, Vote},
         quorum::{DRIFT, Decision, Rule, quorum, validity},
         scripts::{Dialect, Ended, Wanted},

@@ -32,11 +32,11 @@ use crate::{
     key::Key,
     lock::{
         alarm::Alarm,
-        fitness::{
+        lock_metrics::NodeMetrics,
+        members::{
             clocks::Sight,
             standing::{NodeStanding, Told},
         },
-        lock_metrics::NodeMetrics,
         node_reply,
         operation::{Absence, Kind, Operation, Vote},
         scripts::{self, Dialect},

@@ -20,8 +20,8 @@ use crate::{
     clock::Instant,
     config::RedisUrl,
     lock::{
-        fitness::{deployment::SharedMembers, inspect::Inspector},
         jitter::jittered,
+        members::{inspect::Inspector, shared_members::SharedMembers},
     },
 };
 

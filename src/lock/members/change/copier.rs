@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// The key of a node's note about the copy that it has: [`CopyNote`].
-pub(in crate::lock::fitness) const COPIED: &[u8] = b"lockgate:copied";
+pub(in crate::lock::members) const COPIED: &[u8] = b"lockgate:copied";
 /// The longest time of one exchange.
 const LIMIT: Duration = Duration::from_secs(2);
 /// The most locks in one exchange.
@@ -58,7 +58,7 @@ impl CopyNote {
 }
 
 /// Whether the node has a note about a copy: it has not begun since, and the note was not deleted.
-pub(in crate::lock::fitness) async fn has_copy(way: &Way) -> bool {
+pub(in crate::lock::members) async fn has_copy(way: &Way) -> bool {
     if way.address.cluster().is_some() {
         return false;
     }

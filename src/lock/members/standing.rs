@@ -52,7 +52,7 @@ pub(in crate::lock) struct NodeStanding {
     pub(in crate::lock) jumped: AtomicBool,
     /// Whether the node does not answer TIME: an ACL may forbid it.
     pub(in crate::lock) unwatched: AtomicBool,
-    /// Notified when the node has answered a request with an error, so that its fitness is checked.
+    /// Notified when the node has answered a request with an error, so that it is inspected.
     pub(in crate::lock) refused: Notify,
 }
 

@@ -361,7 +361,7 @@ impl Survey {
 mod tests {
     use super::*;
     use crate::lock::{
-        fitness::{marker::Phase, self_report::MarkerFound},
+        members::{marker::Phase, self_report::MarkerFound},
         quorum::quorum,
     };
     use proptest::prelude::*;
@@ -632,7 +632,7 @@ mod tests {
     }
 
     proptest! {
-        /// Votes of neighbouring epochs may meet in one operation: see the module `deployment`.
+        /// Votes of neighbouring epochs may meet in one operation: see the module `members`.
         #[test]
         fn quorums_of_neighbouring_epochs_share_an_identity(
             kept in proptest::collection::vec(0u8..4, 5),

@@ -1,6 +1,6 @@
-//! Fitness: whether a lock node may vote, and what is wrong with it if not.
+//! Members: whether a lock node may vote, and what is wrong with it if not.
 //!
-//! - `deployment`: which nodes may vote, and why that is safe. It asks the nodes and obeys `membership`, which decides
+//! - `shared_members`: which nodes may vote, and why that is safe. It asks the nodes and obeys `membership`, which decides
 //!   without input and output: reports go in, judgements and effects come out. Of that, `seats` derives the next step
 //!   from all reports, `seat_wait` counts how long a node has waited, `refusal` says which markers keep a node out for
 //!   good. `marker` is the proof on each node, `self_report` a node's report on itself, `round` writes a marker on a
@@ -12,7 +12,6 @@
 
 pub(super) mod change;
 pub(super) mod clocks;
-pub(super) mod deployment;
 pub(super) mod fault;
 pub(super) mod first_markers;
 pub(super) mod inspect;
@@ -25,4 +24,5 @@ pub(super) mod round;
 mod seat_wait;
 mod seats;
 pub(super) mod self_report;
+pub(super) mod shared_members;
 pub(super) mod standing;

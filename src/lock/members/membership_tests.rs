@@ -1,7 +1,7 @@
 //! One proxy and the reports of lock nodes, without connections.
 
 use super::*;
-use crate::lock::fitness::{marker::Phase, self_report::MarkerFound};
+use crate::lock::members::{marker::Phase, self_report::MarkerFound};
 
 const MAX_TTL: Duration = Duration::from_secs(20);
 

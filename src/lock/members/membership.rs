@@ -596,7 +596,7 @@ impl Members {
     }
 
     /// Admits a stranger of a single voter that has a copy of the marker. While it waits, it keeps the locks that
-    /// this proxy knows to be held: see the module `deployment`. Returns the generation of connections, or `None` if
+    /// this proxy knows to be held: see the module `members`. Returns the generation of connections, or `None` if
     /// the node must not be admitted yet.
     fn admit_alone(&mut self, index: usize, look: &SelfReport, now: Instant) -> Option<u64> {
         let (current, who) = (self.current.clone()?, look.identity()?);
