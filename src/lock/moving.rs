@@ -29,7 +29,10 @@ use super::{
         subscribe::{self, ListeningSeat},
     },
     locks::Locks,
-    members::change::{FoundSet, SetNow, SetPair, votes_anew},
+    members::{
+        change::{FoundSet, SetNow, SetPair, votes_anew},
+        marker::KnownSet,
+    },
     node::nodes::Nodes,
     voters::Voters,
 };
@@ -47,6 +50,8 @@ const LOOK_SOON: Duration = Duration::from_millis(50);
 const CONNECTED_IN: Duration = Duration::from_millis(500);
 /// How long the previous nodes are kept: undos of attempts are on their way to them.
 const KEPT_FOR: Duration = Duration::from_secs(10);
+/// What the log calls the next nodes.
+const NEXT: &str = "locks.next_nodes";
 /// What the log calls nodes that vote again.
 const ANEW: &str = "locks.nodes, as a later set,";
 /// How often the log says that no set votes.
@@ -177,6 +182,7 @@ pub(super) async fn run(locks: Weak<Locks>, moving: Arc<Moving>) {
     let _: Option<Option<()>> = gone.run_until_cancelled(follow(locks, moving)).await;
 }
 
+/// Follows the configuration: one set of nodes, or two of which one votes.
 async fn follow(locks: Weak<Locks>, moving: Arc<Moving>) -> Option<()> {
     let mut changes = moving.config.subscribe();
     let mut last_told: Option<Instant> = None;
@@ -186,6 +192,7 @@ async fn follow(locks: Weak<Locks>, moving: Arc<Moving>) -> Option<()> {
         let nodes = Arc::clone(&locks.upgrade()?.grants.nodes());
         let members = nodes.members().clone();
         nodes.note_releases(!config.next_nodes.is_empty());
+        drop(nodes);
         let Some(pair) = SetPair::new(&config).await else {
             if std::mem::take(&mut were_listed) {
                 members.note_kept();
@@ -195,7 +202,6 @@ async fn follow(locks: Weak<Locks>, moving: Arc<Moving>) -> Option<()> {
                 changed = changes.changed() => changed.ok()?,
                 () = members.given_up.notified() => {
                     // The nodes may have been given up, and have taken the place of the other set again.
-                    drop(nodes);
                     match members.set() {
                         Some(known) if votes_anew(&config, &known).await => {
                             move_on(&locks.upgrade()?, &moving, config, ANEW).await;
@@ -217,38 +223,20 @@ async fn follow(locks: Weak<Locks>, moving: Arc<Moving>) -> Option<()> {
         // Until a look shows that its own set votes, this proxy writes only if it knows that set.
         members.allow_writes(members.set().is_some(), false);
         while !changes.has_changed().ok()? {
-            let known = members.set();
-            let FoundSet { now, is_anew } = pair.find(known.as_ref()).await;
-            if now != SetNow::NextNodes
-                && let Some((after, pair)) = &after
-                && pair.find(known.as_ref()).await.now == SetNow::NextNodes
-            {
-                drop(nodes);
-                let next = after.next()?;
-                move_on(&locks.upgrade()?, &moving, next, "locks.next_nodes").await;
+            let (now, other) = look(members.set().as_ref(), (&config, &pair), after.as_ref()).await;
+            if let Some((next, named)) = other {
+                move_on(&locks.upgrade()?, &moving, next, named).await;
                 break;
             }
+            if now == SetNow::Nodes {
+                members.allow_writes(true, false);
+            }
             let pause = match now {
-                SetNow::NextNodes => {
-                    drop(nodes);
-                    let next = config.next()?;
-                    move_on(&locks.upgrade()?, &moving, next, "locks.next_nodes").await;
-                    break;
-                }
-                SetNow::Nodes if is_anew => {
-                    drop(nodes);
-                    let same = LocksConfig { next_nodes: Vec::new(), ..config };
-                    move_on(&locks.upgrade()?, &moving, same, ANEW).await;
-                    break;
-                }
-                SetNow::Nodes => {
-                    members.allow_writes(true, false);
-                    LOOK_EVERY
-                }
                 SetNow::Sealed | SetNow::Decided => LOOK_SOON,
                 // A proxy that asked these nodes would have them vote beside the set that votes.
                 SetNow::Others => LOOK_EVERY,
                 SetNow::Unknown => LOOK_EVERY / 4,
+                SetNow::Nodes | SetNow::NextNodes => LOOK_EVERY,
             };
             if matches!(now, SetNow::Sealed | SetNow::Decided | SetNow::Others)
                 && last_told.is_none_or(|at| at.elapsed() >= TOLD_EVERY)
@@ -267,6 +255,30 @@ async fn follow(locks: Weak<Locks>, moving: Arc<Moving>) -> Option<()> {
             }
         }
     }
+}
+
+/// Looks which of the listed sets votes, `known` being the one that is asked. Returns that, and the set to switch to
+/// with its name in the log, if another is to be asked. `after`: the two sets of a file that is ahead by two sets.
+async fn look(
+    known: Option<&KnownSet>,
+    (config, pair): (&LocksConfig, &SetPair),
+    after: Option<&(LocksConfig, SetPair)>,
+) -> (SetNow, Option<(LocksConfig, &'static str)>) {
+    let FoundSet { now, is_anew } = pair.find(known).await;
+    if now != SetNow::NextNodes
+        && let Some((after, pair)) = after
+        && pair.find(known).await.now == SetNow::NextNodes
+    {
+        return (now, after.next().map(|next| (next, NEXT)));
+    }
+    let other = match now {
+        SetNow::NextNodes => config.next().map(|next| (next, NEXT)),
+        SetNow::Nodes if is_anew => {
+            Some((LocksConfig { next_nodes: Vec::new(), ..config.clone() }, ANEW))
+        }
+        _ => None,
+    };
+    (now, other)
 }
 
 /// Switches to this set of nodes. `named`: what the log calls it.

@@ -15,6 +15,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use tokio::task::JoinHandle;
@@ -25,8 +26,8 @@ use super::{
     keep::watch::Watch,
     line::queue::NextHolder,
     locks::Locks,
-    node::nodes::Tally,
-    operation::Vote,
+    node::nodes::{Nodes, Tally},
+    operation::{Operation, Vote},
     quorum::{Decision, Rule},
     trail::GrantEnd,
 };
@@ -59,6 +60,25 @@ enum ReleaseCause<'a> {
     TakenBack { by: &'a str },
     /// The session lock is lost.
     Lost,
+}
+
+impl<'a> ReleaseCause<'a> {
+    /// Returns the operator who takes the lock back.
+    fn by(self) -> Option<&'a str> {
+        match self {
+            ReleaseCause::TakenBack { by } => Some(by),
+            ReleaseCause::Asked | ReleaseCause::Found | ReleaseCause::Lost => None,
+        }
+    }
+
+    /// Returns how the grant ends.
+    fn end(self) -> GrantEnd {
+        match self {
+            ReleaseCause::Asked | ReleaseCause::Found => GrantEnd::Released,
+            ReleaseCause::TakenBack { .. } => GrantEnd::TakenBack,
+            ReleaseCause::Lost => GrantEnd::Lost,
+        }
+    }
 }
 
 enum Stage {
@@ -131,21 +151,13 @@ impl Release {
         let (grants, nodes) = (&locks.grants, locks.grants.nodes());
         let (known, watch, held) = grants.holders.release(&key, &token, claim, since);
         locks.refusals.freed(&key);
-        let by = match cause {
-            ReleaseCause::TakenBack { by } => Some(by),
-            _ => None,
-        };
+        let by = cause.by();
         let is_found = by.is_some() || cause == ReleaseCause::Found;
         match held {
             Some(held) => {
                 let held = held.by(by);
                 grants.metrics.held(&key, held.held_for);
-                let how = match cause {
-                    ReleaseCause::Asked | ReleaseCause::Found => GrantEnd::Released,
-                    ReleaseCause::TakenBack { .. } => GrantEnd::TakenBack,
-                    ReleaseCause::Lost => GrantEnd::Lost,
-                };
-                grants.trail.ended(&key, &held, how);
+                grants.trail.ended(&key, &held, cause.end());
             }
             None if is_found => grants.trail.released_elsewhere(&key, by),
             None => {}
@@ -184,21 +196,30 @@ impl Release {
                 operation
             }
             NextHolder::HandTo { ticket, token: next, ttl } => {
-                let giver = (token, claim);
-                let (acquire, operation) =
-                    Acquire::hand_over((grants, &nodes), giver, key, next, ttl);
-                let key = &operation.key;
-                if let Some(unwanted) = locks.queues.hand(key, ticket, acquire) {
-                    // The waiter has left meanwhile, and dropping its request undoes it. A request of another waiter
-                    // that was sent since came too early.
-                    drop(unwanted);
-                    locks.queues.released(key, &NextHolder::Nobody);
-                }
-                operation
+                Release::hand_over(locks, &nodes, (key, token, claim), (ticket, next, ttl))
             }
         };
         let tally = nodes.await_votes(operation, Rule::Release, nodes.max_ttl);
         releasing(tally, unsure)
+    }
+
+    /// Hands a lock from its holder to a waiter.
+    fn hand_over(
+        locks: &Arc<Locks>,
+        nodes: &Arc<Nodes>,
+        (key, token, claim): (Key, Token, Claim),
+        (ticket, next, ttl): (u64, Token, Duration),
+    ) -> Arc<Operation> {
+        let (acquire, operation) =
+            Acquire::hand_over((&locks.grants, nodes), (token, claim), key, next, ttl);
+        let key = &operation.key;
+        if let Some(unwanted) = locks.queues.hand(key, ticket, acquire) {
+            // The waiter has left meanwhile, and dropping its request undoes it. A request of another waiter that was
+            // sent since came too early.
+            drop(unwanted);
+            locks.queues.released(key, &NextHolder::Nobody);
+        }
+        operation
     }
 
     /// Returns the operation's timer, for reuse.

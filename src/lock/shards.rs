@@ -128,6 +128,16 @@ impl ShardJudge for NothingHeld {
     }
 }
 
+/// The shards on their places, as of one look.
+struct Seating {
+    /// The place of each slot's shard, or [`NOBODY`].
+    table: Vec<u8>,
+    /// The master on each place.
+    seated: Vec<Option<Whereabouts>>,
+    /// There are more shards than places.
+    problem: Option<ClusterTrouble>,
+}
+
 /// What is remembered from one look to the next.
 #[derive(Default)]
 struct ShardMemory {
@@ -377,21 +387,7 @@ impl Shards {
         let voting = memory.seats.iter().filter(|(_, place)| has_all(**place));
         let voting: HashSet<String> = voting.map(|(id, _)| id.clone()).collect();
         self.seat(&masters, &where_is, memory).await;
-        let (mut table, mut problem) = (vec![NOBODY; usize::from(SLOTS)], None);
-        let mut seated = vec![None; self.config.shards];
-        for node in &masters {
-            let Some(place) = memory.seats.get(&node.id).copied() else {
-                let most = self.config.shards;
-                let what = format!("it has {} shards; shards is {most}", masters.len());
-                problem = trouble(ClusterFault::TooMany, what);
-                continue;
-            };
-            let claimed = Some(node.epoch);
-            seated[place] = Some(Whereabouts { url: where_is(node), election: None, claimed });
-            for (first, last) in &node.slots {
-                table[usize::from(*first)..=usize::from(*last)].fill(place as u8);
-            }
-        }
+        let Seating { table, seated, mut problem } = self.seating(&masters, &where_is, memory);
         let without = uncovered(&nodes);
         if without > 0 {
             let what = format!("{without} of {SLOTS} slots have no master");
@@ -401,17 +397,10 @@ impl Shards {
         self.custody.lock().take(&nodes, &seen);
         self.share_custody(&masters, &where_is, &mut memory.connections).await;
         for (place, there) in seated.into_iter().enumerate() {
-            let now = Instant::now().micros();
-            match &there {
-                Some(_) => self.gone[place].store(-1, Ordering::Release),
-                // The time counts from a look that knew of no shard there.
-                None => {
-                    let gone = &self.gone[place];
-                    let _ = gone.compare_exchange(-1, now, Ordering::AcqRel, Ordering::Acquire);
-                }
-            }
+            self.note_presence(place, there.is_some());
             self.note_master(place, there, sent);
         }
+        // Last, so that an operation which finds a slot's shard here also finds whether the slot is in doubt there.
         self.slots.store(Arc::new(table));
         let replicas =
             nodes.iter().filter_map(|node| Some((node.id.clone(), node.master.clone()?)));
@@ -421,6 +410,45 @@ impl Shards {
         memory.connections.retain(|url, _| kept.contains(url));
         memory.nodes = nodes;
         problem
+    }
+
+    /// Returns which shard sits on each place, and which has each slot.
+    fn seating(
+        &self,
+        masters: &[&ClusterNode],
+        where_is: &impl Fn(&ClusterNode) -> RedisUrl,
+        memory: &ShardMemory,
+    ) -> Seating {
+        let most = self.config.shards;
+        let mut seating = Seating {
+            table: vec![NOBODY; usize::from(SLOTS)],
+            seated: vec![None; most],
+            problem: None,
+        };
+        for node in masters {
+            let Some(place) = memory.seats.get(&node.id).copied() else {
+                let what = format!("it has {} shards; shards is {most}", masters.len());
+                seating.problem = Some(ClusterTrouble::new(ClusterFault::TooMany, what));
+                continue;
+            };
+            let (url, claimed) = (where_is(node), Some(node.epoch));
+            seating.seated[place] = Some(Whereabouts { url, election: None, claimed });
+            for (first, last) in &node.slots {
+                seating.table[usize::from(*first)..=usize::from(*last)].fill(place as u8);
+            }
+        }
+        seating
+    }
+
+    /// Notes whether a shard is there. The time without one counts from the first look that knew of none.
+    fn note_presence(&self, place: usize, is_there: bool) {
+        let gone = &self.gone[place];
+        if is_there {
+            gone.store(-1, Ordering::Release);
+        } else {
+            let now = Instant::now().micros();
+            let _ = gone.compare_exchange(-1, now, Ordering::AcqRel, Ordering::Acquire);
+        }
     }
 
     /// Notes the master of a shard, or that there is none, as answered to the questions sent at `sent`.

@@ -13,7 +13,7 @@ use tokio::{sync::OwnedSemaphorePermit, time::sleep_until};
 
 use super::{
     lose::{lose, lose_all},
-    schedule::{FENCE_SHARE, renewed_after, tried_again_after},
+    schedule::{FENCE_SHARE, Schedule, renewed_after, tried_again_after},
     watch::Watch,
 };
 use crate::{
@@ -224,36 +224,41 @@ pub(in crate::lock) async fn run(locks: Weak<Locks>) {
             () = schedule.gone.cancelled() => return,
         }
         let Some(locks) = locks.upgrade() else { return };
-        let now = Instant::now();
-        let most = schedule.calls.available_permits() * MAX_RENEWALS;
-        let due = schedule.take_due(now + schedule.together, most);
-        let mut renewing = Vec::new();
-        for watch in due {
-            if watch.hold_until.is_some_and(|until| until <= now) {
-                lose(&locks, &watch, LostReason::MaxHold);
-            } else if watch.times().valid_until <= now {
-                lose(&locks, &watch, LostReason::NoQuorum);
-            } else if watch.is_kept() {
-                renewing.push(watch);
-            }
+        renew_due(&locks, &schedule);
+    }
+}
+
+/// Renews the locks that are due, and gives up those whose time is over.
+fn renew_due(locks: &Arc<Locks>, schedule: &Schedule) {
+    let now = Instant::now();
+    let most = schedule.calls.available_permits() * MAX_RENEWALS;
+    let due = schedule.take_due(now + schedule.together, most);
+    let mut renewing = Vec::new();
+    for watch in due {
+        if watch.hold_until.is_some_and(|until| until <= now) {
+            lose(locks, &watch, LostReason::MaxHold);
+        } else if watch.times().valid_until <= now {
+            lose(locks, &watch, LostReason::NoQuorum);
+        } else if watch.is_kept() {
+            renewing.push(watch);
         }
-        // Nodes have as long to answer a call as the shortest TTL among its locks allows, so locks with a much longer
-        // TTL go into another call.
-        let nodes = locks.grants.nodes();
-        let patience =
-            |watch: &Arc<Watch>| nodes.patience(watch.times().ttl).as_millis().checked_ilog2();
-        let place = |watch: &Arc<Watch>| (patience(watch), nodes.together(&watch.key));
-        renewing.sort_by_cached_key(place);
-        for alike in renewing.chunk_by(|one, other| place(one) == place(other)) {
-            let mut rest = alike;
-            while !rest.is_empty() {
-                let (batch, others) =
-                    rest.split_at(call_length(rest.iter().map(|watch| (&watch.key, &watch.token))));
-                rest = others;
-                match schedule.calls.clone().try_acquire_owned() {
-                    Ok(call) => drop(tokio::spawn(renew_many(locks.clone(), batch.to_vec(), call))),
-                    Err(_) => schedule.put_back(batch, now),
-                }
+    }
+    // Nodes have as long to answer a call as the shortest TTL among its locks allows, so locks with a much longer
+    // TTL go into another call.
+    let nodes = locks.grants.nodes();
+    let patience =
+        |watch: &Arc<Watch>| nodes.patience(watch.times().ttl).as_millis().checked_ilog2();
+    let place = |watch: &Arc<Watch>| (patience(watch), nodes.together(&watch.key));
+    renewing.sort_by_cached_key(place);
+    for alike in renewing.chunk_by(|one, other| place(one) == place(other)) {
+        let mut rest = alike;
+        while !rest.is_empty() {
+            let (batch, others) =
+                rest.split_at(call_length(rest.iter().map(|watch| (&watch.key, &watch.token))));
+            rest = others;
+            match schedule.calls.clone().try_acquire_owned() {
+                Ok(call) => drop(tokio::spawn(renew_many(locks.clone(), batch.to_vec(), call))),
+                Err(_) => schedule.put_back(batch, now),
             }
         }
     }

@@ -131,6 +131,15 @@ impl Waiter {
         }
     }
 
+    /// Returns the keys of the circle of waiters in which this one is, once the circle is known to stand.
+    fn poll_circle(&mut self, cx: &mut Context<'_>) -> Option<Vec<Key>> {
+        let (keys, standing) = self.circle.as_mut()?;
+        let Poll::Ready(stands) = standing.as_mut().poll(cx) else { return None };
+        let keys = std::mem::take(keys);
+        self.circle = None;
+        stands.then_some(keys)
+    }
+
     /// Waits until `until` or the deadline, whichever is first.
     fn poll_timer(&mut self, until: Option<Instant>, cx: &mut Context<'_>) -> Poll<()> {
         let until = until.map_or(self.deadline, |until| until.min(self.deadline));
@@ -146,16 +155,10 @@ impl Future for Waiter {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         loop {
-            if let Some((keys, standing)) = &mut self.circle
-                && let Poll::Ready(stands) = standing.as_mut().poll(cx)
-            {
-                let keys = std::mem::take(keys);
-                self.circle = None;
-                if stands {
-                    self.asking = None;
-                    self.leave(Departure::Gone);
-                    return Poll::Ready(Err(NotGranted::Deadlock { keys }));
-                }
+            if let Some(keys) = self.poll_circle(cx) {
+                self.asking = None;
+                self.leave(Departure::Gone);
+                return Poll::Ready(Err(NotGranted::Deadlock { keys }));
             }
             if let Some(asking) = &mut self.asking {
                 let result = ready!(Pin::new(asking).poll(cx));

@@ -57,45 +57,8 @@ pub(super) fn refusal(
     let names_itself = look.identity().is_some_and(|who| theirs.names(marker.seat, &who));
     let has_copy = !names_itself && theirs.shape == shape && theirs.prefix == prefix;
     let is_ours = fits(marker, index, voters, prefix) || has_copy;
-    if !is_ours && has_shards && theirs.shape == shape && theirs.prefix == prefix {
-        let why = "its marker has it as another entry of locks.nodes: all proxies need the same \
-                   locks.nodes in the same order; where that deployment is not used any more, \
-                   lockgate init says what to delete";
-        return Some((Fault::Disagrees, why.into()));
-    }
-    if !is_ours && has_shards {
-        let why = format!(
-            "its marker is of a deployment with seats {} and prefix '{}', this proxy has {shape} and \
-             '{prefix}': all proxies need the same locks.nodes in the same order, the same shards, \
-             which are a cluster's seats, and locks.prefix; where that deployment is not used any \
-             more, lockgate init says what to delete",
-            theirs.shape, theirs.prefix,
-        );
-        return Some((Fault::Disagrees, why));
-    }
     if !is_ours {
-        let else_do = match theirs.set {
-            0 => format!(
-                "for another deployment use another database (redis://host:port/1), or where this one is \
-                 not used any more, DEL {keys}"
-            ),
-            // Most likely it votes.
-            _ => "the lock nodes were changed for others while proxies ran: locks.nodes are to be those \
-                  of the last change"
-                .into(),
-        };
-        let why = format!(
-            "its marker has it as node {} of {} with prefix '{}', this proxy as node {} of {} \
-             with prefix '{}': all proxies need the same locks.nodes, in the same order, and \
-             locks.prefix; {else_do}",
-            marker.seat + 1,
-            theirs.seats.len(),
-            theirs.prefix,
-            index + 1,
-            voters.seats(),
-            prefix,
-        );
-        return Some((Fault::Disagrees, why));
+        return Some((Fault::Disagrees, disagreement(place, marker, &keys)));
     }
     let ours = ours?;
     (theirs.id != ours).then(|| {
@@ -107,6 +70,51 @@ pub(super) fn refusal(
         );
         (Fault::Foreign, why)
     })
+}
+
+/// Says how a node's marker disagrees with this proxy's configuration. `keys`: those of the marker.
+fn disagreement(place: &Place<'_>, marker: &Marker, keys: &str) -> String {
+    let Place { index, voters, prefix } = *place;
+    let (shape, has_shards) = (voters.shape(), voters.seats() != voters.count());
+    let theirs = &marker.deployment;
+    if has_shards && theirs.shape == shape && theirs.prefix == prefix {
+        return "its marker has it as another entry of locks.nodes: all proxies need the same \
+                   locks.nodes in the same order; where that deployment is not used any more, \
+                   lockgate init says what to delete"
+            .into();
+    }
+    if has_shards {
+        return format!(
+            "its marker is of a deployment with seats {} and prefix '{}', this proxy has {shape} and \
+             '{prefix}': all proxies need the same locks.nodes in the same order, the same shards, \
+             which are a cluster's seats, and locks.prefix; where that deployment is not used any \
+             more, lockgate init says what to delete",
+            theirs.shape, theirs.prefix,
+        );
+    }
+    let else_do = match theirs.set {
+        0 => format!(
+            "for another deployment use another database (redis://host:port/1), or where this one is \
+                 not used any more, DEL {keys}"
+        ),
+        // Most likely it votes.
+        _ => {
+            "the lock nodes were changed for others while proxies ran: locks.nodes are to be those \
+                  of the last change"
+                .into()
+        }
+    };
+    format!(
+        "its marker has it as node {} of {} with prefix '{}', this proxy as node {} of {} \
+             with prefix '{}': all proxies need the same locks.nodes, in the same order, and \
+             locks.prefix; {else_do}",
+        marker.seat + 1,
+        theirs.seats.len(),
+        theirs.prefix,
+        index + 1,
+        voters.seats(),
+        prefix,
+    )
 }
 
 /// Returns the id of the deployment on this marker, if it is one.

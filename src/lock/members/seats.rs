@@ -117,6 +117,30 @@ fn was_replaced(deployment: &Deployment, seat: usize, look: &SelfReport) -> bool
         && sits(theirs.seats.get(marker.seat)) != Some(now)
 }
 
+/// A node whose marker counts: its seat, its report and the marker.
+type Fitting = (usize, SelfReport, Marker);
+
+/// Returns which of these deployments is surveyed: the one that a quorum has, else the known one, else the only one.
+fn surveyed_id(
+    voters: &Voters,
+    ids: &[String],
+    all: &[Fitting],
+    known: Option<&str>,
+    is_gone: impl Fn(usize) -> bool,
+) -> Option<String> {
+    let has_quorum = |id: &str| {
+        let has = || all.iter().filter(|(.., m)| m.deployment.id == id);
+        // The newest marker knows which seats are blank.
+        let newest = has().max_by_key(|(.., m)| m.deployment.epoch);
+        let is_blank =
+            |seat| is_gone(seat) || newest.is_some_and(|(.., m)| m.deployment.is_blank(seat));
+        voters.agree(is_blank, |seat| has().any(|(of, ..)| *of == seat))
+    };
+    let ours = ids.iter().find(|id| has_quorum(id));
+    let known = || ids.iter().find(|id| known == Some(id.as_str()));
+    ours.or_else(known).or(ids.first().filter(|_| ids.len() == 1)).cloned()
+}
+
 impl Survey {
     /// Surveys the reports of all nodes, in the order of the configuration. `None`: the node did not answer. `known`
     /// is the deployment's id, if this proxy knows it.
@@ -169,27 +193,14 @@ impl Survey {
             let marker = look.marker().filter(|marker| fits(marker, seat))?;
             Some((seat, look.clone(), marker.clone()))
         };
-        let all: Vec<(usize, SelfReport, Marker)> =
-            looks.iter().enumerate().filter_map(fitting).collect();
+        let all: Vec<Fitting> = looks.iter().enumerate().filter_map(fitting).collect();
         let mut ids: Vec<String> = all.iter().map(|(.., m)| m.deployment.id.clone()).collect();
-        let is_had = |id: &str| {
-            let has = || all.iter().filter(|(.., m)| m.deployment.id == id);
-            // The newest marker knows which seats are blank.
-            let newest = has().max_by_key(|(.., m)| m.deployment.epoch);
-            let is_blank =
-                |seat| is_gone(seat) || newest.is_some_and(|(.., m)| m.deployment.is_blank(seat));
-            voters.agree(is_blank, |seat| has().any(|(of, ..)| *of == seat))
-        };
         ids.sort();
         ids.dedup();
-        let ours = ids.iter().find(|id| is_had(id)).cloned();
-        let id = ours.or_else(|| {
-            let known = ids.iter().find(|id| known == Some(id.as_str()));
-            known.or(ids.first().filter(|_| ids.len() == 1)).cloned()
-        });
-        let ours: Vec<&(usize, SelfReport, Marker)> =
+        let id = surveyed_id(voters, &ids, &all, known, is_gone);
+        let ours: Vec<&Fitting> =
             all.iter().filter(|(.., m)| Some(&m.deployment.id) == id.as_ref()).collect();
-        let accepted = |(_, look, marker): &(usize, SelfReport, Marker)| Accepted {
+        let accepted = |(_, look, marker): &Fitting| Accepted {
             ballot: look.accepted.clone(),
             deployment: marker.deployment.clone(),
         };
@@ -260,6 +271,16 @@ impl Survey {
         voters.others_agree(seat, |seat| self.is_blank(seat), |seat| self.intact[seat])
     }
 
+    /// Whether a node has promised a larger ballot than that of the committed state, and refuses this one.
+    fn is_held_up(&self, looks: &[Option<SelfReport>]) -> bool {
+        let Some(committed) = &self.committed else { return false };
+        let is_behind = |look: &SelfReport| {
+            look.accepted != committed.ballot && look.promised > committed.ballot
+        };
+        let mut intact = looks.iter().zip(&self.intact).filter(|(_, intact)| **intact);
+        intact.any(|(look, _)| look.as_ref().is_some_and(is_behind))
+    }
+
     /// Plans the change to write now. Returns `None` if none is due or possible.
     pub(super) fn plan(
         &self,
@@ -275,36 +296,19 @@ impl Survey {
             (0..nodes).filter(|seat| self.intact[*seat] || over(seat)).collect();
         let who = |seat: usize| looks[seat].as_ref().and_then(SelfReport::identity);
         let Some(newest) = &self.newest else {
-            // No node has a marker: the nodes that have waited become a new deployment, or the old
-            // one as this proxy remembers it.
-            let mut next = known.cloned().unwrap_or_else(new);
-            next.epoch += 1;
-            for seat in 0..nodes {
-                let admitted = who(seat).filter(|_| over(&seat));
-                next.seats[seat] = admitted.map_or(Seat::Blank(next.epoch), Seat::Filled);
-            }
-            // No node knows which seats were blank, so every seat that has a node is needed.
-            let nobody = |seat: &usize| waiting[*seat] == Waiting::Nobody;
-            let blank = (0..nodes).filter(nobody).collect();
-            let (admitted, joining) = (acceptors.clone(), vec![]);
-            let plan = Plan { next, acceptors, blank, admitted, joining };
-            return plan.is_quorum(voters, &plan.acceptors).then_some(plan);
+            return plan_without_markers(
+                voters,
+                looks,
+                waiting,
+                known.cloned().unwrap_or_else(new),
+            );
         };
         let base = &newest.deployment;
-        let is_held_up = self.committed.as_ref().is_some_and(|committed| {
-            let is_behind = |seat: &usize| {
-                self.intact[*seat]
-                    && looks[*seat].as_ref().is_some_and(|look| {
-                        look.accepted != committed.ballot && look.promised > committed.ballot
-                    })
-            };
-            (0..nodes).any(|seat| is_behind(&seat))
-        });
         let is_covered = self.is_covered(voters);
         let blank: Vec<usize> = (0..nodes).filter(|seat| self.is_blank(*seat)).collect();
         // If too few nodes have kept their memory, those that have waited decide with them: otherwise all would wait
         // forever.
-        if is_covered && (self.committed.as_ref() != Some(newest) || is_held_up) {
+        if is_covered && (self.committed.as_ref() != Some(newest) || self.is_held_up(looks)) {
             // A change that another proxy began is completed first.
             let acceptors: Vec<usize> = (0..nodes).filter(|seat| self.intact[*seat]).collect();
             let (admitted, joining) = (vec![], vec![]);
@@ -355,6 +359,29 @@ impl Survey {
         let plan = Plan { next, acceptors, blank, admitted, joining };
         (is_change && plan.is_quorum(voters, &plan.acceptors)).then_some(plan)
     }
+}
+
+/// Plans how the nodes that have waited become the deployment `last`, which is new, or which this proxy remembers: no
+/// node has a marker.
+fn plan_without_markers(
+    voters: &Voters,
+    looks: &[Option<SelfReport>],
+    waiting: &[Waiting],
+    last: Deployment,
+) -> Option<Plan> {
+    let seats_that = |is: Waiting| (0..looks.len()).filter(move |seat| waiting[*seat] == is);
+    let mut next = Deployment { epoch: last.epoch + 1, ..last };
+    for (seat, look) in looks.iter().enumerate() {
+        let who = look.as_ref().and_then(SelfReport::identity);
+        let admitted = who.filter(|_| waiting[seat] == Waiting::Over);
+        next.seats[seat] = admitted.map_or(Seat::Blank(next.epoch), Seat::Filled);
+    }
+    // No node knows which seats were blank, so every seat that has a node is needed.
+    let blank = seats_that(Waiting::Nobody).collect();
+    let acceptors: Vec<usize> = seats_that(Waiting::Over).collect();
+    let (admitted, joining) = (acceptors.clone(), vec![]);
+    let plan = Plan { next, acceptors, blank, admitted, joining };
+    plan.is_quorum(voters, &plan.acceptors).then_some(plan)
 }
 
 #[cfg(test)]

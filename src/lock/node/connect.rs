@@ -85,36 +85,7 @@ impl ManageConnection for LinkManager {
                 return Err(error);
             }
         };
-        let (failing, watching, moving) = (weak.clone(), weak.clone(), weak.clone());
-        let asked = weak.clone();
-        let side = NodeSide {
-            node: node.voter,
-            station,
-            silence: node.silence,
-            metrics: node.metrics.clone(),
-            standing: node.standing.clone(),
-            drift_factor: node.drift_factor,
-            dialect: node.dialect,
-            may_lack: Box::new(move |key| match asked.upgrade() {
-                Some(node) => node.may_lack(key),
-                None => Some(Absence::Down),
-            }),
-            on_clock: Box::new(move |sight| {
-                if let Some(node) = watching.upgrade() {
-                    node.saw_clock(sight);
-                }
-            }),
-            on_error: Box::new(move |operation| {
-                if let Some(node) = failing.upgrade() {
-                    node.answered_with_error(operation);
-                }
-            }),
-            on_moved: Box::new(move |operation| {
-                if let Some(node) = moving.upgrade() {
-                    node.answered_elsewhere(operation);
-                }
-            }),
-        };
+        let side = side_of(&node, station);
         let link = pipeline::start(stream, side, greeting.client_id, run_id, move |leftover| {
             if let Some(node) = weak.upgrade() {
                 node.connection_ended(leftover);
@@ -132,6 +103,40 @@ impl ManageConnection for LinkManager {
 
     fn has_broken(&self, link: &mut Link) -> bool {
         link.is_closed()
+    }
+}
+
+/// Makes what the connection knows of its node, and tells it.
+fn side_of(node: &Arc<Node>, station: Station) -> NodeSide {
+    let weak = Arc::downgrade(node);
+    let (failing, watching, moving) = (weak.clone(), weak.clone(), weak.clone());
+    NodeSide {
+        node: node.voter,
+        station,
+        silence: node.silence,
+        metrics: node.metrics.clone(),
+        standing: node.standing.clone(),
+        drift_factor: node.drift_factor,
+        dialect: node.dialect,
+        may_lack: Box::new(move |key| match weak.upgrade() {
+            Some(node) => node.may_lack(key),
+            None => Some(Absence::Down),
+        }),
+        on_clock: Box::new(move |sight| {
+            if let Some(node) = watching.upgrade() {
+                node.saw_clock(sight);
+            }
+        }),
+        on_error: Box::new(move |operation| {
+            if let Some(node) = failing.upgrade() {
+                node.answered_with_error(operation);
+            }
+        }),
+        on_moved: Box::new(move |operation| {
+            if let Some(node) = moving.upgrade() {
+                node.answered_elsewhere(operation);
+            }
+        }),
     }
 }
 
