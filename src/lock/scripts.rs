@@ -1,6 +1,6 @@
 //! The Lua scripts that lock nodes run, and how they are called.
 
-use std::{borrow::Cow, sync::LazyLock, time::Duration};
+use std::{sync::LazyLock, time::Duration};
 
 use super::Claim;
 use crate::{
@@ -62,26 +62,41 @@ impl Dialect {
     }
 }
 
-/// What [`Dialect::Tagged`] puts before a script that compares the marker: the script is sent the marker's key behind
-/// the marker. Where no marker is compared, it does not matter what the script reads.
-const TOLD_WHERE: &str = "local place = table.remove(ARGV)
-if place == '' then
-  place = KEYS[2]
-end
-";
+/// A part that stands before a script: it gives names to what differs between dialects.
+struct Part {
+    plain: &'static str,
+    tagged: &'static str,
+    streams: &'static str,
+}
 
-/// The command that publishes a release on the lock's own shard. A node beside the cluster may be older than Redis 7,
-/// which introduced sharded channels and this version number.
-const SHARDED_PUBLISH: &str = "redis.REDIS_VERSION_NUM and 'SPUBLISH' or 'PUBLISH'";
-/// The command that counts the subscribers of [`SHARDED_PUBLISH`].
-const SHARDED_NUMSUB: &str = "redis.REDIS_VERSION_NUM and 'SHARDNUMSUB' or 'NUMSUB'";
-
-/// What [`Dialect::Streams`] puts before a script that publishes a release, or counts who would hear of it.
-const WITH_STREAMS: &str = include_str!("scripts/streams.lua");
+/// Where the node's marker lies (`place`). In [`Dialect::Tagged`] the script is sent that key, behind the marker.
+const COMPARES: Part = Part {
+    plain: include_str!("scripts/plain/marker.lua"),
+    tagged: include_str!("scripts/tagged/marker.lua"),
+    streams: include_str!("scripts/tagged/marker.lua"),
+};
+/// The names beside a lock (`beside`), and how keys with such names are asked for (`ask`).
+const NAMES: Part = Part {
+    plain: include_str!("scripts/plain/beside.lua"),
+    tagged: include_str!("scripts/tagged/beside.lua"),
+    streams: include_str!("scripts/tagged/beside.lua"),
+};
+/// How those who wait for a lock are told of its release (`wake`).
+const WAKES: Part = Part {
+    plain: include_str!("scripts/plain/wake.lua"),
+    tagged: include_str!("scripts/tagged/wake.lua"),
+    streams: include_str!("scripts/streams/wake.lua"),
+};
+/// How those who wait for a lock are counted (`waiters`).
+const COUNTS: Part = Part {
+    plain: include_str!("scripts/plain/waiters.lua"),
+    tagged: include_str!("scripts/tagged/waiters.lua"),
+    streams: include_str!("scripts/streams/wake.lua"),
+};
 
 /// One script, known to a node by its digest.
 struct Script {
-    body: Cow<'static, str>,
+    body: String,
     digest: String,
     /// The beginning of every call with the script's number of keys and arguments.
     call: Vec<u8>,
@@ -95,13 +110,18 @@ struct Dialects {
 }
 
 impl Dialects {
-    fn new(body: &'static str, keys: usize, arguments: usize) -> Dialects {
-        let (tagged, streams) = (tagged(body), tagged(&with_streams(body)));
-        let more = usize::from(tagged.starts_with(TOLD_WHERE));
+    /// Makes a script that needs these parts before it, from its text, and how many keys and arguments it gets. One
+    /// that begins with [`COMPARES`] gets another argument unless it is plain.
+    fn new(parts: &[&Part], body: &'static str, keys: usize, arguments: usize) -> Dialects {
+        let compares = parts.first().is_some_and(|part| part.plain == COMPARES.plain);
+        let script = |more: usize, of: fn(&Part) -> &'static str| {
+            let texts = parts.iter().map(|part| of(part)).chain([body]);
+            Script::new(texts.collect(), keys, arguments + more)
+        };
         Dialects {
-            plain: Script::new(body.into(), keys, arguments),
-            tagged: Script::new(tagged.into(), keys, arguments + more),
-            streams: Script::new(streams.into(), keys, arguments + more),
+            plain: script(0, |part| part.plain),
+            tagged: script(usize::from(compares), |part| part.tagged),
+            streams: script(usize::from(compares), |part| part.streams),
         }
     }
 
@@ -114,42 +134,9 @@ impl Dialects {
     }
 }
 
-/// Rewrites a script to publish releases by streams.
-fn with_streams(body: &str) -> String {
-    let text = body.replace("redis.pcall('PUBLISH', 'lockgate:free:' .. KEYS[1], ", "wake(");
-    let text = text.replace(
-        "redis.pcall('PUBSUB', 'NUMSUB', 'lockgate:free:' .. KEYS[1])[2] or -1",
-        "waiters()",
-    );
-    match text == body {
-        true => text,
-        false => [WITH_STREAMS, &text].concat(),
-    }
-}
-
-/// Translates a script into [`Dialect::Tagged`].
-fn tagged(body: &str) -> String {
-    // What follows the prefix in a fence's key follows all other prefixes too.
-    let after = format!(".. string.sub(KEYS[2], {})", FENCE_PREFIX.len() + 1);
-    let text = body.replace("'lockgate:ended:' .. KEYS[1]", &format!("'lockgate:ended:' {after}"));
-    let text = text.replace("'lockgate:wake:' .. KEYS[1]", &format!("'lockgate:wake:' {after}"));
-    // While the slot is moved, this key may be on another shard already. With `call` the script then fails, and does
-    // nothing without the key.
-    let text = text.replace("pcall('SET', 'lockgate:ended:'", "call('SET', 'lockgate:ended:'");
-    let text = text.replace("pcall('GET', 'lockgate:ended:'", "call('GET', 'lockgate:ended:'");
-    // A plain message goes to every node of a cluster, and NUMSUB counts on one of them.
-    let text = text.replace("'lockgate:free:' .. KEYS[1]", &format!("'lockgate:free:' {after}"));
-    let text = text.replace("'PUBLISH'", SHARDED_PUBLISH);
-    let text = text.replace("'NUMSUB'", SHARDED_NUMSUB);
-    match text.contains("'lockgate:deployment'") {
-        true => [TOLD_WHERE, &text.replace("'lockgate:deployment'", "place")].concat(),
-        false => text,
-    }
-}
-
 impl Script {
-    fn new(body: Cow<'static, str>, keys: usize, arguments: usize) -> Script {
-        let digest = sha1_smol::Sha1::from(&*body).digest().to_string();
+    fn new(body: String, keys: usize, arguments: usize) -> Script {
+        let digest = sha1_smol::Sha1::from(&body).digest().to_string();
         let call = beginning(&digest, keys, arguments);
         Script { body, digest, call }
     }
@@ -172,34 +159,35 @@ fn beginning(digest: &str, keys: usize, arguments: usize) -> Vec<u8> {
 }
 
 static ACQUIRE: LazyLock<Dialects> =
-    LazyLock::new(|| Dialects::new(include_str!("scripts/acquire.lua"), 2, 7));
+    LazyLock::new(|| Dialects::new(&[&COMPARES], include_str!("scripts/acquire.lua"), 2, 7));
 static RELEASE: LazyLock<Dialects> = LazyLock::new(|| {
     #[cfg(feature = "planted")]
     if std::env::var("LOCKGATE_PLANT").is_ok_and(|fault| fault == "release") {
-        return Dialects::new("redis.call('DEL', KEYS[1]) return {1, 0, 0}", 2, 3);
+        return Dialects::new(&[], "redis.call('DEL', KEYS[1]) return {1, 0, 0}", 2, 3);
     }
-    Dialects::new(include_str!("scripts/release.lua"), 2, 3)
+    Dialects::new(&[&NAMES, &WAKES], include_str!("scripts/release.lua"), 2, 3)
 });
 static UNDO: LazyLock<Dialects> =
-    LazyLock::new(|| Dialects::new(include_str!("scripts/undo.lua"), 2, 2));
+    LazyLock::new(|| Dialects::new(&[&NAMES, &WAKES], include_str!("scripts/undo.lua"), 2, 2));
 static RENEW: LazyLock<Dialects> =
-    LazyLock::new(|| Dialects::new(include_str!("scripts/renew.lua"), 2, 5));
+    LazyLock::new(|| Dialects::new(&[&COMPARES], include_str!("scripts/renew.lua"), 2, 5));
 static PROLONG: LazyLock<Dialects> =
-    LazyLock::new(|| Dialects::new(include_str!("scripts/prolong.lua"), 3, 5));
+    LazyLock::new(|| Dialects::new(&[&COMPARES], include_str!("scripts/prolong.lua"), 3, 5));
 static HEAL: LazyLock<Dialects> =
-    LazyLock::new(|| Dialects::new(include_str!("scripts/heal.lua"), 2, 6));
-static HAND_OVER: LazyLock<Dialects> =
-    LazyLock::new(|| Dialects::new(include_str!("scripts/hand_over.lua"), 2, 8));
+    LazyLock::new(|| Dialects::new(&[&COMPARES, &NAMES], include_str!("scripts/heal.lua"), 2, 6));
+static HAND_OVER: LazyLock<Dialects> = LazyLock::new(|| {
+    Dialects::new(&[&COMPARES, &NAMES, &COUNTS], include_str!("scripts/hand_over.lua"), 2, 8)
+});
 static RAISE: LazyLock<Dialects> =
-    LazyLock::new(|| Dialects::new(include_str!("scripts/raise.lua"), 2, 5));
+    LazyLock::new(|| Dialects::new(&[&COMPARES], include_str!("scripts/raise.lua"), 2, 5));
 static ATTACH: LazyLock<Dialects> =
-    LazyLock::new(|| Dialects::new(include_str!("scripts/attach.lua"), 2, 2));
+    LazyLock::new(|| Dialects::new(&[&COMPARES], include_str!("scripts/attach.lua"), 2, 2));
 static LOOK: LazyLock<Dialects> =
-    LazyLock::new(|| Dialects::new(include_str!("scripts/look.lua"), 2, 1));
+    LazyLock::new(|| Dialects::new(&[&COMPARES], include_str!("scripts/look.lua"), 2, 1));
 static TAKE_OVER: LazyLock<Dialects> =
-    LazyLock::new(|| Dialects::new(include_str!("scripts/take_over.lua"), 2, 6));
+    LazyLock::new(|| Dialects::new(&[&COMPARES], include_str!("scripts/take_over.lua"), 2, 6));
 static NOTE: LazyLock<Dialects> =
-    LazyLock::new(|| Dialects::new(include_str!("scripts/longest.lua"), 1, 1));
+    LazyLock::new(|| Dialects::new(&[], include_str!("scripts/longest.lua"), 1, 1));
 
 /// All scripts, in the order in which they are loaded.
 static ALL: [&LazyLock<Dialects>; LOADS] = [
@@ -512,21 +500,30 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_script_in_the_tagged_dialect_reads_the_marker_where_it_is_told() {
+    fn each_script_has_the_parts_whose_names_it_uses_and_no_others() {
+        let parts: [(&Part, &[&str]); 4] = [
+            (&COMPARES, &["place"]),
+            (&NAMES, &["beside", "ask("]),
+            (&WAKES, &["wake("]),
+            (&COUNTS, &["waiters("]),
+        ];
         for script in ALL {
-            let (plain, tagged) = (&script.plain.body, &script.tagged.body);
-            assert!(!tagged.contains("'lockgate:deployment'"), "{tagged}");
-            assert!(!tagged.contains("'lockgate:ended:' .. KEYS[1]"), "{tagged}");
-            assert!(!tagged.contains("'lockgate:free:' .. KEYS[1]"), "{tagged}");
-            assert!(!tagged.contains("('PUBLISH'"), "{tagged}");
-            assert!(!tagged.contains("'PUBSUB', 'NUMSUB'"), "{tagged}");
-            assert!(!tagged.contains("pcall('SET', 'lockgate:e"), "{tagged}");
-            assert!(!tagged.contains("pcall('GET', 'lockgate:e"), "{tagged}");
-            assert_eq!(plain.contains("'lockgate:deployment'"), tagged.contains("place"));
-            let streams = &script.streams.body;
-            let tells = plain.contains("lockgate:free:");
-            assert_eq!((streams.contains("lockgate:free:"), streams != tagged), (false, tells));
-            assert!(!streams.contains("'lockgate:wake:' .. KEYS[1]"), "{streams}");
+            let whole = &script.plain.body;
+            for (part, names) in parts {
+                let rest = whole.replace(part.plain, "");
+                let mut code = rest.lines().filter(|line| !line.trim_start().starts_with("--"));
+                let is_needed = code.any(|line| names.iter().any(|name| line.contains(name)));
+                assert_eq!(whole.contains(part.plain), is_needed, "{names:?}:\n{whole}");
+            }
+            let first = script.plain.body.contains(COMPARES.plain);
+            assert_eq!(first, script.plain.body.starts_with(COMPARES.plain), "{whole}");
+            // No key and no channel of a cluster is named by the lock's key alone.
+            for text in [&script.tagged.body, &script.streams.body] {
+                let mut code = text.lines().filter(|line| !line.trim_start().starts_with("--"));
+                let is_plain =
+                    |line: &str| line.contains("lockgate:") && !line.contains(".. beside");
+                assert!(!code.any(is_plain) && !text.contains(NAMES.plain), "{text}");
+            }
         }
     }
 

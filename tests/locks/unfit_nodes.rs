@@ -573,7 +573,11 @@ fn a_lease_that_was_given_back_elsewhere_is_put_back_on_no_node_for_long() {
     one.client().cmd(&["LOCK", "k", "a", "PX", "20000"]).grant();
     let since = Instant::now();
     nodes[2].kill().unwrap();
-    let heal = include_str!("../../src/lock/scripts/heal.lua");
+    let heal = concat!(
+        include_str!("../../src/lock/scripts/plain/marker.lua"),
+        include_str!("../../src/lock/scripts/plain/beside.lua"),
+        include_str!("../../src/lock/scripts/heal.lua")
+    );
     let heal = Client::connect(nodes[0].port()).cmd(&["SCRIPT", "LOAD", heal]);
     let Reply::Bulk(heal) = heal else { panic!("{heal:?}") };
     relay.hold_request(&format!("{}\r\n$1\r\n2\r\n", String::from_utf8(heal).unwrap()));

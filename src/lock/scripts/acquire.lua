@@ -13,7 +13,7 @@
 -- At KEYS[2] stands "fence claim", or "largest/fence claim" where others' failed
 -- attempts had left a larger fence than the grant's: the next grant's fence must
 -- exceed the largest. Claims have sixteen digits.
-local found = {redis.call('GET', KEYS[2]), redis.call('GET', 'lockgate:deployment')}
+local found = {redis.call('GET', KEYS[2]), redis.call('GET', place)}
 if found[2] ~= ARGV[7] and ARGV[7] ~= '' then
   return {3, 0}
 end

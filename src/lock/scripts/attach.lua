@@ -9,7 +9,7 @@
 -- What stands at KEYS[2] is told in acquire.lua.
 -- A key of another type is nobody's that we know.
 local found = {
-  redis.pcall('GET', KEYS[1]), redis.call('GET', KEYS[2]), redis.call('GET', 'lockgate:deployment'),
+  redis.pcall('GET', KEYS[1]), redis.call('GET', KEYS[2]), redis.call('GET', place),
 }
 if found[3] ~= ARGV[2] and ARGV[2] ~= '' then
   return {3, 0, 0}

@@ -13,7 +13,7 @@
 -- What stands at KEYS[2] is told in acquire.lua.
 -- A key of another type is nobody's that we know.
 local found = {
-  redis.pcall('GET', KEYS[1]), redis.call('GET', KEYS[2]), redis.call('GET', 'lockgate:deployment'),
+  redis.pcall('GET', KEYS[1]), redis.call('GET', KEYS[2]), redis.call('GET', place),
 }
 if found[3] ~= ARGV[8] and ARGV[8] ~= '' then
   return {3, 0, 0}
@@ -33,5 +33,5 @@ elseif not redis.call('SET', KEYS[1], ARGV[3], 'PX', ARGV[4], 'NX') then
   return {0, redis.call('PTTL', KEYS[1]), 0}
 end
 redis.call('SET', KEYS[2], string.format('%.0f %s', fence, ARGV[7]), 'PX', ARGV[6])
-local listeners = redis.pcall('PUBSUB', 'NUMSUB', 'lockgate:free:' .. KEYS[1])[2] or -1
+local listeners = waiters()
 return {given and 1 or 2, fence, listeners}

@@ -9,12 +9,12 @@
 --         another proxy;
 --         {3, 0} the marker is another.
 -- What stands at KEYS[2] is told in acquire.lua.
-local found = {redis.call('GET', KEYS[2]), redis.call('GET', 'lockgate:deployment')}
+local found = {redis.call('GET', KEYS[2]), redis.call('GET', place)}
 if found[2] ~= ARGV[6] and ARGV[6] ~= '' then
   return {3, 0}
 end
 -- What release.lua has noted.
-if redis.pcall('GET', 'lockgate:ended:' .. KEYS[1]) == ' ' .. ARGV[5] then
+if ask('GET', 'lockgate:ended:' .. beside) == ' ' .. ARGV[5] then
   return {0, 0}
 end
 if not redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2], 'NX') then

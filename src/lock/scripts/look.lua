@@ -10,7 +10,7 @@
 -- half of the longest reply that is read from a node.
 -- What stands at KEYS[2] is told in acquire.lua.
 local found = {
-  redis.pcall('GET', KEYS[1]), redis.call('GET', KEYS[2]), redis.call('GET', 'lockgate:deployment'),
+  redis.pcall('GET', KEYS[1]), redis.call('GET', KEYS[2]), redis.call('GET', place),
 }
 if found[3] ~= ARGV[1] and ARGV[1] ~= '' then
   return {3, 0, 0, ''}

@@ -9,7 +9,7 @@
 --         {3, 0} the marker is another: this node does not vote.
 -- What stands beside a lock is told in acquire.lua.
 local told = ARGV[#ARGV]
-if told ~= '' and redis.call('GET', 'lockgate:deployment') ~= told then
+if told ~= '' and redis.call('GET', place) ~= told then
   return {3, 0}
 end
 local sum, value, fences = 0, 1, ARGV[#ARGV - 1]

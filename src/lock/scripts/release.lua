@@ -10,7 +10,7 @@
 -- What stands at KEYS[2] is told in acquire.lua.
 if ARGV[4] then
   -- An ACL without this key must not keep the lock from being given back.
-  redis.pcall('SET', 'lockgate:ended:' .. KEYS[1], ARGV[3], 'PX', ARGV[4])
+  ask('SET', 'lockgate:ended:' .. beside, ARGV[3], 'PX', ARGV[4])
 end
 -- A key of another type is nobody's that we know.
 local found = {redis.pcall('GET', KEYS[1]), redis.call('GET', KEYS[2])}
@@ -23,7 +23,7 @@ if not string.find(stored, ARGV[3], 1, true) and not string.find(stored, '^%d+ ?
 end
 redis.call('DEL', KEYS[1])
 -- An ACL without the channel must not keep the lock from being given back.
-local listeners = redis.pcall('PUBLISH', 'lockgate:free:' .. KEYS[1], ARGV[2])
+local listeners = wake(ARGV[2])
 if type(listeners) ~= 'number' then
   listeners = -1
 end

@@ -9,5 +9,5 @@ if found[1] ~= ARGV[1] or string.match(found[2] or '', ' (.+)$') ~= ARGV[2] then
   return {0, 0}
 end
 redis.call('DEL', KEYS[1])
-redis.pcall('PUBLISH', 'lockgate:free:' .. KEYS[1], '')
+wake('')
 return {1, 0}

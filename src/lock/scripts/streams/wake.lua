@@ -1,5 +1,5 @@
 -- Tells of a release by the stream of those that wait, where there is one.
-local stream = 'lockgate:wake:' .. KEYS[1]
+local stream = 'lockgate:wake:' .. beside
 -- The number of proxies that wait; -1: that was refused.
 local function waiters()
   local groups = redis.pcall('XINFO', 'GROUPS', stream)

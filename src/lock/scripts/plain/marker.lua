@@ -1,0 +1,2 @@
+-- The key of this node's marker.
+local place = 'lockgate:deployment'
