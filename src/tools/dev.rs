@@ -23,9 +23,8 @@ use crate::{
     lock::initialise,
     server::{self, Control, logging},
     tools::{
-        dev_cluster,
         dev_data::{DataServers, EVICT_NOTHING, line},
-        dev_rules,
+        dev_rules, redis_cluster,
         redis_server::RedisServer,
     },
 };
@@ -72,7 +71,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     }
     let (guards, adopt) = dev_rules::read(&options.guard, &options.adopt)?;
     logging::start("warn", "auto")?;
-    let count = if options.cluster { dev_cluster::NODES } else { 1 };
+    let count = if options.cluster { redis_cluster::NODES } else { 1 };
     if usize::from(u16::MAX - options.port) < count {
         bail!("there are no {count} ports from {} on; choose another with --port", options.port);
     }
@@ -148,7 +147,7 @@ async fn accepts(addr: SocketAddr) {
 fn welcome(options: &Options, data: &DataServers, nodes: &[RedisServer], rules: &str) -> String {
     let port = options.port;
     let last = if options.cluster {
-        format!(" to {}, a front for each node", usize::from(port) + dev_cluster::NODES - 1)
+        format!(" to {}, a front for each node", usize::from(port) + redis_cluster::NODES - 1)
     } else {
         String::new()
     };

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::dev_cluster;
+use super::redis_cluster;
 use crate::{
     config::{ClusterConfig, Config, DataConfig, RedisUrl, SentinelMaster},
     tools::{redis_server::RedisServer, sentinel_server::SentinelServer},
@@ -48,7 +48,7 @@ impl DataServers {
 
     /// Starts the nodes of a cluster, which do not know each other yet.
     pub(super) fn cluster() -> io::Result<DataServers> {
-        Ok(DataServers::Cluster(dev_cluster::start()?))
+        Ok(DataServers::Cluster(redis_cluster::start()?))
     }
 
     /// Starts a master, its replicas and Sentinels, and waits until the replicas have found the master.
@@ -101,7 +101,7 @@ impl DataServers {
     /// The nodes', or that they did not come to know each other in time.
     pub(super) async fn form(&self) -> anyhow::Result<()> {
         match self {
-            DataServers::Cluster(nodes) => dev_cluster::form(nodes).await,
+            DataServers::Cluster(nodes) => redis_cluster::form(nodes).await,
             DataServers::One(_) | DataServers::Watched { .. } => Ok(()),
         }
     }

@@ -1,7 +1,7 @@
 //! The other commands of the binary, each by itself.
 //!
 //! - [`dev`]: `lockgate dev`, a whole deployment on this machine; `dev_rules`: its guards and adopt rules;
-//!   `dev_data`: its data servers; `dev_cluster`: its Redis Cluster.
+//!   `dev_data`: its data servers; `redis_cluster`: its Redis Cluster.
 //! - [`doctor`]: `lockgate doctor`, a diagnosis of each Redis of a configuration.
 //! - [`init`]: `lockgate init`, the first markers of a deployment.
 //! - [`manual`]: `lockgate manual`, man pages and shell completions.
@@ -13,13 +13,13 @@
 
 pub mod change_nodes;
 pub mod dev;
-mod dev_cluster;
 mod dev_data;
 mod dev_rules;
 pub mod doctor;
 pub mod free_port;
 pub mod init;
 pub mod manual;
+mod redis_cluster;
 pub mod redis_server;
 pub mod say;
 pub mod sentinel_server;
