@@ -1,121 +1,105 @@
-//! A real Redis Cluster for `lockgate dev --cluster`: three masters, and a replica for each.
+//! A real Redis Cluster of `redis-server` children, for `lockgate dev --cluster` and for tests.
 
 use std::{
-    io,
+    io, thread,
     time::{Duration, Instant},
 };
 
 use anyhow::bail;
-use bb8_redis::redis::{self, Cmd, FromRedisValue, RedisError};
-use tokio::time::sleep;
+use bb8_redis::redis::{self, Connection, FromRedisValue, RedisResult};
 
-use crate::{
-    config::{ClientTls, RedisUrl},
-    net::{
-        Connector,
-        redis_client::{self, Connection},
-    },
-    tools::{free_port::free_port, redis_server::RedisServer},
-};
+use super::{free_port::free_port, redis_server::RedisServer};
 
-/// The number of masters, and of replicas.
-const MASTERS: usize = 3;
-/// The number of all nodes.
-pub(super) const NODES: usize = 2 * MASTERS;
 /// The number of a cluster's slots.
 const SLOTS: usize = 16384;
 /// How long the nodes may take to know each other.
 const LIMIT: Duration = Duration::from_secs(30);
-const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// How long a node may be silent before the others consider it dead, in ms. It is short, as a person waits.
-const NODE_TIMEOUT: &str = "2000";
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Starts the nodes (the masters, then their replicas), which do not know each other yet.
+/// Starts a node that has met no other. `silence`: for how many ms it lets another node be silent before it considers
+/// it dead.
 ///
 /// # Errors
 /// Those of [`RedisServer::start`].
-pub(super) fn start() -> io::Result<Vec<RedisServer>> {
-    let node = || {
-        let bus = free_port()?.to_string();
-        RedisServer::start(&[
-            "--cluster-enabled",
-            "yes",
-            "--cluster-port",
-            &bus,
-            "--cluster-node-timeout",
-            NODE_TIMEOUT,
-            // The others serve on while a master is dead.
-            "--cluster-require-full-coverage",
-            "no",
-            "--repl-diskless-sync-delay",
-            "0",
-        ])
-    };
-    (0..NODES).map(|_| node()).collect()
+pub fn node(silence: u32, arguments: &[&str]) -> io::Result<RedisServer> {
+    let (bus, silence) = (free_port()?.to_string(), silence.to_string());
+    let own = [
+        &["--cluster-enabled", "yes", "--cluster-port", &bus, "--cluster-node-timeout", &silence],
+        &["--repl-diskless-sync-delay", "0"][..],
+    ];
+    RedisServer::start(&[&own.concat(), arguments].concat())
 }
 
-/// Makes a cluster of the nodes, and waits until all of them report that it works.
+/// Makes a cluster of new nodes, and waits until all of them report that it works. The first half are the masters,
+/// which share the slots; the others are a replica for each.
 ///
 /// # Errors
 /// The nodes', or that they did not come to know each other in time.
-pub(super) async fn form(servers: &[RedisServer]) -> anyhow::Result<()> {
-    let urls: Vec<RedisUrl> = servers.iter().map(|node| RedisUrl::local(node.port())).collect();
-    let way = Connector::start("dev", &ClientTls::default(), &urls);
-    let mut nodes = Vec::new();
-    for url in &urls {
-        nodes.push(redis_client::connect(url, &way).await?);
+pub fn form(nodes: &[RedisServer]) -> anyhow::Result<()> {
+    let masters = nodes.len() / 2;
+    let mut asked = nodes.iter().map(RedisServer::connect).collect::<RedisResult<Vec<_>>>()?;
+    for (index, master) in asked.iter_mut().take(masters).enumerate() {
+        let (first, last) = slots(masters, index);
+        ask::<()>(master, "SET-CONFIG-EPOCH", &[&(index + 1).to_string()])?;
+        ask::<()>(master, "ADDSLOTSRANGE", &[&first.to_string(), &last.to_string()])?;
     }
-    let share = SLOTS / MASTERS;
-    for (index, node) in nodes.iter_mut().take(MASTERS).enumerate() {
-        let last = if index + 1 == MASTERS { SLOTS } else { (index + 1) * share };
-        ask::<()>(node, cluster("SET-CONFIG-EPOCH").arg(index + 1)).await?;
-        ask::<()>(node, cluster("ADDSLOTSRANGE").arg(index * share).arg(last - 1)).await?;
-    }
-    for (index, server) in servers.iter().enumerate() {
-        let mut port = redis::cmd("CONFIG");
-        let (_, bus): (String, u16) =
-            ask(&mut nodes[index], port.arg("GET").arg("cluster-port")).await?;
-        let mut meet = cluster("MEET");
-        meet.arg("127.0.0.1").arg(server.port()).arg(bus);
-        for node in &mut nodes[..index] {
-            ask::<()>(node, &meet).await?;
+    for (index, node) in nodes.iter().enumerate() {
+        for other in &nodes[..index] {
+            meet(node, other)?;
         }
     }
-    let all = servers.len();
-    until(&mut nodes, "NODES", |text| !text.contains("handshake") && text.lines().count() == all)
-        .await?;
-    for index in 0..MASTERS {
-        let id: String = ask(&mut nodes[index], &cluster("MYID")).await?;
-        ask::<()>(&mut nodes[MASTERS + index], cluster("REPLICATE").arg(id)).await?;
+    all_know(&nodes.iter().collect::<Vec<_>>())?;
+    for index in 0..masters {
+        let id: String = ask(&mut asked[index], "MYID", &[])?;
+        ask::<()>(&mut asked[masters + index], "REPLICATE", &[&id])?;
     }
-    until(&mut nodes, "NODES", |text| text.matches("slave ").count() == MASTERS).await?;
-    until(&mut nodes, "INFO", |text| text.contains("cluster_state:ok")).await
+    for node in &mut asked {
+        until(node, "NODES", |text| text.matches("slave ").count() == masters)?;
+        until(node, "INFO", |text| text.contains("cluster_state:ok"))?;
+    }
+    Ok(())
 }
 
-fn cluster(verb: &str) -> Cmd {
-    let mut command = redis::cmd("CLUSTER");
-    command.arg(verb);
-    command
+/// Returns the first and the last slot of a master at the start.
+pub fn slots(masters: usize, index: usize) -> (usize, usize) {
+    let share = SLOTS / masters;
+    let end = if index + 1 == masters { SLOTS } else { (index + 1) * share };
+    (index * share, end - 1)
 }
 
-async fn ask<T: FromRedisValue>(node: &mut Connection, command: &Cmd) -> Result<T, RedisError> {
-    command.query_async(&mut node.redis).await
+/// Makes two nodes meet.
+///
+/// # Errors
+/// The nodes'.
+pub fn meet(one: &RedisServer, other: &RedisServer) -> RedisResult<()> {
+    let mut bus = redis::cmd("CONFIG");
+    let (_, bus): (String, String) =
+        bus.arg(&["GET", "cluster-port"]).query(&mut other.connect()?)?;
+    ask(&mut one.connect()?, "MEET", &["127.0.0.1", &other.port().to_string(), &bus])
 }
 
-/// Waits until `is_so` is true of each node's reply.
-async fn until(
-    nodes: &mut [Connection],
-    verb: &str,
-    is_so: impl Fn(&str) -> bool,
-) -> anyhow::Result<()> {
+/// Waits until all nodes know each other.
+///
+/// # Errors
+/// The nodes', or that they did not come to know each other in time.
+pub fn all_know(nodes: &[&RedisServer]) -> anyhow::Result<()> {
+    let knows = |text: &str| !text.contains("handshake") && text.lines().count() == nodes.len();
+    nodes.iter().try_for_each(|node| until(&mut node.connect()?, "NODES", knows))
+}
+
+/// Asks a node by a subcommand of CLUSTER.
+fn ask<T: FromRedisValue>(node: &mut Connection, verb: &str, words: &[&str]) -> RedisResult<T> {
+    redis::cmd("CLUSTER").arg(verb).arg(words).query(node)
+}
+
+/// Waits until `is_so` is true of the node's reply.
+fn until(node: &mut Connection, verb: &str, is_so: impl Fn(&str) -> bool) -> anyhow::Result<()> {
     let deadline = Instant::now() + LIMIT;
-    for node in nodes {
-        while !is_so(&ask::<String>(node, &cluster(verb)).await?) {
-            if Instant::now() > deadline {
-                bail!("the nodes of the cluster do not come to know each other");
-            }
-            sleep(LOOK_EVERY).await;
+    while !is_so(&ask::<String>(node, verb, &[])?) {
+        if Instant::now() > deadline {
+            bail!("the nodes of the cluster do not come to know each other");
         }
+        thread::sleep(LOOK_EVERY);
     }
     Ok(())
 }
