@@ -176,9 +176,8 @@ impl Proxy {
         let mut sockets = Vec::new();
         if let Some((addr, listener)) = opened.admin {
             sockets.push((addr, listener.clone()));
-            let (state, data) = (self.state.clone(), self.data.clone());
-            let site = admin::AdminSite::new(state, shared.clone(), data, &self.config.admin);
-            let site = Arc::new(site);
+            let (state, settings) = (self.state.clone(), &self.config.admin);
+            let site = Arc::new(admin::AdminSite::new(state, shared.clone(), settings));
             admin.spawn(|stop| admin::serve(listener, site, stop));
         }
         for (index, ((listener, tls), settings)) in
@@ -224,6 +223,7 @@ impl Proxy {
         engine.set_trail(self.config.log.locks == "all", &name);
         Arc::new(Shared {
             engine: self.engine.clone(),
+            data: self.data.clone(),
             metrics: self.metrics.clone(),
             config: ArcSwap::from_pointee(self.config.clone()),
             guards: self.guards.clone(),

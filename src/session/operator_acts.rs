@@ -1,5 +1,4 @@
-//! What an operator has the proxy do, by LOCKGATE or at the admin address: what both have in common, and all of it
-//! for the admin address, which has no client's connection to the data node.
+//! What an operator has the proxy do, by LOCKGATE or at the admin address.
 //!
 //! **UNLOCK.** The lock nodes say which grant has the lock, and the proxy compares it with the fence that the
 //! operator has named. If guards need the lock, the data node then learns a larger fence: from there on it refuses
@@ -7,16 +6,18 @@
 //! grant released on the lock nodes. So no client is granted the lock while its last holder may still write. A step
 //! that fails leaves the lock with its holder, whose writes may be refused by then; the operator repeats the command.
 //!
+//! The data node is told over a connection of the proxy's own, as the proxy's user. An operator at the admin address
+//! has no other, and one at a front of a cluster may be connected to a node that does not have the fence's slot.
+//!
 //! **NODE, PAUSE.** Both end with the process: a restart makes up for an operator who forgets them.
 
 use std::{
     fmt,
-    future::Future,
     sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use bb8_redis::redis::{self, RedisError};
+use bb8_redis::redis::{self, Cmd, ErrorKind, RedisError, aio::MultiplexedConnection};
 use thiserror::Error;
 use tokio::time::timeout;
 use tracing::warn;
@@ -28,7 +29,6 @@ use super::{
 };
 use crate::{
     command::{self, BadRequest, shown},
-    data::DataNode,
     guard::{
         fences,
         replicas::{Replicas, Unacknowledged},
@@ -64,18 +64,33 @@ pub(crate) enum NotTakenBack {
          it there"
     )]
     NoToken,
-    /// The data node did not take a larger fence.
+    /// The data node refuses a larger fence, in its own words.
     #[error("{0}")]
-    Fence(String),
+    Refused(String),
+    /// The data node did not take a larger fence, or too few replicas did.
+    #[error("{0}")]
+    NotFenced(String),
 }
 
 impl NotTakenBack {
-    /// Makes the error of what the data node answered in place of a fence.
-    pub(super) fn fence(error: &str) -> NotTakenBack {
-        NotTakenBack::Fence(match error {
-            "" => "ERR the data node did not take a larger fence".into(),
-            error => error.into(),
-        })
+    fn not_fenced(why: &str) -> NotTakenBack {
+        NotTakenBack::NotFenced(format!("ERR {why}"))
+    }
+
+    /// Makes the error of what a data node answered in place of a fence.
+    fn unanswered(error: &RedisError) -> NotTakenBack {
+        match (error.code(), error.kind()) {
+            // An operator's client must not follow it, past the proxy.
+            (Some("ASK"), _) => {
+                NotTakenBack::Refused(String::from_utf8_lossy(fences::MOVING).into_owned())
+            }
+            // It is the proxy that is to send AUTH, and not the operator's client.
+            (None | Some("NOAUTH"), kind) if kind != ErrorKind::UnexpectedReturnType => {
+                NotTakenBack::not_fenced(&format!("the data node: {}", words_of(error)))
+            }
+            (Some(_), _) => NotTakenBack::Refused(words_of(error)),
+            (None, _) => NotTakenBack::not_fenced("the data node did not take a larger fence"),
+        }
     }
 
     /// Returns the metric label. `None` for a malformed request, which is not counted.
@@ -83,7 +98,9 @@ impl NotTakenBack {
         match self {
             NotTakenBack::NotHeld => Some(TakenBack::NotHeld),
             NotTakenBack::NoQuorum(_) | NotTakenBack::Unclear { .. } => Some(TakenBack::NoQuorum),
-            NotTakenBack::NoToken | NotTakenBack::Fence(_) => Some(TakenBack::Failed),
+            NotTakenBack::NoToken | NotTakenBack::Refused(_) | NotTakenBack::NotFenced(_) => {
+                Some(TakenBack::Failed)
+            }
             NotTakenBack::BadRequest(_) => None,
         }
     }
@@ -94,7 +111,7 @@ impl NotTakenBack {
 ///
 /// # Errors
 /// If it is not, or cannot be taken back.
-pub(super) fn meant(
+fn meant(
     said: Result<Option<FoundGrant>, NoQuorum>,
     fence: Option<u64>,
 ) -> Result<FoundGrant, NotTakenBack> {
@@ -114,9 +131,9 @@ pub(super) fn meant(
 
 /// A larger fence that the data node is told, and what its answer means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Outbid {
+struct Outbid {
     /// The fence that the data node is told.
-    pub(super) fence: u64,
+    fence: u64,
     /// Whether it is certainly larger than the holder's.
     is_larger: bool,
 }
@@ -124,7 +141,7 @@ pub(super) struct Outbid {
 impl Outbid {
     /// Returns a fence larger than the holder's. Where no quorum of the lock nodes stores the holder's, it is the
     /// time of day, from which fences are made.
-    pub(super) fn of(found: &FoundGrant) -> Outbid {
+    fn of(found: &FoundGrant) -> Outbid {
         let (fence, is_larger) = match found.fences {
             Some((_, most)) => (most + 1, true),
             None => (now_as_fence(), false),
@@ -136,7 +153,7 @@ impl Outbid {
     /// is ahead, or a next holder's. So the data node is to be told this one too, once the lock nodes have confirmed
     /// that the same grant still has the lock. Then the next holder's fence will be larger still, as it is raised
     /// beyond what the data node has seen.
-    pub(super) fn again(self, seen: u64) -> Option<Outbid> {
+    fn again(self, seen: u64) -> Option<Outbid> {
         let is_enough = self.is_larger || seen <= self.fence;
         (!is_enough).then(|| Outbid { fence: (seen + 1).min(LAST_FENCE), is_larger: true })
     }
@@ -149,8 +166,8 @@ fn now_as_fence() -> u64 {
 }
 
 /// One UNLOCK by an operator. It is logged before anything is done to the holder, and at its end, whatever that is.
-/// Dropped before its end, it counts as aborted.
-pub(crate) struct ForcedUnlock {
+/// Dropped before its end, as the proxy ends, it counts as aborted.
+struct ForcedUnlock {
     metrics: Arc<Metrics>,
     by: String,
     /// The lock as operators name it.
@@ -162,13 +179,13 @@ pub(crate) struct ForcedUnlock {
 
 impl ForcedUnlock {
     /// Begins an UNLOCK. `lock`: as operators name it; `by`: who the operator is.
-    pub(super) fn new(shared: &Shared, lock: &[u8], by: String) -> Box<ForcedUnlock> {
+    fn new(shared: &Shared, lock: &[u8], by: String) -> ForcedUnlock {
         let (metrics, lock) = (shared.metrics.clone(), shown(lock));
-        Box::new(ForcedUnlock { metrics, by, lock, begun: None, is_over: false })
+        ForcedUnlock { metrics, by, lock, begun: None, is_over: false }
     }
 
     /// Logs that this grant is taken back from here on.
-    pub(super) fn begins(&mut self, found: &FoundGrant) {
+    fn begins(&mut self, found: &FoundGrant) {
         let (lock, (address, name)) = (&self.lock, found.client());
         warn!(
             lock, fence = found.fence(), address, %name, by = self.by,
@@ -178,7 +195,7 @@ impl ForcedUnlock {
     }
 
     /// Counts and logs the end, unless the request was malformed.
-    pub(super) fn ends(mut self, done: Result<(), NotTakenBack>) -> Result<(), NotTakenBack> {
+    fn ends(mut self, done: Result<(), NotTakenBack>) -> Result<(), NotTakenBack> {
         self.is_over = true;
         let result = done.as_ref().err().map_or(Some(TakenBack::Ok), NotTakenBack::result);
         let Some(result) = result else { return done };
@@ -214,137 +231,105 @@ impl Drop for ForcedUnlock {
                 lock = self.lock,
                 fence = found.fence(),
                 by = self.by,
-                "an operator who was taking a lock back has gone, or the proxy ends: its holder may \
-                 have it still, and be refused to write (LOCKGATE UNLOCK)"
+                "the proxy ends while an operator takes a lock back: its holder may have it still, and be \
+                 refused to write (LOCKGATE UNLOCK)"
             );
         }
     }
 }
 
-/// Has the lock nodes release a grant, and frees a bridged lock's key behind that. The release goes on, and is logged
-/// and counted, even if its caller has gone.
-///
-/// # Errors
-/// If the grant did not have the lock any more, or too few lock nodes answered.
-pub(super) fn take_back(
-    shared: &Arc<Shared>,
-    key: Key,
-    found: FoundGrant,
-    unlocking: Box<ForcedUnlock>,
-) -> impl Future<Output = Result<(), NotTakenBack>> + Send + 'static {
-    let release = shared.engine.take_back(key.clone(), &found, &unlocking.by);
-    let shared = shared.clone();
-    let releasing = tokio::spawn(async move {
-        let done = match release.await {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(NotTakenBack::NotHeld),
-            Err(error) => Err(NotTakenBack::NoQuorum(error)),
-        };
-        if let (Ok(()), Some(bridge)) = (&done, &shared.bridge) {
-            bridge.free_soon(&key, &found.token);
-        }
-        unlocking.ends(done)
-    });
-    // A task ends early only with its runtime.
-    async { releasing.await.unwrap_or_else(|_| Err(NotTakenBack::NoQuorum(NoQuorum::default()))) }
-}
-
-/// Takes a lock back, over the proxy's own connection to the data node. `name`: as clients name it; `fence`: of the
-/// grant that is meant.
+/// Takes a lock back. `name`: as clients name it; `fence`: of the grant that is meant, or `None` for whichever has the
+/// lock; `by`: who the operator is. It goes on even if its caller has gone: half done, it would leave the lock with a
+/// holder that may not write.
 ///
 /// # Errors
 /// If it was not taken back.
 pub(crate) async fn unlock(
-    shared: &Arc<Shared>,
-    data: &DataNode,
-    name: &[u8],
+    shared: Arc<Shared>,
+    name: Vec<u8>,
     fence: Option<u64>,
-    by: &(dyn fmt::Display + Sync),
+    by: String,
 ) -> Result<(), NotTakenBack> {
-    let mut unlocking = ForcedUnlock::new(shared, name, by.to_string());
-    match prepare(shared, data, name, fence, &mut unlocking).await {
-        Ok((key, found)) => take_back(shared, key, found, unlocking).await,
-        Err(why) => unlocking.ends(Err(why)),
-    }
+    let unlocking = tokio::spawn(async move {
+        let mut unlocking = ForcedUnlock::new(&shared, &name, by);
+        let done = carry_out(&shared, &name, fence, &mut unlocking).await;
+        unlocking.ends(done)
+    });
+    // A task ends early only with its runtime.
+    unlocking.await.unwrap_or_else(|_| Err(NotTakenBack::NoQuorum(NoQuorum::default())))
 }
 
-/// Finds the grant that is meant, and has the data node refuse its holder's writes.
+/// Finds the grant that is meant, has the data node refuse its holder's writes, has the lock nodes release it, and
+/// frees a bridged lock's key behind that.
 ///
 /// # Errors
-/// If it cannot be taken back.
-async fn prepare(
+/// If it was not taken back.
+async fn carry_out(
     shared: &Shared,
-    data: &DataNode,
     name: &[u8],
     fence: Option<u64>,
     unlocking: &mut ForcedUnlock,
-) -> Result<(Key, FoundGrant), NotTakenBack> {
+) -> Result<(), NotTakenBack> {
     let config = shared.config.load_full();
     let key = Key::new(config.locks.prefix.as_bytes(), name);
     command::check_key(name, &key, &config.locks).map_err(NotTakenBack::BadRequest)?;
     let found = meant(shared.engine.find(key.clone()).await, fence)?;
     unlocking.begins(&found);
-    if !shared.is_guard_lock(&key) {
-        return Ok((key, found));
+    if shared.is_guard_lock(&key) {
+        let outbid = Outbid::of(&found);
+        let seen = tell(shared, &key, outbid.fence).await?;
+        if let Some(outbid) = outbid.again(seen) {
+            still(shared.engine.find(key.clone()).await, &found)?;
+            tell(shared, &key, outbid.fence).await?;
+        }
     }
-    let outbid = Outbid::of(&found);
-    let seen = tell(shared, data, &key, outbid.fence).await?;
-    if let Some(outbid) = outbid.again(seen) {
-        still(shared.engine.find(key.clone()).await, &found)?;
-        tell(shared, data, &key, outbid.fence).await?;
+    let release = shared.engine.take_back(key.clone(), &found, &unlocking.by);
+    if !release.await.map_err(NotTakenBack::NoQuorum)? {
+        return Err(NotTakenBack::NotHeld);
     }
-    Ok((key, found))
+    if let Some(bridge) = &shared.bridge {
+        bridge.free_soon(&key, &found.token);
+    }
+    Ok(())
 }
 
 /// Tells the data node a larger fence; in a cluster, the node that has the fence's slot. Returns the largest that it
 /// has seen, once replicas have acknowledged that if they must (`guards.replicas`).
-async fn tell(
-    shared: &Shared,
-    data: &DataNode,
-    key: &Key,
-    fence: u64,
-) -> Result<u64, NotTakenBack> {
+async fn tell(shared: &Shared, key: &Key, fence: u64) -> Result<u64, NotTakenBack> {
     let replicas = shared.replicas();
     let limit = LIMIT + replicas.map(|replicas| replicas.timeout).unwrap_or_default();
-    let telling = tell_any(shared, data, key, fence, replicas);
+    let telling = tell_any(shared, key, fence, (replicas, limit));
     let told = timeout(limit, telling).await;
-    told.unwrap_or_else(|_| Err(NotTakenBack::fence("ERR the data node did not answer in time")))
+    told.unwrap_or_else(|_| Err(NotTakenBack::not_fenced("the data node did not answer in time")))
 }
 
 async fn tell_any(
     shared: &Shared,
-    data: &DataNode,
     key: &Key,
     fence: u64,
-    replicas: Option<Replicas>,
+    (replicas, limit): (Option<Replicas>, Duration),
 ) -> Result<u64, NotTakenBack> {
     let place = shared.guards.as_ref().map(|guards| guards.place).unwrap_or_default();
     let ttl = shared.config.load().locks.fence_ttl;
     let mut announcing = redis::cmd("EVAL");
     announcing.arg(&fences::announcement(place, key, fence, ttl)[..]);
-    let mut last = NotTakenBack::fence("ERR there is no data node now, or none that has the slot");
-    for tenure in data.all() {
-        let asked = async {
-            let mut connection = redis_client::connect(&tenure.url, data.connector()).await?;
-            let seen: u64 = announcing.query_async(&mut connection.redis).await?;
-            let Some(replicas) = replicas else { return Ok((seen, Ok(()))) };
-            // WAIT counts the replicas that have what this connection has written.
-            let (count, most_ms) = replicas.wait(None);
-            let mut waiting = redis::cmd("WAIT");
-            waiting.arg(count).arg(most_ms);
-            let acknowledged = match waiting.query_async(&mut connection.redis).await {
-                Ok(count) => replicas.are_enough(count),
-                Err(error) if error.code().is_some() => {
-                    Err(Unacknowledged::Refused(words_of(&error).into_bytes()))
-                }
-                Err(error) => return Err(error),
-            };
-            Ok::<_, RedisError>((seen, acknowledged))
+    let mut last = NotTakenBack::not_fenced("there is no data node now, or none that has the slot");
+    for tenure in shared.data.all() {
+        let connecting = redis_client::connect(&tenure.url, shared.data.connector());
+        let mut connection = match connecting.await {
+            Ok(connection) => connection,
+            Err(error) => {
+                let error = words_of(&error);
+                last = NotTakenBack::not_fenced(&format!("the data node: {error}"));
+                continue;
+            }
         };
-        match asked.await {
+        // The client library's own limit is half a second.
+        connection.redis.set_response_timeout(limit);
+        match tell_one(&mut connection.redis, &announcing, replicas).await {
             // The Redis that is the data node now has not heard of the fence.
             Ok(_) if tenure.has_ended() => {
-                return Err(NotTakenBack::fence("ERR the data node has changed meanwhile"));
+                return Err(NotTakenBack::not_fenced("the data node has changed meanwhile"));
             }
             Ok((seen, acknowledged)) => {
                 if let Some(replicas) = &replicas {
@@ -354,19 +339,39 @@ async fn tell_any(
             }
             // Another node has the slot.
             Err(error) if error.code() == Some("MOVED") => {}
-            Err(error) => {
-                last = NotTakenBack::fence(&format!("ERR the data node: {}", words_of(&error)));
-            }
+            Err(error) => last = NotTakenBack::unanswered(&error),
         }
     }
     Err(last)
+}
+
+/// Tells one Redis a fence. Returns the largest that it has seen, and whether replicas have acknowledged that.
+async fn tell_one(
+    redis: &mut MultiplexedConnection,
+    announcing: &Cmd,
+    replicas: Option<Replicas>,
+) -> Result<(u64, Result<(), Unacknowledged>), RedisError> {
+    let seen = announcing.query_async(redis).await?;
+    let Some(replicas) = replicas else { return Ok((seen, Ok(()))) };
+    // WAIT counts the replicas that have what this connection has written.
+    let (count, most_ms) = replicas.wait(None);
+    let mut waiting = redis::cmd("WAIT");
+    waiting.arg(count).arg(most_ms);
+    let acknowledged = match waiting.query_async(redis).await {
+        Ok(count) => replicas.are_enough(count),
+        Err(error) if error.code().is_some() => {
+            Err(Unacknowledged::Refused(words_of(&error).into_bytes()))
+        }
+        Err(error) => return Err(error),
+    };
+    Ok((seen, acknowledged))
 }
 
 /// Takes in whether replicas have acknowledged a fence, and counts it.
 ///
 /// # Errors
 /// If too few have.
-pub(super) fn take_in(
+fn take_in(
     shared: &Shared,
     replicas: &Replicas,
     acknowledged: Result<(), Unacknowledged>,
@@ -375,7 +380,7 @@ pub(super) fn take_in(
         Err(why) if !planted::has(PlantedFault::NoReplicas) => {
             shared.lacks_replicas();
             let told = replicas.refuse_fence(&why, None);
-            Err(NotTakenBack::fence(&String::from_utf8_lossy(&told)))
+            Err(NotTakenBack::NotFenced(String::from_utf8_lossy(&told).into_owned()))
         }
         _ => {
             if let Some(guards) = &shared.guards {
@@ -390,7 +395,7 @@ pub(super) fn take_in(
 ///
 /// # Errors
 /// If it has not, or that cannot be told.
-pub(super) fn still(
+fn still(
     said: Result<Option<FoundGrant>, NoQuorum>,
     before: &FoundGrant,
 ) -> Result<(), NotTakenBack> {

@@ -114,12 +114,8 @@ impl Asked {
                     let asking = engine.claim_held(key, token);
                     Asked::Boxed(Box::pin(async move { Answer::ClaimOf(asking.await) }))
                 }
-                Question::Find(key) => {
-                    let finding = engine.find(key);
-                    Asked::Boxed(Box::pin(async move { Answer::Find(finding.await) }))
-                }
-                Question::TakeBack { key, found, unlocking } => {
-                    let taking = operator_acts::take_back(shared, key, found, unlocking);
+                Question::TakeBack { name, fence, by } => {
+                    let taking = operator_acts::unlock(shared.clone(), name, fence, by);
                     Asked::Boxed(Box::pin(async move { Answer::TakenBack(taking.await) }))
                 }
                 Question::Free(grants) => {
@@ -248,7 +244,6 @@ fn bridged(
         Question::TakeOver { .. }
         | Question::Attached(_)
         | Question::ClaimOf(..)
-        | Question::Find(_)
         | Question::TakeBack { .. }
         | Question::Free(_)
         | Question::Raise { .. }

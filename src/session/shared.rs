@@ -17,6 +17,7 @@ use crate::{
     adopt::Adoption,
     bridge::Bridge,
     config::Config,
+    data::DataNode,
     fleet::known::Fleet,
     guard::{Guards, replicas::Replicas},
     key::{Key, Token},
@@ -28,6 +29,8 @@ const FREED_AT_ONCE: usize = 256;
 
 pub(crate) struct Shared {
     pub engine: Arc<Engine>,
+    /// The way to the data node for the proxy's own questions; of a cluster, to all its nodes.
+    pub data: Arc<DataNode>,
     pub metrics: Arc<Metrics>,
     /// The current configuration, which a reload replaces.
     pub config: ArcSwap<Config>,

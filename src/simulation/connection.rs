@@ -85,6 +85,7 @@ pub(super) fn shared(
     config.guards.rules.push(rule);
     Arc::new(Shared {
         engine: engine.clone(),
+        data: DataNode::start(&config),
         metrics: Metrics::new(),
         guards: Some(Guards::of_few_commands(&config)),
         adoption,

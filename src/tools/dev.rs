@@ -23,8 +23,7 @@ use crate::{
     lock::initialise,
     server::{self, Control, logging},
     tools::{
-        dev_cluster,
-        dev_data::{DataServers, EVICT_NOTHING, line},
+        dev_data::{CLUSTER_NODES, DataServers, EVICT_NOTHING, line},
         dev_rules,
         redis_server::RedisServer,
     },
@@ -72,7 +71,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     }
     let (guards, adopt) = dev_rules::read(&options.guard, &options.adopt)?;
     logging::start("warn", "auto")?;
-    let count = if options.cluster { dev_cluster::NODES } else { 1 };
+    let count = if options.cluster { CLUSTER_NODES } else { 1 };
     if usize::from(u16::MAX - options.port) < count {
         bail!("there are no {count} ports from {} on; choose another with --port", options.port);
     }
@@ -113,7 +112,6 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let result = runtime.block_on(async {
         // The nodes are new, so no lock is held there.
         initialise(&config.locks).await?;
-        data.form().await?;
         let shutdown = CancellationToken::new();
         let control = Control { shutdown: shutdown.clone(), ..Control::default() };
         let mut terminate = signal(SignalKind::terminate())?;
@@ -148,7 +146,7 @@ async fn accepts(addr: SocketAddr) {
 fn welcome(options: &Options, data: &DataServers, nodes: &[RedisServer], rules: &str) -> String {
     let port = options.port;
     let last = if options.cluster {
-        format!(" to {}, a front for each node", usize::from(port) + dev_cluster::NODES - 1)
+        format!(" to {}, a front for each node", usize::from(port) + CLUSTER_NODES - 1)
     } else {
         String::new()
     };

@@ -7,7 +7,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::dev_cluster;
+use anyhow::bail;
+use bb8_redis::redis::{self, Connection, InfoDict, RedisResult};
+
+use super::redis_cluster;
 use crate::{
     config::{ClusterConfig, Config, DataConfig, RedisUrl, SentinelMaster},
     tools::{redis_server::RedisServer, sentinel_server::SentinelServer},
@@ -19,6 +22,10 @@ pub(super) const EVICT_NOTHING: &[&str] = &["--maxmemory-policy", "noeviction"];
 const MASTER: &str = "mymaster";
 const REPLICAS: usize = 2;
 const SENTINELS: usize = 3;
+/// The number of a cluster's masters and replicas.
+pub(super) const CLUSTER_NODES: usize = 6;
+/// How long a cluster's node may be silent before the others consider it dead, in ms. It is short, as a person waits.
+const CLUSTER_SILENCE: u32 = 2000;
 /// How long the replicas may take to find their master.
 const START_LIMIT: Duration = Duration::from_secs(20);
 /// How long clients wait for a master: longer than a failover takes.
@@ -42,17 +49,22 @@ impl DataServers {
     ///
     /// # Errors
     /// The errors of [`RedisServer::start`], like those of the next two functions.
-    pub(super) fn one() -> io::Result<DataServers> {
+    pub(super) fn one() -> anyhow::Result<DataServers> {
         Ok(DataServers::One(RedisServer::start(EVICT_NOTHING)?))
     }
 
-    /// Starts the nodes of a cluster, which do not know each other yet.
-    pub(super) fn cluster() -> io::Result<DataServers> {
-        Ok(DataServers::Cluster(dev_cluster::start()?))
+    /// Starts a cluster.
+    pub(super) fn cluster() -> anyhow::Result<DataServers> {
+        // The others serve on while a master is dead.
+        let arguments = &["--cluster-require-full-coverage", "no"];
+        let nodes = (0..CLUSTER_NODES).map(|_| redis_cluster::node(CLUSTER_SILENCE, arguments));
+        let nodes = nodes.collect::<io::Result<Vec<_>>>()?;
+        redis_cluster::form(&nodes)?;
+        Ok(DataServers::Cluster(nodes))
     }
 
     /// Starts a master, its replicas and Sentinels, and waits until the replicas have found the master.
-    pub(super) fn watched() -> io::Result<DataServers> {
+    pub(super) fn watched() -> anyhow::Result<DataServers> {
         let master = RedisServer::start(EVICT_NOTHING)?;
         let port = master.port().to_string();
         let of_master = [EVICT_NOTHING, &["--replicaof", "127.0.0.1", &port]].concat();
@@ -65,9 +77,10 @@ impl DataServers {
         let replicas = replicas.collect::<io::Result<Vec<_>>>()?;
         // Sentinels ask the master for its replicas only now and then.
         let deadline = Instant::now() + START_LIMIT;
-        while master.replicas() != Some(REPLICAS) {
+        let mut asked = master.connect()?;
+        while known_replicas(&mut asked)? != Some(REPLICAS) {
             if Instant::now() > deadline {
-                return Err(io::Error::other("the replicas do not find their master"));
+                bail!("the replicas do not find their master");
             }
             thread::sleep(Duration::from_millis(20));
         }
@@ -75,7 +88,7 @@ impl DataServers {
         Ok(DataServers::Watched {
             master,
             replicas,
-            sentinels: sentinels.collect::<Result<_, _>>()?,
+            sentinels: sentinels.collect::<io::Result<_>>()?,
         })
     }
 
@@ -93,17 +106,6 @@ impl DataServers {
                 DataConfig::Cluster(ClusterConfig::of(nodes.iter().map(local).collect()))
             }
         };
-    }
-
-    /// Makes a cluster of the nodes, if they are to be one.
-    ///
-    /// # Errors
-    /// The nodes', or that they did not come to know each other in time.
-    pub(super) async fn form(&self) -> anyhow::Result<()> {
-        match self {
-            DataServers::Cluster(nodes) => dev_cluster::form(nodes).await,
-            DataServers::One(_) | DataServers::Watched { .. } => Ok(()),
-        }
     }
 
     /// A line for each server.
@@ -146,6 +148,12 @@ impl DataServers {
             ),
         }
     }
+}
+
+/// Returns how many replicas a master has.
+fn known_replicas(master: &mut Connection) -> RedisResult<Option<usize>> {
+    let info: InfoDict = redis::cmd("INFO").arg("replication").query(master)?;
+    Ok(info.get("connected_slaves"))
 }
 
 /// A line of the welcome about one server.

@@ -1,25 +1,25 @@
 //! The other commands of the binary, each by itself.
 //!
 //! - [`dev`]: `lockgate dev`, a whole deployment on this machine; `dev_rules`: its guards and adopt rules;
-//!   `dev_data`: its data servers; `dev_cluster`: its Redis Cluster.
+//!   `dev_data`: its data servers.
 //! - [`doctor`]: `lockgate doctor`, a diagnosis of each Redis of a configuration.
 //! - [`init`]: `lockgate init`, the first markers of a deployment.
 //! - [`manual`]: `lockgate manual`, man pages and shell completions.
 //! - [`change_nodes`]: `lockgate nodes`, which shows, makes or takes back a change of the lock nodes.
 //! - [`top`]: `lockgate top`, several proxies in a terminal.
 //! - [`say`]: prints what the commands have to say.
-//! - [`redis_server`], [`sentinel_server`]: real `redis-server` children, as a Redis and as a Sentinel, for `dev`
-//!   and for tests; [`free_port`]: their ports.
+//! - [`redis_server`], [`sentinel_server`], [`redis_cluster`]: real `redis-server` children, as a Redis, as a Sentinel
+//!   and as a Redis Cluster, for `dev` and for tests; [`free_port`]: their ports.
 
 pub mod change_nodes;
 pub mod dev;
-mod dev_cluster;
 mod dev_data;
 mod dev_rules;
 pub mod doctor;
 pub mod free_port;
 pub mod init;
 pub mod manual;
+pub mod redis_cluster;
 pub mod redis_server;
 pub mod say;
 pub mod sentinel_server;

@@ -14,12 +14,15 @@ use std::{
     time::{Duration, Instant},
 };
 
+use bb8_redis::redis::{Client, Connection, RedisResult};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::free_port::at_a_free_port;
 
 /// How long a new server may take to answer PING.
 const START_LIMIT: Duration = Duration::from_secs(10);
+/// How long a server may take to answer a question.
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
 /// A running `redis-server`, with its own temporary directory and no persistence.
 #[derive(Debug)]
@@ -72,18 +75,15 @@ impl RedisServer {
         self.child.id()
     }
 
-    /// Returns the number of the server's replicas, or `None` if it does not answer.
-    pub fn replicas(&self) -> Option<usize> {
-        let mut stream = UnixStream::connect(self.unix_socket()).ok()?;
-        stream.set_read_timeout(Some(Duration::from_secs(1))).ok()?;
-        stream.write_all(b"INFO replication\r\n").ok()?;
-        let (mut text, mut part) = (String::new(), [0; 1024]);
-        while !text.contains("master_replid") {
-            let read = stream.read(&mut part).ok().filter(|read| *read > 0)?;
-            text += &String::from_utf8_lossy(part.get(..read)?);
-        }
-        let line = text.lines().find_map(|line| line.strip_prefix("connected_slaves:"))?;
-        line.trim().parse().ok()
+    /// Connects the client library to the server.
+    ///
+    /// # Errors
+    /// The client library's.
+    pub(super) fn connect(&self) -> RedisResult<Connection> {
+        let client = Client::open((self.addr().ip().to_string(), self.port))?;
+        let connection = client.get_connection_with_timeout(CONNECT_LIMIT)?;
+        connection.set_read_timeout(Some(CONNECT_LIMIT))?;
+        Ok(connection)
     }
 
     /// Sends SIGKILL, and waits until the process is gone.

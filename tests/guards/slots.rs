@@ -186,27 +186,46 @@ fn a_lock_is_granted_at_the_front_of_its_slot_and_fenced_there() {
 }
 
 #[test]
-fn an_operator_frees_a_lock_of_whichever_slot_at_the_admin_address() {
+fn an_operator_frees_a_lock_of_whichever_slot_at_any_front_or_at_the_admin_address() {
     const TOKEN: &str = "0123456789abcdef-secret";
     let cluster = Cluster::start(3);
     let proxy = proxy(&cluster).admin_token(TOKEN).start();
     let fronts = cluster.fronts(&proxy);
     let headers = format!("Authorization: Bearer {TOKEN}\r\nContent-Type: application/json\r\n");
-    for (master, front) in fronts.iter().take(3).enumerate() {
-        let (key, lock) = account(&cluster, master, "a");
-        let mut holder = Client::connect(*front);
-        holder.cmd(&["LOCK", &lock, "PX", "60000"]).grant();
-        assert!(is_written(&write(&mut holder, "short", &key, "1")));
-        let (_, before) = fence(&cluster, master, &lock).unwrap();
-        let body = format!(r#"{{"key": "{lock}", "any": true}}"#);
-        let answer = proxy.http_post("/api/locks/unlock", &headers, &body);
-        assert!(answer.ends_with(r#"{"freed":true}"#), "{answer}");
-        let (_, after) = fence(&cluster, master, &lock).unwrap();
-        assert!(after.parse::<u64>().unwrap() > before.parse::<u64>().unwrap(), "{before} {after}");
-        let refused = write(&mut holder, WAYS[master], &key, "2");
-        assert!(refused.error_text().starts_with("FENCED"), "{refused:?}");
-        assert!(!is_taken(&proxy, &lock));
+    let mut operator = Client::connect(fronts[0]);
+    for (round, over_http) in [false, true].into_iter().enumerate() {
+        for (master, front) in fronts.iter().take(3).enumerate() {
+            let (key, lock) = account(&cluster, master, &format!("a{round}"));
+            let mut holder = Client::connect(*front);
+            holder.cmd(&["LOCK", &lock, "PX", "60000"]).grant();
+            assert!(is_written(&write(&mut holder, "short", &key, "1")));
+            let (_, before) = fence(&cluster, master, &lock).unwrap();
+            if over_http {
+                let body = format!(r#"{{"key": "{lock}", "any": true}}"#);
+                let answer = proxy.http_post("/api/locks/unlock", &headers, &body);
+                assert!(answer.ends_with(r#"{"freed":true}"#), "{answer}");
+            } else {
+                let freed = operator.cmd(&["LOCKGATE", "UNLOCK", &lock, "ANY"]);
+                assert_eq!(freed, Reply::Int(1), "{lock}");
+            }
+            let (_, after) = fence(&cluster, master, &lock).unwrap();
+            let [before, after] = [before, after].map(|fence| fence.parse::<u64>().unwrap());
+            assert!(after > before, "{before} {after}");
+            let refused = write(&mut holder, WAYS[master], &key, "2");
+            assert!(refused.error_text().starts_with("FENCED"), "{refused:?}");
+            assert!(!is_taken(&proxy, &lock));
+        }
     }
+
+    // While the slot moves, no node can be told, and the operator's client is not led past the proxy.
+    let (_, lock) = account(&cluster, 0, "moving");
+    Client::connect(fronts[0]).cmd(&["LOCK", &lock, "PX", "60000"]).grant();
+    let (fence_key, _) = fence(&cluster, 0, &lock).unwrap();
+    begin_to_move(&cluster, slot(&cluster, &lock), 0, 1);
+    carry(&cluster, &fence_key, 0, 1);
+    let refused = operator.cmd(&["LOCKGATE", "UNLOCK", &lock, "ANY"]);
+    assert!(refused.error().starts_with("TRYAGAIN the slot may be on its way"), "{refused:?}");
+    assert!(is_taken(&proxy, &lock));
 }
 
 #[test]

@@ -1,11 +1,11 @@
 //! A real Redis Cluster on loopback.
 
-use lockgate::tools::{free_port::free_port, redis_server::RedisServer};
+use lockgate::tools::{
+    redis_cluster::{self, all_know, form, meet, slots},
+    redis_server::RedisServer,
+};
 
 use super::{Client, Proxy, Reply, Setup, eventually, pipeline, replicates};
-
-/// The number of slots of a cluster.
-const SLOTS: usize = 16384;
 
 /// Masters, and then a replica for each.
 pub struct Cluster {
@@ -15,72 +15,25 @@ pub struct Cluster {
 
 /// Starts a node that has met no other. Its time-out is so long that a busy machine does not make it look dead.
 pub fn node(arguments: &[&str]) -> RedisServer {
-    let bus = free_port().expect("port").to_string();
-    let own = [
-        "--cluster-enabled",
-        "yes",
-        "--cluster-node-timeout",
-        "10000",
-        "--cluster-port",
-        &bus,
-        "--repl-diskless-sync-delay",
-        "0",
-    ];
-    RedisServer::start(&[&own[..], arguments].concat()).expect("node of a cluster")
+    redis_cluster::node(10_000, arguments).expect("node of a cluster")
 }
 
 /// Starts a node without slots, and has it meet these nodes.
 pub fn join(nodes: &[RedisServer]) -> RedisServer {
     let new = node(&[]);
     for other in nodes {
-        meet(new.port(), other.port());
+        meet(&new, other).expect("met");
     }
-    all_know(&nodes.iter().chain([&new]).collect::<Vec<_>>());
+    all_know(&nodes.iter().chain([&new]).collect::<Vec<_>>()).expect("all know each other");
     new
-}
-
-/// Waits until all nodes know each other.
-fn all_know(nodes: &[&RedisServer]) {
-    eventually("all nodes know each other", || {
-        nodes.iter().all(|node| {
-            let text = text(&Client::connect(node.port()).cmd(&["CLUSTER", "NODES"]));
-            !text.contains("handshake") && text.lines().count() == nodes.len()
-        })
-    });
 }
 
 impl Cluster {
     /// Starts a cluster with `masters` masters, which share the slots, and a replica for each.
     pub fn start(masters: usize) -> Cluster {
         let nodes: Vec<RedisServer> = (0..2 * masters).map(|_| node(&[])).collect();
+        form(&nodes).expect("a cluster");
         let cluster = Cluster { nodes, masters };
-        for index in 0..masters {
-            let (first, last) = cluster.slots(index);
-            let (first, last, epoch) =
-                (first.to_string(), last.to_string(), (index + 1).to_string());
-            let mut client = cluster.client(index);
-            assert_eq!(client.cmd(&["CLUSTER", "SET-CONFIG-EPOCH", &epoch]), Reply::ok());
-            assert_eq!(client.cmd(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]), Reply::ok());
-        }
-        for (index, one) in cluster.nodes.iter().enumerate() {
-            for other in &cluster.nodes[index + 1..] {
-                meet(one.port(), other.port());
-            }
-        }
-        all_know(&cluster.nodes.iter().collect::<Vec<_>>());
-        for index in 0..masters {
-            let id = cluster.id(index);
-            eventually("the replica finds its master", || {
-                cluster.client(masters + index).cmd(&["CLUSTER", "REPLICATE", &id]) == Reply::ok()
-            });
-        }
-        eventually("all nodes say that all is well, and know the replicas", || {
-            (0..2 * masters).all(|index| {
-                let text = cluster.text(index, &["CLUSTER", "NODES"]);
-                cluster.text(index, &["CLUSTER", "INFO"]).contains("cluster_state:ok")
-                    && text.matches("slave ").count() == masters
-            })
-        });
         for index in 0..masters {
             replicates(cluster.nodes[index].port(), &cluster.key(index, "seen"));
         }
@@ -203,9 +156,7 @@ impl Cluster {
 
     /// Returns the slots that a master had at the start.
     pub fn slots(&self, index: usize) -> (usize, usize) {
-        let share = SLOTS / self.masters;
-        let last = if index + 1 == self.masters { SLOTS } else { (index + 1) * share };
-        (index * share, last - 1)
+        slots(self.masters, index)
     }
 
     /// Returns the addresses of all nodes as `data.cluster` has them, with these other keys behind.
@@ -272,14 +223,6 @@ impl Cluster {
             })
             .expect("a key")
     }
-}
-
-/// Makes two nodes meet.
-fn meet(one: u16, other: u16) {
-    let text = text(&Client::connect(other).cmd(&["CONFIG", "GET", "cluster-port"]));
-    let (other, bus) = (other.to_string(), text);
-    let met = Client::connect(one).cmd(&["CLUSTER", "MEET", "127.0.0.1", &other, &bus]);
-    assert_eq!(met, Reply::ok());
 }
 
 /// Returns the text of a reply; for an array, that of its last element.

@@ -18,7 +18,6 @@ use tracing::warn;
 
 use crate::{
     config::AdminToken,
-    data::DataNode,
     lock::NotPaused,
     server::server_metrics::{ActionMetrics, ActionResult, AdminAction},
     session::{
@@ -48,7 +47,6 @@ pub(super) type NotActed = (StatusCode, String);
 /// What actions of operators need.
 pub(super) struct Actions {
     shared: Arc<Shared>,
-    data: Arc<DataNode>,
     /// `None` if no action is allowed.
     token: Option<AdminToken>,
     metrics: ActionMetrics,
@@ -121,12 +119,8 @@ pub(super) fn action(path: &str) -> Option<AdminAction> {
 }
 
 impl Actions {
-    pub(super) fn new(
-        shared: Arc<Shared>,
-        data: Arc<DataNode>,
-        token: Option<AdminToken>,
-    ) -> Actions {
-        Actions { shared, data, token, metrics: ActionMetrics::new() }
+    pub(super) fn new(shared: Arc<Shared>, token: Option<AdminToken>) -> Actions {
+        Actions { shared, token, metrics: ActionMetrics::new() }
     }
 
     /// Whether any action is allowed.
@@ -238,25 +232,23 @@ impl Actions {
         if body.fence.is_some() == body.any {
             return Err(wrong("give the 'fence' of the grant that is meant, or 'any': true"));
         }
-        let (shared, data) = (self.shared.clone(), self.data.clone());
-        // Goes on even if the operator hangs up: half done, it would leave the lock with a holder that may not write.
-        let unlocking = tokio::spawn(async move {
-            operator_acts::unlock(&shared, &data, &name, body.fence, &by).await
-        });
-        match unlocking.await {
-            Ok(Ok(())) => Ok(r#"{"freed":true}"#.into()),
-            Ok(Err(NotTakenBack::NotHeld)) => Ok(r#"{"freed":false}"#.into()),
-            Ok(Err(why)) => {
-                let status = match (why.result(), &why) {
-                    (None, _) => StatusCode::BAD_REQUEST,
-                    (_, NotTakenBack::NoToken) => StatusCode::CONFLICT,
-                    (Some(TakenBack::NoQuorum), _) => StatusCode::SERVICE_UNAVAILABLE,
-                    _ => StatusCode::BAD_GATEWAY,
-                };
-                Err((status, plain(&why)))
-            }
-            Err(error) => Err((StatusCode::INTERNAL_SERVER_ERROR, error.to_string())),
-        }
+        let (shared, by) = (self.shared.clone(), by.to_string());
+        let why = match operator_acts::unlock(shared, name, body.fence, by).await {
+            Ok(()) => return Ok(r#"{"freed":true}"#.into()),
+            Err(NotTakenBack::NotHeld) => return Ok(r#"{"freed":false}"#.into()),
+            Err(why) => why,
+        };
+        let status = match (why.result(), &why) {
+            (None, _) => StatusCode::BAD_REQUEST,
+            (_, NotTakenBack::NoToken) => StatusCode::CONFLICT,
+            (Some(TakenBack::NoQuorum), _) => StatusCode::SERVICE_UNAVAILABLE,
+            _ => StatusCode::BAD_GATEWAY,
+        };
+        let words = match why {
+            NotTakenBack::Refused(words) => format!("the data node: {words}"),
+            why => plain(&why),
+        };
+        Err((status, words))
     }
 
     fn pause(&self, address: &str, how: NodePause, by: &AtThePage) -> Result<String, NotActed> {

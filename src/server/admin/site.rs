@@ -27,9 +27,7 @@ use super::{
     samples::StatusHistory,
     status::StatusDocument,
 };
-use crate::{
-    config::AdminConfig, data::DataNode, server::fleet::machine, session::Shared, told::plain,
-};
+use crate::{config::AdminConfig, server::fleet::machine, session::Shared, told::plain};
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -73,10 +71,9 @@ impl AdminSite {
     pub(crate) fn new(
         state: Arc<PageSource>,
         shared: Arc<Shared>,
-        data: Arc<DataNode>,
         config: &AdminConfig,
     ) -> AdminSite {
-        let actions = Actions::new(shared.clone(), data, config.token.clone());
+        let actions = Actions::new(shared.clone(), config.token.clone());
         let (history, peers) = (StatusHistory::default(), Peers::new(&config.peers));
         let elsewhere = HoldersElsewhere::default();
         let names = HostRule::new(config, machine());

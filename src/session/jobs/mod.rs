@@ -60,7 +60,7 @@ use self::undo::Undo;
 use super::{
     desk::Desk,
     filter::Whose,
-    operator_acts::{ForcedUnlock, NotTakenBack},
+    operator_acts::NotTakenBack,
     session_metrics::{Outcome, Verb},
 };
 use crate::{
@@ -69,7 +69,7 @@ use crate::{
     config::NoQuorumPolicy,
     guard::{Guards, asked::AskedCommand, learn::AskError},
     key::{Key, Token},
-    lock::{Claim, FoundGrant, Grant, Holding, NoQuorum, NotAttached, NotGranted, Renewed},
+    lock::{Claim, Grant, Holding, NoQuorum, NotAttached, NotGranted, Renewed},
     resp::{
         encode,
         name::{Own, ReplyMode},
@@ -265,10 +265,9 @@ pub(super) enum Question {
     Look(Key),
     /// By which claim this token holds this lock.
     ClaimOf(Key, Token),
-    /// Which grant has this lock.
-    Find(Key),
-    /// Takes a lock back from this grant for an operator.
-    TakeBack { key: Key, found: FoundGrant, unlocking: Box<ForcedUnlock> },
+    /// Takes a lock back for an operator, from the grant with this fence or from whichever has the lock. The data node
+    /// is told too, over a connection of the proxy's own.
+    TakeBack { name: Vec<u8>, fence: Option<u64>, by: String },
     /// Gives these locks back.
     Free(Vec<(Key, Token, Claim)>),
     /// Raises the fence of a lock to at least this number.
@@ -297,8 +296,6 @@ pub(super) enum Answer {
     Look(Result<Option<Holding>, NoQuorum>),
     /// `None`: the token does not hold it.
     ClaimOf(Result<Option<Claim>, NoQuorum>),
-    /// `None`: the lock is free, or the votes are split: no token can be on a quorum.
-    Find(Result<Option<FoundGrant>, NoQuorum>),
     /// The answer to `TakeBack`.
     TakenBack(Result<(), NotTakenBack>),
     /// The answer to `Free`, whether or not all lock nodes have answered.

@@ -310,7 +310,7 @@ impl OwnRequest {
     fn carry_out(self, ours: Ours, now: Instant, desk: &mut Desk) -> Progress {
         let begun = match self {
             OwnRequest::Inquiry(inquiry) => inquiry.map(|inquiry| desk.tell(ours, &inquiry)),
-            OwnRequest::Act(act) => act.and_then(|act| acting::begin(ours, act, desk)),
+            OwnRequest::Act(act) => act.map(|act| acting::begin(ours, act, desk)),
             OwnRequest::Adopted(task) => {
                 return adopted::begin(Ours { since: now, ..ours }, *task, desk);
             }

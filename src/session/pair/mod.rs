@@ -42,6 +42,7 @@ use crate::{
     adopt::Adoption,
     clock::Instant,
     config::{Config, GuardRule, Pattern, Policy, Template},
+    data::DataNode,
     fleet::known::Fleet,
     guard::Guards,
     lock::{Claim, Engine, Grant, NoQuorum, NotGranted, Renewed, SameToken},
@@ -78,6 +79,7 @@ impl Pair {
         let engine = Engine::start(&config.locks);
         let shared = Arc::new(Shared {
             engine,
+            data: DataNode::start(&Config::default()),
             metrics: Metrics::new(),
             guards: (!config.guards.rules.is_empty()).then(|| Guards::of_few_commands(&config)),
             adoption: Adoption::new(&config.adopt.rules),
