@@ -135,13 +135,22 @@ impl AdminSite {
         }
         let query = request.uri().query().unwrap_or_default();
         let told = match path {
-            "/api/proxies" => return json(&self.peers.list(&self.status()).await),
+            "/api/proxies" => self.proxies(query).await,
             "/api/locks" => self.locks(query).await,
             "/api/hot" => self.hot(query).await,
             "/api/holders" => self.holders(query).await,
             _ => self.tell(path, query),
         };
         told.unwrap_or_else(|wrong| refusal(StatusCode::BAD_REQUEST, &wrong))
+    }
+
+    /// Returns how this proxy and its peers are.
+    ///
+    /// # Errors
+    /// What is wrong with the query, for people.
+    async fn proxies(&self, query: &str) -> Result<Page, String> {
+        query::nothing(query)?;
+        Ok(json(&self.peers.list(&self.status()).await))
     }
 
     /// Returns the wanted locks.
@@ -197,8 +206,14 @@ impl AdminSite {
         let shared = &*self.shared;
         Ok(match path {
             "/" => status_page(),
-            "/api/status" => json(&self.status()),
-            "/api/history" => json(&self.history.document(&self.state)),
+            "/api/status" => {
+                query::nothing(query)?;
+                json(&self.status())
+            }
+            "/api/history" => {
+                query::nothing(query)?;
+                json(&self.history.document(&self.state))
+            }
             "/api/clients" => json(&listing::clients(shared, query::count(query, LISTED)?)),
             "/api/adopted" => json(&listing::adopted(shared, query::count(query, LISTED)?)),
             _ => page(StatusCode::NOT_FOUND, TEXT, PAGES),
