@@ -10,14 +10,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use tokio::{task::JoinSet, time::timeout};
 
 use super::{
-    listing::{ClientPart, GrantedElsewhere, HolderPart},
+    listing::GrantedElsewhere,
     peers::{Peer, Peers, ShortText},
 };
-use crate::sync::Mutex;
+use crate::{
+    report::lists::{ClientPart, HolderPart},
+    sync::Mutex,
+};
 
 /// How long all peers together may take.
 const ANSWER_LIMIT: Duration = Duration::from_secs(1);
@@ -54,12 +57,6 @@ struct HolderOfPeer {
 #[derive(Deserialize)]
 struct HoldersOfPeer {
     holders: Vec<Option<TellingPeer>>,
-}
-
-/// `/api/holders`.
-#[derive(Serialize)]
-pub(super) struct HolderList {
-    pub(super) holders: Vec<Option<HolderPart>>,
 }
 
 /// By the lock's name: when the peers had answered, and what the one that granted the lock told.

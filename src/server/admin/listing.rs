@@ -1,12 +1,6 @@
-//! `/api/locks`, `/api/hot`, `/api/clients` and `/api/adopted`: lists of bounded length, like those of LOCKGATE. None
-//! of them has tokens.
-//!
-//! Clients choose the names of locks, which may be any bytes. A name that is not UTF-8 is told as text with
-//! replacement characters, and also by its bytes.
+//! Makes the lists of locks, clients and idioms.
 
-use std::{fmt::Write as _, sync::Arc};
-
-use serde::Serialize;
+use std::sync::Arc;
 
 use crate::{
     adopt::{rows::hexadecimal, verdict::danger},
@@ -14,41 +8,18 @@ use crate::{
     clock::millis,
     key::Key,
     lock::{LockStatus, LocksWanted},
+    report::{
+        lists::{
+            AdoptedList, AdoptedPart, BusyClientPart, ClientList, ClientPart, HolderPart, HotList,
+            HotPart, InLinePart, LockList, LockPart,
+        },
+        lock_name::LockName,
+    },
     session::Shared,
 };
 
 /// Most waiters of one hot lock that are told.
 const MOST_IN_LINE: usize = 8;
-
-/// A lock's name.
-#[derive(Debug, PartialEq, Eq, Serialize)]
-struct LockName {
-    key: String,
-    /// Its bytes in hexadecimal, if they are not UTF-8.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    key_hex: Option<String>,
-}
-
-#[derive(Serialize)]
-pub(super) struct ClientPart {
-    pub(super) address: String,
-    pub(super) name: Arc<str>,
-    /// Whether its connection is still open.
-    pub(super) connected: bool,
-}
-
-/// Who holds a lock, through which proxy.
-#[derive(Serialize)]
-pub(super) struct HolderPart {
-    /// `session` or `lease`.
-    pub(super) kind: String,
-    pub(super) fence: Option<u64>,
-    pub(super) held_ms: Option<u64>,
-    pub(super) remaining_ms: Option<u64>,
-    pub(super) holder: Option<ClientPart>,
-    /// The proxy that granted it, by its own name.
-    pub(super) proxy: String,
-}
 
 /// An entry whose lock another proxy may have granted.
 pub(super) trait GrantedElsewhere {
@@ -59,130 +30,7 @@ pub(super) trait GrantedElsewhere {
     fn told_by_peer(&mut self, told: HolderPart);
 }
 
-/// `/api/locks`.
-#[derive(Serialize)]
-pub(super) struct LockList {
-    pub(super) locks: Vec<LockPart>,
-}
-
-#[derive(Serialize)]
-pub(super) struct LockPart {
-    #[serde(flatten)]
-    name: LockName,
-    /// `session`, `lease`, `elsewhere` (clients here wait for it, and another proxy granted it), or `unknown` (they
-    /// wait, and the holder is not known).
-    kind: &'static str,
-    fence: Option<u64>,
-    held_ms: Option<u64>,
-    remaining_ms: Option<u64>,
-    waiters: usize,
-    longest_wait_ms: u64,
-    adopted: Option<&'static str>,
-    holder: Option<ClientPart>,
-    /// The other proxy that granted it, if that one has told.
-    proxy: Option<String>,
-    /// The lock's name.
-    #[serde(skip)]
-    bytes: Vec<u8>,
-}
-
-/// `/api/hot`.
-#[derive(Serialize)]
-pub(super) struct HotList {
-    pub(super) hot: Vec<HotPart>,
-}
-
-#[derive(Serialize)]
-pub(super) struct HotPart {
-    #[serde(flatten)]
-    name: LockName,
-    waited_ms: u64,
-    /// The part of `waited_ms` that may have been for other locks.
-    excess_ms: u64,
-    waits: u64,
-    longest_ms: u64,
-    waiters: usize,
-    /// As in [`LockPart`]; `None` if no client here holds the lock or waits for it.
-    kind: Option<&'static str>,
-    fence: Option<u64>,
-    held_ms: Option<u64>,
-    holder: Option<ClientPart>,
-    /// The other proxy that granted it, if that one has told.
-    proxy: Option<String>,
-    /// The first in line.
-    line: Vec<InLinePart>,
-    /// The lock's name.
-    #[serde(skip)]
-    bytes: Vec<u8>,
-}
-
-#[derive(Serialize)]
-struct InLinePart {
-    client: Option<ClientPart>,
-    waited_ms: u64,
-    ttl_ms: u64,
-}
-
-/// `/api/clients`.
-#[derive(Serialize)]
-pub(super) struct ClientList {
-    clients: Vec<BusyClientPart>,
-}
-
-#[derive(Serialize)]
-struct BusyClientPart {
-    #[serde(flatten)]
-    client: ClientPart,
-    locks: usize,
-    keys: Vec<LockName>,
-    longest_hold_ms: u64,
-    waits_for: Option<LockName>,
-    waited_ms: u64,
-}
-
-/// `/api/adopted`.
-#[derive(Serialize)]
-pub(super) struct AdoptedList {
-    adopted: Vec<AdoptedPart>,
-    /// How often something was seen for which there was no room.
-    left_out: u64,
-}
-
-#[derive(Serialize)]
-struct AdoptedPart {
-    times: u64,
-    keys: String,
-    lock: String,
-    client: Arc<str>,
-    idiom: &'static str,
-    form: &'static str,
-    library: &'static str,
-    script: Option<String>,
-    #[serde(rename = "unsafe")]
-    danger: &'static str,
-    verdict: &'static str,
-    because: &'static str,
-    mode: &'static str,
-    /// The longest TTL that was asked for.
-    longest_ttl_ms: Option<u64>,
-}
-
 impl LockName {
-    fn new(name: &[u8]) -> LockName {
-        match std::str::from_utf8(name) {
-            Ok(text) => LockName { key: text.to_owned(), key_hex: None },
-            Err(_) => {
-                let mut hex = String::with_capacity(2 * name.len());
-                for byte in name {
-                    // Writing to a String cannot fail.
-                    let _ = write!(hex, "{byte:02x}");
-                }
-                let key = String::from_utf8_lossy(name).into_owned();
-                LockName { key, key_hex: Some(hex) }
-            }
-        }
-    }
-
     /// Returns the name of the lock that has this key on the nodes.
     fn of(key: &[u8], shared: &Shared) -> LockName {
         LockName::new(key.get(prefix(shared)..).unwrap_or_default())
@@ -340,19 +188,4 @@ pub(super) fn adopted(shared: &Shared, most: usize) -> AdoptedList {
 /// Returns the length of what comes before a lock's name in its key on the nodes.
 fn prefix(shared: &Shared) -> usize {
     shared.config.load().locks.prefix.len()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_name_that_is_no_text_is_told_by_its_bytes_too() {
-        let text = LockName::new("wörk".as_bytes());
-        assert_eq!(text, LockName { key: "wörk".into(), key_hex: None });
-        let bytes = LockName::new(b"a\xff\x00");
-        assert_eq!(bytes, LockName { key: "a\u{fffd}\0".into(), key_hex: Some("61ff00".into()) });
-        let json = serde_json::to_string(&bytes).unwrap();
-        assert_eq!(json, r#"{"key":"a�\u0000","key_hex":"61ff00"}"#);
-    }
 }

@@ -18,7 +18,6 @@ use tokio::{
     time::timeout,
 };
 
-use super::status::StatusDocument;
 use crate::{
     clock::millis,
     config::PeerUrl,
@@ -26,6 +25,7 @@ use crate::{
         few::few,
         http_client::{self, HttpAnswer},
     },
+    report::document::StatusDocument,
     sync::Mutex,
 };
 

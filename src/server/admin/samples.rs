@@ -11,9 +11,9 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::{
     health::PageSource,
-    status::{Totals, micros, now_ms},
+    status::{micros, now_ms},
 };
-use crate::{clock::millis, session::Shared, sync::Mutex};
+use crate::{clock::millis, report::document::Totals, session::Shared, sync::Mutex};
 
 /// The time between two samples.
 const EVERY: Duration = Duration::from_secs(5);

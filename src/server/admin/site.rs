@@ -17,18 +17,24 @@ use serde::Serialize;
 
 use super::{
     actions::{self, Actions},
-    elsewhere::{HolderList, HoldersElsewhere, MOST_ASKED, TellingPeer},
+    elsewhere::{HoldersElsewhere, MOST_ASKED, TellingPeer},
     health::PageSource,
     host::HostRule,
-    listing::{self, HolderPart},
-    markup,
+    listing, markup,
     peers::Peers,
     query,
     samples::StatusHistory,
-    status::StatusDocument,
 };
 use crate::{
-    config::AdminConfig, data::DataNode, server::fleet::machine, session::Shared, told::plain,
+    config::AdminConfig,
+    data::DataNode,
+    report::{
+        document::StatusDocument,
+        lists::{HolderList, HolderPart},
+    },
+    server::fleet::machine,
+    session::Shared,
+    told::plain,
 };
 
 const TEXT: &str = "text/plain; charset=utf-8";

@@ -1,0 +1,175 @@
+//! `/api/status`: the whole proxy in one document, bounded in size except for what the configuration names.
+
+use serde::Serialize;
+
+/// The document.
+#[derive(Serialize)]
+pub(crate) struct StatusDocument {
+    /// Milliseconds since 1970, by this machine's clock.
+    pub(crate) now_ms: u64,
+    pub(crate) proxy: ProxyPart,
+    /// What is not well, in the words of /readyz.
+    pub(crate) problems: Vec<String>,
+    pub(crate) data: DataPart,
+    pub(crate) quorum: QuorumPart,
+    pub(crate) nodes: Vec<NodePart>,
+    pub(crate) locks: LocksPart,
+    pub(crate) totals: Totals,
+    pub(crate) guards: Option<GuardsPart>,
+    pub(crate) adoption: Option<AdoptionPart>,
+    /// Processes from before upgrades that still have clients.
+    pub(crate) earlier: Vec<EarlierPart>,
+}
+
+#[derive(Serialize)]
+pub(crate) struct EarlierPart {
+    pub(crate) pid: i32,
+    /// This and the next are left out if it does not tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) connections: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) held: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) waiters: Option<u64>,
+}
+
+#[derive(Serialize)]
+pub(crate) struct ProxyPart {
+    pub(crate) name: String,
+    pub(crate) version: &'static str,
+    pub(crate) pid: u32,
+    pub(crate) uptime_ms: u64,
+    pub(crate) listen: Vec<String>,
+    pub(crate) ready: bool,
+    /// Whether lock nodes that wait are all that keeps the proxy from being ready.
+    pub(crate) waits: bool,
+    pub(crate) draining: bool,
+    pub(crate) connections: usize,
+    /// Whether `admin.token` is set, so that operators can act here.
+    pub(crate) actions: bool,
+    /// How many `admin.peers` there are.
+    pub(crate) peers: usize,
+}
+
+#[derive(Serialize)]
+pub(crate) struct DataPart {
+    pub(crate) name: String,
+    /// The Redis that it is now, if that can change.
+    pub(crate) address: Option<String>,
+    pub(crate) up: bool,
+    pub(crate) problem: Option<String>,
+}
+
+#[derive(Serialize)]
+pub(crate) struct QuorumPart {
+    pub(crate) nodes: usize,
+    pub(crate) needed: usize,
+    pub(crate) voting: usize,
+    /// How many more may fail; below 0: no lock is granted.
+    pub(crate) slack: i64,
+}
+
+#[derive(Serialize)]
+pub(crate) struct NodePart {
+    /// Its place in `locks.nodes`, from 1.
+    pub(crate) seat: usize,
+    pub(crate) address: String,
+    pub(crate) up: bool,
+    pub(crate) votes: bool,
+    pub(crate) paused: bool,
+    /// `ok`, or why it does not vote, and what else is wrong, in the words of /readyz.
+    pub(crate) state: String,
+    pub(crate) faults: Vec<&'static str>,
+    pub(crate) round_trip_us: Option<u64>,
+    pub(crate) clock_ahead_us: Option<i64>,
+}
+
+#[derive(Serialize)]
+pub(crate) struct LocksPart {
+    pub(crate) held: usize,
+    pub(crate) session: usize,
+    pub(crate) leases: usize,
+    pub(crate) adopted: usize,
+    pub(crate) waiters: usize,
+    pub(crate) longest_wait_ms: u64,
+    pub(crate) oldest_hold_ms: u64,
+    /// How long new LOCKs still wait (LOCKGATE PAUSE).
+    pub(crate) paused_ms: u64,
+}
+
+/// What was counted since the start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Totals {
+    /// LOCKs granted, adopted ones too.
+    pub(crate) grants: u64,
+    /// LOCKs not granted because another client had the lock, at once or for as long as they waited.
+    pub(crate) busy: u64,
+    /// Commands of ours that too few lock nodes answered.
+    pub(crate) no_quorum: u64,
+    /// LOCKs not granted because too many waited.
+    pub(crate) queue_full: u64,
+    /// Session locks lost.
+    pub(crate) lost: u64,
+    /// Writes that guards refused.
+    pub(crate) guard_refusals: u64,
+    /// Commands seen on keys of adopt rules.
+    pub(crate) adopted: u64,
+    /// Those of them that were refused.
+    pub(crate) adopt_refusals: u64,
+    /// Locks that operators took back.
+    pub(crate) taken_back: u64,
+}
+
+#[derive(Serialize)]
+pub(crate) struct GuardsPart {
+    pub(crate) enforced: bool,
+    /// Whether the data node has told which commands it has; until then commands are refused.
+    pub(crate) informed: bool,
+    /// How many fences in a row too few replicas have acknowledged.
+    pub(crate) unacknowledged: u64,
+    pub(crate) rules: Vec<GuardRulePart>,
+    pub(crate) writes: GuardedWrites,
+}
+
+#[derive(Serialize)]
+pub(crate) struct GuardRulePart {
+    pub(crate) keys: String,
+    pub(crate) lock: String,
+    pub(crate) policy: &'static str,
+}
+
+#[derive(Serialize)]
+pub(crate) struct GuardedWrites {
+    pub(crate) passed: u64,
+    pub(crate) notheld: u64,
+    pub(crate) fenced: u64,
+    pub(crate) audited: u64,
+    pub(crate) refused: u64,
+}
+
+#[derive(Serialize)]
+pub(crate) struct AdoptionPart {
+    pub(crate) rules: Vec<AdoptRulePart>,
+    pub(crate) seen: u64,
+    #[serde(rename = "unsafe")]
+    pub(crate) unsafe_ones: u64,
+    pub(crate) refused: u64,
+    /// How many rules have modes two steps apart here and in another proxy.
+    pub(crate) mode_conflicts: usize,
+    pub(crate) conflicts: Vec<ConflictPart>,
+}
+
+#[derive(Serialize)]
+pub(crate) struct AdoptRulePart {
+    pub(crate) keys: String,
+    pub(crate) lock: Option<String>,
+    pub(crate) mode: &'static str,
+}
+
+#[derive(Serialize)]
+pub(crate) struct ConflictPart {
+    pub(crate) keys: String,
+    pub(crate) here: &'static str,
+    pub(crate) there: &'static str,
+    pub(crate) proxy: String,
+}

@@ -1,0 +1,8 @@
+//! What a proxy tells of itself in JSON at its admin address. The server writes these documents; other proxies, `lockgate
+//! top` and `lockgate doctor` read them.
+//!
+//! - [`document`]: the whole proxy in one document; [`lists`]: locks, clients and idioms; [`lock_name`]: a lock's name.
+
+pub(crate) mod document;
+pub(crate) mod lists;
+pub(crate) mod lock_name;
