@@ -92,8 +92,8 @@ const ROOMS: &[(&str, &[&str])] = &[
     (
         "tools",
         &[
-            "bridge", "cluster", "config", "data", "fleet", "glob", "lock", "net", "sentinel",
-            "server", "told",
+            "bridge", "cluster", "config", "data", "fleet", "glob", "lock", "net", "report",
+            "sentinel", "server", "told",
         ],
     ),
     (

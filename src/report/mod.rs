@@ -2,7 +2,9 @@
 //! top` and `lockgate doctor` read them.
 //!
 //! - [`document`]: the whole proxy in one document; [`lists`]: locks, clients and idioms; [`lock_name`]: a lock's name.
+//! - [`few`]: bounds the lists that are read.
 
 pub(crate) mod document;
+pub(crate) mod few;
 pub(crate) mod lists;
 pub(crate) mod lock_name;

@@ -21,11 +21,8 @@ use tokio::{
 use crate::{
     clock::millis,
     config::PeerUrl,
-    net::{
-        few::few,
-        http_client::{self, HttpAnswer},
-    },
-    report::document::StatusDocument,
+    net::http_client::{self, HttpAnswer},
+    report::{document::StatusDocument, few::few},
     sync::Mutex,
 };
 

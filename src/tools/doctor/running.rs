@@ -12,7 +12,8 @@ use tokio::time::timeout;
 use super::report::{Examined, Finding};
 use crate::{
     config::{AdoptMode, AdoptRule, Config},
-    net::{few::few, http_client},
+    net::http_client,
+    report::few::few,
 };
 
 /// How long the proxy may take.

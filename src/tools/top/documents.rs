@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use serde::Deserialize;
 
 use super::{plain::PlainText, wanted::MOST_LISTED};
-use crate::net::few::few;
+use crate::report::few::few;
 
 /// `/api/status`.
 #[derive(Debug, Clone, Default, Deserialize)]
