@@ -1,27 +1,39 @@
 //! `/api/status`: the whole proxy in one document, bounded in size except for what the configuration names.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-/// The document.
-#[derive(Serialize)]
-pub(crate) struct StatusDocument {
+use super::few::few;
+
+/// The document. What no program reads is only written.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct StatusDocument<T: Default = String> {
     /// Milliseconds since 1970, by this machine's clock.
+    #[serde(skip_deserializing)]
     pub(crate) now_ms: u64,
-    pub(crate) proxy: ProxyPart,
+    pub(crate) proxy: ProxyPart<T>,
     /// What is not well, in the words of /readyz.
-    pub(crate) problems: Vec<String>,
+    #[serde(default, deserialize_with = "few")]
+    pub(crate) problems: Vec<T>,
+    #[serde(default)]
     pub(crate) data: DataPart,
+    #[serde(skip_deserializing)]
     pub(crate) quorum: QuorumPart,
-    pub(crate) nodes: Vec<NodePart>,
+    #[serde(default, deserialize_with = "few")]
+    pub(crate) nodes: Vec<NodePart<T>>,
+    #[serde(default)]
     pub(crate) locks: LocksPart,
+    #[serde(default)]
     pub(crate) totals: Totals,
+    #[serde(skip_deserializing)]
     pub(crate) guards: Option<GuardsPart>,
+    #[serde(skip_deserializing)]
     pub(crate) adoption: Option<AdoptionPart>,
     /// Processes from before upgrades that still have clients.
+    #[serde(skip_deserializing)]
     pub(crate) earlier: Vec<EarlierPart>,
 }
 
-#[derive(Serialize)]
+#[derive(Debug, Clone, Serialize)]
 pub(crate) struct EarlierPart {
     pub(crate) pid: i32,
     /// This and the next are left out if it does not tell.
@@ -33,25 +45,37 @@ pub(crate) struct EarlierPart {
     pub(crate) waiters: Option<u64>,
 }
 
-#[derive(Serialize)]
-pub(crate) struct ProxyPart {
-    pub(crate) name: String,
-    pub(crate) version: &'static str,
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct ProxyPart<T: Default = String> {
+    #[serde(default)]
+    pub(crate) name: T,
+    #[serde(default)]
+    pub(crate) version: T,
+    #[serde(default)]
     pub(crate) pid: u32,
+    /// The one field that no proxy leaves out.
     pub(crate) uptime_ms: u64,
+    #[serde(skip_deserializing)]
     pub(crate) listen: Vec<String>,
+    #[serde(default)]
     pub(crate) ready: bool,
     /// Whether lock nodes that wait are all that keeps the proxy from being ready.
+    #[serde(default)]
     pub(crate) waits: bool,
+    #[serde(default)]
     pub(crate) draining: bool,
+    #[serde(default)]
     pub(crate) connections: usize,
     /// Whether `admin.token` is set, so that operators can act here.
+    #[serde(skip_deserializing)]
     pub(crate) actions: bool,
     /// How many `admin.peers` there are.
+    #[serde(skip_deserializing)]
     pub(crate) peers: usize,
 }
 
-#[derive(Serialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub(crate) struct DataPart {
     pub(crate) name: String,
     /// The Redis that it is now, if that can change.
@@ -60,7 +84,7 @@ pub(crate) struct DataPart {
     pub(crate) problem: Option<String>,
 }
 
-#[derive(Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct QuorumPart {
     pub(crate) nodes: usize,
     pub(crate) needed: usize,
@@ -69,22 +93,25 @@ pub(crate) struct QuorumPart {
     pub(crate) slack: i64,
 }
 
-#[derive(Serialize)]
-pub(crate) struct NodePart {
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct NodePart<T: Default = String> {
     /// Its place in `locks.nodes`, from 1.
     pub(crate) seat: usize,
-    pub(crate) address: String,
+    pub(crate) address: T,
     pub(crate) up: bool,
     pub(crate) votes: bool,
     pub(crate) paused: bool,
     /// `ok`, or why it does not vote, and what else is wrong, in the words of /readyz.
-    pub(crate) state: String,
+    pub(crate) state: T,
+    #[serde(skip_deserializing)]
     pub(crate) faults: Vec<&'static str>,
     pub(crate) round_trip_us: Option<u64>,
     pub(crate) clock_ahead_us: Option<i64>,
 }
 
-#[derive(Serialize)]
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub(crate) struct LocksPart {
     pub(crate) held: usize,
     pub(crate) session: usize,
@@ -98,7 +125,8 @@ pub(crate) struct LocksPart {
 }
 
 /// What was counted since the start.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub(crate) struct Totals {
     /// LOCKs granted, adopted ones too.
     pub(crate) grants: u64,
@@ -120,7 +148,16 @@ pub(crate) struct Totals {
     pub(crate) taken_back: u64,
 }
 
-#[derive(Serialize)]
+impl Totals {
+    /// Returns the number of commands that were refused, for all reasons.
+    pub(crate) fn refusals(&self) -> u64 {
+        let all =
+            [self.busy, self.no_quorum, self.queue_full, self.guard_refusals, self.adopt_refusals];
+        all.into_iter().fold(0, u64::saturating_add)
+    }
+}
+
+#[derive(Debug, Clone, Serialize)]
 pub(crate) struct GuardsPart {
     pub(crate) enforced: bool,
     /// Whether the data node has told which commands it has; until then commands are refused.
@@ -131,14 +168,14 @@ pub(crate) struct GuardsPart {
     pub(crate) writes: GuardedWrites,
 }
 
-#[derive(Serialize)]
+#[derive(Debug, Clone, Serialize)]
 pub(crate) struct GuardRulePart {
     pub(crate) keys: String,
     pub(crate) lock: String,
     pub(crate) policy: &'static str,
 }
 
-#[derive(Serialize)]
+#[derive(Debug, Clone, Serialize)]
 pub(crate) struct GuardedWrites {
     pub(crate) passed: u64,
     pub(crate) notheld: u64,
@@ -147,7 +184,7 @@ pub(crate) struct GuardedWrites {
     pub(crate) refused: u64,
 }
 
-#[derive(Serialize)]
+#[derive(Debug, Clone, Serialize)]
 pub(crate) struct AdoptionPart {
     pub(crate) rules: Vec<AdoptRulePart>,
     pub(crate) seen: u64,
@@ -159,17 +196,30 @@ pub(crate) struct AdoptionPart {
     pub(crate) conflicts: Vec<ConflictPart>,
 }
 
-#[derive(Serialize)]
+#[derive(Debug, Clone, Serialize)]
 pub(crate) struct AdoptRulePart {
     pub(crate) keys: String,
     pub(crate) lock: Option<String>,
     pub(crate) mode: &'static str,
 }
 
-#[derive(Serialize)]
+#[derive(Debug, Clone, Serialize)]
 pub(crate) struct ConflictPart {
     pub(crate) keys: String,
     pub(crate) here: &'static str,
     pub(crate) there: &'static str,
     pub(crate) proxy: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_proxy_is_no_status_and_an_older_one_is() {
+        assert!(serde_json::from_str::<StatusDocument>("{}").is_err());
+        let old = r#"{"proxy": {"pid": 7, "uptime_ms": 1000}}"#;
+        let old: StatusDocument = serde_json::from_str(old).unwrap();
+        assert_eq!((old.proxy.pid, old.nodes.len()), (7, 0));
+    }
 }

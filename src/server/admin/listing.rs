@@ -33,13 +33,13 @@ pub(super) trait GrantedElsewhere {
 impl LockName {
     /// Returns the name of the lock that has this key on the nodes.
     fn of(key: &[u8], shared: &Shared) -> LockName {
-        LockName::new(key.get(prefix(shared)..).unwrap_or_default())
+        LockName(key.get(prefix(shared)..).unwrap_or_default().to_vec())
     }
 }
 
 impl ClientPart {
     fn of(card: &Arc<ClientCard>) -> ClientPart {
-        let (address, name) = (card.address(), card.name());
+        let (address, name) = (card.address(), card.name().to_string());
         ClientPart { address, name, connected: card.is_here() }
     }
 }
@@ -54,26 +54,25 @@ fn part(lock: &LockStatus, shared: &Shared) -> LockPart {
     let grant = lock.grant.as_ref();
     LockPart {
         name: LockName::of(&lock.key, shared),
-        kind: lock.kind(),
+        kind: lock.kind().into(),
         fence: grant.map(|grant| grant.fence),
         held_ms: grant.map(|grant| millis(grant.held_for)),
         remaining_ms: grant.map(|grant| millis(grant.remaining)),
         waiters: lock.waiters,
         longest_wait_ms: millis(lock.longest_wait),
-        adopted: grant.and_then(|grant| grant.adopted),
+        adopted: grant.and_then(|grant| grant.adopted).map(Into::into),
         holder: grant.and_then(|grant| grant.holder.as_ref()).map(ClientPart::of),
         proxy: None,
-        bytes: lock.key.get(prefix(shared)..).unwrap_or_default().to_vec(),
     }
 }
 
 impl GrantedElsewhere for LockPart {
     fn name_elsewhere(&self) -> Option<&[u8]> {
-        self.fence.is_none().then_some(&self.bytes)
+        self.fence.is_none().then_some(&self.name.0)
     }
 
     fn told_by_peer(&mut self, told: HolderPart) {
-        self.kind = "elsewhere";
+        self.kind = "elsewhere".into();
         (self.fence, self.held_ms) = (told.fence, told.held_ms);
         (self.remaining_ms, self.holder) = (told.remaining_ms, told.holder);
         self.proxy = Some(told.proxy);
@@ -82,11 +81,11 @@ impl GrantedElsewhere for LockPart {
 
 impl GrantedElsewhere for HotPart {
     fn name_elsewhere(&self) -> Option<&[u8]> {
-        (self.fence.is_none() && self.kind.is_some()).then_some(&self.bytes)
+        (self.fence.is_none() && self.kind.is_some()).then_some(&self.name.0)
     }
 
     fn told_by_peer(&mut self, told: HolderPart) {
-        self.kind = Some("elsewhere");
+        self.kind = Some("elsewhere".into());
         (self.fence, self.held_ms, self.holder) = (told.fence, told.held_ms, told.holder);
         self.proxy = Some(told.proxy);
     }
@@ -98,7 +97,7 @@ pub(super) fn holder(shared: &Shared, name: &[u8]) -> Option<HolderPart> {
     let lock = shared.engine.lock(&key)?;
     let grant = lock.grant.as_ref()?;
     Some(HolderPart {
-        kind: lock.kind().to_owned(),
+        kind: lock.kind().into(),
         fence: Some(grant.fence),
         held_ms: Some(millis(grant.held_for)),
         remaining_ms: Some(millis(grant.remaining)),
@@ -123,12 +122,11 @@ pub(super) fn hot(shared: &Shared, most: usize) -> HotList {
             waits: hot.waits,
             longest_ms: millis(hot.longest),
             waiters: hot.waiters,
-            kind: Some(hot.kind).filter(|kind| !kind.is_empty()),
+            kind: Some(hot.kind.into()).filter(|kind: &String| !kind.is_empty()),
             fence: grant.as_ref().map(|grant| grant.fence),
             held_ms: grant.as_ref().map(|grant| millis(grant.held_for)),
             holder: hot.holder.as_ref().map(ClientPart::of),
             proxy: None,
-            bytes: hot.key.get(prefix(shared)..).unwrap_or_default().to_vec(),
             line: line
                 .iter()
                 .take(MOST_IN_LINE)
@@ -169,17 +167,17 @@ pub(super) fn adopted(shared: &Shared, most: usize) -> AdoptedList {
     let (seen, left_out) = adoption.seen();
     let seen = seen.into_iter().take(most).map(|(sighting, client, times)| AdoptedPart {
         times,
-        keys: adoption.pattern(&sighting).to_owned(),
-        lock: adoption.lock(&sighting).to_owned(),
-        client,
-        idiom: sighting.op.as_str(),
-        form: sighting.form,
-        library: sighting.library,
+        keys: adoption.pattern(&sighting).into(),
+        lock: adoption.lock(&sighting).into(),
+        client: client.to_string(),
+        idiom: sighting.op.as_str().into(),
+        form: sighting.form.into(),
+        library: sighting.library.into(),
         script: sighting.digest.map(|digest| hexadecimal(&digest)),
-        danger: danger(sighting.op),
-        verdict: sighting.verdict.as_str(),
-        because: sighting.because,
-        mode: adoption.mode_of(&sighting),
+        danger: danger(sighting.op).into(),
+        verdict: sighting.verdict.as_str().into(),
+        because: sighting.because.into(),
+        mode: adoption.mode_of(&sighting).into(),
         longest_ttl_ms: sighting.ttl.map(millis),
     });
     AdoptedList { adopted: seen.collect(), left_out }

@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use super::{
     actions::{self, Actions},
-    elsewhere::{HoldersElsewhere, MOST_ASKED, TellingPeer},
+    elsewhere::{HoldersElsewhere, MOST_ASKED},
     health::PageSource,
     host::HostRule,
     listing, markup,
@@ -29,6 +29,7 @@ use crate::{
     config::AdminConfig,
     data::DataNode,
     report::{
+        ErrorDocument,
         document::StatusDocument,
         lists::{HolderList, HolderPart},
     },
@@ -156,7 +157,7 @@ impl AdminSite {
     /// What is wrong with the query, for people.
     async fn proxies(&self, query: &str) -> Result<Page, String> {
         query::nothing(query)?;
-        Ok(json(&self.peers.list(&self.status()).await))
+        Ok(json(&self.peers.list(self.status()).await))
     }
 
     /// Returns the wanted locks.
@@ -192,7 +193,7 @@ impl AdminSite {
         if may_ask && holders.iter().any(Option::is_none) {
             let told = self.elsewhere.of(&self.peers, &names).await;
             for (holder, told) in holders.iter_mut().zip(told) {
-                *holder = holder.take().or_else(|| told.map(TellingPeer::part));
+                *holder = holder.take().or(told);
             }
         }
         Ok(json(&HolderList { holders }))
@@ -265,7 +266,7 @@ fn refused(status: StatusCode, why: &str) -> Page {
 
 /// Makes an error in JSON.
 fn refusal(status: StatusCode, error: &str) -> Page {
-    let text = serde_json::json!({ "error": error }).to_string();
+    let text = serde_json::json!(ErrorDocument { error }).to_string();
     page(status, JSON, plain(&text).into_owned())
 }
 

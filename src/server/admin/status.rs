@@ -89,7 +89,7 @@ impl StatusDocument {
 fn proxy(shared: &Shared, readiness: &Readiness, actions: bool, peers: usize) -> ProxyPart {
     ProxyPart {
         name: shared.name.clone(),
-        version: env!("CARGO_PKG_VERSION"),
+        version: env!("CARGO_PKG_VERSION").into(),
         pid: std::process::id(),
         uptime_ms: millis(shared.started.elapsed()),
         listen: shared.listen.iter().map(ToString::to_string).collect(),

@@ -6,12 +6,15 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use super::{
-    documents::{ClientReport, LockReport, NameReport, Round, TotalsReport},
-    plain::PlainText,
-    wanted::LockSort,
+use super::{documents::Round, plain::PlainText, wanted::LockSort};
+use crate::{
+    glob::{self, Budget},
+    report::{
+        document::Totals,
+        lists::{BusyClientPart, ClientPart, LockPart},
+        lock_name::LockName,
+    },
 };
-use crate::glob::{self, Budget};
 
 /// The shortest time between the two samples of a rate. Rates of a shorter one would jump.
 const LEAST_SPAN_MS: u64 = 400;
@@ -28,7 +31,7 @@ pub(super) struct WatchedProxy {
     /// Since when it cannot be reached, and why.
     pub(super) trouble: Option<(SystemTime, PlainText)>,
     /// The sample from which the next rates count: process id, uptime in milliseconds, and totals.
-    base: Option<(u32, u64, TotalsReport)>,
+    base: Option<(u32, u64, Totals)>,
     pub(super) rates: Option<PerSecond>,
 }
 
@@ -55,14 +58,14 @@ pub(super) struct NodeRow {
 /// A lock as all proxies together know it.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct LockRow {
-    pub(super) name: NameReport,
+    pub(super) name: LockName,
     pub(super) fence: Option<u64>,
-    pub(super) holder: Option<ClientReport>,
+    pub(super) holder: Option<ClientPart<PlainText>>,
     /// The proxy that granted it; none if none of these proxies did.
     pub(super) proxy: Option<PlainText>,
     pub(super) held_ms: Option<u64>,
     pub(super) remaining_ms: Option<u64>,
-    pub(super) waiters: u64,
+    pub(super) waiters: usize,
     pub(super) longest_wait_ms: u64,
     pub(super) waited_ms: u64,
 }
@@ -70,11 +73,8 @@ pub(super) struct LockRow {
 /// A client in line.
 #[derive(Debug, PartialEq)]
 pub(super) struct WaiterRow {
-    pub(super) address: PlainText,
-    pub(super) name: PlainText,
+    pub(super) told: BusyClientPart<PlainText>,
     pub(super) proxy: PlainText,
-    pub(super) waited_ms: u64,
-    pub(super) locks: u64,
 }
 
 impl WatchedProxy {
@@ -116,7 +116,7 @@ impl WatchedProxy {
 }
 
 impl PerSecond {
-    fn between(before: TotalsReport, now: TotalsReport, span_ms: u64) -> PerSecond {
+    fn between(before: Totals, now: Totals, span_ms: u64) -> PerSecond {
         let seconds = Duration::from_millis(span_ms).as_secs_f64();
         let rate = |before: u64, now: u64| now.saturating_sub(before) as f64 / seconds;
         PerSecond {
@@ -128,7 +128,7 @@ impl PerSecond {
 
 impl LockRow {
     /// Adds what one proxy knows about the lock.
-    fn add(&mut self, lock: &LockReport, proxy: &PlainText) {
+    fn add(&mut self, lock: &LockPart<PlainText>, proxy: &PlainText) {
         // The larger fence is the later grant's. The proxy of the earlier one has not heard of its end yet.
         if lock.held_ms.is_some() && (self.held_ms.is_none() || lock.fence > self.fence) {
             self.fence = lock.fence;
@@ -138,17 +138,16 @@ impl LockRow {
             self.proxy = Some(proxy.clone());
         }
         self.waiters = self.waiters.saturating_add(lock.waiters);
-        self.waited_ms = self.waited_ms.saturating_add(lock.waited_ms);
         self.longest_wait_ms = self.longest_wait_ms.max(lock.longest_wait_ms);
     }
 
     /// Returns what `sort` compares first, and what it compares next where that is equal.
     fn rank(&self, sort: LockSort) -> (u64, u64) {
         match sort {
-            LockSort::Waiters => (self.waiters, self.longest_wait_ms),
-            LockSort::Age => (self.held_ms.unwrap_or(0), self.waiters),
-            LockSort::Wait => (self.longest_wait_ms, self.waiters),
-            LockSort::Hot => (self.waited_ms, self.waiters),
+            LockSort::Waiters => (self.waiters as u64, self.longest_wait_ms),
+            LockSort::Age => (self.held_ms.unwrap_or(0), self.waiters as u64),
+            LockSort::Wait => (self.longest_wait_ms, self.waiters as u64),
+            LockSort::Hot => (self.waited_ms, self.waiters as u64),
         }
     }
 }
@@ -190,14 +189,16 @@ pub(super) fn locks(
     let mut rows: BTreeMap<&[u8], LockRow> = BTreeMap::new();
     for (proxy, round) in heard(proxies) {
         for lock in &round.locks {
-            let row = match rows.entry(&lock.name.bytes) {
+            let row = match rows.entry(&lock.name.0) {
                 Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(_) if !matches(&lock.name.bytes) => continue,
+                Entry::Vacant(_) if !matches(&lock.name.0) => continue,
                 Entry::Vacant(place) => {
                     place.insert(LockRow { name: lock.name.clone(), ..LockRow::default() })
                 }
             };
             row.add(lock, &proxy.label);
+            let waited_ms = round.waited_ms.get(&lock.name).copied();
+            row.waited_ms = row.waited_ms.saturating_add(waited_ms.unwrap_or(0));
         }
     }
     let mut rows: Vec<LockRow> = rows.into_values().collect();
@@ -215,15 +216,14 @@ pub(super) fn locks(
 pub(super) fn line(proxies: &[WatchedProxy]) -> Vec<WaiterRow> {
     let mut line = Vec::new();
     for (proxy, round) in heard(proxies) {
-        line.extend(round.line.iter().map(|client| WaiterRow {
-            address: client.address.clone(),
-            name: client.name.clone(),
-            proxy: proxy.label.clone(),
-            waited_ms: client.waited_ms,
-            locks: client.locks,
-        }));
+        line.extend(
+            round
+                .line
+                .iter()
+                .map(|client| WaiterRow { told: client.clone(), proxy: proxy.label.clone() }),
+        );
     }
-    line.sort_by_key(|client| Reverse(client.waited_ms));
+    line.sort_by_key(|client| Reverse(client.told.waited_ms));
     line
 }
 
@@ -247,7 +247,10 @@ mod tests {
         });
         let status = serde_json::from_value(status).unwrap();
         let mut round = Round { status, ..Round::default() };
-        round.add(serde_json::from_value(json!({ "locks": locks })).unwrap());
+        round.add(serde_json::from_value(locks.clone()).unwrap());
+        let is_hot = |lock: &&Value| lock.get("waited_ms").is_some();
+        let hot = locks.as_array().unwrap().iter().filter(is_hot);
+        round.add_hot(hot.map(|lock| serde_json::from_value(lock.clone()).unwrap()).collect());
         round
     }
 
@@ -258,7 +261,7 @@ mod tests {
     }
 
     fn names(rows: &[LockRow]) -> Vec<&str> {
-        rows.iter().map(|row| row.name.shown.as_str()).collect()
+        rows.iter().map(|row| std::str::from_utf8(&row.name.0).unwrap()).collect()
     }
 
     fn states(row: &NodeRow) -> Vec<(&str, Vec<&str>)> {
@@ -321,7 +324,7 @@ mod tests {
         let proxies = [watched("a", &json!([]), &all)];
         let by = |sort, pattern: Option<&str>| {
             let rows = locks(&proxies, sort, pattern.map(str::as_bytes));
-            rows.iter().map(|row| row.name.shown.to_string()).collect::<Vec<_>>()
+            names(&rows).into_iter().map(str::to_owned).collect::<Vec<_>>()
         };
         assert_eq!(by(LockSort::Waiters, None), ["job:busy", "else", "job:old"]);
         assert_eq!(by(LockSort::Age, None), ["job:old", "job:busy"]);
