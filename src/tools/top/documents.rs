@@ -70,7 +70,7 @@ fn complete(known: &mut LockPart<PlainText>, other: LockPart<PlainText>) {
     known.waiters = known.waiters.max(other.waiters);
     known.longest_wait_ms = known.longest_wait_ms.max(other.longest_wait_ms);
     if known.holder.is_none() {
-        known.holder = other.holder;
+        (known.holder, known.proxy) = (other.holder, other.proxy);
     }
 }
 

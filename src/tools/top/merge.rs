@@ -61,7 +61,7 @@ pub(super) struct LockRow {
     pub(super) name: LockName,
     pub(super) fence: Option<u64>,
     pub(super) holder: Option<ClientPart<PlainText>>,
-    /// The proxy that granted it; none if none of these proxies did.
+    /// The proxy that granted it; none if none of these proxies or their peers did.
     pub(super) proxy: Option<PlainText>,
     pub(super) held_ms: Option<u64>,
     pub(super) remaining_ms: Option<u64>,
@@ -129,13 +129,16 @@ impl PerSecond {
 impl LockRow {
     /// Adds what one proxy knows about the lock.
     fn add(&mut self, lock: &LockPart<PlainText>, proxy: &PlainText) {
-        // The larger fence is the later grant's. The proxy of the earlier one has not heard of its end yet.
-        if lock.held_ms.is_some() && (self.held_ms.is_none() || lock.fence > self.fence) {
+        // The larger fence is the later grant's. The proxy of the earlier one has not heard of its end yet. Of one
+        // grant, the proxy that granted it knows more than one that has asked it as a peer.
+        let (order, is_own) = (lock.fence.cmp(&self.fence), lock.proxy.is_none());
+        let is_better = order.is_gt() || order.is_eq() && is_own;
+        if lock.held_ms.is_some() && (self.held_ms.is_none() || is_better) {
             self.fence = lock.fence;
             self.held_ms = lock.held_ms;
             self.remaining_ms = lock.remaining_ms;
             self.holder.clone_from(&lock.holder);
-            self.proxy = Some(proxy.clone());
+            self.proxy = Some(lock.proxy.as_ref().unwrap_or(proxy).clone());
         }
         self.waiters = self.waiters.saturating_add(lock.waiters);
         self.longest_wait_ms = self.longest_wait_ms.max(lock.longest_wait_ms);
@@ -302,6 +305,22 @@ mod tests {
             assert_eq!(x.holder.as_ref().unwrap().name.as_str(), "w1");
             assert_eq!(x.proxy.as_ref().unwrap().as_str(), "a");
         }
+    }
+
+    #[test]
+    fn what_a_proxy_knows_of_a_lock_from_its_peer_is_not_its_own_grant() {
+        let told = json!([{"key": "x", "kind": "elsewhere", "held_ms": 40, "fence": 3, "waiters": 1,
+            "proxy": "there, pid 7"}]);
+        let own = json!([{"key": "x", "kind": "session", "held_ms": 50, "fence": 3}]);
+        for order in [[("a", &told), ("b", &own)], [("b", &own), ("a", &told)]] {
+            let proxies = order.map(|(label, locks)| watched(label, &json!([]), locks));
+            let rows = locks(&proxies, LockSort::Age, None);
+            assert_eq!((rows.len(), rows[0].held_ms, rows[0].waiters), (1, Some(50), 1));
+            assert_eq!(rows[0].proxy.as_ref().unwrap().as_str(), "b");
+        }
+        // The peer itself is not watched.
+        let rows = locks(&[watched("a", &json!([]), &told)], LockSort::Age, None);
+        assert_eq!(rows[0].proxy.as_ref().unwrap().as_str(), "there, pid 7");
     }
 
     #[test]
