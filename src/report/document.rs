@@ -1,5 +1,7 @@
 //! `/api/status`: the whole proxy in one document, bounded in size except for what the configuration names.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use super::few::few;
@@ -124,36 +126,53 @@ pub(crate) struct LocksPart {
     pub(crate) paused_ms: u64,
 }
 
-/// What was counted since the start.
+/// What is counted: since the start, or per second.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Totals {
+pub(crate) struct Totals<N = u64> {
     /// LOCKs granted, adopted ones too.
-    pub(crate) grants: u64,
+    pub(crate) grants: N,
     /// LOCKs not granted because another client had the lock, at once or for as long as they waited.
-    pub(crate) busy: u64,
+    pub(crate) busy: N,
     /// Commands of ours that too few lock nodes answered.
-    pub(crate) no_quorum: u64,
+    pub(crate) no_quorum: N,
     /// LOCKs not granted because too many waited.
-    pub(crate) queue_full: u64,
+    pub(crate) queue_full: N,
     /// Session locks lost.
-    pub(crate) lost: u64,
+    pub(crate) lost: N,
     /// Writes that guards refused.
-    pub(crate) guard_refusals: u64,
+    pub(crate) guard_refusals: N,
     /// Commands seen on keys of adopt rules.
-    pub(crate) adopted: u64,
+    pub(crate) adopted: N,
     /// Those of them that were refused.
-    pub(crate) adopt_refusals: u64,
+    pub(crate) adopt_refusals: N,
     /// Locks that operators took back.
-    pub(crate) taken_back: u64,
+    pub(crate) taken_back: N,
 }
 
 impl Totals {
-    /// Returns the number of commands that were refused, for all reasons.
-    pub(crate) fn refusals(&self) -> u64 {
-        let all =
-            [self.busy, self.no_quorum, self.queue_full, self.guard_refusals, self.adopt_refusals];
-        all.into_iter().fold(0, u64::saturating_add)
+    /// Returns how much was counted per second, since `before` was counted.
+    pub(crate) fn per_second(&self, before: &Totals, passed: Duration) -> Totals<f64> {
+        let seconds = passed.as_secs_f64().max(0.001);
+        let rate = |of: fn(&Totals) -> u64| of(self).saturating_sub(of(before)) as f64 / seconds;
+        Totals {
+            grants: rate(|totals| totals.grants),
+            busy: rate(|totals| totals.busy),
+            no_quorum: rate(|totals| totals.no_quorum),
+            queue_full: rate(|totals| totals.queue_full),
+            lost: rate(|totals| totals.lost),
+            guard_refusals: rate(|totals| totals.guard_refusals),
+            adopted: rate(|totals| totals.adopted),
+            adopt_refusals: rate(|totals| totals.adopt_refusals),
+            taken_back: rate(|totals| totals.taken_back),
+        }
+    }
+}
+
+impl Totals<f64> {
+    /// Returns the rate of commands that were refused, for all reasons.
+    pub(crate) fn refusals(&self) -> f64 {
+        self.busy + self.no_quorum + self.queue_full + self.guard_refusals + self.adopt_refusals
     }
 }
 
@@ -221,5 +240,15 @@ mod tests {
         let old = r#"{"proxy": {"pid": 7, "uptime_ms": 1000}}"#;
         let old: StatusDocument = serde_json::from_str(old).unwrap();
         assert_eq!((old.proxy.pid, old.nodes.len()), (7, 0));
+    }
+
+    #[test]
+    fn a_rate_is_for_a_second() {
+        let before = Totals { grants: 100, busy: 7, queue_full: 1, ..Totals::default() };
+        let now = Totals { grants: 151, busy: 7, queue_full: 7, ..Totals::default() };
+        let rates = now.per_second(&before, Duration::from_secs(6));
+        assert_eq!((rates.grants, rates.busy, rates.refusals()), (8.5, 0.0, 1.0));
+        let restarted = before.per_second(&now, Duration::ZERO);
+        assert_eq!(restarted, Totals::default());
     }
 }

@@ -295,7 +295,7 @@ impl Board<'_> {
                 status.locks.held.to_string(),
                 status.locks.waiters.to_string(),
                 rate(proxy.rates.map(|rates| rates.grants)),
-                rate(proxy.rates.map(|rates| rates.refusals)),
+                rate(proxy.rates.map(|rates| rates.refusals())),
             ],
             tone: (1, tone),
             below: (!problems.is_empty()).then(|| problems.join("; ")),

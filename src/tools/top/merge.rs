@@ -32,14 +32,7 @@ pub(super) struct WatchedProxy {
     pub(super) trouble: Option<(SystemTime, PlainText)>,
     /// The sample from which the next rates count: process id, uptime in milliseconds, and totals.
     base: Option<(u32, u64, Totals)>,
-    pub(super) rates: Option<PerSecond>,
-}
-
-/// The rates of one proxy.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct PerSecond {
-    pub(super) grants: f64,
-    pub(super) refusals: f64,
+    pub(super) rates: Option<Totals<f64>>,
 }
 
 /// A lock node as the proxies see it.
@@ -105,23 +98,12 @@ impl WatchedProxy {
             Some((pid, uptime, totals)) if pid == proxy.pid && uptime <= proxy.uptime_ms => {
                 let span = proxy.uptime_ms - uptime;
                 if span >= LEAST_SPAN_MS {
-                    self.rates = Some(PerSecond::between(totals, sample.2, span));
+                    self.rates = Some(sample.2.per_second(&totals, Duration::from_millis(span)));
                     self.base = Some(sample);
                 }
             }
             // A new process counts from 0.
             _ => (self.base, self.rates) = (Some(sample), None),
-        }
-    }
-}
-
-impl PerSecond {
-    fn between(before: Totals, now: Totals, span_ms: u64) -> PerSecond {
-        let seconds = Duration::from_millis(span_ms).as_secs_f64();
-        let rate = |before: u64, now: u64| now.saturating_sub(before) as f64 / seconds;
-        PerSecond {
-            grants: rate(before.grants, now.grants),
-            refusals: rate(before.refusals(), now.refusals()),
         }
     }
 }
@@ -355,18 +337,20 @@ mod tests {
     #[test]
     fn a_rate_is_what_one_process_counted_between_two_samples() {
         let mut proxy = watched("a", &json!([]), &json!([]));
-        assert_eq!(proxy.rates, None);
+        let rates =
+            |proxy: &WatchedProxy| proxy.rates.map(|rates| (rates.grants, rates.refusals()));
+        assert_eq!(rates(&proxy), None);
         let none = json!([]);
         proxy.hear(Ok(round(3000, 100, &none, &none)), NOW);
-        assert_eq!(proxy.rates, Some(PerSecond { grants: 50.0, refusals: 25.0 }));
+        assert_eq!(rates(&proxy), Some((50.0, 25.0)));
         // A sample that comes too soon changes no rate, and the next counts from the one before it.
         proxy.hear(Ok(round(3010, 110, &none, &none)), NOW);
-        assert_eq!(proxy.rates, Some(PerSecond { grants: 50.0, refusals: 25.0 }));
+        assert_eq!(rates(&proxy), Some((50.0, 25.0)));
         proxy.hear(Ok(round(4000, 120, &none, &none)), NOW);
-        assert_eq!(proxy.rates, Some(PerSecond { grants: 20.0, refusals: 10.0 }));
+        assert_eq!(rates(&proxy), Some((20.0, 10.0)));
         // Restarted.
         proxy.hear(Ok(round(50, 3, &none, &none)), NOW);
-        assert_eq!(proxy.rates, None);
+        assert_eq!(rates(&proxy), None);
     }
 
     #[test]
