@@ -17,7 +17,7 @@ pub(crate) struct StatusDocument<T: Default = String> {
     #[serde(default, deserialize_with = "few")]
     pub(crate) problems: Vec<T>,
     #[serde(default)]
-    pub(crate) data: DataPart,
+    pub(crate) data: DataPart<T>,
     #[serde(skip_deserializing)]
     pub(crate) quorum: QuorumPart,
     #[serde(default, deserialize_with = "few")]
@@ -78,12 +78,12 @@ pub(crate) struct ProxyPart<T: Default = String> {
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct DataPart {
-    pub(crate) name: String,
+pub(crate) struct DataPart<T: Default = String> {
+    pub(crate) name: T,
     /// The Redis that it is now, if that can change.
-    pub(crate) address: Option<String>,
+    pub(crate) address: Option<T>,
     pub(crate) up: bool,
-    pub(crate) problem: Option<String>,
+    pub(crate) problem: Option<T>,
 }
 
 #[derive(Debug, Clone, Default, Serialize)]
