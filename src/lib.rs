@@ -15,6 +15,7 @@
 //! - [`data`]: which Redis the data node is now. [`sentinel`]: which one Sentinels name.
 //! - [`cluster`]: what a Redis Cluster says of itself, and how clients are shown it.
 //! - [`net`]: TCP, TLS and Unix streams under one name, and their socket options.
+//! - [`report`]: what a proxy tells of itself in JSON.
 //! - [`resp`]: the wire: where commands and replies end, and what a command is called.
 //! - [`config`]: the YAML file, its defaults, and its errors with line numbers.
 //! - [`metrics`]: keeps and renders the counters.
@@ -48,6 +49,7 @@ pub mod lock;
 mod log_writer;
 mod metrics;
 mod net;
+mod report;
 // Fuzzing and tests cut and encode with it.
 pub mod resp;
 mod sentinel;

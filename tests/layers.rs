@@ -27,6 +27,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("config", &["glob"]),
     ("log_writer", &[]),
     ("metrics", &[]),
+    ("report", &[]),
     ("resp", &[]),
     ("sync", &[]),
     ("card", &["key", "sync"]),
@@ -81,6 +82,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "log_writer",
             "metrics",
             "net",
+            "report",
             "resp",
             "session",
             "sync",
@@ -90,8 +92,8 @@ const ROOMS: &[(&str, &[&str])] = &[
     (
         "tools",
         &[
-            "bridge", "cluster", "config", "data", "fleet", "glob", "lock", "net", "sentinel",
-            "server", "told",
+            "bridge", "cluster", "config", "data", "fleet", "glob", "lock", "net", "report",
+            "sentinel", "server", "told",
         ],
     ),
     (

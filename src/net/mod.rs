@@ -2,13 +2,12 @@
 //!
 //! All code that touches a socket of Redis goes through [`Stream`], and need not know its kind.
 //! [`mod@bounded`] bounds servers' answers to the proxy's own questions. [`http_client`] asks other proxies at
-//! their admin addresses, and [`few`] bounds the lists in their answers.
+//! their admin addresses.
 
 pub(crate) use outbox::Outbox;
 pub(crate) use tls::{Acceptor, Connector};
 
 pub(crate) mod bounded;
-pub(crate) mod few;
 pub(crate) mod http_client;
 #[cfg(test)]
 pub(crate) mod memory_stream;

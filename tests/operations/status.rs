@@ -193,6 +193,11 @@ fn a_list_is_bounded_whatever_there_is() {
         let page = proxy.http(&format!("/api/{query}"));
         assert!(page.starts_with("HTTP/1.1 400") && page.contains(r#"{"error":""#), "{page}");
     }
+    for page in ["status", "history", "proxies"] {
+        let page = proxy.http(&format!("/api/{page}?x=1"));
+        assert!(page.starts_with("HTTP/1.1 400"), "{page}");
+        assert!(page.ends_with(r#"{"error":"there is no parameter 'x' here"}"#), "{page}");
+    }
     // If a pattern would take too long to compare, the answer says so, and does not leave locks out.
     let slow = format!("/api/locks?match=*{}b", "k".repeat(128));
     for key in 0..50 {

@@ -448,6 +448,27 @@ fn a_lock_that_another_proxy_granted_is_freed_after_a_sharper_question() {
 }
 
 #[test]
+fn a_lock_of_which_a_peer_tells_the_fence_is_freed_by_it() {
+    let other = Proxy::with().nodes(3).start();
+    let peer = format!("http://127.0.0.1:{}", other.admin_port());
+    let proxy = Proxy::beside(&other).peers(&[peer]).admin_token(TOKEN).start();
+    let (mut holder, mut waiter) = (other.client(), proxy.client());
+    assert_eq!(holder.cmd(&["CLIENT", "SETNAME", "worker-7"]), Reply::ok());
+    let fence = holder.cmd(&["LOCK", "job"]).grant().fence;
+    waiter.send(&encode(&["LOCK", "job", "PX", "60000", "WAIT", "0"]));
+    eventually("it waits", || proxy.waiters() == 1);
+    let mut page = opened(&proxy);
+    give(&mut page, TOKEN);
+    page.shows("#hot", "worker-7");
+    eventually("it can be freed by its fence", || page.text("#hot button") == "Free");
+    press_and_confirm(&mut page, "#hot button", &format!("with the fence {fence} is taken from"));
+    page.shows("#done", "The lock was freed.");
+    waiter.reply().grant();
+    let lost = || holder.cmd(&["PING"]).error_text().starts_with("LOCKLOST");
+    eventually("its holder is told", lost);
+}
+
+#[test]
 fn a_lock_node_that_is_needed_is_paused_after_a_second_question() {
     let mut proxy = Proxy::with().nodes(3).admin_token(TOKEN).start();
     proxy.node(2).kill().unwrap();

@@ -10,14 +10,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use serde::{Deserialize, Serialize};
 use tokio::{task::JoinSet, time::timeout};
 
 use super::{
-    listing::{ClientPart, GrantedElsewhere, HolderPart},
-    peers::{Peer, Peers, ShortText},
+    listing::GrantedElsewhere,
+    peers::{Peer, Peers, short},
 };
-use crate::sync::Mutex;
+use crate::{
+    report::lists::{ClientPart, HolderList, HolderPart},
+    sync::Mutex,
+};
 
 /// How long all peers together may take.
 const ANSWER_LIMIT: Duration = Duration::from_secs(1);
@@ -32,38 +34,8 @@ const LONGEST_ANSWER: u64 = 64 * 1024;
 /// Most answers that are kept.
 const MOST_KEPT: usize = 64;
 
-/// What a peer tells of a lock that it has granted.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub(super) struct TellingPeer {
-    kind: ShortText,
-    fence: Option<u64>,
-    held_ms: Option<u64>,
-    remaining_ms: Option<u64>,
-    holder: Option<HolderOfPeer>,
-    proxy: ShortText,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-struct HolderOfPeer {
-    address: ShortText,
-    name: ShortText,
-    connected: bool,
-}
-
-/// `/api/holders` of a peer, in the order of the question.
-#[derive(Deserialize)]
-struct HoldersOfPeer {
-    holders: Vec<Option<TellingPeer>>,
-}
-
-/// `/api/holders`.
-#[derive(Serialize)]
-pub(super) struct HolderList {
-    pub(super) holders: Vec<Option<HolderPart>>,
-}
-
 /// By the lock's name: when the peers had answered, and what the one that granted the lock told.
-type ToldLately = HashMap<Vec<u8>, (Instant, Option<TellingPeer>)>;
+type ToldLately = HashMap<Vec<u8>, (Instant, Option<HolderPart>)>;
 
 /// What peers told lately.
 #[derive(Default)]
@@ -71,7 +43,7 @@ pub(super) struct HoldersElsewhere(Mutex<ToldLately>);
 
 impl HoldersElsewhere {
     /// Returns who holds these locks, as far as a peer tells. Waits for the peers unless they told lately.
-    pub(super) async fn of(&self, peers: &Peers, names: &[Vec<u8>]) -> Vec<Option<TellingPeer>> {
+    pub(super) async fn of(&self, peers: &Peers, names: &[Vec<u8>]) -> Vec<Option<HolderPart>> {
         let is_asked = |name: &&Vec<u8>| name.len() <= LONGEST_NAME && self.known(name).is_none();
         let asked: Vec<Vec<u8>> = names.iter().filter(is_asked).take(MOST_ASKED).cloned().collect();
         if peers.count() > 0 && !asked.is_empty() {
@@ -88,7 +60,7 @@ impl HoldersElsewhere {
     }
 
     /// Returns what was told of a lock lately.
-    fn known(&self, name: &[u8]) -> Option<Option<TellingPeer>> {
+    fn known(&self, name: &[u8]) -> Option<Option<HolderPart>> {
         let known = self.0.lock();
         known.get(name).filter(|(at, _)| at.elapsed() < FRESH).map(|(_, told)| told.clone())
     }
@@ -100,33 +72,14 @@ impl HoldersElsewhere {
         let (names, locks): (Vec<_>, Vec<_>) = asked.take(MOST_ASKED).unzip();
         for (lock, told) in locks.into_iter().zip(self.of(peers, &names).await) {
             if let Some(told) = told {
-                lock.told_by_peer(told.part());
+                lock.told_by_peer(told);
             }
         }
     }
 }
 
-impl TellingPeer {
-    /// Returns it as this proxy tells it.
-    pub(super) fn part(self) -> HolderPart {
-        let client = |holder: HolderOfPeer| ClientPart {
-            address: holder.address.into_text(),
-            name: Arc::from(holder.name.into_text()),
-            connected: holder.connected,
-        };
-        HolderPart {
-            kind: self.kind.into_text(),
-            fence: self.fence,
-            held_ms: self.held_ms,
-            remaining_ms: self.remaining_ms,
-            holder: self.holder.map(client),
-            proxy: self.proxy.into_text(),
-        }
-    }
-}
-
 /// Asks all peers at once. For each lock the first peer counts that says it granted the lock.
-async fn ask(peers: &Peers, names: &[Vec<u8>]) -> Vec<Option<TellingPeer>> {
+async fn ask(peers: &Peers, names: &[Vec<u8>]) -> Vec<Option<HolderPart>> {
     let mut path = String::from("/api/holders?peers=no");
     for name in names {
         path += "&key=";
@@ -155,10 +108,26 @@ async fn ask(peers: &Peers, names: &[Vec<u8>]) -> Vec<Option<TellingPeer>> {
     holders
 }
 
-async fn told(peer: &Peer, path: &str) -> Option<Vec<Option<TellingPeer>>> {
+async fn told(peer: &Peer, path: &str) -> Option<Vec<Option<HolderPart>>> {
     let answer = peer.get(path, LONGEST_ANSWER).await.ok()?;
-    let HoldersOfPeer { holders } = serde_json::from_slice(&answer.body).ok()?;
-    Some(holders)
+    read(&answer.body)
+}
+
+/// Reads what a peer answers, and cuts its texts.
+fn read(text: &[u8]) -> Option<Vec<Option<HolderPart>>> {
+    let client = |client: ClientPart| ClientPart {
+        address: short(client.address),
+        name: short(client.name),
+        ..client
+    };
+    let part = |told: HolderPart| HolderPart {
+        kind: short(told.kind),
+        holder: told.holder.map(client),
+        proxy: short(told.proxy),
+        ..told
+    };
+    let HolderList { holders } = serde_json::from_slice(text).ok()?;
+    Some(holders.into_iter().map(|told| told.map(part)).collect())
 }
 
 #[cfg(test)]
@@ -173,8 +142,8 @@ mod tests {
                 "proxy": "b, pid 7", "more": []}}]}}"#,
             "x".repeat(5000)
         );
-        let HoldersOfPeer { holders } = serde_json::from_str(&text).unwrap();
-        let part = holders[1].clone().unwrap().part();
+        let holders = read(text.as_bytes()).unwrap();
+        let part = holders[1].clone().unwrap();
         assert_eq!((holders[0].is_none(), part.fence, &*part.proxy), (true, Some(7), "b, pid 7"));
         assert!(part.holder.unwrap().name.len() < 300);
     }

@@ -1,12 +1,6 @@
-//! `/api/locks`, `/api/hot`, `/api/clients` and `/api/adopted`: lists of bounded length, like those of LOCKGATE. None
-//! of them has tokens.
-//!
-//! Clients choose the names of locks, which may be any bytes. A name that is not UTF-8 is told as text with
-//! replacement characters, and also by its bytes.
+//! Makes the lists of locks, clients and idioms.
 
-use std::{fmt::Write as _, sync::Arc};
-
-use serde::Serialize;
+use std::sync::Arc;
 
 use crate::{
     adopt::{rows::hexadecimal, verdict::danger},
@@ -14,41 +8,18 @@ use crate::{
     clock::millis,
     key::Key,
     lock::{LockStatus, LocksWanted},
+    report::{
+        lists::{
+            AdoptedList, AdoptedPart, BusyClientPart, ClientList, ClientPart, HolderPart, HotList,
+            HotPart, InLinePart, LockList, LockPart,
+        },
+        lock_name::LockName,
+    },
     session::Shared,
 };
 
 /// Most waiters of one hot lock that are told.
 const MOST_IN_LINE: usize = 8;
-
-/// A lock's name.
-#[derive(Debug, PartialEq, Eq, Serialize)]
-struct LockName {
-    key: String,
-    /// Its bytes in hexadecimal, if they are not UTF-8.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    key_hex: Option<String>,
-}
-
-#[derive(Serialize)]
-pub(super) struct ClientPart {
-    pub(super) address: String,
-    pub(super) name: Arc<str>,
-    /// Whether its connection is still open.
-    pub(super) connected: bool,
-}
-
-/// Who holds a lock, through which proxy.
-#[derive(Serialize)]
-pub(super) struct HolderPart {
-    /// `session` or `lease`.
-    pub(super) kind: String,
-    pub(super) fence: Option<u64>,
-    pub(super) held_ms: Option<u64>,
-    pub(super) remaining_ms: Option<u64>,
-    pub(super) holder: Option<ClientPart>,
-    /// The proxy that granted it, by its own name.
-    pub(super) proxy: String,
-}
 
 /// An entry whose lock another proxy may have granted.
 pub(super) trait GrantedElsewhere {
@@ -59,139 +30,16 @@ pub(super) trait GrantedElsewhere {
     fn told_by_peer(&mut self, told: HolderPart);
 }
 
-/// `/api/locks`.
-#[derive(Serialize)]
-pub(super) struct LockList {
-    pub(super) locks: Vec<LockPart>,
-}
-
-#[derive(Serialize)]
-pub(super) struct LockPart {
-    #[serde(flatten)]
-    name: LockName,
-    /// `session`, `lease`, `elsewhere` (clients here wait for it, and another proxy granted it), or `unknown` (they
-    /// wait, and the holder is not known).
-    kind: &'static str,
-    fence: Option<u64>,
-    held_ms: Option<u64>,
-    remaining_ms: Option<u64>,
-    waiters: usize,
-    longest_wait_ms: u64,
-    adopted: Option<&'static str>,
-    holder: Option<ClientPart>,
-    /// The other proxy that granted it, if that one has told.
-    proxy: Option<String>,
-    /// The lock's name.
-    #[serde(skip)]
-    bytes: Vec<u8>,
-}
-
-/// `/api/hot`.
-#[derive(Serialize)]
-pub(super) struct HotList {
-    pub(super) hot: Vec<HotPart>,
-}
-
-#[derive(Serialize)]
-pub(super) struct HotPart {
-    #[serde(flatten)]
-    name: LockName,
-    waited_ms: u64,
-    /// The part of `waited_ms` that may have been for other locks.
-    excess_ms: u64,
-    waits: u64,
-    longest_ms: u64,
-    waiters: usize,
-    /// As in [`LockPart`]; `None` if no client here holds the lock or waits for it.
-    kind: Option<&'static str>,
-    fence: Option<u64>,
-    held_ms: Option<u64>,
-    holder: Option<ClientPart>,
-    /// The other proxy that granted it, if that one has told.
-    proxy: Option<String>,
-    /// The first in line.
-    line: Vec<InLinePart>,
-    /// The lock's name.
-    #[serde(skip)]
-    bytes: Vec<u8>,
-}
-
-#[derive(Serialize)]
-struct InLinePart {
-    client: Option<ClientPart>,
-    waited_ms: u64,
-    ttl_ms: u64,
-}
-
-/// `/api/clients`.
-#[derive(Serialize)]
-pub(super) struct ClientList {
-    clients: Vec<BusyClientPart>,
-}
-
-#[derive(Serialize)]
-struct BusyClientPart {
-    #[serde(flatten)]
-    client: ClientPart,
-    locks: usize,
-    keys: Vec<LockName>,
-    longest_hold_ms: u64,
-    waits_for: Option<LockName>,
-    waited_ms: u64,
-}
-
-/// `/api/adopted`.
-#[derive(Serialize)]
-pub(super) struct AdoptedList {
-    adopted: Vec<AdoptedPart>,
-    /// How often something was seen for which there was no room.
-    left_out: u64,
-}
-
-#[derive(Serialize)]
-struct AdoptedPart {
-    times: u64,
-    keys: String,
-    lock: String,
-    client: Arc<str>,
-    idiom: &'static str,
-    form: &'static str,
-    library: &'static str,
-    script: Option<String>,
-    #[serde(rename = "unsafe")]
-    danger: &'static str,
-    verdict: &'static str,
-    because: &'static str,
-    mode: &'static str,
-    /// The longest TTL that was asked for.
-    longest_ttl_ms: Option<u64>,
-}
-
 impl LockName {
-    fn new(name: &[u8]) -> LockName {
-        match std::str::from_utf8(name) {
-            Ok(text) => LockName { key: text.to_owned(), key_hex: None },
-            Err(_) => {
-                let mut hex = String::with_capacity(2 * name.len());
-                for byte in name {
-                    // Writing to a String cannot fail.
-                    let _ = write!(hex, "{byte:02x}");
-                }
-                let key = String::from_utf8_lossy(name).into_owned();
-                LockName { key, key_hex: Some(hex) }
-            }
-        }
-    }
-
     /// Returns the name of the lock that has this key on the nodes.
     fn of(key: &[u8], shared: &Shared) -> LockName {
-        LockName::new(key.get(prefix(shared)..).unwrap_or_default())
+        LockName(key.get(prefix(shared)..).unwrap_or_default().to_vec())
     }
 }
 
 impl ClientPart {
     fn of(card: &Arc<ClientCard>) -> ClientPart {
-        let (address, name) = (card.address(), card.name());
+        let (address, name) = (card.address(), card.name().to_string());
         ClientPart { address, name, connected: card.is_here() }
     }
 }
@@ -206,26 +54,25 @@ fn part(lock: &LockStatus, shared: &Shared) -> LockPart {
     let grant = lock.grant.as_ref();
     LockPart {
         name: LockName::of(&lock.key, shared),
-        kind: lock.kind(),
+        kind: lock.kind().into(),
         fence: grant.map(|grant| grant.fence),
         held_ms: grant.map(|grant| millis(grant.held_for)),
         remaining_ms: grant.map(|grant| millis(grant.remaining)),
         waiters: lock.waiters,
         longest_wait_ms: millis(lock.longest_wait),
-        adopted: grant.and_then(|grant| grant.adopted),
+        adopted: grant.and_then(|grant| grant.adopted).map(Into::into),
         holder: grant.and_then(|grant| grant.holder.as_ref()).map(ClientPart::of),
         proxy: None,
-        bytes: lock.key.get(prefix(shared)..).unwrap_or_default().to_vec(),
     }
 }
 
 impl GrantedElsewhere for LockPart {
     fn name_elsewhere(&self) -> Option<&[u8]> {
-        self.fence.is_none().then_some(&self.bytes)
+        self.fence.is_none().then_some(&self.name.0)
     }
 
     fn told_by_peer(&mut self, told: HolderPart) {
-        self.kind = "elsewhere";
+        self.kind = "elsewhere".into();
         (self.fence, self.held_ms) = (told.fence, told.held_ms);
         (self.remaining_ms, self.holder) = (told.remaining_ms, told.holder);
         self.proxy = Some(told.proxy);
@@ -234,11 +81,11 @@ impl GrantedElsewhere for LockPart {
 
 impl GrantedElsewhere for HotPart {
     fn name_elsewhere(&self) -> Option<&[u8]> {
-        (self.fence.is_none() && self.kind.is_some()).then_some(&self.bytes)
+        (self.fence.is_none() && self.kind.is_some()).then_some(&self.name.0)
     }
 
     fn told_by_peer(&mut self, told: HolderPart) {
-        self.kind = Some("elsewhere");
+        self.kind = Some("elsewhere".into());
         (self.fence, self.held_ms, self.holder) = (told.fence, told.held_ms, told.holder);
         self.proxy = Some(told.proxy);
     }
@@ -250,7 +97,7 @@ pub(super) fn holder(shared: &Shared, name: &[u8]) -> Option<HolderPart> {
     let lock = shared.engine.lock(&key)?;
     let grant = lock.grant.as_ref()?;
     Some(HolderPart {
-        kind: lock.kind().to_owned(),
+        kind: lock.kind().into(),
         fence: Some(grant.fence),
         held_ms: Some(millis(grant.held_for)),
         remaining_ms: Some(millis(grant.remaining)),
@@ -275,12 +122,11 @@ pub(super) fn hot(shared: &Shared, most: usize) -> HotList {
             waits: hot.waits,
             longest_ms: millis(hot.longest),
             waiters: hot.waiters,
-            kind: Some(hot.kind).filter(|kind| !kind.is_empty()),
+            kind: Some(hot.kind.into()).filter(|kind: &String| !kind.is_empty()),
             fence: grant.as_ref().map(|grant| grant.fence),
             held_ms: grant.as_ref().map(|grant| millis(grant.held_for)),
             holder: hot.holder.as_ref().map(ClientPart::of),
             proxy: None,
-            bytes: hot.key.get(prefix(shared)..).unwrap_or_default().to_vec(),
             line: line
                 .iter()
                 .take(MOST_IN_LINE)
@@ -321,17 +167,17 @@ pub(super) fn adopted(shared: &Shared, most: usize) -> AdoptedList {
     let (seen, left_out) = adoption.seen();
     let seen = seen.into_iter().take(most).map(|(sighting, client, times)| AdoptedPart {
         times,
-        keys: adoption.pattern(&sighting).to_owned(),
-        lock: adoption.lock(&sighting).to_owned(),
-        client,
-        idiom: sighting.op.as_str(),
-        form: sighting.form,
-        library: sighting.library,
+        keys: adoption.pattern(&sighting).into(),
+        lock: adoption.lock(&sighting).into(),
+        client: client.to_string(),
+        idiom: sighting.op.as_str().into(),
+        form: sighting.form.into(),
+        library: sighting.library.into(),
         script: sighting.digest.map(|digest| hexadecimal(&digest)),
-        danger: danger(sighting.op),
-        verdict: sighting.verdict.as_str(),
-        because: sighting.because,
-        mode: adoption.mode_of(&sighting),
+        danger: danger(sighting.op).into(),
+        verdict: sighting.verdict.as_str().into(),
+        because: sighting.because.into(),
+        mode: adoption.mode_of(&sighting).into(),
         longest_ttl_ms: sighting.ttl.map(millis),
     });
     AdoptedList { adopted: seen.collect(), left_out }
@@ -340,19 +186,4 @@ pub(super) fn adopted(shared: &Shared, most: usize) -> AdoptedList {
 /// Returns the length of what comes before a lock's name in its key on the nodes.
 fn prefix(shared: &Shared) -> usize {
     shared.config.load().locks.prefix.len()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_name_that_is_no_text_is_told_by_its_bytes_too() {
-        let text = LockName::new("wörk".as_bytes());
-        assert_eq!(text, LockName { key: "wörk".into(), key_hex: None });
-        let bytes = LockName::new(b"a\xff\x00");
-        assert_eq!(bytes, LockName { key: "a\u{fffd}\0".into(), key_hex: Some("61ff00".into()) });
-        let json = serde_json::to_string(&bytes).unwrap();
-        assert_eq!(json, r#"{"key":"a�\u0000","key_hex":"61ff00"}"#);
-    }
 }

@@ -11,21 +11,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::Serialize;
 use tokio::{
     sync::{Semaphore, watch},
     task::{JoinSet, spawn_blocking},
     time::timeout,
 };
 
-use super::status::StatusDocument;
 use crate::{
     clock::millis,
     config::PeerUrl,
-    net::{
-        few::few,
-        http_client::{self, HttpAnswer},
-    },
+    net::http_client::{self, HttpAnswer},
+    report::{ErrorDocument, document::StatusDocument},
     sync::Mutex,
 };
 
@@ -38,8 +35,6 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(1);
 const LONGEST_ANSWER: u64 = 256 * 1024;
 /// Most lines that are kept of what is not well with a peer.
 const MOST_PROBLEMS: usize = 8;
-/// Most lock nodes of a peer that are counted.
-const MOST_NODES: usize = 1000;
 /// The longest text that is kept of a peer, in characters.
 const LONGEST_TEXT: usize = 256;
 
@@ -72,7 +67,7 @@ struct HeardPeer {
     /// Its last answer.
     last: Option<(Instant, PeerStatus)>,
     /// Since when it has not answered, and why.
-    silent: Option<(Instant, ShortText)>,
+    silent: Option<(Instant, String)>,
 }
 
 /// `/api/proxies`.
@@ -91,7 +86,7 @@ struct ProxyRow {
     here: bool,
     answers: bool,
     /// Why it does not answer.
-    error: Option<ShortText>,
+    error: Option<String>,
     /// How long it has not answered.
     silent_ms: Option<u64>,
     /// How long ago it answered last.
@@ -103,72 +98,19 @@ struct ProxyRow {
 /// What is shown of a proxy's `/api/status`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 struct PeerStatus {
-    name: ShortText,
-    version: ShortText,
+    name: String,
+    version: String,
     uptime_ms: u64,
     ready: bool,
     draining: bool,
-    problems: Vec<ShortText>,
-    connections: u64,
-    held: u64,
-    waiters: u64,
+    problems: Vec<String>,
+    connections: usize,
+    held: usize,
+    waiters: usize,
     nodes: usize,
     nodes_up: usize,
     nodes_voting: usize,
     data_up: bool,
-}
-
-/// A text of another process, of bounded length.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-#[serde(transparent)]
-pub(super) struct ShortText(String);
-
-/// `/api/status`, as far as this proxy reads it. What a proxy of another version does not tell is empty.
-#[derive(Deserialize)]
-struct PeerDocument {
-    proxy: ProxyOfPeer,
-    #[serde(default, deserialize_with = "few::<_, _, MOST_PROBLEMS>")]
-    problems: Vec<ShortText>,
-    #[serde(default)]
-    data: DataOfPeer,
-    #[serde(default, deserialize_with = "few::<_, _, MOST_NODES>")]
-    nodes: Vec<NodeOfPeer>,
-    #[serde(default)]
-    locks: LocksOfPeer,
-}
-
-#[derive(Deserialize)]
-struct ProxyOfPeer {
-    #[serde(default)]
-    name: ShortText,
-    #[serde(default)]
-    version: ShortText,
-    uptime_ms: u64,
-    ready: bool,
-    #[serde(default)]
-    draining: bool,
-    #[serde(default)]
-    connections: u64,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct DataOfPeer {
-    up: bool,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct NodeOfPeer {
-    up: bool,
-    votes: bool,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct LocksOfPeer {
-    held: u64,
-    waiters: u64,
 }
 
 impl Peers {
@@ -196,10 +138,9 @@ impl Peers {
     }
 
     /// Returns this proxy, whose status is `here`, and all others as they are now, or were a moment ago.
-    pub(super) async fn list(&self, here: &StatusDocument) -> ProxyList {
+    pub(super) async fn list(&self, here: StatusDocument) -> ProxyList {
         self.ask().await;
-        let here = serde_json::to_vec(here).ok().and_then(|text| PeerStatus::read(&text).ok());
-        self.rows(here)
+        self.rows(PeerStatus::of(here))
     }
 
     /// Asks all peers, unless that was done just now, and waits until it is done.
@@ -220,7 +161,7 @@ impl Peers {
         let _ = timeout(2 * ANSWER_LIMIT, ended.wait_for(|last| *last >= round)).await;
     }
 
-    fn rows(&self, here: Option<PeerStatus>) -> ProxyList {
+    fn rows(&self, here: PeerStatus) -> ProxyList {
         let mut proxies = vec![ProxyRow {
             url: None,
             here: true,
@@ -228,7 +169,7 @@ impl Peers {
             error: None,
             silent_ms: None,
             answered_ms: Some(0),
-            told: here,
+            told: Some(here),
         }];
         for peer in &*self.all {
             let HeardPeer { last, silent } = peer.heard.lock().clone();
@@ -279,7 +220,7 @@ impl Peer {
             Ok(told) => *heard = HeardPeer { last: Some((now, told)), silent: None },
             Err(why) => {
                 let since = heard.silent.as_ref().map_or(now, |(since, _)| *since);
-                heard.silent = Some((since, ShortText::of(&why)));
+                heard.silent = Some((since, short(why)));
             }
         }
     }
@@ -292,12 +233,8 @@ impl Peer {
         let answer = self.get("/api/status", LONGEST_ANSWER).await;
         let answer = answer.map_err(|error| error.to_string())?;
         if answer.status != 200 {
-            #[derive(Deserialize)]
-            struct ErrorOfPeer {
-                error: ShortText,
-            }
             let error = serde_json::from_slice(&answer.body);
-            let error = error.map(|ErrorOfPeer { error }| format!(": {}", error.0));
+            let error = error.map(|ErrorDocument { error }| format!(": {}", short(error)));
             return Err(format!("HTTP {}{}", answer.status, error.unwrap_or_default()));
         }
         PeerStatus::read(&answer.body)
@@ -334,16 +271,19 @@ impl PeerStatus {
     /// # Errors
     /// Why the text cannot be read as that, for people.
     fn read(text: &[u8]) -> Result<PeerStatus, String> {
-        let document = serde_json::from_slice(text);
-        let PeerDocument { proxy, problems, data, nodes, locks } =
-            document.map_err(|_| "/api/status is not what Lockgate tells there".to_owned())?;
-        Ok(PeerStatus {
-            name: proxy.name,
-            version: proxy.version,
+        let document = serde_json::from_slice(text).map(PeerStatus::of);
+        document.map_err(|_| "/api/status is not what Lockgate tells there".to_owned())
+    }
+
+    fn of(status: StatusDocument) -> PeerStatus {
+        let StatusDocument { proxy, problems, data, nodes, locks, .. } = status;
+        PeerStatus {
+            name: short(proxy.name),
+            version: short(proxy.version),
             uptime_ms: proxy.uptime_ms,
             ready: proxy.ready,
             draining: proxy.draining,
-            problems,
+            problems: problems.into_iter().take(MOST_PROBLEMS).map(short).collect(),
             connections: proxy.connections,
             held: locks.held,
             waiters: locks.waiters,
@@ -351,28 +291,18 @@ impl PeerStatus {
             nodes_up: nodes.iter().filter(|node| node.up).count(),
             nodes_voting: nodes.iter().filter(|node| node.votes).count(),
             data_up: data.up,
-        })
-    }
-}
-
-impl ShortText {
-    /// Returns the text.
-    pub(super) fn into_text(self) -> String {
-        self.0
-    }
-
-    fn of(text: &str) -> ShortText {
-        match text.char_indices().nth(LONGEST_TEXT) {
-            Some((end, _)) => ShortText(format!("{}…", &text[..end])),
-            None => ShortText(text.to_owned()),
         }
     }
 }
 
-impl<'de> Deserialize<'de> for ShortText {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<ShortText, D::Error> {
-        String::deserialize(deserializer).map(|text| ShortText::of(&text))
+/// Cuts a text of another process.
+pub(super) fn short(mut text: String) -> String {
+    if let Some((end, _)) = text.char_indices().nth(LONGEST_TEXT) {
+        text.truncate(end);
+        text.push('…');
+        text.shrink_to_fit();
     }
+    text
 }
 
 #[cfg(test)]
@@ -410,8 +340,8 @@ mod tests {
         (url, asked)
     }
 
-    fn here() -> Option<PeerStatus> {
-        PeerStatus::read(STATUS.replace("there", "here").as_bytes()).ok()
+    fn here() -> PeerStatus {
+        PeerStatus::read(STATUS.replace("there", "here").as_bytes()).unwrap()
     }
 
     async fn only_row(answer: String, endless: bool) -> ProxyRow {
@@ -431,7 +361,7 @@ mod tests {
         let error = async |answer: String, endless| {
             let row = only_row(answer, endless).await;
             assert!(!row.answers && row.told.is_none() && row.silent_ms.is_some(), "{row:?}");
-            row.error.unwrap().0
+            row.error.unwrap()
         };
         let longer = error(ok.to_owned(), true).await;
         assert_eq!(longer, format!("its answer is longer than {LONGEST_ANSWER} bytes"));
@@ -453,7 +383,7 @@ mod tests {
         let status = STATUS.replace(r#""problems": []"#, &format!(r#""problems": [{lines}]"#));
         let told = only_row(format!("HTTP/1.1 200 OK\r\n\r\n{status}"), false).await.told.unwrap();
         assert_eq!(told.problems.len(), MOST_PROBLEMS);
-        assert_eq!(told.problems[0].0.chars().count(), LONGEST_TEXT + 1);
+        assert_eq!(told.problems[0].chars().count(), LONGEST_TEXT + 1);
     }
 
     #[tokio::test]
@@ -482,14 +412,14 @@ mod tests {
         };
         // It accepts the connection, and says nothing.
         let row = again().await;
-        assert_eq!(row.error.unwrap().0, "no answer within 1s");
+        assert_eq!(row.error.unwrap(), "no answer within 1s");
         assert!(row.answered_ms.is_none() && row.told.is_none());
         let told = PeerStatus::read(STATUS.as_bytes()).unwrap();
         let before = Instant::now();
         *peers.all[0].heard.lock() = HeardPeer { last: Some((before, told.clone())), silent: None };
         drop(listener);
         let first = again().await;
-        assert!(!first.answers && first.error.unwrap().0.contains("refused"));
+        assert!(!first.answers && first.error.unwrap().contains("refused"));
         let since = peers.all[0].heard.lock().silent.clone().unwrap().0;
         assert!(since >= before);
         let row = again().await;

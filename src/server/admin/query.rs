@@ -49,6 +49,14 @@ pub(super) fn count(query: &str, default: usize) -> Result<usize, String> {
     Ok(count)
 }
 
+/// Reads a query that has nothing.
+///
+/// # Errors
+/// What is wrong, for people.
+pub(super) fn nothing(query: &str) -> Result<(), String> {
+    pairs(query)?.first().map_or(Ok(()), |(name, _)| Err(unknown(name)))
+}
+
 /// Reads `key`, once or several times, and whether `peers` may be asked.
 ///
 /// # Errors
@@ -170,5 +178,8 @@ mod tests {
             assert!(holders(wrong, 2).is_err(), "{wrong}");
         }
         assert_eq!(count("by=age", 1), Err("there is no parameter 'by' here".into()));
+        assert_eq!((nothing(""), nothing("&")), (Ok(()), Ok(())));
+        assert_eq!(nothing("x=1"), Err("there is no parameter 'x' here".into()));
+        assert!(nothing("%").is_err());
     }
 }

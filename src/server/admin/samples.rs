@@ -6,14 +6,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::{
     health::PageSource,
-    status::{Totals, micros, now_ms},
+    status::{micros, now_ms},
 };
-use crate::{clock::millis, session::Shared, sync::Mutex};
+use crate::{clock::millis, report::document::Totals, session::Shared, sync::Mutex};
 
 /// The time between two samples.
 const EVERY: Duration = Duration::from_secs(5);
@@ -35,23 +35,12 @@ struct StatusSample {
     waiters: usize,
     longest_wait_ms: u64,
     /// What was counted since the sample before, per second.
-    rates: StatusRates,
+    rates: Totals<f64>,
     /// The lock nodes at that moment, in the order of the configuration. Samples share this list, which seldom
     /// changes.
     addresses: Arc<[String]>,
     /// One for each of them.
     round_trips_us: Box<[Option<u64>]>,
-}
-
-#[derive(Debug, Clone, Copy, Default)]
-struct StatusRates {
-    grants: f64,
-    busy: f64,
-    no_quorum: f64,
-    lost: f64,
-    guard_refusals: f64,
-    adopted: f64,
-    adopt_refusals: f64,
 }
 
 /// The samples in columns: the same index in each is the same moment.
@@ -65,13 +54,8 @@ pub(super) struct HistoryDocument {
     held: Vec<usize>,
     waiters: Vec<usize>,
     longest_wait_ms: Vec<u64>,
-    grants_per_s: Vec<f64>,
-    busy_per_s: Vec<f64>,
-    no_quorum_per_s: Vec<f64>,
-    lost_per_s: Vec<f64>,
-    guard_refusals_per_s: Vec<f64>,
-    adopted_per_s: Vec<f64>,
-    adopt_refusals_per_s: Vec<f64>,
+    #[serde(flatten, serialize_with = "rate_columns")]
+    rates: Vec<Totals<f64>>,
     nodes: Vec<NodeColumn>,
 }
 
@@ -82,24 +66,27 @@ struct NodeColumn {
     round_trip_us: Vec<Option<u64>>,
 }
 
-impl StatusRates {
-    fn between(before: Totals, now: Totals, passed: Duration) -> StatusRates {
-        let seconds = passed.as_secs_f64().max(0.001);
-        // Two digits are enough for a line of a few pixels.
-        let rate = |before: u64, now: u64| {
-            let counted = u32::try_from(now.saturating_sub(before)).unwrap_or(u32::MAX);
-            (f64::from(counted) / seconds * 100.0).round() / 100.0
-        };
-        StatusRates {
-            grants: rate(before.grants, now.grants),
-            busy: rate(before.busy, now.busy),
-            no_quorum: rate(before.no_quorum, now.no_quorum),
-            lost: rate(before.lost, now.lost),
-            guard_refusals: rate(before.guard_refusals, now.guard_refusals),
-            adopted: rate(before.adopted, now.adopted),
-            adopt_refusals: rate(before.adopt_refusals, now.adopt_refusals),
-        }
-    }
+type OneRate = fn(&Totals<f64>) -> f64;
+
+/// The rates that are told, with their names.
+const RATES: [(&str, OneRate); 7] = [
+    ("grants_per_s", |rates| rates.grants),
+    ("busy_per_s", |rates| rates.busy),
+    ("no_quorum_per_s", |rates| rates.no_quorum),
+    ("lost_per_s", |rates| rates.lost),
+    ("guard_refusals_per_s", |rates| rates.guard_refusals),
+    ("adopted_per_s", |rates| rates.adopted),
+    ("adopt_refusals_per_s", |rates| rates.adopt_refusals),
+];
+
+/// Writes a column for each of [`RATES`].
+fn rate_columns<S: Serializer>(all: &[Totals<f64>], serializer: S) -> Result<S::Ok, S::Error> {
+    // Two digits are enough for a line of a few pixels.
+    let two_digits = |rate: f64| (rate * 100.0).round() / 100.0;
+    serializer.collect_map(RATES.iter().map(|(name, of)| {
+        let column: Vec<f64> = all.iter().map(|rates| two_digits(of(rates))).collect();
+        (name, column)
+    }))
 }
 
 impl StatusHistory {
@@ -113,7 +100,7 @@ impl StatusHistory {
         loop {
             ticks.tick().await;
             let (totals, now) = (Totals::of(shared), Instant::now());
-            let rates = StatusRates::between(before, totals, now.saturating_duration_since(at));
+            let rates = totals.per_second(&before, now.saturating_duration_since(at));
             (before, at) = (totals, now);
             let last = self.0.lock().back().map(|sample| sample.addresses.clone());
             self.note(sample(state, shared, rates, last.unwrap_or_default()));
@@ -133,14 +120,23 @@ impl StatusHistory {
         let samples: Vec<StatusSample> = self.0.lock().iter().cloned().collect();
         let addresses = state.readiness().nodes.into_iter().map(|node| node.address);
         let nodes = addresses.enumerate().map(|(place, address)| column(&samples, place, address));
-        let mut document = HistoryDocument {
+        HistoryDocument {
             every_ms: millis(EVERY),
+            at_ms: of_each(&samples, |sample| sample.at_ms),
+            ready: of_each(&samples, |sample| sample.ready),
+            voting: of_each(&samples, |sample| sample.voting),
+            connections: of_each(&samples, |sample| sample.connections),
+            held: of_each(&samples, |sample| sample.held),
+            waiters: of_each(&samples, |sample| sample.waiters),
+            longest_wait_ms: of_each(&samples, |sample| sample.longest_wait_ms),
+            rates: of_each(&samples, |sample| sample.rates),
             nodes: nodes.collect(),
-            ..HistoryDocument::default()
-        };
-        samples.into_iter().for_each(|sample| document.push(sample));
-        document
+        }
     }
+}
+
+fn of_each<T>(samples: &[StatusSample], value: fn(&StatusSample) -> T) -> Vec<T> {
+    samples.iter().map(value).collect()
 }
 
 /// Returns the round trips of the lock node that is at this place now. Before a change of the lock nodes other nodes
@@ -159,7 +155,7 @@ fn column(samples: &[StatusSample], place: usize, address: String) -> NodeColumn
 fn sample(
     state: &PageSource,
     shared: &Shared,
-    rates: StatusRates,
+    rates: Totals<f64>,
     last: Arc<[String]>,
 ) -> StatusSample {
     let (readiness, counts) = (state.readiness(), shared.engine.counts());
@@ -179,27 +175,6 @@ fn sample(
             false => nodes.iter().map(|node| node.address.clone()).collect(),
         },
         round_trips_us: nodes.iter().map(|node| node.round_trip.map(micros)).collect(),
-    }
-}
-
-impl HistoryDocument {
-    fn push(&mut self, sample: StatusSample) {
-        let StatusRates { grants, busy, no_quorum, lost, guard_refusals, adopted, adopt_refusals } =
-            sample.rates;
-        self.at_ms.push(sample.at_ms);
-        self.ready.push(sample.ready);
-        self.voting.push(sample.voting);
-        self.connections.push(sample.connections);
-        self.held.push(sample.held);
-        self.waiters.push(sample.waiters);
-        self.longest_wait_ms.push(sample.longest_wait_ms);
-        self.grants_per_s.push(grants);
-        self.busy_per_s.push(busy);
-        self.no_quorum_per_s.push(no_quorum);
-        self.lost_per_s.push(lost);
-        self.guard_refusals_per_s.push(guard_refusals);
-        self.adopted_per_s.push(adopted);
-        self.adopt_refusals_per_s.push(adopt_refusals);
     }
 }
 
@@ -242,10 +217,12 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_is_for_a_second() {
-        let before = Totals { grants: 100, busy: 7, ..Totals::default() };
-        let now = Totals { grants: 151, busy: 7, lost: 1, ..Totals::default() };
-        let rates = StatusRates::between(before, now, Duration::from_secs(6));
-        assert_eq!((rates.grants, rates.busy, rates.lost), (8.5, 0.0, 0.17));
+    fn a_rate_has_a_column_and_two_digits() {
+        let rates = vec![Totals { lost: 1.0 / 6.0, ..Totals::default() }, Totals::default()];
+        let document = HistoryDocument { rates, ..HistoryDocument::default() };
+        let told = serde_json::to_string(&document).unwrap();
+        let columns = r#""longest_wait_ms":[],"grants_per_s":[0.0,0.0],"busy_per_s":[0.0,0.0],"no_quorum_per_s":[0.0,0.0],"lost_per_s":[0.17,0.0],"guard_refusals_per_s""#;
+        assert!(told.contains(columns), "{told}");
+        assert!(told.contains(r#""adopt_refusals_per_s":[0.0,0.0],"nodes":[]"#), "{told}");
     }
 }

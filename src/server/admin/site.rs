@@ -17,17 +17,25 @@ use serde::Serialize;
 
 use super::{
     actions::{self, Actions},
-    elsewhere::{HolderList, HoldersElsewhere, MOST_ASKED, TellingPeer},
+    elsewhere::{HoldersElsewhere, MOST_ASKED},
     health::PageSource,
     host::HostRule,
-    listing::{self, HolderPart},
-    markup,
+    listing, markup,
     peers::Peers,
     query,
     samples::StatusHistory,
-    status::StatusDocument,
 };
-use crate::{config::AdminConfig, server::fleet::machine, session::Shared, told::plain};
+use crate::{
+    config::AdminConfig,
+    report::{
+        ErrorDocument,
+        document::StatusDocument,
+        lists::{HolderList, HolderPart},
+    },
+    server::fleet::machine,
+    session::Shared,
+    told::plain,
+};
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -132,13 +140,22 @@ impl AdminSite {
         }
         let query = request.uri().query().unwrap_or_default();
         let told = match path {
-            "/api/proxies" => return json(&self.peers.list(&self.status()).await),
+            "/api/proxies" => self.proxies(query).await,
             "/api/locks" => self.locks(query).await,
             "/api/hot" => self.hot(query).await,
             "/api/holders" => self.holders(query).await,
             _ => self.tell(path, query),
         };
         told.unwrap_or_else(|wrong| refusal(StatusCode::BAD_REQUEST, &wrong))
+    }
+
+    /// Returns how this proxy and its peers are.
+    ///
+    /// # Errors
+    /// What is wrong with the query, for people.
+    async fn proxies(&self, query: &str) -> Result<Page, String> {
+        query::nothing(query)?;
+        Ok(json(&self.peers.list(self.status()).await))
     }
 
     /// Returns the wanted locks.
@@ -174,7 +191,7 @@ impl AdminSite {
         if may_ask && holders.iter().any(Option::is_none) {
             let told = self.elsewhere.of(&self.peers, &names).await;
             for (holder, told) in holders.iter_mut().zip(told) {
-                *holder = holder.take().or_else(|| told.map(TellingPeer::part));
+                *holder = holder.take().or(told);
             }
         }
         Ok(json(&HolderList { holders }))
@@ -194,8 +211,14 @@ impl AdminSite {
         let shared = &*self.shared;
         Ok(match path {
             "/" => status_page(),
-            "/api/status" => json(&self.status()),
-            "/api/history" => json(&self.history.document(&self.state)),
+            "/api/status" => {
+                query::nothing(query)?;
+                json(&self.status())
+            }
+            "/api/history" => {
+                query::nothing(query)?;
+                json(&self.history.document(&self.state))
+            }
             "/api/clients" => json(&listing::clients(shared, query::count(query, LISTED)?)),
             "/api/adopted" => json(&listing::adopted(shared, query::count(query, LISTED)?)),
             _ => page(StatusCode::NOT_FOUND, TEXT, PAGES),
@@ -241,7 +264,7 @@ fn refused(status: StatusCode, why: &str) -> Page {
 
 /// Makes an error in JSON.
 fn refusal(status: StatusCode, error: &str) -> Page {
-    let text = serde_json::json!({ "error": error }).to_string();
+    let text = serde_json::json!(ErrorDocument { error }).to_string();
     page(status, JSON, plain(&text).into_owned())
 }
 

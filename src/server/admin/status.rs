@@ -1,11 +1,9 @@
-//! `/api/status`: the whole proxy in one document, bounded in size except for what the configuration names.
+//! Makes `/api/status` of the proxy as it is now.
 
 use std::{
     sync::atomic::Ordering,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
-
-use serde::Serialize;
 
 use super::health::{PageSource, Readiness, state_of};
 use crate::{
@@ -13,183 +11,20 @@ use crate::{
     config::Policy,
     fleet::difference::ModeConflict,
     lock::{Counts, NodeStatus},
+    report::document::{
+        AdoptRulePart, AdoptionPart, ConflictPart, DataPart, EarlierPart, GuardRulePart,
+        GuardedWrites, GuardsPart, LocksPart, NodePart, ProxyPart, QuorumPart, StatusDocument,
+        Totals,
+    },
     session::{
         Shared,
-        earlier::{EarlierProcess, WhatIsLeft},
+        earlier::EarlierProcess,
         session_metrics::{GuardedWrite, Outcome, TakenBack, Verb},
     },
 };
 
 /// Most rules with modes two steps apart that one document lists; all are counted.
 const MOST_CONFLICTS: usize = 16;
-
-/// The document.
-#[derive(Serialize)]
-pub(super) struct StatusDocument {
-    /// Milliseconds since 1970, by this machine's clock.
-    now_ms: u64,
-    proxy: ProxyPart,
-    /// What is not well, in the words of /readyz.
-    problems: Vec<String>,
-    data: DataPart,
-    quorum: QuorumPart,
-    nodes: Vec<NodePart>,
-    locks: LocksPart,
-    totals: Totals,
-    guards: Option<GuardsPart>,
-    adoption: Option<AdoptionPart>,
-    /// Processes from before upgrades that still have clients.
-    earlier: Vec<EarlierPart>,
-}
-
-#[derive(Serialize)]
-struct EarlierPart {
-    pid: i32,
-    /// `None` if it does not tell.
-    #[serde(flatten)]
-    left: Option<WhatIsLeft>,
-}
-
-#[derive(Serialize)]
-struct ProxyPart {
-    name: String,
-    version: &'static str,
-    pid: u32,
-    uptime_ms: u64,
-    listen: Vec<String>,
-    ready: bool,
-    /// Whether lock nodes that wait are all that keeps the proxy from being ready.
-    waits: bool,
-    draining: bool,
-    connections: usize,
-    /// Whether `admin.token` is set, so that operators can act here.
-    actions: bool,
-    /// How many `admin.peers` there are.
-    peers: usize,
-}
-
-#[derive(Serialize)]
-struct DataPart {
-    name: String,
-    /// The Redis that it is now, if that can change.
-    address: Option<String>,
-    up: bool,
-    problem: Option<String>,
-}
-
-#[derive(Serialize)]
-struct QuorumPart {
-    nodes: usize,
-    needed: usize,
-    voting: usize,
-    /// How many more may fail; below 0: no lock is granted.
-    slack: i64,
-}
-
-#[derive(Serialize)]
-struct NodePart {
-    /// Its place in `locks.nodes`, from 1.
-    seat: usize,
-    address: String,
-    up: bool,
-    votes: bool,
-    paused: bool,
-    /// `ok`, or why it does not vote, and what else is wrong, in the words of /readyz.
-    state: String,
-    faults: Vec<&'static str>,
-    round_trip_us: Option<u64>,
-    clock_ahead_us: Option<i64>,
-}
-
-#[derive(Serialize)]
-struct LocksPart {
-    held: usize,
-    session: usize,
-    leases: usize,
-    adopted: usize,
-    waiters: usize,
-    longest_wait_ms: u64,
-    oldest_hold_ms: u64,
-    /// How long new LOCKs still wait (LOCKGATE PAUSE).
-    paused_ms: u64,
-}
-
-/// What was counted since the start.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub(super) struct Totals {
-    /// LOCKs granted, adopted ones too.
-    pub(super) grants: u64,
-    /// LOCKs not granted because another client had the lock, at once or for as long as they waited.
-    pub(super) busy: u64,
-    /// Commands of ours that too few lock nodes answered.
-    pub(super) no_quorum: u64,
-    /// LOCKs not granted because too many waited.
-    pub(super) queue_full: u64,
-    /// Session locks lost.
-    pub(super) lost: u64,
-    /// Writes that guards refused.
-    pub(super) guard_refusals: u64,
-    /// Commands seen on keys of adopt rules.
-    pub(super) adopted: u64,
-    /// Those of them that were refused.
-    pub(super) adopt_refusals: u64,
-    /// Locks that operators took back.
-    pub(super) taken_back: u64,
-}
-
-#[derive(Serialize)]
-struct GuardsPart {
-    enforced: bool,
-    /// Whether the data node has told which commands it has; until then commands are refused.
-    informed: bool,
-    /// How many fences in a row too few replicas have acknowledged.
-    unacknowledged: u64,
-    rules: Vec<GuardRulePart>,
-    writes: GuardedWrites,
-}
-
-#[derive(Serialize)]
-struct GuardRulePart {
-    keys: String,
-    lock: String,
-    policy: &'static str,
-}
-
-#[derive(Serialize)]
-struct GuardedWrites {
-    passed: u64,
-    notheld: u64,
-    fenced: u64,
-    audited: u64,
-    refused: u64,
-}
-
-#[derive(Serialize)]
-struct AdoptionPart {
-    rules: Vec<AdoptRulePart>,
-    seen: u64,
-    #[serde(rename = "unsafe")]
-    unsafe_ones: u64,
-    refused: u64,
-    /// How many rules have modes two steps apart here and in another proxy.
-    mode_conflicts: usize,
-    conflicts: Vec<ConflictPart>,
-}
-
-#[derive(Serialize)]
-struct AdoptRulePart {
-    keys: String,
-    lock: Option<String>,
-    mode: &'static str,
-}
-
-#[derive(Serialize)]
-struct ConflictPart {
-    keys: String,
-    here: &'static str,
-    there: &'static str,
-    proxy: String,
-}
 
 impl Totals {
     /// Returns what was counted so far.
@@ -254,7 +89,7 @@ impl StatusDocument {
 fn proxy(shared: &Shared, readiness: &Readiness, actions: bool, peers: usize) -> ProxyPart {
     ProxyPart {
         name: shared.name.clone(),
-        version: env!("CARGO_PKG_VERSION"),
+        version: env!("CARGO_PKG_VERSION").into(),
         pid: std::process::id(),
         uptime_ms: millis(shared.started.elapsed()),
         listen: shared.listen.iter().map(ToString::to_string).collect(),
@@ -269,7 +104,13 @@ fn proxy(shared: &Shared, readiness: &Readiness, actions: bool, peers: usize) ->
 
 impl EarlierPart {
     fn of(process: EarlierProcess) -> EarlierPart {
-        EarlierPart { pid: process.pid, left: process.left }
+        let EarlierProcess { pid, left } = process;
+        EarlierPart {
+            pid,
+            connections: left.map(|left| left.connections),
+            held: left.map(|left| left.held),
+            waiters: left.map(|left| left.waiters),
+        }
     }
 }
 

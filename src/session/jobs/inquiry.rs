@@ -8,6 +8,7 @@ use super::{
         earlier::{EarlierProcess, WhatIsLeft},
     },
     Ours, Progress,
+    inquiry_locks::{count, duration, field},
 };
 use crate::{
     adopt::{rows::hexadecimal, verdict::danger},
@@ -189,12 +190,9 @@ impl Desk {
         encode::array(out, nodes.len());
         for node in nodes {
             encode::map(out, 4, self.conn.state.resp3);
-            encode::bulk(out, b"address");
-            encode::bulk(out, node.address.as_bytes());
-            encode::bulk(out, b"up");
-            encode::integer(out, i64::from(node.up));
-            encode::bulk(out, b"reason");
-            encode::bulk(out, node.reason.unwrap_or_default().as_bytes());
+            field(out, "address", node.address.as_bytes());
+            count(out, "up", u64::from(node.up));
+            field(out, "reason", node.reason.unwrap_or_default().as_bytes());
             encode::bulk(out, b"faults");
             let faults: Vec<_> = node.unfit.into_iter().chain(node.found).collect();
             encode::array(out, faults.len());
@@ -236,10 +234,8 @@ impl Desk {
         }
         if left_out > 0 {
             encode::map(out, 2, resp3);
-            encode::bulk(out, b"times");
-            encode::integer(out, i64::try_from(left_out).unwrap_or(i64::MAX));
-            encode::bulk(out, b"because");
-            encode::bulk(out, b"of these kinds no more are kept");
+            count(out, "times", left_out);
+            field(out, "because", b"of these kinds no more are kept");
         }
     }
 }
@@ -253,13 +249,9 @@ fn tell_entry(
     resp3: bool,
 ) {
     encode::map(out, 2 + values.len(), resp3);
-    encode::bulk(out, b"times");
-    encode::integer(out, i64::try_from(times).unwrap_or(i64::MAX));
-    for (field, value) in ADOPTED_FIELDS.into_iter().zip(values) {
-        encode::bulk(out, field.as_bytes());
-        encode::bulk(out, value.as_bytes());
+    count(out, "times", times);
+    for (name, value) in ADOPTED_FIELDS.into_iter().zip(values) {
+        field(out, name, value.as_bytes());
     }
-    encode::bulk(out, b"longest_ttl_ms");
-    let longest = longest_ttl.map_or(0, millis);
-    encode::integer(out, i64::try_from(longest).unwrap_or(i64::MAX));
+    duration(out, "longest_ttl_ms", longest_ttl.unwrap_or_default());
 }

@@ -56,24 +56,20 @@ impl Desk {
     /// Encodes one lock. `elsewhere`: what the lock nodes say of a lock that was not granted here.
     fn tell_lock(&self, out: &mut Vec<u8>, lock: &LockStatus, elsewhere: Option<&GrantElsewhere>) {
         let grant = lock.grant.as_ref();
-        let number = |value: Option<u64>| {
-            value.map_or(UNKNOWN, |value| i64::try_from(value).unwrap_or(i64::MAX))
-        };
         let fence = grant.map(|grant| grant.fence).or_else(|| elsewhere?.fence);
         let left = grant.map(|grant| grant.remaining).or_else(|| elsewhere?.left);
         encode::map(out, 12, self.conn.state.resp3);
         field(out, "key", self.plain(&lock.key));
         field(out, "kind", lock.kind().as_bytes());
-        numeric(out, "fence", number(fence));
-        numeric(out, "held-ms", number(grant.map(|grant| millis(grant.held_for))));
-        numeric(out, "remaining-ms", number(left.map(millis)));
-        numeric(out, "waiters", number(Some(lock.waiters as u64)));
+        known(out, "fence", fence);
+        known(out, "held-ms", grant.map(|grant| millis(grant.held_for)));
+        known(out, "remaining-ms", left.map(millis));
+        count(out, "waiters", lock.waiters as u64);
         field(out, "adopted", grant.and_then(|grant| grant.adopted).unwrap_or_default().as_bytes());
-        numeric(out, "longest-wait-ms", number(Some(millis(lock.longest_wait))));
+        duration(out, "longest-wait-ms", lock.longest_wait);
         let holder = grant.and_then(|grant| grant.holder.as_ref());
         tell_client(out, holder);
-        let connected = holder.map_or(UNKNOWN, |holder| i64::from(holder.is_here()));
-        numeric(out, "connected", connected);
+        known(out, "connected", holder.map(|holder| u64::from(holder.is_here())));
         let proxy = if grant.is_some() { self.shared.name.as_str() } else { "" };
         field(out, "proxy", proxy.as_bytes());
     }
@@ -98,8 +94,8 @@ impl Desk {
         for client in clients {
             encode::map(out, 8, self.conn.state.resp3);
             tell_client(out, Some(&client.card));
-            numeric(out, "connected", i64::from(client.card.is_here()));
-            numeric(out, "locks", i64::try_from(client.held).unwrap_or(i64::MAX));
+            count(out, "connected", u64::from(client.card.is_here()));
+            count(out, "locks", client.held as u64);
             encode::bulk(out, b"keys");
             encode::array(out, client.keys.len());
             client.keys.iter().for_each(|key| encode::bulk(out, self.plain(key)));
@@ -119,9 +115,9 @@ impl Desk {
             field(out, "key", self.plain(&lock.key));
             duration(out, "waited-ms", lock.waited);
             duration(out, "excess-ms", lock.excess);
-            numeric(out, "waits", i64::try_from(lock.waits).unwrap_or(i64::MAX));
+            count(out, "waits", lock.waits);
             duration(out, "longest-ms", lock.longest);
-            numeric(out, "waiters", i64::try_from(lock.waiters).unwrap_or(i64::MAX));
+            count(out, "waiters", lock.waiters as u64);
             tell_client(out, lock.holder.as_ref());
             field(out, "kind", lock.kind.as_bytes());
         }
@@ -209,16 +205,27 @@ fn tell_client(out: &mut Vec<u8>, card: Option<&Arc<ClientCard>>) {
     field(out, "name", name.as_bytes());
 }
 
-fn field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
+pub(super) fn field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
     encode::bulk(out, name.as_bytes());
     encode::bulk(out, value);
 }
 
-fn numeric(out: &mut Vec<u8>, name: &str, value: i64) {
+pub(super) fn count(out: &mut Vec<u8>, name: &str, value: u64) {
     encode::bulk(out, name.as_bytes());
-    encode::integer(out, value);
+    encode::integer(out, i64::try_from(value).unwrap_or(i64::MAX));
 }
 
-fn duration(out: &mut Vec<u8>, name: &str, value: Duration) {
-    numeric(out, name, i64::try_from(millis(value)).unwrap_or(i64::MAX));
+pub(super) fn duration(out: &mut Vec<u8>, name: &str, value: Duration) {
+    count(out, name, millis(value));
+}
+
+/// Encodes a number, or that it is not known.
+fn known(out: &mut Vec<u8>, name: &str, value: Option<u64>) {
+    match value {
+        Some(value) => count(out, name, value),
+        None => {
+            encode::bulk(out, name.as_bytes());
+            encode::integer(out, UNKNOWN);
+        }
+    }
 }

@@ -6,70 +6,33 @@ use std::{
     time::Duration,
 };
 
-use serde::{Deserialize, de::DeserializeOwned};
+use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use super::report::{Examined, Finding};
 use crate::{
     config::{AdoptMode, AdoptRule, Config},
-    net::{few::few, http_client},
+    net::http_client,
+    report::{
+        document::{ProxyPart, StatusDocument},
+        lists::{AdoptedList, AdoptedPart},
+    },
 };
 
 /// How long the proxy may take.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 /// The longest answer, in bytes.
 const LONGEST_ANSWER: u64 = 256 * 1024;
-/// Most problems that are read.
+/// Most problems that are told.
 const MOST_PROBLEMS: usize = 64;
-/// Most idioms that are read.
-const MOST_IDIOMS: usize = 1000;
-
-/// `/api/status`, as far as it is read.
-#[derive(Deserialize)]
-struct RunningStatus {
-    proxy: RunningProxy,
-    #[serde(deserialize_with = "few::<_, _, MOST_PROBLEMS>")]
-    problems: Vec<String>,
-}
-
-#[derive(Deserialize)]
-struct RunningProxy {
-    name: String,
-    version: String,
-    ready: bool,
-    /// A proxy of another version may leave it out.
-    #[serde(default)]
-    waits: bool,
-}
-
-/// `/api/adopted`, as far as it is read.
-#[derive(Deserialize)]
-struct RunningAdoption {
-    #[serde(deserialize_with = "few::<_, _, MOST_IDIOMS>")]
-    adopted: Vec<RunningIdiom>,
-}
-
-#[derive(Deserialize)]
-struct RunningIdiom {
-    times: u64,
-    keys: String,
-    client: String,
-    idiom: String,
-    verdict: String,
-    because: String,
-    mode: String,
-    /// A proxy of another version may leave it out.
-    #[serde(default)]
-    longest_ttl_ms: Option<u64>,
-}
 
 /// Examines the proxy at the admin address. Returns `None` if none answers there.
 pub(super) async fn proxy(config: &Config) -> Option<Examined> {
     let address = reached(config.admin.listen?);
-    let RunningStatus { proxy, problems } = ask(address, "/api/status").await?;
+    let StatusDocument { proxy, problems, .. } = ask(address, "/api/status").await?;
     let mut examined = examined(&address.to_string(), &proxy, &problems, env!("CARGO_PKG_VERSION"));
     if config.adopt.rules.iter().any(|rule| rule.mode.is_answered())
-        && let Some(RunningAdoption { adopted }) = ask(address, "/api/adopted?count=1000").await
+        && let Some(AdoptedList { adopted, .. }) = ask(address, "/api/adopted?count=1000").await
     {
         examined.findings.extend(steps(&config.adopt.rules, &adopted));
     }
@@ -85,14 +48,14 @@ async fn ask<T: DeserializeOwned>(address: SocketAddr, path: &str) -> Option<T> 
 
 /// Findings about rules that this file bridges or enforces and the running proxy still audits: what it has seen
 /// that the step would refuse, and rules on whose keys no lock is taken ([`untaken`]).
-fn steps(rules: &[AdoptRule], seen: &[RunningIdiom]) -> Vec<Finding> {
-    let refused = |idiom: &&RunningIdiom| {
+fn steps(rules: &[AdoptRule], seen: &[AdoptedPart]) -> Vec<Finding> {
+    let refused = |idiom: &&AdoptedPart| {
         let rule = rules.iter().find(|rule| rule.keys.as_str() == idiom.keys);
         let is_to_come = rule.is_some_and(|rule| rule.mode.is_answered());
         idiom.verdict == "refused" && idiom.mode == AdoptMode::Audit.as_str() && is_to_come
     };
-    let finding = |idiom: &RunningIdiom| {
-        let RunningIdiom { times, keys, client, idiom, because, longest_ttl_ms, .. } = idiom;
+    let finding = |idiom: &AdoptedPart| {
+        let AdoptedPart { times, keys, client, idiom, because, longest_ttl_ms, .. } = idiom;
         let longest = longest_ttl_ms.map(|ttl| format!(" (longest TTL {ttl} ms)"));
         let longest = longest.unwrap_or_default();
         let what = format!(
@@ -110,10 +73,10 @@ fn steps(rules: &[AdoptRule], seen: &[RunningIdiom]) -> Vec<Finding> {
 
 /// Finding about a rule that this file bridges or enforces and the running proxy still audits, if commands were
 /// seen on its keys, but none that takes a lock.
-fn untaken(rule: &AdoptRule, seen: &[RunningIdiom]) -> Option<Finding> {
-    let takes = |idiom: &RunningIdiom| idiom.idiom.starts_with("acquire");
+fn untaken(rule: &AdoptRule, seen: &[AdoptedPart]) -> Option<Finding> {
+    let takes = |idiom: &AdoptedPart| idiom.idiom.starts_with("acquire");
     let of_rule = || {
-        let is_audited = |idiom: &&RunningIdiom| idiom.mode == AdoptMode::Audit.as_str();
+        let is_audited = |idiom: &&AdoptedPart| idiom.mode == AdoptMode::Audit.as_str();
         seen.iter().filter(is_audited).filter(|idiom| idiom.keys == rule.keys.as_str())
     };
     let times: u64 = of_rule().map(|idiom| idiom.times).fold(0, u64::saturating_add);
@@ -133,9 +96,9 @@ fn printable(text: &str) -> String {
     text.chars().filter(|letter| !letter.is_control()).collect()
 }
 
-fn examined(host: &str, proxy: &RunningProxy, problems: &[String], version: &str) -> Examined {
+fn examined(host: &str, proxy: &ProxyPart, problems: &[String], version: &str) -> Examined {
     let mut findings = Vec::new();
-    for problem in problems {
+    for problem in problems.iter().take(MOST_PROBLEMS) {
         let problem = printable(problem);
         let advice = "The running proxy sees this: docs/operations.md, What fails.";
         // Waiting needs no repair, and the verdict counts the lock nodes that wait.
@@ -150,8 +113,8 @@ fn examined(host: &str, proxy: &RunningProxy, problems: &[String], version: &str
         findings.push(Finding::minor(what, advice));
     }
     let ready = match proxy {
-        RunningProxy { ready: true, .. } => "ready",
-        RunningProxy { waits: true, .. } => "not ready yet",
+        ProxyPart { ready: true, .. } => "ready",
+        ProxyPart { waits: true, .. } => "not ready yet",
         _ => "not ready",
     };
     let summary = format!("{}, {ready}, version {}", proxy.name, proxy.version);
@@ -174,11 +137,12 @@ mod tests {
 
     #[test]
     fn what_the_proxy_sees_is_grave_where_it_is_not_ready() {
-        let of = |ready, waits| RunningProxy {
+        let of = |ready, waits| ProxyPart {
             name: "app, pid 7".into(),
             version: "1".into(),
             ready,
             waits,
+            ..ProxyPart::default()
         };
         let proxy = |ready| of(ready, false);
         let problems = ["lock node a: slow".to_owned()];
@@ -197,7 +161,7 @@ mod tests {
     fn a_step_that_refuses_what_was_seen_is_told_before() {
         let text = "adopt: [{keys: 'a:*', mode: bridge}, {keys: 'b:*', mode: audit}]";
         let rules = Config::parse(text, "f", &|_| None).unwrap().adopt.rules;
-        let of = |keys: &str, verdict: &str, mode: &str| RunningIdiom {
+        let of = |keys: &str, verdict: &str, mode: &str| AdoptedPart {
             times: 3,
             keys: keys.into(),
             client: "old\u{1b}[2J".into(),
@@ -206,8 +170,9 @@ mod tests {
             because: "it sets the key".into(),
             mode: mode.into(),
             longest_ttl_ms: Some(600_000),
+            ..AdoptedPart::default()
         };
-        let take = RunningIdiom { idiom: "acquire".into(), ..of("a:*", "quorum", "audit") };
+        let take = AdoptedPart { idiom: "acquire".into(), ..of("a:*", "quorum", "audit") };
         let seen = [
             take,
             of("a:*", "refused", "audit"),

@@ -55,7 +55,7 @@ impl View {
 
     /// Finds the marked lock in a new list.
     pub(super) fn follow(&mut self, locks: &[LockRow]) {
-        let is_marked = |lock: &LockRow| Some(&lock.name.bytes) == self.marked_name.as_ref();
+        let is_marked = |lock: &LockRow| Some(&lock.name.0) == self.marked_name.as_ref();
         let place = locks.iter().position(is_marked).unwrap_or(self.marked);
         self.mark(place, locks);
     }
@@ -63,7 +63,7 @@ impl View {
     fn mark(&mut self, place: usize, locks: &[LockRow]) {
         self.marked = place.min(locks.len().saturating_sub(1));
         // The first lock is marked by its place: a user who is there watches whatever comes first.
-        let name = || Some(locks.get(self.marked)?.name.bytes.clone());
+        let name = || Some(locks.get(self.marked)?.name.0.clone());
         self.marked_name = if self.marked == 0 { None } else { name() };
     }
 
@@ -113,7 +113,7 @@ impl View {
             KeyCode::Char('p') => self.paused = !self.paused,
             KeyCode::Char('?') => self.help = true,
             KeyCode::Enter if self.open.is_none() => {
-                self.open = locks.get(self.marked).map(|lock| lock.name.bytes.clone());
+                self.open = locks.get(self.marked).map(|lock| lock.name.0.clone());
                 self.scrolled = 0;
             }
             KeyCode::Enter | KeyCode::Esc | KeyCode::Backspace if self.open.is_some() => {
@@ -145,11 +145,12 @@ impl View {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::documents::NameReport, *};
+    use super::*;
+    use crate::report::lock_name::LockName;
 
     fn locks(names: &[&str]) -> Vec<LockRow> {
         let row = |name: &&str| LockRow {
-            name: NameReport { bytes: name.as_bytes().to_vec(), ..NameReport::default() },
+            name: LockName(name.as_bytes().to_vec()),
             ..LockRow::default()
         };
         names.iter().map(row).collect()

@@ -4,12 +4,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::{
     choices::View,
-    documents::{ClientReport, Round},
+    documents::Round,
     layout::{Sheet, TableColumn, TableRow, Tone},
     merge::{LockRow, NodeRow, WaiterRow, WatchedProxy},
     plain::PlainText,
     wanted::LockSort,
 };
+use crate::report::lists::ClientPart;
 
 /// Everything that can be shown.
 #[derive(Clone, Copy)]
@@ -188,17 +189,17 @@ impl Board<'_> {
             sheet.line(&rest[..end], Tone::Head);
             rest.drain(..end);
         }
-        let lock = self.locks.iter().find(|lock| lock.name.bytes == name);
+        let lock = self.locks.iter().find(|lock| lock.name.0 == name);
         for text in lock.map_or_else(|| vec!["not held, and not waited for".into()], told) {
             sheet.line(&text, Tone::Plain);
         }
         sheet.line("", Tone::Plain);
-        let waiters: u64 = lock.map_or(0, |lock| lock.waiters);
+        let waiters = lock.map_or(0, |lock| lock.waiters);
         let first = self.view.scrolled.min(self.line.len().saturating_sub(1));
         let rows: Vec<_> = self.line[first..].iter().map(waiter).collect();
         let room = sheet.room().saturating_sub(2);
         sheet.table(&LINE_COLUMNS, &rows, room);
-        let missing = waiters.saturating_sub(self.line.len() as u64);
+        let missing = waiters.saturating_sub(self.line.len());
         if self.line.is_empty() && waiters == 0 {
             sheet.line("  nobody waits", Tone::Plain);
         } else if missing > 0 {
@@ -209,8 +210,8 @@ impl Board<'_> {
     fn summary(&self) -> String {
         let ready = self.rounds().filter(|round| round.status.proxy.ready).count();
         let voting = self.nodes.iter().filter(|node| node.votes > 0 && node.votes == node.asked);
-        let held: u64 = self.rounds().map(|round| round.status.locks.held).sum();
-        let waiters: u64 = self.rounds().map(|round| round.status.locks.waiters).sum();
+        let held: usize = self.rounds().map(|round| round.status.locks.held).sum();
+        let waiters: usize = self.rounds().map(|round| round.status.locks.waiters).sum();
         let paused = if self.view.paused { "PAUSED  " } else { "" };
         format!(
             "{paused}{ready} of {} ready  {} of {} lock nodes vote  {held} held  {waiters} wait  {}",
@@ -294,7 +295,7 @@ impl Board<'_> {
                 status.locks.held.to_string(),
                 status.locks.waiters.to_string(),
                 rate(proxy.rates.map(|rates| rates.grants)),
-                rate(proxy.rates.map(|rates| rates.refusals)),
+                rate(proxy.rates.map(|rates| rates.refusals())),
             ],
             tone: (1, tone),
             below: (!problems.is_empty()).then(|| problems.join("; ")),
@@ -308,7 +309,7 @@ impl Board<'_> {
         let (holder, name) = lock.holder.as_ref().map_or_else(Default::default, client);
         let proxy = lock.proxy.as_ref().map_or_else(|| "elsewhere".into(), ToString::to_string);
         let mut cells = vec![
-            format!("{marker}{}", lock.name.shown),
+            format!("{marker}{}", PlainText::of_bytes(&lock.name.0)),
             holder,
             name,
             proxy,
@@ -374,13 +375,13 @@ fn node(node: &NodeRow) -> TableRow {
     }
 }
 
-fn waiter(waiter: &WaiterRow) -> TableRow {
+fn waiter(WaiterRow { told, proxy }: &WaiterRow) -> TableRow {
     let cells = vec![
-        waiter.address.to_string(),
-        waiter.name.to_string(),
-        waiter.proxy.to_string(),
-        millis(waiter.waited_ms),
-        waiter.locks.to_string(),
+        told.client.address.to_string(),
+        told.client.name.to_string(),
+        proxy.to_string(),
+        millis(told.waited_ms),
+        told.locks.to_string(),
     ];
     TableRow { cells, ..TableRow::default() }
 }
@@ -389,7 +390,7 @@ fn waiter(waiter: &WaiterRow) -> TableRow {
 fn told(lock: &LockRow) -> Vec<String> {
     let waiting = format!(
         "{} in line, the first for {}",
-        count(usize::try_from(lock.waiters).unwrap_or(usize::MAX), "client", "clients"),
+        count(lock.waiters, "client", "clients"),
         millis(lock.longest_wait_ms)
     );
     let Some(proxy) = &lock.proxy else {
@@ -409,7 +410,7 @@ fn told(lock: &LockRow) -> Vec<String> {
 }
 
 /// A client's address and name.
-fn client(client: &ClientReport) -> (String, String) {
+fn client(client: &ClientPart<PlainText>) -> (String, String) {
     let address = match client.address.as_str() {
         "" => "unknown".into(),
         address if client.connected => address.to_owned(),
@@ -483,7 +484,7 @@ mod tests {
             .collect();
         let mut round =
             Round { status: serde_json::from_value(status).unwrap(), ..Round::default() };
-        round.add(serde_json::from_value(serde_json::json!({ "locks": locks })).unwrap());
+        round.add(serde_json::from_value(locks.into()).unwrap());
         proxies[0].hear(Ok(round), NOW);
         proxies[1].hear(Err(PlainText::of("connection refused")), NOW);
         proxies

@@ -10,11 +10,17 @@ use tokio::{
 };
 
 use super::{
-    documents::{BusyClients, ErrorReport, LockReports, Round, StatusReport},
+    documents::Round,
     plain::PlainText,
     wanted::{MOST_LISTED, WantedLists},
 };
-use crate::net::http_client::{self, HttpAnswer};
+use crate::{
+    net::http_client::{self, HttpAnswer},
+    report::{
+        ErrorDocument,
+        lists::{ClientList, HotList, LockList},
+    },
+};
 
 /// How long all documents of one round may take together.
 const ROUND_LIMIT: Duration = Duration::from_secs(3);
@@ -60,18 +66,21 @@ pub(super) async fn ask(address: &str, wanted: &WantedLists) -> Result<Round, Pl
 }
 
 async fn documents(address: &str, wanted: &WantedLists) -> Result<Round, PlainText> {
-    let status: StatusReport = get(address, "/api/status").await?;
+    let status = get(address, "/api/status").await?;
     let mut round = Round { status, ..Round::default() };
     for path in wanted.lists() {
-        match get::<LockReports>(address, &path).await {
-            Ok(list) => round.add(list),
-            Err(complaint) => round.complaint = Some(complaint),
+        let added = match path.starts_with("/api/hot") {
+            true => get::<HotList<_>>(address, &path).await.map(|list| round.add_hot(list.hot)),
+            false => get::<LockList<_>>(address, &path).await.map(|list| round.add(list.locks)),
+        };
+        if let Err(complaint) = added {
+            round.complaint = Some(complaint);
         }
     }
     if let Some(name) = &wanted.open {
         let path = format!("/api/clients?count={MOST_LISTED}");
-        match get::<BusyClients>(address, &path).await {
-            Ok(clients) => round.keep_line(clients, name),
+        match get::<ClientList<_>>(address, &path).await {
+            Ok(list) => round.keep_line(list.clients, name),
             Err(complaint) => round.complaint = Some(complaint),
         }
     }
@@ -92,7 +101,8 @@ async fn get<T: DeserializeOwned>(address: &str, path: &str) -> Result<T, PlainT
             PlainText::of(&format!("{path} is not what Lockgate tells there: {error}"))
         });
     }
-    let reason = serde_json::from_slice(&body).map(|ErrorReport { error }| error.to_string());
+    let reason =
+        serde_json::from_slice(&body).map(|ErrorDocument::<PlainText> { error }| error.to_string());
     let reason = reason.unwrap_or_else(|_| format!("no {path} there"));
     Err(PlainText::of(&format!("HTTP {status}: {reason}")))
 }

@@ -6,12 +6,15 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use super::{
-    documents::{ClientReport, LockReport, NameReport, Round, TotalsReport},
-    plain::PlainText,
-    wanted::LockSort,
+use super::{documents::Round, plain::PlainText, wanted::LockSort};
+use crate::{
+    glob::{self, Budget},
+    report::{
+        document::Totals,
+        lists::{BusyClientPart, ClientPart, LockPart},
+        lock_name::LockName,
+    },
 };
-use crate::glob::{self, Budget};
 
 /// The shortest time between the two samples of a rate. Rates of a shorter one would jump.
 const LEAST_SPAN_MS: u64 = 400;
@@ -28,15 +31,8 @@ pub(super) struct WatchedProxy {
     /// Since when it cannot be reached, and why.
     pub(super) trouble: Option<(SystemTime, PlainText)>,
     /// The sample from which the next rates count: process id, uptime in milliseconds, and totals.
-    base: Option<(u32, u64, TotalsReport)>,
-    pub(super) rates: Option<PerSecond>,
-}
-
-/// The rates of one proxy.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct PerSecond {
-    pub(super) grants: f64,
-    pub(super) refusals: f64,
+    base: Option<(u32, u64, Totals)>,
+    pub(super) rates: Option<Totals<f64>>,
 }
 
 /// A lock node as the proxies see it.
@@ -55,14 +51,14 @@ pub(super) struct NodeRow {
 /// A lock as all proxies together know it.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct LockRow {
-    pub(super) name: NameReport,
+    pub(super) name: LockName,
     pub(super) fence: Option<u64>,
-    pub(super) holder: Option<ClientReport>,
-    /// The proxy that granted it; none if none of these proxies did.
+    pub(super) holder: Option<ClientPart<PlainText>>,
+    /// The proxy that granted it; none if none of these proxies or their peers did.
     pub(super) proxy: Option<PlainText>,
     pub(super) held_ms: Option<u64>,
     pub(super) remaining_ms: Option<u64>,
-    pub(super) waiters: u64,
+    pub(super) waiters: usize,
     pub(super) longest_wait_ms: u64,
     pub(super) waited_ms: u64,
 }
@@ -70,11 +66,8 @@ pub(super) struct LockRow {
 /// A client in line.
 #[derive(Debug, PartialEq)]
 pub(super) struct WaiterRow {
-    pub(super) address: PlainText,
-    pub(super) name: PlainText,
+    pub(super) told: BusyClientPart<PlainText>,
     pub(super) proxy: PlainText,
-    pub(super) waited_ms: u64,
-    pub(super) locks: u64,
 }
 
 impl WatchedProxy {
@@ -105,7 +98,7 @@ impl WatchedProxy {
             Some((pid, uptime, totals)) if pid == proxy.pid && uptime <= proxy.uptime_ms => {
                 let span = proxy.uptime_ms - uptime;
                 if span >= LEAST_SPAN_MS {
-                    self.rates = Some(PerSecond::between(totals, sample.2, span));
+                    self.rates = Some(sample.2.per_second(&totals, Duration::from_millis(span)));
                     self.base = Some(sample);
                 }
             }
@@ -115,40 +108,31 @@ impl WatchedProxy {
     }
 }
 
-impl PerSecond {
-    fn between(before: TotalsReport, now: TotalsReport, span_ms: u64) -> PerSecond {
-        let seconds = Duration::from_millis(span_ms).as_secs_f64();
-        let rate = |before: u64, now: u64| now.saturating_sub(before) as f64 / seconds;
-        PerSecond {
-            grants: rate(before.grants, now.grants),
-            refusals: rate(before.refusals(), now.refusals()),
-        }
-    }
-}
-
 impl LockRow {
     /// Adds what one proxy knows about the lock.
-    fn add(&mut self, lock: &LockReport, proxy: &PlainText) {
-        // The larger fence is the later grant's. The proxy of the earlier one has not heard of its end yet.
-        if lock.held_ms.is_some() && (self.held_ms.is_none() || lock.fence > self.fence) {
+    fn add(&mut self, lock: &LockPart<PlainText>, proxy: &PlainText) {
+        // The larger fence is the later grant's. The proxy of the earlier one has not heard of its end yet. Of one
+        // grant, the proxy that granted it knows more than one that has asked it as a peer.
+        let (order, is_own) = (lock.fence.cmp(&self.fence), lock.proxy.is_none());
+        let is_better = order.is_gt() || order.is_eq() && is_own;
+        if lock.held_ms.is_some() && (self.held_ms.is_none() || is_better) {
             self.fence = lock.fence;
             self.held_ms = lock.held_ms;
             self.remaining_ms = lock.remaining_ms;
             self.holder.clone_from(&lock.holder);
-            self.proxy = Some(proxy.clone());
+            self.proxy = Some(lock.proxy.as_ref().unwrap_or(proxy).clone());
         }
         self.waiters = self.waiters.saturating_add(lock.waiters);
-        self.waited_ms = self.waited_ms.saturating_add(lock.waited_ms);
         self.longest_wait_ms = self.longest_wait_ms.max(lock.longest_wait_ms);
     }
 
     /// Returns what `sort` compares first, and what it compares next where that is equal.
     fn rank(&self, sort: LockSort) -> (u64, u64) {
         match sort {
-            LockSort::Waiters => (self.waiters, self.longest_wait_ms),
-            LockSort::Age => (self.held_ms.unwrap_or(0), self.waiters),
-            LockSort::Wait => (self.longest_wait_ms, self.waiters),
-            LockSort::Hot => (self.waited_ms, self.waiters),
+            LockSort::Waiters => (self.waiters as u64, self.longest_wait_ms),
+            LockSort::Age => (self.held_ms.unwrap_or(0), self.waiters as u64),
+            LockSort::Wait => (self.longest_wait_ms, self.waiters as u64),
+            LockSort::Hot => (self.waited_ms, self.waiters as u64),
         }
     }
 }
@@ -190,14 +174,16 @@ pub(super) fn locks(
     let mut rows: BTreeMap<&[u8], LockRow> = BTreeMap::new();
     for (proxy, round) in heard(proxies) {
         for lock in &round.locks {
-            let row = match rows.entry(&lock.name.bytes) {
+            let row = match rows.entry(&lock.name.0) {
                 Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(_) if !matches(&lock.name.bytes) => continue,
+                Entry::Vacant(_) if !matches(&lock.name.0) => continue,
                 Entry::Vacant(place) => {
                     place.insert(LockRow { name: lock.name.clone(), ..LockRow::default() })
                 }
             };
             row.add(lock, &proxy.label);
+            let waited_ms = round.waited_ms.get(&lock.name).copied();
+            row.waited_ms = row.waited_ms.saturating_add(waited_ms.unwrap_or(0));
         }
     }
     let mut rows: Vec<LockRow> = rows.into_values().collect();
@@ -215,15 +201,14 @@ pub(super) fn locks(
 pub(super) fn line(proxies: &[WatchedProxy]) -> Vec<WaiterRow> {
     let mut line = Vec::new();
     for (proxy, round) in heard(proxies) {
-        line.extend(round.line.iter().map(|client| WaiterRow {
-            address: client.address.clone(),
-            name: client.name.clone(),
-            proxy: proxy.label.clone(),
-            waited_ms: client.waited_ms,
-            locks: client.locks,
-        }));
+        line.extend(
+            round
+                .line
+                .iter()
+                .map(|client| WaiterRow { told: client.clone(), proxy: proxy.label.clone() }),
+        );
     }
-    line.sort_by_key(|client| Reverse(client.waited_ms));
+    line.sort_by_key(|client| Reverse(client.told.waited_ms));
     line
 }
 
@@ -247,7 +232,10 @@ mod tests {
         });
         let status = serde_json::from_value(status).unwrap();
         let mut round = Round { status, ..Round::default() };
-        round.add(serde_json::from_value(json!({ "locks": locks })).unwrap());
+        round.add(serde_json::from_value(locks.clone()).unwrap());
+        let is_hot = |lock: &&Value| lock.get("waited_ms").is_some();
+        let hot = locks.as_array().unwrap().iter().filter(is_hot);
+        round.add_hot(hot.map(|lock| serde_json::from_value(lock.clone()).unwrap()).collect());
         round
     }
 
@@ -258,7 +246,7 @@ mod tests {
     }
 
     fn names(rows: &[LockRow]) -> Vec<&str> {
-        rows.iter().map(|row| row.name.shown.as_str()).collect()
+        rows.iter().map(|row| std::str::from_utf8(&row.name.0).unwrap()).collect()
     }
 
     fn states(row: &NodeRow) -> Vec<(&str, Vec<&str>)> {
@@ -302,6 +290,22 @@ mod tests {
     }
 
     #[test]
+    fn what_a_proxy_knows_of_a_lock_from_its_peer_is_not_its_own_grant() {
+        let told = json!([{"key": "x", "kind": "elsewhere", "held_ms": 40, "fence": 3, "waiters": 1,
+            "proxy": "there, pid 7"}]);
+        let own = json!([{"key": "x", "kind": "session", "held_ms": 50, "fence": 3}]);
+        for order in [[("a", &told), ("b", &own)], [("b", &own), ("a", &told)]] {
+            let proxies = order.map(|(label, locks)| watched(label, &json!([]), locks));
+            let rows = locks(&proxies, LockSort::Age, None);
+            assert_eq!((rows.len(), rows[0].held_ms, rows[0].waiters), (1, Some(50), 1));
+            assert_eq!(rows[0].proxy.as_ref().unwrap().as_str(), "b");
+        }
+        // The peer itself is not watched.
+        let rows = locks(&[watched("a", &json!([]), &told)], LockSort::Age, None);
+        assert_eq!(rows[0].proxy.as_ref().unwrap().as_str(), "there, pid 7");
+    }
+
+    #[test]
     fn the_later_grant_of_two_is_the_one() {
         let old = json!([{"key": "x", "held_ms": 900, "fence": 3}]);
         let new = json!([{"key": "x", "held_ms": 5, "fence": 4}]);
@@ -321,7 +325,7 @@ mod tests {
         let proxies = [watched("a", &json!([]), &all)];
         let by = |sort, pattern: Option<&str>| {
             let rows = locks(&proxies, sort, pattern.map(str::as_bytes));
-            rows.iter().map(|row| row.name.shown.to_string()).collect::<Vec<_>>()
+            names(&rows).into_iter().map(str::to_owned).collect::<Vec<_>>()
         };
         assert_eq!(by(LockSort::Waiters, None), ["job:busy", "else", "job:old"]);
         assert_eq!(by(LockSort::Age, None), ["job:old", "job:busy"]);
@@ -333,18 +337,20 @@ mod tests {
     #[test]
     fn a_rate_is_what_one_process_counted_between_two_samples() {
         let mut proxy = watched("a", &json!([]), &json!([]));
-        assert_eq!(proxy.rates, None);
+        let rates =
+            |proxy: &WatchedProxy| proxy.rates.map(|rates| (rates.grants, rates.refusals()));
+        assert_eq!(rates(&proxy), None);
         let none = json!([]);
         proxy.hear(Ok(round(3000, 100, &none, &none)), NOW);
-        assert_eq!(proxy.rates, Some(PerSecond { grants: 50.0, refusals: 25.0 }));
+        assert_eq!(rates(&proxy), Some((50.0, 25.0)));
         // A sample that comes too soon changes no rate, and the next counts from the one before it.
         proxy.hear(Ok(round(3010, 110, &none, &none)), NOW);
-        assert_eq!(proxy.rates, Some(PerSecond { grants: 50.0, refusals: 25.0 }));
+        assert_eq!(rates(&proxy), Some((50.0, 25.0)));
         proxy.hear(Ok(round(4000, 120, &none, &none)), NOW);
-        assert_eq!(proxy.rates, Some(PerSecond { grants: 20.0, refusals: 10.0 }));
+        assert_eq!(rates(&proxy), Some((20.0, 10.0)));
         // Restarted.
         proxy.hear(Ok(round(50, 3, &none, &none)), NOW);
-        assert_eq!(proxy.rates, None);
+        assert_eq!(rates(&proxy), None);
     }
 
     #[test]

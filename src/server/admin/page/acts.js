@@ -95,7 +95,7 @@ $("ask-yes").addEventListener("click", () => $("ask").close("yes"));
 $("ask-no").addEventListener("click", () => $("ask").close("no"));
 
 async function free(lock) {
-  const shown = whole(lockName(lock)), elsewhere = lock.kind === "elsewhere";
+  const shown = whole(lockName(lock)), elsewhere = lock.kind === "elsewhere" && lock.fence === null;
   const sure = elsewhere
     ? await confirmed("Free it, whoever has it?", ["The lock ", shown, " was granted by another proxy. This one knows neither who " +
       "has it nor the fence: whoever has it when you press the button loses it, also a client that got it a moment ago, and " +

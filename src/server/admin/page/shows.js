@@ -103,9 +103,9 @@ function showNodes(status) {
 
 function freeButton(lock) {
   const shown = lockName(lock).slice(0, 200);
-  if (lock.kind === "elsewhere") return rowButton(lock, "Free whoever has it", "Free whoever has it: the lock " + shown, free);
-  if (lock.fence === null) return once("none", () => make("span"));
-  return rowButton(lock, "Free", "Free the lock " + shown, free);
+  if (lock.fence !== null) return rowButton(lock, "Free", "Free the lock " + shown, free);
+  if (lock.kind !== "elsewhere") return once("none", () => make("span"));
+  return rowButton(lock, "Free whoever has it", "Free whoever has it: the lock " + shown, free);
 }
 function holderOf(lock) {
   if (lock.kind === "elsewhere" && lock.proxy)

@@ -7,16 +7,19 @@ use serde::{
     de::{IgnoredAny, SeqAccess, Visitor},
 };
 
-/// Reads a list and keeps its first `MOST` entries.
+/// Most entries that are kept.
+pub(crate) const MOST_READ: usize = 1000;
+
+/// Reads a list and keeps its first [`MOST_READ`] entries.
 ///
 /// # Errors
 /// The deserializer's, if it is not a list of such entries.
-pub(crate) fn few<'de, D: Deserializer<'de>, T: Deserialize<'de>, const MOST: usize>(
+pub(crate) fn few<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<Vec<T>, D::Error> {
-    struct Few<T, const MOST: usize>(PhantomData<T>);
+    struct Few<T>(PhantomData<T>);
 
-    impl<'de, T: Deserialize<'de>, const MOST: usize> Visitor<'de> for Few<T, MOST> {
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for Few<T> {
         type Value = Vec<T>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -25,7 +28,7 @@ pub(crate) fn few<'de, D: Deserializer<'de>, T: Deserialize<'de>, const MOST: us
 
         fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
             let mut kept = Vec::new();
-            while kept.len() < MOST {
+            while kept.len() < MOST_READ {
                 match list.next_element()? {
                     Some(entry) => kept.push(entry),
                     None => return Ok(kept),
@@ -36,5 +39,5 @@ pub(crate) fn few<'de, D: Deserializer<'de>, T: Deserialize<'de>, const MOST: us
         }
     }
 
-    deserializer.deserialize_seq(Few::<T, MOST>(PhantomData))
+    deserializer.deserialize_seq(Few(PhantomData))
 }
