@@ -113,7 +113,7 @@ impl Config {
     /// Reads the file at `path`, with `${NAME}` from the process's environment.
     ///
     /// # Errors
-    /// Everything that is wrong with the file. A file that cannot be read is reported on line 1.
+    /// Everything that is wrong with the file. A file that cannot be read is reported without a line.
     pub fn load(path: &Path) -> Result<Config, ConfigErrors> {
         let file = path.display().to_string();
         let mut text = String::new();
@@ -122,7 +122,7 @@ impl Config {
             .and_then(|file| file.take(LONGEST_FILE as u64 + 1).read_to_string(&mut text));
         match reading.map(|_| text) {
             Ok(text) => Config::parse(&text, &file, &|name| std::env::var(name).ok()),
-            Err(error) => Err(ConfigErrors::one(&file, 1, String::new(), error.to_string())),
+            Err(error) => Err(ConfigErrors::unread(&file, error.to_string())),
         }
     }
 
