@@ -412,6 +412,23 @@ pub(super) fn cluster(reader: &mut Reader<'_>, top: &Section<'_>, config: &Confi
     }
 }
 
+/// What is wrong with this number of lock nodes. `None`: nothing.
+pub(crate) fn poor_count(nodes: usize) -> Option<String> {
+    match nodes {
+        0 => Some("no lock node; give 1, 3, 5 or 7".into()),
+        2 => Some(
+            "2 nodes; a majority of 2 is 2, so one that fails stops all locks: give 1 or 3".into(),
+        ),
+        even if even % 2 == 0 => Some(format!(
+            "{even} nodes bear no more failures than {}; give {} or {}",
+            even - 1,
+            even - 1,
+            even + 1
+        )),
+        _ => None,
+    }
+}
+
 /// Checks the `tls` in `parent` against the URLs that use it.
 fn servers(reader: &mut Reader<'_>, parent: &Section<'_>, used: bool, urls: &str, tls: &ClientTls) {
     let section = &parent.inside("tls");
@@ -431,22 +448,8 @@ fn independent(
     locks: &LocksConfig,
 ) {
     let path = section.path(key);
-    match nodes.len() {
-        0 => reader.problem(&path, "no lock node; give 1, 3, 5 or 7"),
-        2 => reader.problem(
-            &path,
-            "2 nodes; a majority of 2 is 2, so one that fails stops all locks: give 1 or 3",
-        ),
-        even if even % 2 == 0 => {
-            let what = format!(
-                "{even} nodes bear no more failures than {}; give {} or {}",
-                even - 1,
-                even - 1,
-                even + 1
-            );
-            reader.problem(&path, what);
-        }
-        _ => {}
+    if let Some(what) = poor_count(nodes.len()) {
+        reader.problem(&path, what);
     }
     if locks.notify == LockNotify::Stream && !matches!(locks.nodes[..], [LockNode::Cluster(_)]) {
         let what = "stream is for a Redis Cluster that is the only lock node: each of several would \

@@ -54,7 +54,7 @@ pub use adopt_options::{
 pub use adopt_scripts::{AdoptScript, ScriptOp, ScriptUnit};
 pub(crate) use certificate::now_in_seconds;
 pub use certificate::{CertificateTimes, CertificateTrouble};
-pub(crate) use check::shared_with_data;
+pub(crate) use check::{poor_count, shared_with_data};
 pub use data::{Announce, ClusterConfig, DataConfig, SentinelMaster};
 pub use error::{ConfigErrors, Problem};
 pub use guards::{Flush, GuardRule, GuardsConfig, Policy, WaitAt};

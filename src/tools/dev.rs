@@ -19,7 +19,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    config::{AdminConfig, Config, Listener, RedisUrl},
+    config::{self, AdminConfig, Config, Listener, RedisUrl},
     lock::initialise,
     server::{self, Control, logging},
     tools::{
@@ -39,7 +39,8 @@ pub struct Options {
     /// Where /metrics, /healthz and /readyz are served on 127.0.0.1.
     #[arg(long, default_value_t = 9380)]
     pub admin_port: u16,
-    /// Lock nodes: 1, 3, 5, 7.
+    /// Lock nodes: 1, 3 (one may fail), 5 (two may) or 7 (three may). An even number bears no more failures than
+    /// one less.
     #[arg(long, default_value_t = 5)]
     pub nodes: usize,
     /// The data node is a master with two replicas and three Sentinels, which is followed.
@@ -67,8 +68,8 @@ pub struct Options {
 /// If `redis-server` is missing, a port is taken, the number of nodes is even, or keys cannot be guarded or
 /// adopted.
 pub fn run(options: &Options) -> anyhow::Result<()> {
-    if options.nodes.is_multiple_of(2) {
-        bail!("{} lock nodes have no better majority than one less; give 1, 3, 5", options.nodes);
+    if let Some(what) = config::poor_count(options.nodes) {
+        bail!("--nodes: {what}");
     }
     let (guards, adopt) = dev_rules::read(&options.guard, &options.adopt)?;
     logging::start("warn", "auto")?;

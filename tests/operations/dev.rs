@@ -295,3 +295,18 @@ fn a_taken_port_is_said_in_one_line() {
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(error, format!("lockgate: {addr} is in use; choose another port with --port\n"));
 }
+#[test]
+fn it_is_said_which_numbers_of_lock_nodes_are_sensible() {
+    for (nodes, what) in [
+        ("0", "no lock node; give 1, 3, 5 or 7"),
+        ("4", "4 nodes bear no more failures than 3; give 3 or 5"),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_lockgate"))
+            .args(["dev", "--nodes", nodes])
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(error, format!("lockgate: --nodes: {what}\n"));
+    }
+}
