@@ -106,7 +106,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         adopt,
         ..Config::default()
     };
-    let rules = dev_rules::to_try(&config.guards.rules, &config.adopt.rules, options.port);
+    let rules = dev_rules::to_try(&config.guards.rules, &config.adopt.rules, &cli(options));
     data.configure(&mut config);
     config.locks.nodes = nodes.iter().map(|node| RedisUrl::local(node.port()).into()).collect();
 
@@ -146,6 +146,13 @@ async fn accepts(addr: SocketAddr) {
     }
 }
 
+/// Returns redis-cli with the options that lead to the proxy.
+fn cli(options: &Options) -> String {
+    // The fronts of a cluster lead clients from one to another.
+    let follow = if options.cluster { "-c " } else { "" };
+    format!("redis-cli {follow}-p {}", options.port)
+}
+
 fn welcome(options: &Options, data: &DataServers, nodes: &[RedisServer], rules: &str) -> String {
     let port = options.port;
     let last = if options.cluster {
@@ -163,11 +170,12 @@ fn welcome(options: &Options, data: &DataServers, nodes: &[RedisServer], rules: 
     for (index, node) in nodes.iter().enumerate() {
         text += &line(&format!("lock node {}", index + 1), node.addr(), node.pid());
     }
+    let cli = cli(options);
     text += &format!(
         "\nTry, in another terminal:\n\n  \
-         redis-cli -p {port} LOCK job PX 30000\n\
+         {cli} LOCK job PX 30000\n\
          {}{rules}  \
-         redis-cli -p {port} UNLOCK job TOKEN     (the token that LOCK answered)\n",
+         {cli} UNLOCK job TOKEN     (the token that LOCK answered)\n",
         data.to_try(port)
     );
     text
