@@ -1,14 +1,12 @@
 //! Checks each value by itself, and all values against each other.
 
-use std::{
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    time::Duration,
-};
+use std::{net::SocketAddr, time::Duration};
 
 use super::{
     AdoptMode, Announce, ClientTls, Config, DataConfig, Endpoint, LOG_LEVELS, Listener, LockNode,
     LockNotify, LocksConfig, OTHER_KEYS, RedisUrl, SocketPath,
     reader::{Reader, Section},
+    url::is_same_host,
 };
 
 /// `max_ttl` must be at least this many `node_timeout`s (see the engine).
@@ -113,14 +111,7 @@ pub(super) fn known_format(format: &str) -> Option<String> {
 /// Whether `url` certainly leads to a listener on `addr`. No name but `localhost` is resolved.
 fn leads_to(url: &RedisUrl, addr: &SocketAddr) -> bool {
     let Endpoint::Tcp { host, port } = &url.endpoint else { return false };
-    let (loopback, every) = match addr.ip() {
-        IpAddr::V4(ip) => (IpAddr::from(Ipv4Addr::LOCALHOST), ip.is_unspecified()),
-        IpAddr::V6(ip) => (IpAddr::from(Ipv6Addr::LOCALHOST), ip.is_unspecified()),
-    };
-    let ip = if host == "localhost" { Ok(loopback) } else { host.parse() };
-    *port != 0
-        && *port == addr.port()
-        && ip.is_ok_and(|ip| ip == addr.ip() || every && ip == loopback)
+    *port != 0 && *port == addr.port() && is_same_host(host, &addr.ip().to_string())
 }
 
 /// Whether the system refuses to listen on both: they are the same, or one of them is the wildcard address
@@ -135,10 +126,7 @@ fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
 
 /// Whether a lock node is the data node too, or shares a node with it, as far as the file tells.
 fn is_shared(node: &LockNode, data: &DataConfig) -> bool {
-    let has_same_address = || {
-        let is_there = |url: &RedisUrl| data.written().iter().any(|it| it.endpoint == url.endpoint);
-        node.written().iter().any(is_there)
-    };
+    let has_same_address = || node.written().iter().any(|url| url.is_among(data.written()));
     match (node, data) {
         // One Sentinel may watch many masters.
         (LockNode::Sentinels(node), DataConfig::Sentinels(data)) => {
@@ -412,6 +400,18 @@ pub(super) fn cluster(reader: &mut Reader<'_>, top: &Section<'_>, config: &Confi
     }
 }
 
+/// Checks the `tls` in `parent` against the URLs that use it.
+fn servers(reader: &mut Reader<'_>, parent: &Section<'_>, used: bool, urls: &str, tls: &ClientTls) {
+    let section = &parent.inside("tls");
+    // The author of unused TLS settings believes that the traffic is encrypted.
+    if section.is_there() && !used {
+        let what = format!("has no effect: no URL of {urls} begins with rediss://");
+        reader.problem(&parent.path("tls"), what);
+    } else if used && let Err(problems) = tls.load() {
+        reader.tls_problems(section, problems);
+    }
+}
+
 /// What is wrong with this number of lock nodes. `None`: nothing.
 pub(crate) fn poor_count(nodes: usize) -> Option<String> {
     match nodes {
@@ -426,18 +426,6 @@ pub(crate) fn poor_count(nodes: usize) -> Option<String> {
             even + 1
         )),
         _ => None,
-    }
-}
-
-/// Checks the `tls` in `parent` against the URLs that use it.
-fn servers(reader: &mut Reader<'_>, parent: &Section<'_>, used: bool, urls: &str, tls: &ClientTls) {
-    let section = &parent.inside("tls");
-    // The author of unused TLS settings believes that the traffic is encrypted.
-    if section.is_there() && !used {
-        let what = format!("has no effect: no URL of {urls} begins with rediss://");
-        reader.problem(&parent.path("tls"), what);
-    } else if used && let Err(problems) = tls.load() {
-        reader.tls_problems(section, problems);
     }
 }
 
@@ -457,10 +445,15 @@ fn independent(
         reader.problem(&section.path("notify"), what);
     }
     for (index, node) in nodes.iter().enumerate() {
-        let before = &nodes[..index];
-        if before.iter().any(|other| other.is_same(node, locks.allow_shared_instance)) {
-            let what = format!("{node} is there twice; votes of one instance are not independent");
-            reader.problem(&path, what);
+        let is_same = |other: &&LockNode| other.is_same(node, locks.allow_shared_instance);
+        if let Some(other) = nodes[..index].iter().find(is_same) {
+            let twice = match (other.fixed(), node.fixed()) {
+                (Some(one), Some(two)) if one.endpoint != two.endpoint => {
+                    format!("{two} and {one} are one address")
+                }
+                _ => format!("{node} is there twice"),
+            };
+            reader.problem(&path, format!("{twice}; votes of one instance are not independent"));
         }
     }
 }

@@ -203,7 +203,8 @@ fn whatever_is_wrong_is_told_with_what_to_do() {
     let replica = start(&["--replicaof", "127.0.0.1 1"]);
     let locked = start(&["--requirepass", "secret"]);
     let fit = start(&[]);
-    let twin = format!("redis://localhost:{}", fit.port());
+    // A spelling that only the system knows.
+    let twin = format!("redis://127.1:{}", fit.port());
     let nameless = start(&[]);
     Client::connect(nameless.port()).cmd(&["ACL", "SETUSER", "default", "-info"]);
     let nobody = format!("redis://127.0.0.1:{}", free_port().unwrap());
@@ -302,7 +303,8 @@ fn nodes_that_wait_are_told_with_what_to_do() {
 #[test]
 fn one_lock_node_that_is_the_data_node_by_another_name_is_told() {
     let (both, other) = (start(&[]), start(&[]));
-    let by_name = format!("redis://localhost:{}", both.port());
+    // A spelling that only the system knows.
+    let by_name = format!("redis://127.1:{}", both.port());
     init(std::slice::from_ref(&by_name));
     let (status, report, _) = doctor(&both.url(), &[by_name], "");
     assert_eq!(status, Some(0), "{report}");
@@ -420,7 +422,8 @@ fn nodes_to_come_are_examined_too() {
     let (locked, full) = (start(&["--requirepass", "secret"]), start(&["--maxmemory", "1"]));
     let (others, fit) = (start(&[]), start(&[]));
     init(&[others.url()]);
-    let twin = format!("redis://localhost:{}", fit.port());
+    // A spelling that only the system knows.
+    let twin = format!("redis://127.1:{}", fit.port());
     let gone = format!("redis://127.0.0.1:{}", free_port().unwrap());
     let next = [
         evicting.url(),

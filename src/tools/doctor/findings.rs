@@ -143,7 +143,7 @@ impl KnownDataNodes {
     /// Whether this server is one of them.
     pub(super) fn have(&self, url: Option<&RedisUrl>, patient: &Patient) -> bool {
         let run_id = patient.field("run_id");
-        url.is_some_and(|url| self.endpoints.contains(&url.endpoint))
+        url.is_some_and(|url| self.endpoints.iter().any(|known| known.is_same(&url.endpoint)))
             || !run_id.is_empty() && self.run_ids.iter().any(|known| known == run_id)
     }
 }
