@@ -66,6 +66,7 @@ pub use settings::{Config, LocksConfig, LogConfig, MetricsConfig};
 pub use template::Template;
 pub use tls_files::{AuthClients, ClientTls, ServerTls, TlsProblem};
 pub use units::duration;
+pub(crate) use units::written;
 pub use url::{Endpoint, RedisUrl};
 
 use reader::Reader;

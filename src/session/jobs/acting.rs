@@ -19,6 +19,7 @@ use super::{
 use crate::{
     card::ClientCard,
     command::{self, BadRequest, act::OperatorAct, shown},
+    config::written,
     guard::{fences, replicas::Replicas},
     key::Key,
     lock::FoundGrant,
@@ -144,7 +145,8 @@ impl Job for Introducing {
                         Maintenance::Unpause
                     }
                     false => {
-                        warn!(?time, by = %operator, "an operator has new LOCKs wait (LOCKGATE PAUSE)");
+                        let time = written(time);
+                        warn!(time, by = %operator, "an operator has new LOCKs wait (LOCKGATE PAUSE)");
                         Maintenance::Pause
                     }
                 };
