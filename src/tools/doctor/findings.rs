@@ -199,7 +199,7 @@ fn replication(patient: &Patient) -> Option<Finding> {
 }
 
 /// Advice about a server that cannot be asked, by words in the error. The first match counts.
-const WAYS: [(&[&str], &str); 10] = [
+const WAYS: [(&[&str], &str); 12] = [
     (
         &["DENIED"],
         "Give it a password (requirepass, or a user by ACL SETUSER), or bind it to an address that only proxies reach and set protected-mode no.",
@@ -231,6 +231,14 @@ const WAYS: [(&[&str], &str); 10] = [
     (
         &["what came is not TLS", "TLS handshake timed out"],
         "Does it speak TLS at that port (tls-port)? Without TLS its URL begins with redis://.",
+    ),
+    (
+        &["wants a certificate"],
+        "It asks its clients for a certificate (tls-auth-clients): name one by cert_file and key_file in tls, or in locks.tls for lock nodes; or set tls-auth-clients no there.",
+    ),
+    (
+        &["refuses the certificate"],
+        "That server must trust the CA that has signed cert_file of tls, or of locks.tls for lock nodes (tls-ca-cert-file there), and the certificate must not have expired.",
     ),
     (
         &["TLS:"],
