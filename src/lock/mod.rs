@@ -73,8 +73,8 @@ pub use engine::Engine;
 pub(crate) use engine::{longest_grant, padded};
 pub use fitness::{
     change::{
-        BackedOut, ChangeError, ChangeStatus, Changed, NodeOfSet, SetNow, back_out, change,
-        nodes_now, status,
+        BackedOut, ChangeError, ChangeStatus, Changed, NodeOfSet, NodesNow, SetNow, back_out,
+        change, nodes_now, status,
     },
     fault::Fault,
     first_markers::{InitError, initialise},
