@@ -140,7 +140,9 @@ fn lock_nodes_that_wait_are_no_fault_and_programs_are_told_that_no_lock_can_be_h
     let (can_lock, waiting, verdict) = told();
     assert_eq!((can_lock, waiting), (false.into(), 3.into()));
     assert!(
-        verdict.contains("fit, but no lock can be had now: of 3 lock nodes 3 wait"),
+        verdict.contains(
+            "fit, but no lock can be had now: 3 of 3 lock nodes do not vote, and a lock needs 2 votes"
+        ),
         "{verdict}"
     );
     init(&urls);
@@ -162,13 +164,34 @@ fn a_proxy_that_waits_for_its_lock_nodes_needs_no_mending() {
     let (status, report) = doctor(&proxy);
     assert_eq!(status, Some(0), "{report}");
     assert!(report.contains("not ready yet"), "{report}");
-    assert!(report.contains("fit, but no lock can be had now: of 3 lock nodes 3 wait"), "{report}");
+    assert!(report.contains("fit, but no lock can be had now: 3 of 3 lock nodes do"), "{report}");
     nodes[0].kill().unwrap();
     eventually("one is away", || proxy.http("/readyz").matches(": waits ").count() == 2);
     assert!(doctor(&proxy).1.contains("not ready yet"), "two of three are a quorum");
     nodes[1].kill().unwrap();
     eventually("too few are left to wait for", || doctor(&proxy).1.contains("not ready, version"));
     assert_eq!(doctor(&proxy).0, Some(1));
+}
+
+#[test]
+fn a_node_that_the_running_proxy_leaves_alone_is_not_counted_among_those_that_may_fail() {
+    let mut proxy = Proxy::with().nodes(3).start();
+    let node = proxy.node(1).addr().to_string();
+    let mut operator = proxy.client();
+    let report = |proxy: &Proxy| {
+        let mut doctor = Command::new(env!("CARGO_BIN_EXE_lockgate"));
+        let output = doctor.arg("doctor").arg(proxy.config_file()).output().unwrap();
+        assert_eq!(output.status.code(), Some(0));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    assert_eq!(operator.cmd(&["LOCKGATE", "NODE", &node, "PAUSE"]), Reply::ok());
+    let told = report(&proxy);
+    let verdict = "\nfit: 1 of 3 lock nodes does not vote now, and 0 more may fail";
+    assert!(told.contains(verdict), "{told}");
+    assert!(told.contains(&format!("LOCKGATE NODE {node} RESUME")), "{told}");
+    assert_eq!(operator.cmd(&["LOCKGATE", "NODE", &node, "RESUME"]), Reply::ok());
+    let told = report(&proxy);
+    assert!(told.contains("\nfit: of 3 lock nodes 1 may fail"), "{told}");
 }
 
 #[test]

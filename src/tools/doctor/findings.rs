@@ -383,6 +383,13 @@ fn sentence(half: &str) -> String {
 }
 
 /// Findings about one lock node.
+/// Finding about a lock node that the running proxy is to leave alone.
+pub(super) fn paused(address: &str) -> Finding {
+    let what = "an operator has the running proxy ask it for no new locks (LOCKGATE NODE)";
+    let advice = format!("When the maintenance is over: LOCKGATE NODE {address} RESUME.");
+    Finding { waits: true, ..Finding::minor(what, advice) }
+}
+
 pub(super) fn diagnose(index: usize, patient: &Patient, list: &NodeList<'_>) -> Vec<Finding> {
     let (locks, nodes) = (list.locks, list.patients);
     let mut findings = Vec::new();

@@ -21,6 +21,8 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 const LONGEST_ANSWER: u64 = 256 * 1024;
 /// Most problems that are read.
 const MOST_PROBLEMS: usize = 64;
+/// Most lock nodes that are read.
+const MOST_NODES: usize = 64;
 /// Most idioms that are read.
 const MOST_IDIOMS: usize = 1000;
 
@@ -30,6 +32,17 @@ struct RunningStatus {
     proxy: RunningProxy,
     #[serde(deserialize_with = "few::<_, _, MOST_PROBLEMS>")]
     problems: Vec<String>,
+    #[serde(default, deserialize_with = "few::<_, _, MOST_NODES>")]
+    nodes: Vec<RunningNode>,
+}
+
+/// A lock node as the proxy sees it. A proxy of another version may leave these out.
+#[derive(Deserialize)]
+struct RunningNode {
+    #[serde(default)]
+    address: String,
+    #[serde(default)]
+    paused: bool,
 }
 
 #[derive(Deserialize)]
@@ -63,17 +76,19 @@ struct RunningIdiom {
     longest_ttl_ms: Option<u64>,
 }
 
-/// Examines the proxy at the admin address. Returns `None` if none answers there.
-pub(super) async fn proxy(config: &Config) -> Option<Examined> {
+/// Examines the proxy at the admin address, and returns the addresses of the lock nodes that it is to leave alone
+/// (LOCKGATE NODE … PAUSE). Returns `None` if none answers there.
+pub(super) async fn proxy(config: &Config) -> Option<(Examined, Vec<String>)> {
     let address = reached(config.admin.listen?);
-    let RunningStatus { proxy, problems } = ask(address, "/api/status").await?;
+    let RunningStatus { proxy, problems, nodes } = ask(address, "/api/status").await?;
+    let paused = nodes.into_iter().filter(|node| node.paused).map(|node| node.address).collect();
     let mut examined = examined(&address.to_string(), &proxy, &problems, env!("CARGO_PKG_VERSION"));
     if config.adopt.rules.iter().any(|rule| rule.mode.is_answered())
         && let Some(RunningAdoption { adopted }) = ask(address, "/api/adopted?count=1000").await
     {
         examined.findings.extend(steps(&config.adopt.rules, &adopted));
     }
-    Some(examined)
+    Some((examined, paused))
 }
 
 async fn ask<T: DeserializeOwned>(address: SocketAddr, path: &str) -> Option<T> {
