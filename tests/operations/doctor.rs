@@ -195,6 +195,26 @@ fn a_node_that_the_running_proxy_leaves_alone_is_not_counted_among_those_that_ma
 }
 
 #[test]
+fn keys_on_a_new_lock_node_are_told() {
+    let (data, nodes) = (start(&[]), [start(&[]), start(&[]), start(&[])]);
+    let urls = nodes.each_ref().map(RedisServer::url);
+    let mut other = Client::connect(nodes[1].port());
+    other.cmd(&["MSET", "a", "1", "b", "2"]);
+    other.cmd(&["SELECT", "3"]);
+    other.cmd(&["SET", "c", "3"]);
+    let what = "it has 3 keys already: locks share this Redis with them";
+    let (status, report, _) = doctor(&data.url(), &urls, "");
+    assert!(status == Some(0) && report.matches("keys already").count() == 1, "{report}");
+    assert!(about(&report, &urls[1]).iter().any(|line| line.contains(what)), "{report}");
+    let said = support::init(&format!("locks:\n  nodes: [{}]\n", urls.join(", ")), &[]);
+    assert!(said.contains(&format!("lock node {}: {what}", nodes[1].addr())), "{said}");
+    assert_eq!(said.matches("already: locks").count(), 1, "{said}");
+    // From now on most keys are Lockgate's.
+    let (_, report, _) = doctor(&data.url(), &urls, "");
+    assert!(!report.contains("keys already"), "{report}");
+}
+
+#[test]
 fn programs_are_told_what_is_wrong_with_the_file_too() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("lockgate.yaml");

@@ -14,6 +14,7 @@ use crate::{
     data::write_refusals::WriteRefusal,
     fleet::{difference::ModeConflict, record::ProxyRecord},
     lock::{self, Fault},
+    tools::keyspace,
 };
 
 /// Most findings about modes that are two steps apart, and most about other differences.
@@ -382,7 +383,6 @@ fn sentence(half: &str) -> String {
     first.into_iter().chain(letters).chain(['.']).collect()
 }
 
-/// Findings about one lock node.
 /// Finding about a lock node that the running proxy is to leave alone.
 pub(super) fn paused(address: &str) -> Finding {
     let what = "an operator has the running proxy ask it for no new locks (LOCKGATE NODE)";
@@ -390,6 +390,7 @@ pub(super) fn paused(address: &str) -> Finding {
     Finding { waits: true, ..Finding::minor(what, advice) }
 }
 
+/// Findings about one lock node.
 pub(super) fn diagnose(index: usize, patient: &Patient, list: &NodeList<'_>) -> Vec<Finding> {
     let (locks, nodes) = (list.locks, list.patients);
     let mut findings = Vec::new();
@@ -425,6 +426,11 @@ pub(super) fn diagnose(index: usize, patient: &Patient, list: &NodeList<'_>) -> 
     if locks.nodes[index].fixed().is_some() {
         findings.extend(replication(patient));
     }
+    findings.extend(keyspace::shared_with_keys(patient.foreign_keys).map(|what| {
+        let advice = "Meant so? Else give locks a Redis of their own: FLUSHALL there forgets them, and slow commands \
+                      delay their votes.";
+        Finding::minor(what, advice)
+    }));
     findings.extend(idle(patient, "lock node"));
     if patient.clock.is_none() {
         findings.push(of_fault(Fault::Unwatched));
