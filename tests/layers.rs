@@ -568,6 +568,47 @@ fn names_that_clients_choose_are_quoted_in_the_log() {
     assert!(faults.is_empty(), "{faults:?}");
 }
 
+/// Lines in which a macro of the log writes a field by `?`.
+#[derive(Default)]
+struct DebugFields(Vec<Span>);
+
+impl<'ast> Visit<'ast> for DebugFields {
+    fn visit_macro(&mut self, item: &'ast syn::Macro) {
+        let levels = ["error", "warn", "info", "debug", "trace"];
+        if !item.path.segments.last().is_some_and(|it| levels.iter().any(|level| it.ident == level))
+        {
+            return;
+        }
+        // A field begins the macro, or stands behind a comma or its name; the operator `?` stands behind an expression.
+        let mut begins = true;
+        for token in item.tokens.clone() {
+            let mark = match &token {
+                TokenTree::Punct(mark) => mark.as_char(),
+                _ => ' ',
+            };
+            if begins && mark == '?' {
+                self.0.push(token.span());
+            }
+            begins = matches!(mark, ',' | '=');
+        }
+    }
+}
+
+/// The log has the words of the configuration file, and times as the file writes them: not Rust's `Some(3600s)`.
+#[test]
+fn no_field_of_the_log_is_written_as_rust_would() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut texts = BTreeMap::new();
+    files(&source, &mut texts);
+    let mut faults = Vec::new();
+    for (path, text) in &texts {
+        let mut fields = DebugFields::default();
+        fields.visit_file(&syn::parse_file(text).unwrap());
+        faults.extend(fields.0.iter().map(|at| format!("{path}:{}", at.start().line)));
+    }
+    assert!(faults.is_empty(), "by ?:\n{}", faults.join("\n"));
+}
+
 #[test]
 fn what_commands_print_goes_through_one_place() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");

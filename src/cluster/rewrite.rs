@@ -251,6 +251,8 @@ impl Face<'_> {
             ShownAs::AsItIs => Some(line.into()),
             ShownAs::Front(port) => {
                 let comma = if hostname.is_some() { "," } else { "" };
+                // A front has no bus. Redis writes 0 for a bus port that is not known.
+                let bus = if bus.is_empty() { "" } else { "@0" };
                 Some(format!("{id} {}:{port}{bus}{comma}{more} {rest}", self.host).into())
             }
         })

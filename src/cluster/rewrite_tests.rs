@@ -104,7 +104,7 @@ fn lines_of_nodes_have_a_new_length() {
     let text = "a 10.0.0.1:7000@17000,host-a,shard-id=5 myself,master - 0 0 1 connected 0-9\n\
                 z 10.0.0.3:7000@17000 slave a 0 0 1 connected\n\
                 f proxy:6003@17000 slave a 0 0 1 connected\n";
-    let told = "a 192.0.2.9:6001@17000,,shard-id=5 myself,master - 0 0 1 connected 0-9\n\
+    let told = "a 192.0.2.9:6001@0,,shard-id=5 myself,master - 0 0 1 connected 0-9\n\
                 f proxy:6003@17000 slave a 0 0 1 connected\n";
     // The lines inside end with \n alone.
     let face = Face { table: &table(), host: "192.0.2.9", tls: false, asked: "10.0.0.1" };
@@ -119,7 +119,7 @@ fn lines_of_nodes_have_a_new_length() {
     let line = "a 10.0.0.1:7000@17000 slave b 0 0 1 connected";
     let other = "z 10.0.0.3:7000@17000 slave b 0 0 1 connected";
     let reply = format!("*2\n${}\n{line}\n${}\n{other}\n", line.len(), other.len());
-    let told = "a 192.0.2.9:6001@17000 slave b 0 0 1 connected";
+    let told = "a 192.0.2.9:6001@0 slave b 0 0 1 connected";
     let told = format!("*1\n${}\n{told}\n", told.len());
     assert_eq!(shown(&reply, Topology::Replicas).unwrap(), told);
 }
@@ -143,7 +143,7 @@ fn errors_pass_and_nothing_passes_that_is_not_read() {
 fn only_what_was_asked_changes_in_exec() {
     let face = Face { table: &table(), host: "192.0.2.9", tls: false, asked: "10.0.0.1" };
     let line = "a 10.0.0.1:7000@17000 master - 0 0 1 connected";
-    let (line, told) = (line, line.replace("10.0.0.1:7000", "192.0.2.9:6001"));
+    let (line, told) = (line, line.replace("10.0.0.1:7000@17000", "192.0.2.9:6001@0"));
     let bulk = |text: &str| format!("${}\r\n{text}\r\n", text.len());
     let exec = |changed: &str| {
         format!("*3\r\n{}>2\r\n$1\r\na\r\n*1\r\n:1\r\n{}*1\r\n:5\r\n", bulk(line), bulk(changed))

@@ -123,8 +123,9 @@ impl FromYaml for AdminConfig {
             reader.problem(&peers, format!("names more than {MOST_PEERS} proxies"));
         }
         let mut before = admin.peers.iter().enumerate();
-        if let Some((_, twice)) = before.find(|(place, peer)| admin.peers[..*place].contains(peer))
-        {
+        let is_there =
+            |place: usize, peer: &PeerUrl| admin.peers[..place].iter().any(|it| it.is_same(peer));
+        if let Some((_, twice)) = before.find(|(place, peer)| is_there(*place, peer)) {
             reader.problem(&peers, format!("{twice} is there twice"));
         }
         match reader.sound(&section, KEYS) {

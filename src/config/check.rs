@@ -1,14 +1,12 @@
 //! Checks each value by itself, and all values against each other.
 
-use std::{
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    time::Duration,
-};
+use std::{net::SocketAddr, time::Duration};
 
 use super::{
     AdoptMode, Announce, ClientTls, Config, DataConfig, Endpoint, LOG_LEVELS, Listener, LockNode,
     LockNotify, LocksConfig, OTHER_KEYS, RedisUrl, SocketPath,
     reader::{Reader, Section},
+    url::is_same_host,
 };
 
 /// `max_ttl` must be at least this many `node_timeout`s (see the engine).
@@ -113,14 +111,7 @@ pub(super) fn known_format(format: &str) -> Option<String> {
 /// Whether `url` certainly leads to a listener on `addr`. No name but `localhost` is resolved.
 fn leads_to(url: &RedisUrl, addr: &SocketAddr) -> bool {
     let Endpoint::Tcp { host, port } = &url.endpoint else { return false };
-    let (loopback, every) = match addr.ip() {
-        IpAddr::V4(ip) => (IpAddr::from(Ipv4Addr::LOCALHOST), ip.is_unspecified()),
-        IpAddr::V6(ip) => (IpAddr::from(Ipv6Addr::LOCALHOST), ip.is_unspecified()),
-    };
-    let ip = if host == "localhost" { Ok(loopback) } else { host.parse() };
-    *port != 0
-        && *port == addr.port()
-        && ip.is_ok_and(|ip| ip == addr.ip() || every && ip == loopback)
+    *port != 0 && *port == addr.port() && is_same_host(host, &addr.ip().to_string())
 }
 
 /// Whether the system refuses to listen on both: they are the same, or one of them is the wildcard address
@@ -135,10 +126,7 @@ fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
 
 /// Whether a lock node is the data node too, or shares a node with it, as far as the file tells.
 fn is_shared(node: &LockNode, data: &DataConfig) -> bool {
-    let has_same_address = || {
-        let is_there = |url: &RedisUrl| data.written().iter().any(|it| it.endpoint == url.endpoint);
-        node.written().iter().any(is_there)
-    };
+    let has_same_address = || node.written().iter().any(|url| url.is_among(data.written()));
     match (node, data) {
         // One Sentinel may watch many masters.
         (LockNode::Sentinels(node), DataConfig::Sentinels(data)) => {
@@ -424,6 +412,23 @@ fn servers(reader: &mut Reader<'_>, parent: &Section<'_>, used: bool, urls: &str
     }
 }
 
+/// What is wrong with this number of lock nodes. `None`: nothing.
+pub(crate) fn poor_count(nodes: usize) -> Option<String> {
+    match nodes {
+        0 => Some("no lock node; give 1, 3, 5 or 7".into()),
+        2 => Some(
+            "2 nodes; a majority of 2 is 2, so one that fails stops all locks: give 1 or 3".into(),
+        ),
+        even if even % 2 == 0 => Some(format!(
+            "{even} nodes bear no more failures than {}; give {} or {}",
+            even - 1,
+            even - 1,
+            even + 1
+        )),
+        _ => None,
+    }
+}
+
 fn independent(
     reader: &mut Reader<'_>,
     section: &Section<'_>,
@@ -431,22 +436,8 @@ fn independent(
     locks: &LocksConfig,
 ) {
     let path = section.path(key);
-    match nodes.len() {
-        0 => reader.problem(&path, "no lock node; give 1, 3, 5 or 7"),
-        2 => reader.problem(
-            &path,
-            "2 nodes; a majority of 2 is 2, so one that fails stops all locks: give 1 or 3",
-        ),
-        even if even % 2 == 0 => {
-            let what = format!(
-                "{even} nodes bear no more failures than {}; give {} or {}",
-                even - 1,
-                even - 1,
-                even + 1
-            );
-            reader.problem(&path, what);
-        }
-        _ => {}
+    if let Some(what) = poor_count(nodes.len()) {
+        reader.problem(&path, what);
     }
     if locks.notify == LockNotify::Stream && !matches!(locks.nodes[..], [LockNode::Cluster(_)]) {
         let what = "stream is for a Redis Cluster that is the only lock node: each of several would \
@@ -454,10 +445,15 @@ fn independent(
         reader.problem(&section.path("notify"), what);
     }
     for (index, node) in nodes.iter().enumerate() {
-        let before = &nodes[..index];
-        if before.iter().any(|other| other.is_same(node, locks.allow_shared_instance)) {
-            let what = format!("{node} is there twice; votes of one instance are not independent");
-            reader.problem(&path, what);
+        let is_same = |other: &&LockNode| other.is_same(node, locks.allow_shared_instance);
+        if let Some(other) = nodes[..index].iter().find(is_same) {
+            let twice = match (other.fixed(), node.fixed()) {
+                (Some(one), Some(two)) if one.endpoint != two.endpoint => {
+                    format!("{two} and {one} are one address")
+                }
+                _ => format!("{node} is there twice"),
+            };
+            reader.problem(&path, format!("{twice}; votes of one instance are not independent"));
         }
     }
 }

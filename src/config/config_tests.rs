@@ -245,6 +245,8 @@ fn contradictions_are_refused_with_what_would_be_right() {
         ("locks: {max_token: 513mb}", "512mb"),
         ("data: redis://127.0.0.1:6380", "this proxy itself"),
         ("data: redis://localhost:6380", "this proxy itself"),
+        ("data: redis://LocalHost:6380", "this proxy itself"),
+        ("data: redis://[::ffff:127.0.0.1]:6380", "this proxy itself"),
         ("{listen: '0.0.0.0:1', data: 'redis://127.0.0.1:1'}", "this proxy itself"),
         ("{listen: '[::]:1', data: 'redis://[::1]:1'}", "this proxy itself"),
         ("locks: {nodes: [redis://a, redis://127.0.0.1:6380, redis://c]}", "this proxy itself"),
@@ -742,7 +744,8 @@ fn an_error_at_the_end_is_on_a_line_that_is_there() {
     for text in ["a: [1", "\na: [1\n", "\r\na: [1\r\n", "# x\r  \ra: \"", "\u{feff}\nb: {"] {
         let errors = Config::parse(text, "a.yaml", &|_| None).unwrap_err();
         let last = locate::lines(text);
-        assert!((1..=last).contains(&errors.problems[0].line), "{text:?} {errors}");
+        let line = errors.problems[0].line;
+        assert!(line.is_some_and(|line| (1..=last).contains(&line)), "{text:?} {errors}");
     }
 }
 
@@ -986,12 +989,39 @@ fn admin_is_an_address_or_has_a_token_that_no_error_repeats() {
             "{peers: ['http://a:1', 'http://b', 'http://a:1/']}",
             "admin.peers: http://a:1 is there twice",
         ),
+        (
+            "{peers: ['http://127.0.0.1', 'http://LOCALHOST:9380']}",
+            "admin.peers: http://LOCALHOST:9380 is there twice",
+        ),
         (&many, "admin.peers: names more than 32 proxies"),
         ("[127.0.0.1:1]", "admin: a list where an address and a port"),
     ] {
         let told = read(&format!("admin: {text}")).unwrap_err().to_string();
         assert!(told.contains(error), "{text}: {told}");
         assert!(!told.contains("secret") && !told.contains("1234567890"), "{told}");
+    }
+}
+
+#[test]
+fn one_redis_is_one_lock_node_however_it_is_spelled() {
+    for (one, two) in [
+        ("localhost", "127.0.0.1"),
+        ("[::1]", "LocalHost:6379"),
+        ("a", "A:6379"),
+        ("[2001:db8::1]:7", "[2001:DB8:0:0::1]:7"),
+        ("[::ffff:10.0.0.1]", "10.0.0.1"),
+        ("0.0.0.0", "127.0.0.1"),
+    ] {
+        let text = format!("locks: {{nodes: ['redis://{one}', redis://z, 'redis://{two}']}}");
+        let error = parse(&text).unwrap_err();
+        assert!(error.contains("are one address; votes of one instance"), "{text}: {error}");
+        let text = format!("{{data: 'redis://{one}', locks: {{nodes: ['redis://{two}']}}}}");
+        let notes = parse(&text).unwrap().notes().join("\n");
+        assert!(notes.contains("is the data node too"), "{text}: {notes}");
+    }
+    for (one, two) in [("a", "b"), ("localhost:1", "127.0.0.1:2"), ("127.0.0.1", "127.0.0.2")] {
+        let text = format!("locks: {{nodes: ['redis://{one}', redis://z, 'redis://{two}']}}");
+        parse(&text).unwrap();
     }
 }
 

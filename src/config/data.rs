@@ -453,7 +453,7 @@ pub(super) fn cluster(reader: &mut Reader<'_>, section: &Section<'_>) -> Option<
         .map(|ClusterAddress(endpoint)| RedisUrl { endpoint, ..login.clone() })
         .collect();
     for (index, node) in nodes.iter().enumerate() {
-        if nodes[..index].contains(node) {
+        if node.is_among(&nodes[..index]) {
             reader.problem(&section.path("cluster"), format!("{node} is there twice"));
         }
     }
@@ -487,7 +487,7 @@ pub(super) fn sentinels(reader: &mut Reader<'_>, section: &Section<'_>) -> Optio
         .map(|SentinelAddress(endpoint)| RedisUrl { endpoint, ..one.clone() })
         .collect();
     for (index, sentinel) in sentinels.iter().enumerate() {
-        if sentinels[..index].contains(sentinel) {
+        if sentinel.is_among(&sentinels[..index]) {
             let what = "one of them is there twice; each Sentinel has one voice";
             reader.problem(&section.path("sentinels"), what);
         }

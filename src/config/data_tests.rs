@@ -53,6 +53,7 @@ fn what_cannot_be_meant_is_refused_and_no_secret_is_repeated() {
         ("{sentinels: [a], master: ''}", "is no name"),
         ("{sentinels: [a], master: a b}", "is no name"),
         ("{sentinels: [a, 'a:26379'], master: m}", "one of them is there twice"),
+        ("{sentinels: [a, b, 'A:26379'], master: m}", "one of them is there twice"),
         ("{sentinels: ['redis://:s3cr3t@a'], master: m}", "write host:port"),
         ("{sentinels: ['a:0'], master: m}", "port"),
         ("{sentinels: [a], master: m, username: u}", "give password"),
@@ -142,6 +143,7 @@ fn a_cluster_has_a_front_for_each_node_that_is_named() {
         ("127.0.0.1:1-2", "{cluster: []}", "", "no node"),
         ("127.0.0.1:1-2", "{cluster: ['redis://:s3cr3t@a']}", "", "write host:port"),
         ("127.0.0.1:1-2", "{cluster: [a, 'a:6379']}", "", "is there twice"),
+        ("127.0.0.1:1-2", "{cluster: ['[::1]', 'localhost:6379']}", "", "is there twice"),
         (
             "127.0.0.1:1-2",
             "{cluster: a, master: m}",

@@ -5,8 +5,8 @@ use std::fmt::{self, Write as _};
 /// A problem and its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Line in the file, from 1.
-    pub line: usize,
+    /// Line in the file, from 1. `None` if the file could not be read, so that it has no line.
+    pub line: Option<usize>,
     /// The key, as `locks.node_timeout`; empty if the problem is the file as a whole.
     pub key: String,
     /// The message: what is wrong and what would be right.
@@ -25,12 +25,16 @@ pub struct ConfigErrors {
 impl ConfigErrors {
     /// Makes the error of a file that could not be read for a reason other than its text.
     pub(crate) fn unread(file: &str, what: String) -> ConfigErrors {
-        ConfigErrors::one(file, 1, String::new(), what)
+        let problems = vec![Problem { line: None, key: String::new(), what }];
+        ConfigErrors { file: file.to_owned(), problems }
     }
 
     /// Makes an error of the one problem that keeps the rest of the file from being read.
     pub(super) fn one(file: &str, line: usize, key: String, what: String) -> ConfigErrors {
-        ConfigErrors { file: file.to_owned(), problems: vec![Problem { line, key, what }] }
+        ConfigErrors {
+            file: file.to_owned(),
+            problems: vec![Problem { line: Some(line), key, what }],
+        }
     }
 }
 
@@ -40,7 +44,11 @@ impl fmt::Display for ConfigErrors {
             if index > 0 {
                 writeln!(f)?;
             }
-            write!(f, "{}:{line}: ", self.file)?;
+            f.write_str(&self.file)?;
+            if let Some(line) = line {
+                write!(f, ":{line}")?;
+            }
+            f.write_str(": ")?;
             if !key.is_empty() {
                 on_one_line(f, key)?;
                 f.write_str(": ")?;

@@ -89,29 +89,20 @@ impl LockNode {
         self.login().tls || self.written().iter().any(|url| url.tls)
     }
 
-    /// Whether both are the same voter. With `allow_shared_instance`, two databases of one Redis are two.
+    /// Whether both certainly are the same voter. With `allow_shared_instance`, two databases of one Redis are two.
     pub(super) fn is_same(&self, other: &LockNode, allow_shared_instance: bool) -> bool {
         match (self, other) {
             (LockNode::Fixed(a), LockNode::Fixed(b)) => {
-                a.endpoint == b.endpoint && (!allow_shared_instance || a.db == b.db)
+                a.endpoint.is_same(&b.endpoint) && (!allow_shared_instance || a.db == b.db)
             }
             (LockNode::Sentinels(a), LockNode::Sentinels(b)) => {
-                let endpoints = |master: &SentinelMaster| -> Vec<_> {
-                    master.sentinels.iter().map(|url| url.endpoint.clone()).collect()
-                };
-                let (of_a, of_b) = (endpoints(a), endpoints(b));
-                a.master == b.master && of_a.iter().any(|endpoint| of_b.contains(endpoint))
+                a.master == b.master && a.sentinels.iter().any(|url| url.is_among(&b.sentinels))
             }
             (LockNode::Cluster(a), LockNode::Cluster(b)) => {
-                let of_b = |url: &RedisUrl| {
-                    b.cluster.nodes.iter().any(|other| other.endpoint == url.endpoint)
-                };
-                a.cluster.nodes.iter().any(of_b)
+                a.cluster.nodes.iter().any(|url| url.is_among(&b.cluster.nodes))
             }
             (LockNode::Cluster(of), LockNode::Fixed(url))
-            | (LockNode::Fixed(url), LockNode::Cluster(of)) => {
-                of.cluster.nodes.iter().any(|other| other.endpoint == url.endpoint)
-            }
+            | (LockNode::Fixed(url), LockNode::Cluster(of)) => url.is_among(&of.cluster.nodes),
             _ => false,
         }
     }

@@ -54,7 +54,7 @@ pub use adopt_options::{
 pub use adopt_scripts::{AdoptScript, ScriptOp, ScriptUnit};
 pub(crate) use certificate::now_in_seconds;
 pub use certificate::{CertificateTimes, CertificateTrouble};
-pub(crate) use check::shared_with_data;
+pub(crate) use check::{poor_count, shared_with_data};
 pub use data::{Announce, ClusterConfig, DataConfig, SentinelMaster};
 pub use error::{ConfigErrors, Problem};
 pub use guards::{Flush, GuardRule, GuardsConfig, Policy, WaitAt};
@@ -66,6 +66,7 @@ pub use settings::{Config, LocksConfig, LogConfig, MetricsConfig};
 pub use template::Template;
 pub use tls_files::{AuthClients, ClientTls, ServerTls, TlsProblem};
 pub use units::duration;
+pub(crate) use units::written;
 pub use url::{Endpoint, RedisUrl};
 
 use reader::Reader;
@@ -113,7 +114,7 @@ impl Config {
     /// Reads the file at `path`, with `${NAME}` from the process's environment.
     ///
     /// # Errors
-    /// Everything that is wrong with the file. A file that cannot be read is reported on line 1.
+    /// Everything that is wrong with the file. A file that cannot be read is reported without a line.
     pub fn load(path: &Path) -> Result<Config, ConfigErrors> {
         let file = path.display().to_string();
         let mut text = String::new();
@@ -122,7 +123,7 @@ impl Config {
             .and_then(|file| file.take(LONGEST_FILE as u64 + 1).read_to_string(&mut text));
         match reading.map(|_| text) {
             Ok(text) => Config::parse(&text, &file, &|name| std::env::var(name).ok()),
-            Err(error) => Err(ConfigErrors::one(&file, 1, String::new(), error.to_string())),
+            Err(error) => Err(ConfigErrors::unread(&file, error.to_string())),
         }
     }
 

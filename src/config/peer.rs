@@ -7,7 +7,7 @@ use serde_yaml::Value;
 use super::{
     locate::PathStep,
     reader::{FromYaml, Reader, Wrong},
-    url::host_and_port,
+    url::{host_and_port, is_same_host},
 };
 
 /// The default port, as that of `admin`.
@@ -29,6 +29,11 @@ impl PeerUrl {
     /// The host's name or address, without brackets.
     pub(crate) fn host(&self) -> &str {
         &self.host
+    }
+
+    /// Whether both certainly are one address, however each is spelled.
+    pub(super) fn is_same(&self, other: &PeerUrl) -> bool {
+        self.port == other.port && is_same_host(&self.host, &other.host)
     }
 
     pub(crate) fn port(&self) -> u16 {

@@ -50,7 +50,7 @@ impl<'a> Reader<'a> {
         }
         self.problems.sort_by_key(|problem| problem.line);
         if self.more {
-            let line = self.problems.last().map_or(1, |last| last.line);
+            let line = self.problems.last().and_then(|last| last.line);
             let what = format!("these are {MOST_PROBLEMS} problems, and there are more");
             self.problems.push(Problem { line, key: String::new(), what });
         }
@@ -66,7 +66,7 @@ impl<'a> Reader<'a> {
         // A missing key gets the line of its section.
         let line = (0..=path.len()).rev().find_map(|end| locate::line(self.text, &path[..end]));
         let key = locate::name(path);
-        self.problems.push(Problem { line: line.unwrap_or(1), key, what: what.into() });
+        self.problems.push(Problem { line: line.or(Some(1)), key, what: what.into() });
     }
 
     /// Whether nothing is wrong so far at `keys` or inside them. A value that could not be read kept its

@@ -29,6 +29,16 @@ pub fn duration(text: &str) -> Option<Duration> {
     Some(Duration::from_micros(number.checked_mul(*micros)?))
 }
 
+/// Writes a time as [`duration`] reads it, in the largest unit that leaves no rest: `50ms`, `10s`, `1h`.
+pub(crate) fn written(time: Duration) -> String {
+    let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    let fits = |(_, unit): &&(&str, u64)| micros.is_multiple_of(*unit);
+    match TIME.iter().rev().find(fits).filter(|_| micros > 0) {
+        Some((name, unit)) => format!("{}{name}", micros / unit),
+        None => "0s".into(),
+    }
+}
+
 /// Reads `512`, `64kb`, `1mb`; a number without a unit is in bytes. Returns `None` if `text` is not a size.
 pub(super) fn size(text: &str) -> Option<usize> {
     let (number, unit) = parts(text)?;
@@ -58,6 +68,9 @@ mod tests {
         assert_eq!(duration("7d"), Some(Duration::from_secs(604_800)));
         for bad in ["", "5", "s", "-1s", "1.5s", "1 s", "1S", "99999999999999999d", "1sm"] {
             assert_eq!(duration(bad), None, "{bad}");
+        }
+        for text in ["0s", "250us", "1500ms", "10s", "90s", "2m", "1h", "36h", "7d"] {
+            assert_eq!(written(duration(text).unwrap()), text);
         }
         assert_eq!(size("512"), Some(512));
         assert_eq!(size("64kb"), Some(65_536));

@@ -2,7 +2,7 @@
 //! over TLS, or `unix:///path[?db=n]`.
 
 use std::{
-    net::{Ipv6Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     path::PathBuf,
     str::FromStr,
 };
@@ -30,6 +30,38 @@ pub enum Endpoint {
     Unix(PathBuf),
 }
 
+impl Endpoint {
+    /// Whether both certainly are one, however each is spelled. No name but `localhost` is resolved.
+    pub(crate) fn is_same(&self, other: &Endpoint) -> bool {
+        match (self, other) {
+            (Endpoint::Tcp { host: a, port }, Endpoint::Tcp { host: b, port: other }) => {
+                port == other && is_same_host(a, b)
+            }
+            _ => self == other,
+        }
+    }
+}
+
+/// Whether both certainly are one host. No name but `localhost` is resolved.
+pub(super) fn is_same_host(one: &str, other: &str) -> bool {
+    let others = known_addresses(other);
+    one.eq_ignore_ascii_case(other) || known_addresses(one).iter().any(|ip| others.contains(ip))
+}
+
+/// Returns the addresses to which a host leads, as far as they are known without a look-up.
+pub(super) fn known_addresses(host: &str) -> Vec<IpAddr> {
+    if host.eq_ignore_ascii_case("localhost") {
+        return vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+    }
+    // A connection to the address for all goes to this machine.
+    let known = host.parse().map(|ip: IpAddr| match ip.to_canonical() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    });
+    known.into_iter().collect()
+}
+
 /// A Redis to connect to, with the credentials.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RedisUrl {
@@ -53,6 +85,11 @@ impl RedisUrl {
     pub(crate) fn local(port: u16) -> RedisUrl {
         let endpoint = Endpoint::Tcp { host: "127.0.0.1".into(), port };
         RedisUrl { endpoint, tls: false, username: None, password: None, db: 0, found: None }
+    }
+
+    /// Whether its server certainly is that of one of the others.
+    pub(super) fn is_among(&self, others: &[RedisUrl]) -> bool {
+        others.iter().any(|other| other.endpoint.is_same(&self.endpoint))
     }
 }
 

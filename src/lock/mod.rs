@@ -80,8 +80,8 @@ pub(crate) use line::{queue::WaiterStatus, waiter::Waiter};
 pub(crate) use look::LookUp;
 pub use members::{
     change::{
-        BackedOut, ChangeError, ChangeStatus, Changed, NodeOfSet, SetNow, back_out, change,
-        nodes_now, status,
+        BackedOut, ChangeError, ChangeStatus, Changed, NodeOfSet, NodesNow, SetNow, back_out,
+        change, nodes_now, status,
     },
     fault::Fault,
     first_markers::{InitError, initialise},

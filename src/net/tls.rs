@@ -16,8 +16,8 @@ pub(crate) use stream::TlsStream;
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use rustls::{
-    CertificateError, ClientConfig, ClientConnection, ServerConfig, ServerConnection,
-    pki_types::ServerName,
+    AlertDescription, CertificateError, ClientConfig, ClientConnection, ServerConfig,
+    ServerConnection, pki_types::ServerName,
 };
 use tokio::{io::AsyncWriteExt, net::TcpStream, time::timeout};
 
@@ -34,6 +34,9 @@ const HANDSHAKE_RECORD: u8 = 22;
 const PLAIN: &[u8] = b"-ERR this port speaks TLS only\r\n";
 /// How long sending that answer may take, as the client may not read.
 const REFUSAL_LIMIT: Duration = Duration::from_millis(50);
+/// The words for the other side's refusal of a handshake without a certificate from here, and of the one shown.
+const WANTED: &str = "the other side wants a certificate, and none was shown";
+const REFUSED: &str = "the other side refuses the certificate that was shown";
 
 /// Does the TLS handshakes of one listener.
 pub(crate) struct Acceptor {
@@ -176,7 +179,9 @@ impl TlsClient {
         let name = self.server_name.clone().or_else(|| tls_files::server_name(host));
         let name = name.ok_or_else(|| io::Error::other("no certificate can be for this host"))?;
         let session = ClientConnection::new(settings, name).map_err(|error| failure(&error))?;
-        TlsStream::handshake(server, session.into()).await.map(Stream::from)
+        let mut stream = TlsStream::handshake(server, session.into()).await?;
+        stream.count_refusal(self.metrics.handshake_failures.clone());
+        Ok(stream.into())
     }
 }
 
@@ -186,6 +191,12 @@ fn late() -> io::Error {
 
 fn listed(problems: &[TlsProblem]) -> String {
     problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
+/// Whether an error says that the other side refuses the certificate from here, or the lack of one.
+fn is_refusal(error: &io::Error) -> bool {
+    let told = error.to_string();
+    told.contains(WANTED) || told.contains(REFUSED)
 }
 
 /// Describes an error of rustls in words that stay the same while the cause does, so that each change is logged
@@ -209,6 +220,18 @@ fn failure(error: &rustls::Error) -> io::Error {
             other => other.to_string(),
         },
         rustls::Error::InvalidMessage(_) => "what came is not TLS".into(),
+        rustls::Error::AlertReceived(alert @ AlertDescription::CertificateRequired) => {
+            format!("{WANTED} ({alert:?})")
+        }
+        rustls::Error::AlertReceived(
+            alert @ (AlertDescription::BadCertificate
+            | AlertDescription::UnsupportedCertificate
+            | AlertDescription::CertificateRevoked
+            | AlertDescription::CertificateExpired
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::UnknownCA
+            | AlertDescription::AccessDenied),
+        ) => format!("{REFUSED} ({alert:?})"),
         other => other.to_string(),
     };
     io::Error::new(io::ErrorKind::InvalidData, format!("TLS: {words}"))

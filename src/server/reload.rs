@@ -201,7 +201,11 @@ impl Reloader {
             tell_refused(adoption, &running);
             tell_untaken(adoption, &running);
             for rule in &config.adopt.rules {
-                info!(keys = rule.keys.as_str(), mode = ?rule.mode, "adopt: the mode from now on");
+                info!(
+                    keys = rule.keys.as_str(),
+                    mode = rule.mode.as_str(),
+                    "adopt: the mode from now on"
+                );
             }
         }
         self.state.runs_with(&config);

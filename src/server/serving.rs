@@ -16,6 +16,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{info, warn};
 
 use crate::{
+    config,
     data::DataNode,
     server::{
         admin,
@@ -95,9 +96,10 @@ impl Serving {
         self.admin.ended().await;
         debug_assert!(self.doors.tasks.is_empty() && self.sockets.is_empty(), "nobody accepts");
         let (by, grace) = (replaced.by(), self.shared.config.load().upgrade_grace);
+        let told = grace.map_or_else(|| "off".to_owned(), config::written);
         replaced.done().await;
         let connections = self.workers.running();
-        info!(by, connections, ?grace, "replaced; serving the connections there are");
+        info!(by, connections, grace = told, "replaced; serving the connections there are");
         let own = || self.left();
         tokio::select! {
             () = self.workers.finished() => {}
@@ -125,7 +127,10 @@ impl Serving {
         systemd::stopping().await;
         let delay = self.shared.config.load().shutdown_delay;
         if !delay.is_zero() {
-            info!(?delay, "draining: /readyz says so, and clients are still let in");
+            info!(
+                delay = config::written(delay),
+                "draining: /readyz says so, and clients are still let in"
+            );
             sleep(delay).await;
         }
         self.doors.stop.cancel();
@@ -135,7 +140,8 @@ impl Serving {
     async fn drain(&self) {
         let Shared { config, engine, draining, drain, abort, .. } = &*self.shared;
         let grace = config.load().shutdown_grace;
-        info!(connections = self.workers.running(), ?grace, "shutting down");
+        let connections = self.workers.running();
+        info!(connections, grace = config::written(grace), "shutting down");
         draining.store(true, Ordering::Relaxed);
         drain.cancel();
         if timeout(grace, self.workers.finished()).await.is_err() {

@@ -14,7 +14,7 @@ use super::say::say;
 use crate::{
     config::{ClientTls, Config, LockNode, LocksConfig},
     fleet::record::{ProxyRecord, RECORDS},
-    lock::{self, BackedOut, ChangeError, ChangeStatus, Changed, NodeOfSet, SetNow},
+    lock::{self, BackedOut, ChangeError, ChangeStatus, Changed, NodeOfSet, NodesNow, SetNow},
     net::{Connector, redis_client},
 };
 
@@ -23,6 +23,11 @@ const RECORDS_LIMIT: Duration = Duration::from_secs(2);
 /// How often, and after which pause, the records are read again while some do not list the nodes to come.
 const LOOKS: usize = 5;
 const AGAIN: Duration = Duration::from_millis(200);
+
+/// What is said of a file that lists lock nodes from before a change.
+const LEFT: &str = "locks.nodes were left for other lock nodes, which this file does not list: write those of the last \
+                    change as locks.nodes, and send SIGHUP (LOCKGATE NODES of a ready proxy lists them). If that change \
+                    was not completed, write them as locks.next_nodes, and run lockgate nodes --change";
 
 /// What to do about a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -132,8 +137,12 @@ async fn carry_out(config: &Config, step: NodesStep) -> anyhow::Result<()> {
     }
     match step {
         NodesStep::Show if locks.next_nodes.is_empty() => {
-            say("no change is asked for: the file has no locks.next_nodes");
-            show("locks.nodes", lock::nodes_now(locks).await);
+            let NodesNow { nodes, were_left } = lock::nodes_now(locks).await;
+            match were_left {
+                true => say(LEFT),
+                false => say("no change is asked for: the file has no locks.next_nodes"),
+            }
+            show("locks.nodes", nodes);
             return Ok(());
         }
         NodesStep::Show => {}

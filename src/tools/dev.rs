@@ -19,7 +19,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    config::{AdminConfig, Config, Listener, RedisUrl},
+    config::{self, AdminConfig, Config, Listener, RedisUrl},
     lock::initialise,
     server::{self, Control, logging},
     tools::{
@@ -38,7 +38,8 @@ pub struct Options {
     /// Where /metrics, /healthz and /readyz are served on 127.0.0.1.
     #[arg(long, default_value_t = 9380)]
     pub admin_port: u16,
-    /// Lock nodes: 1, 3, 5, 7.
+    /// Lock nodes: 1, 3 (one may fail), 5 (two may) or 7 (three may). An even number bears no more failures than
+    /// one less.
     #[arg(long, default_value_t = 5)]
     pub nodes: usize,
     /// The data node is a master with two replicas and three Sentinels, which is followed.
@@ -66,8 +67,8 @@ pub struct Options {
 /// If `redis-server` is missing, a port is taken, the number of nodes is even, or keys cannot be guarded or
 /// adopted.
 pub fn run(options: &Options) -> anyhow::Result<()> {
-    if options.nodes.is_multiple_of(2) {
-        bail!("{} lock nodes have no better majority than one less; give 1, 3, 5", options.nodes);
+    if let Some(what) = config::poor_count(options.nodes) {
+        bail!("--nodes: {what}");
     }
     let (guards, adopt) = dev_rules::read(&options.guard, &options.adopt)?;
     logging::start("warn", "auto")?;
@@ -104,7 +105,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         adopt,
         ..Config::default()
     };
-    let rules = dev_rules::to_try(&config.guards.rules, &config.adopt.rules, options.port);
+    let rules = dev_rules::to_try(&config.guards.rules, &config.adopt.rules, &cli(options));
     data.configure(&mut config);
     config.locks.nodes = nodes.iter().map(|node| RedisUrl::local(node.port()).into()).collect();
 
@@ -143,6 +144,13 @@ async fn accepts(addr: SocketAddr) {
     }
 }
 
+/// Returns redis-cli with the options that lead to the proxy.
+fn cli(options: &Options) -> String {
+    // The fronts of a cluster lead clients from one to another.
+    let follow = if options.cluster { "-c " } else { "" };
+    format!("redis-cli {follow}-p {}", options.port)
+}
+
 fn welcome(options: &Options, data: &DataServers, nodes: &[RedisServer], rules: &str) -> String {
     let port = options.port;
     let last = if options.cluster {
@@ -160,11 +168,12 @@ fn welcome(options: &Options, data: &DataServers, nodes: &[RedisServer], rules: 
     for (index, node) in nodes.iter().enumerate() {
         text += &line(&format!("lock node {}", index + 1), node.addr(), node.pid());
     }
+    let cli = cli(options);
     text += &format!(
         "\nTry, in another terminal:\n\n  \
-         redis-cli -p {port} LOCK job PX 30000\n\
+         {cli} LOCK job PX 30000\n\
          {}{rules}  \
-         redis-cli -p {port} UNLOCK job TOKEN     (the token that LOCK answered)\n",
+         {cli} UNLOCK job TOKEN     (the token that LOCK answered)\n",
         data.to_try(port)
     );
     text

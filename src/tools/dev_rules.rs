@@ -46,8 +46,8 @@ fn lock_of(keys: &str) -> String {
     lock
 }
 
-/// Returns commands to try with these rules, with the proxy at `port`.
-pub(super) fn to_try(guards: &[GuardRule], adopt: &[AdoptRule], port: u16) -> String {
+/// Returns commands to try with these rules. `cli`: redis-cli with the options that lead to the proxy.
+pub(super) fn to_try(guards: &[GuardRule], adopt: &[AdoptRule], cli: &str) -> String {
     let mut text = String::new();
     let shown = |bytes: Option<Vec<u8>>| {
         String::from_utf8_lossy(&bytes.unwrap_or_default()).escape_default().to_string()
@@ -55,17 +55,17 @@ pub(super) fn to_try(guards: &[GuardRule], adopt: &[AdoptRule], port: u16) -> St
     if let Some(rule) = guards.first() {
         let key = shown(rule.keys.example(EXAMPLE));
         text += &format!(
-            "  redis-cli -p {port} SET {key} 100      (refused: NOTHELD, nobody has the lock {key})\n  \
-             printf 'LOCK {key}\\nSET {key} 100\\n' | redis-cli -p {port}      (written under its lock)\n"
+            "  {cli} SET {key} 100      (refused: NOTHELD, nobody has the lock {key})\n  \
+             printf 'LOCK {key}\\nSET {key} 100\\n' | {cli}      (written under its lock)\n"
         );
     }
     if let Some(rule) = adopt.first() {
         let key = shown(rule.keys.example(EXAMPLE));
         text += &format!(
-            "  redis-cli -p {port} SET {key} me NX PX 30000      (what lock libraries send: a lock of the \
+            "  {cli} SET {key} me NX PX 30000      (what lock libraries send: a lock of the \
              lock nodes)\n  \
-             redis-cli -p {port} LOCKGATE LOCK {key}\n  \
-             redis-cli -p {port} LOCKGATE ADOPTED      (which programs lock in which way)\n"
+             {cli} LOCKGATE LOCK {key}\n  \
+             {cli} LOCKGATE ADOPTED      (which programs lock in which way)\n"
         );
     }
     text

@@ -4,6 +4,7 @@
 //!   `dev_data`: its data servers.
 //! - [`doctor`]: `lockgate doctor`, a diagnosis of each Redis of a configuration.
 //! - [`init`]: `lockgate init`, the first markers of a deployment.
+//! - `keyspace`: keys that a new lock node has already, for `doctor` and `init`.
 //! - [`manual`]: `lockgate manual`, man pages and shell completions.
 //! - [`change_nodes`]: `lockgate nodes`, which shows, makes or takes back a change of the lock nodes.
 //! - [`top`]: `lockgate top`, several proxies in a terminal.
@@ -18,6 +19,7 @@ mod dev_rules;
 pub mod doctor;
 pub mod free_port;
 pub mod init;
+mod keyspace;
 pub mod manual;
 pub mod redis_cluster;
 pub mod redis_server;

@@ -184,6 +184,67 @@ fn the_page_has_the_programs_in_rust() {
     assert!(blocks("rust").eq(programs));
 }
 
+/// Starts the short programs that are scripts. Returns each with its text.
+fn start_short(port: u16, directory: &Path) -> Vec<(Child, String)> {
+    let mut children = Vec::new();
+    for language in ["python", "js", "sh", "bash"] {
+        for text in blocks(language).filter(|text| !text.contains("argv")) {
+            let script = directory.join(format!("{}.{language}", children.len()));
+            let text = text.replace("6380", &port.to_string());
+            children.push((spawn(language, &text, &script, &[]), text));
+        }
+    }
+    assert_eq!(children.len(), 6);
+    children
+}
+
+#[test]
+fn its_short_programs_ask_again_while_too_few_lock_nodes_answer() {
+    let _shared = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+    let setup = Proxy::with().nodes(3).locks("node_timeout: 2s").locks("node_silence: 4s");
+    let (mut proxy, directory) = (setup.start(), tempfile::tempdir().unwrap());
+    let nodes = [0, 1].map(|node| proxy.node(node).addr().to_string());
+    let mut operator = proxy.client();
+    for node in &nodes {
+        assert_eq!(operator.cmd(&["LOCKGATE", "NODE", node, "PAUSE", "FORCE"]), Reply::ok());
+    }
+    let children = start_short(proxy.port(), directory.path());
+    let port = proxy.port();
+    let rust = thread::spawn(move || short_rust::run(port));
+    let refused = || {
+        let labels = r#"operation="lock",result="no_quorum""#;
+        proxy.metric("lockgate_lock_requests_total", labels)
+    };
+    // One that ends asks once.
+    eventually("all ask again", || refused() >= 14.0);
+    for node in &nodes {
+        assert_eq!(operator.cmd(&["LOCKGATE", "NODE", node, "RESUME"]), Reply::ok());
+    }
+    for (mut child, text) in children {
+        assert!(child.wait().unwrap().success(), "{text}");
+    }
+    rust.join().unwrap();
+    assert_eq!(proxy.data_client().cmd(&["GET", "reports"]), Reply::bulk("7"));
+}
+
+#[test]
+fn no_quorum_for_unlock_is_no_loss_to_the_script() {
+    let _shared = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+    let setup = Proxy::with().nodes(1).locks("node_timeout: 100ms");
+    let (proxy, directory) = (setup.start(), tempfile::tempdir().unwrap());
+    let text = blocks("bash").next().unwrap().replace("6380", &proxy.port().to_string());
+    // What becomes of the lock before it is given back, and whether that is a loss.
+    let node = proxy.urls().swap_remove(0);
+    let at_node = |words: &str| format!("redis-cli -u {node} {words}\nask UNLOCK report\n");
+    for (words, is_loss) in [("CLIENT PAUSE 2000", false), ("DEL lock:report", true)] {
+        let text = text.replace("ask UNLOCK report\n", &at_node(words));
+        let script = directory.path().join("unlock.bash");
+        let status = spawn("bash", &text, &script, &[]).wait().unwrap();
+        assert_eq!(status.success(), !is_loss, "{words}: {status}");
+        eventually("it is given back", || proxy.nodes_with("lock:report") == 0);
+    }
+}
+
 /// No program goes on while another client has the lock; then each adds one, in any order.
 #[test]
 fn its_short_programs_wait_for_the_lock() {
@@ -193,15 +254,7 @@ fn its_short_programs_wait_for_the_lock() {
     let port = proxy.port();
     let mut holder = proxy.client();
     assert!(matches!(holder.cmd(&["LOCK", "report"]), Reply::Array(_)));
-    let mut children = Vec::new();
-    for language in ["python", "js", "sh", "bash"] {
-        for text in blocks(language).filter(|text| !text.contains("argv")) {
-            let script = directory.path().join(format!("{}.{language}", children.len()));
-            let text = text.replace("6380", &port.to_string());
-            children.push((spawn(language, &text, &script, &[]), text));
-        }
-    }
-    assert_eq!(children.len(), 6);
+    let children = start_short(port, directory.path());
     let rust = thread::spawn(move || short_rust::run(port));
     // The programs in Node.js ask again and again, all others stand in line.
     eventually("all others wait", || proxy.waiters() == 5);

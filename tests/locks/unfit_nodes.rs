@@ -764,7 +764,8 @@ fn own_address() -> Option<std::net::IpAddr> {
 #[test]
 fn two_entries_for_one_instance_are_one_vote() {
     let all = nodes(2, &[]);
-    let twin = format!("redis://localhost:{}/1", all[0].port());
+    // A spelling that only the system knows.
+    let twin = format!("redis://127.1:{}/1", all[0].port());
     let proxy = Proxy::with().node_urls(&[all[0].url(), twin.clone(), all[1].url()]).start();
     eventually("it is seen", || proxy.http("/readyz").contains("same instance as node"));
     let page = proxy.http("/readyz");

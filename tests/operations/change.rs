@@ -449,6 +449,9 @@ fn doctor_knows_that_nodes_were_left_for_others() {
     assert!(!is_fit && !report.contains("DEL "), "{report}");
     assert!(report.contains("!! other lock nodes have taken its place"), "{report}");
     assert!(report.contains("locks.nodes are to be those of the last change"), "{report}");
+    let state = shown(&proxy, &[]);
+    let what = "locks.nodes were left for other lock nodes, which this file does not list";
+    assert!(state.starts_with(what) && !state.contains("no change is asked for"), "{state}");
     fs::write(proxy.config_file(), &text).unwrap();
     // The old nodes are no longer needed.
     for node in [1, 2] {

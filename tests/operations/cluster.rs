@@ -10,7 +10,8 @@ use crate::support::{
     eventually,
 };
 
-/// Returns what a client may be told for this reply of a node: each node's port is replaced by its front's.
+/// Returns what a client may be told for this reply of a node: each node's port is replaced by its front's, which
+/// has no bus.
 fn through_fronts(reply: Reply, ports: &[(u16, u16)]) -> Reply {
     let all =
         |parts: Vec<Reply>| parts.into_iter().map(|part| through_fronts(part, ports)).collect();
@@ -22,7 +23,10 @@ fn through_fronts(reply: Reply, ports: &[(u16, u16)]) -> Reply {
         Reply::Bulk(text) => {
             let mut text = String::from_utf8(text).unwrap();
             for (node, front) in ports {
-                text = text.replace(&format!("127.0.0.1:{node}@"), &format!("127.0.0.1:{front}@"));
+                if let Some((before, bus)) = text.split_once(&format!("127.0.0.1:{node}@")) {
+                    let rest = bus.trim_start_matches(|digit: char| digit.is_ascii_digit());
+                    text = format!("{before}127.0.0.1:{front}@0{rest}");
+                }
             }
             Reply::Bulk(untimed(&text).into_bytes())
         }

@@ -22,6 +22,16 @@ struct Dev {
     printed: String,
 }
 
+impl Dev {
+    /// Runs the line with `printf` in a shell as it is printed, but for the key, and expects that it writes.
+    fn tries_printf_with(&self, key: &str) {
+        let printf = self.printed.lines().find(|line| line.contains("printf")).unwrap();
+        let line = printf.trim().split("      (").next().unwrap().replace("account:1", key);
+        let output = Command::new("sh").args(["-c", &line]).output().unwrap();
+        assert!(String::from_utf8_lossy(&output.stdout).ends_with("OK\n"), "{line}: {output:?}");
+    }
+}
+
 impl Drop for Dev {
     fn drop(&mut self) {
         let _ = self.child.kill();
@@ -106,11 +116,7 @@ fn guards_and_adopted_locks_can_be_tried() {
         client.cmd(&["LOCK", key]).grant();
         assert_eq!(client.cmd(&["SET", key, "100"]), Reply::ok());
     }
-    // A shell runs the line as it is printed.
-    let printf = dev.printed.lines().find(|line| line.contains("printf")).unwrap();
-    let line = printf.trim().split("      (").next().unwrap().replace("account:1", "account:2");
-    let output = Command::new("sh").args(["-c", &line]).output().unwrap();
-    assert!(String::from_utf8_lossy(&output.stdout).ends_with("OK\n"), "{line}: {output:?}");
+    dev.tries_printf_with("account:2");
     assert_eq!(client.cmd(&["SET", "lock:1", "me", "NX", "PX", "30000"]), Reply::ok());
     assert_eq!(client.cmd(&["SET", "lock:1", "you", "NX", "PX", "30000"]), Reply::NullBulk);
     let lock = format!("{:?}", client.cmd(&["LOCKGATE", "LOCK", "lock:1"]));
@@ -239,7 +245,8 @@ fn a_master_of_its_cluster_may_be_killed() {
         });
         (!ended).then_some(dev)
     };
-    let begun = (0..10).find_map(|_| start_with(&["--cluster"]).and_then(serving));
+    let cluster = ["--cluster", "--guard", "account:*", "--adopt", "lock:*"];
+    let begun = (0..10).find_map(|_| start_with(&cluster).and_then(serving));
     let mut dev = begun.expect("six ports in a row");
     assert_eq!(dev.servers.len(), 11, "{}", dev.printed);
     let first = dev.port;
@@ -248,6 +255,13 @@ fn a_master_of_its_cluster_may_be_killed() {
     // A key of slot 449, which the first master has.
     let key = "k2";
     eventually("it serves", || works(&["SET", key, "1"], is_ok));
+    let mut tried = dev.printed.lines().filter(|line| line.contains("redis-cli"));
+    let follows = |line: &str| line.contains("redis-cli -c -p") || line.contains("CLUSTER NODES");
+    assert!(tried.all(follows), "{}", dev.printed);
+    // Not all of these keys are on one node.
+    for key in ["account:1", "account:2", "account:3", "account:4"] {
+        dev.tries_printf_with(key);
+    }
     assert!(works(&["LOCK", "job", "PX", "5000"], |reply| *reply == Reply::NullArray));
     kill_process(Pid::from_raw(dev.servers[0]).unwrap(), Signal::KILL).unwrap();
     eventually("the replica takes over", || works(&["SET", key, "2"], is_ok));
@@ -281,6 +295,22 @@ fn it_runs_on_when_nobody_reads_what_it_says() {
     assert_eq!(client.cmd(&["BLPOP", "nothing", "1"]), Reply::NullArray);
     kill_process(Pid::from_child(&dev.child), Signal::TERM).unwrap();
     assert_eq!(dev.child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn it_is_said_which_numbers_of_lock_nodes_are_sensible() {
+    for (nodes, what) in [
+        ("0", "no lock node; give 1, 3, 5 or 7"),
+        ("4", "4 nodes bear no more failures than 3; give 3 or 5"),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_lockgate"))
+            .args(["dev", "--nodes", nodes])
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(error, format!("lockgate: --nodes: {what}\n"));
+    }
 }
 
 #[test]

@@ -140,7 +140,9 @@ fn lock_nodes_that_wait_are_no_fault_and_programs_are_told_that_no_lock_can_be_h
     let (can_lock, waiting, verdict) = told();
     assert_eq!((can_lock, waiting), (false.into(), 3.into()));
     assert!(
-        verdict.contains("fit, but no lock can be had now: of 3 lock nodes 3 wait"),
+        verdict.contains(
+            "fit, but no lock can be had now: 3 of 3 lock nodes do not vote, and a lock needs 2 votes"
+        ),
         "{verdict}"
     );
     init(&urls);
@@ -162,13 +164,54 @@ fn a_proxy_that_waits_for_its_lock_nodes_needs_no_mending() {
     let (status, report) = doctor(&proxy);
     assert_eq!(status, Some(0), "{report}");
     assert!(report.contains("not ready yet"), "{report}");
-    assert!(report.contains("fit, but no lock can be had now: of 3 lock nodes 3 wait"), "{report}");
+    assert!(report.contains("fit, but no lock can be had now: 3 of 3 lock nodes do"), "{report}");
     nodes[0].kill().unwrap();
     eventually("one is away", || proxy.http("/readyz").matches(": waits ").count() == 2);
     assert!(doctor(&proxy).1.contains("not ready yet"), "two of three are a quorum");
     nodes[1].kill().unwrap();
     eventually("too few are left to wait for", || doctor(&proxy).1.contains("not ready, version"));
     assert_eq!(doctor(&proxy).0, Some(1));
+}
+
+#[test]
+fn a_node_that_the_running_proxy_leaves_alone_is_not_counted_among_those_that_may_fail() {
+    let mut proxy = Proxy::with().nodes(3).start();
+    let node = proxy.node(1).addr().to_string();
+    let mut operator = proxy.client();
+    let report = |proxy: &Proxy| {
+        let mut doctor = Command::new(env!("CARGO_BIN_EXE_lockgate"));
+        let output = doctor.arg("doctor").arg(proxy.config_file()).output().unwrap();
+        assert_eq!(output.status.code(), Some(0));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    assert_eq!(operator.cmd(&["LOCKGATE", "NODE", &node, "PAUSE"]), Reply::ok());
+    let told = report(&proxy);
+    let verdict = "\nfit: 1 of 3 lock nodes does not vote now, and 0 more may fail";
+    assert!(told.contains(verdict), "{told}");
+    assert!(told.contains(&format!("LOCKGATE NODE {node} RESUME")), "{told}");
+    assert_eq!(operator.cmd(&["LOCKGATE", "NODE", &node, "RESUME"]), Reply::ok());
+    let told = report(&proxy);
+    assert!(told.contains("\nfit: of 3 lock nodes 1 may fail"), "{told}");
+}
+
+#[test]
+fn keys_on_a_new_lock_node_are_told() {
+    let (data, nodes) = (start(&[]), [start(&[]), start(&[]), start(&[])]);
+    let urls = nodes.each_ref().map(RedisServer::url);
+    let mut other = Client::connect(nodes[1].port());
+    other.cmd(&["MSET", "a", "1", "b", "2"]);
+    other.cmd(&["SELECT", "3"]);
+    other.cmd(&["SET", "c", "3"]);
+    let what = "it has 3 keys already: locks share this Redis with them";
+    let (status, report, _) = doctor(&data.url(), &urls, "");
+    assert!(status == Some(0) && report.matches("keys already").count() == 1, "{report}");
+    assert!(about(&report, &urls[1]).iter().any(|line| line.contains(what)), "{report}");
+    let said = support::init(&format!("locks:\n  nodes: [{}]\n", urls.join(", ")), &[]);
+    assert!(said.contains(&format!("lock node {}: {what}", nodes[1].addr())), "{said}");
+    assert_eq!(said.matches("already: locks").count(), 1, "{said}");
+    // From now on most keys are Lockgate's.
+    let (_, report, _) = doctor(&data.url(), &urls, "");
+    assert!(!report.contains("keys already"), "{report}");
 }
 
 #[test]
@@ -203,7 +246,8 @@ fn whatever_is_wrong_is_told_with_what_to_do() {
     let replica = start(&["--replicaof", "127.0.0.1 1"]);
     let locked = start(&["--requirepass", "secret"]);
     let fit = start(&[]);
-    let twin = format!("redis://localhost:{}", fit.port());
+    // A spelling that only the system knows.
+    let twin = format!("redis://127.1:{}", fit.port());
     let nameless = start(&[]);
     Client::connect(nameless.port()).cmd(&["ACL", "SETUSER", "default", "-info"]);
     let nobody = format!("redis://127.0.0.1:{}", free_port().unwrap());
@@ -302,7 +346,8 @@ fn nodes_that_wait_are_told_with_what_to_do() {
 #[test]
 fn one_lock_node_that_is_the_data_node_by_another_name_is_told() {
     let (both, other) = (start(&[]), start(&[]));
-    let by_name = format!("redis://localhost:{}", both.port());
+    // A spelling that only the system knows.
+    let by_name = format!("redis://127.1:{}", both.port());
     init(std::slice::from_ref(&by_name));
     let (status, report, _) = doctor(&both.url(), &[by_name], "");
     assert_eq!(status, Some(0), "{report}");
@@ -420,7 +465,8 @@ fn nodes_to_come_are_examined_too() {
     let (locked, full) = (start(&["--requirepass", "secret"]), start(&["--maxmemory", "1"]));
     let (others, fit) = (start(&[]), start(&[]));
     init(&[others.url()]);
-    let twin = format!("redis://localhost:{}", fit.port());
+    // A spelling that only the system knows.
+    let twin = format!("redis://127.1:{}", fit.port());
     let gone = format!("redis://127.0.0.1:{}", free_port().unwrap());
     let next = [
         evicting.url(),

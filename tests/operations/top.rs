@@ -126,6 +126,23 @@ fn waits(proxy: &Proxy, name: &str, key: &str) -> Client {
 }
 
 #[test]
+fn a_proxy_that_is_named_twice_is_counted_once() {
+    let proxy = Proxy::with().nodes(3).start();
+    let (mut holder, here) = (proxy.client(), at(&proxy));
+    holder.cmd(&["LOCK", "job"]).grant();
+    let _waiter = waits(&proxy, "waiter", "job");
+    let again = format!("localhost:{}", proxy.admin_port());
+    let mut top = Command::new(LOCKGATE);
+    top.args(["top", "--once", "--interval", "500ms", &here, &again]);
+    let output = top.output().unwrap();
+    let screen = String::from_utf8(output.stdout).unwrap();
+    assert!(line(&screen, &["1 of 1 proxy ready", "1 held", "1 wait"]), "{screen}");
+    assert!(line(&screen, &[&again, "same"]), "{screen}");
+    let told = format!("the same proxy as {here}, and counted once");
+    assert!(screen.contains(&told) && screen.contains("1/1"), "{screen}");
+}
+
+#[test]
 fn two_proxies_their_nodes_and_a_line_are_one_screen() {
     let mut one = Proxy::with().nodes(3).start();
     let mut two = Proxy::beside(&one).start();

@@ -574,8 +574,51 @@ fn a_server_that_asks_for_a_certificate_is_shown_ours() {
     is_ready(&proxy, 1);
     proxy.client().cmd(&["LOCK", "a", "PX", "30000"]).grant();
     drop(proxy);
-    let page = refused(&pki, "server", "rediss://localhost:PORT", &pki.trusting(""), "yes");
-    assert!(page.contains("CertificateRequired"), "{page}");
+}
+
+/// With TLS 1.3 the server says so only behind the handshake, and closes at once.
+#[test]
+fn a_server_that_refuses_our_certificate_is_named_and_counted() {
+    let (pki, stranger) = (Pki::new(), Pki::new());
+    let shown = |pki: &Pki| {
+        format!(", cert_file: {}, key_file: {}", pki.path("client.crt"), pki.path("client.key"))
+    };
+    for (own, words) in [
+        (String::new(), "wants a certificate, and none was shown (CertificateRequired)"),
+        (shown(&stranger), "refuses the certificate that was shown (UnknownCA)"),
+    ] {
+        let (_redis, port) = pki.redis("server", "yes");
+        let url = format!("rediss://localhost:{port}");
+        let top = pki.trusting(&own);
+        let setup = Proxy::with().data_url(&url).node_urls(slice::from_ref(&url)).top(&top);
+        let proxy = setup.start();
+        let mut page = String::new();
+        eventually("/readyz names it for the data node and the lock node", || {
+            page = proxy.http("/readyz");
+            page.matches(words).count() == 2
+        });
+        // Whatever came first stays the reason: which of both is found does not depend on the moment.
+        for _ in 0..10 {
+            thread::sleep(Duration::from_millis(200));
+            page = proxy.http("/readyz");
+            assert_eq!(page.matches(words).count(), 2, "{words}: {page}");
+        }
+        for side in ["data", "node"] {
+            let labels = format!("side=\"{side}\"");
+            let failed = proxy.metric("lockgate_tls_handshake_failures_total", &labels);
+            assert!(failed > 0.0, "{side}: {failed}");
+        }
+        assert!(proxy.log().contains(words), "{}", proxy.log());
+        let file = proxy.config_file();
+        let report =
+            run(Path::new(env!("CARGO_BIN_EXE_lockgate")), &["doctor", file.to_str().unwrap()]);
+        let report = String::from_utf8_lossy(&report.stdout).into_owned();
+        assert!(report.matches(words).count() >= 2, "{report}");
+        assert!(
+            report.contains("tls-auth-clients") || report.contains("must trust the CA"),
+            "{report}"
+        );
+    }
 }
 
 #[test]

@@ -15,7 +15,7 @@ use tracing::{info, warn};
 
 use super::link::{Closed, Leftover, Link, Queued};
 use crate::{
-    clock::Instant,
+    clock::{Instant, millis},
     config::LocksConfig,
     key::{Key, Token},
     lock::{
@@ -614,15 +614,17 @@ impl Node {
             Some(Sight::SteppedBack(by)) => {
                 self.metrics.clock_stepped_back.increment(1);
                 warn!(
-                    node = %self.address, ?by,
+                    node = %self.address, by_ms = millis(by),
                     "the clock of a lock node was stepped back: what nobody gives back stays locked there for so much longer"
                 );
             }
             Some(Sight::JumpedForward(by)) => {
                 self.metrics.clock_jumped_forward.increment(1);
                 let until = self.clocks.jumped(self.index);
+                let waits_ms =
+                    until.map(|until| millis(until.saturating_duration_since(Instant::now())));
                 warn!(
-                    node = %self.address, ?by, waits = ?until.map(|until| until - Instant::now()),
+                    node = %self.address, by_ms = millis(by), waits_ms,
                     "the clock of a lock node has jumped forward: it may have ended locks too early"
                 );
                 if until.is_some() {

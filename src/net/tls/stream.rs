@@ -12,13 +12,14 @@ use std::{
     task::{Context, Poll, ready},
 };
 
+use metrics::Counter;
 use rustls::Connection;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
 };
 
-use super::failure;
+use super::{failure, is_refusal};
 
 /// Most ciphertext moved by one read, in bytes: as much as a session reads.
 const READ: usize = 64 * 1024;
@@ -46,6 +47,8 @@ pub(crate) struct TlsStream {
     grown: bool,
     /// Whether dropping the stream writes nothing more.
     reset: bool,
+    /// Counts that the server refuses our certificate, which it may do behind the handshake (TLS 1.3).
+    refused: Option<Counter>,
 }
 
 impl TlsStream {
@@ -55,7 +58,8 @@ impl TlsStream {
         mut session: Connection,
     ) -> io::Result<TlsStream> {
         session.set_buffer_limit(Some(AHEAD));
-        let mut stream = TlsStream { tcp, session, done: false, grown: false, reset: false };
+        let (done, grown, reset, refused) = (false, false, false, None);
+        let mut stream = TlsStream { tcp, session, done, grown, reset, refused };
         poll_fn(|cx| stream.poll_handshake(cx)).await?;
         Ok(stream)
     }
@@ -73,6 +77,24 @@ impl TlsStream {
                 return Poll::Ready(Err(io::Error::new(io::ErrorKind::UnexpectedEof, words)));
             }
         }
+    }
+
+    /// Has `failures` count it if the server refuses our certificate from now on.
+    pub(super) fn count_refusal(&mut self, failures: Counter) {
+        self.refused = Some(failures);
+    }
+
+    /// Returns the error to report of a write that has failed with `error`: a server that refuses our certificate says
+    /// so and closes, and a write may find that it has closed before its word is read.
+    fn reason(&mut self, cx: &mut Context<'_>, error: io::Error) -> io::Error {
+        while !self.done {
+            match self.poll_receive(cx, HANDSHAKE_READ, &mut ReadBuf::new(&mut [])) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(told)) if is_refusal(&told) => return told,
+                Poll::Ready(Err(_)) | Poll::Pending => break,
+            }
+        }
+        error
     }
 
     /// The connection underneath.
@@ -133,7 +155,13 @@ impl TlsStream {
                     Err(error) => {
                         // Sends the alert that rustls has for the peer.
                         let _ = self.poll_send(cx);
-                        return Poll::Ready(Err(failure(&error)));
+                        let error = failure(&error);
+                        if is_refusal(&error)
+                            && let Some(failures) = self.refused.take()
+                        {
+                            failures.increment(1);
+                        }
+                        return Poll::Ready(Err(error));
                     }
                 }
             }
@@ -188,16 +216,20 @@ impl AsyncWrite for TlsStream {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        ready!(this.poll_send(cx))?;
+        if let Err(error) = ready!(this.poll_send(cx)) {
+            return Poll::Ready(Err(this.reason(cx, error)));
+        }
         let taken = this.session.writer().write(bytes)?;
         match this.poll_send(cx) {
-            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Ready(Err(error)) => Poll::Ready(Err(this.reason(cx, error))),
             Poll::Ready(Ok(())) | Poll::Pending => Poll::Ready(Ok(taken)),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.get_mut().poll_send(cx)
+        let this = self.get_mut();
+        let sent = ready!(this.poll_send(cx));
+        Poll::Ready(sent.map_err(|error| this.reason(cx, error)))
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

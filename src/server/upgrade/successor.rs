@@ -46,7 +46,8 @@ impl Successor {
         }
         match command.spawn() {
             Err(error) => {
-                error!(?program, %error, "cannot start the process that is to take over");
+                let program = &*program.to_string_lossy();
+                error!(program, %error, "cannot start the process that is to take over");
                 self.is_starting.store(false, Ordering::Relaxed);
             }
             Ok(mut child) => {

@@ -19,6 +19,7 @@ use super::{
 use crate::{
     card::ClientCard,
     command::{act::OperatorAct, shown},
+    config::written,
     resp::{encode, expected::Expected},
 };
 
@@ -95,7 +96,8 @@ impl Job for Introducing {
                         Maintenance::Unpause
                     }
                     false => {
-                        warn!(?time, by = %operator, "an operator has new LOCKs wait (LOCKGATE PAUSE)");
+                        let time = written(time);
+                        warn!(time, by = %operator, "an operator has new LOCKs wait (LOCKGATE PAUSE)");
                         Maintenance::Pause
                     }
                 };

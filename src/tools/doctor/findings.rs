@@ -14,6 +14,7 @@ use crate::{
     data::write_refusals::WriteRefusal,
     fleet::{difference::ModeConflict, record::ProxyRecord},
     lock::{self, Fault},
+    tools::keyspace,
 };
 
 /// Most findings about modes that are two steps apart, and most about other differences.
@@ -143,7 +144,7 @@ impl KnownDataNodes {
     /// Whether this server is one of them.
     pub(super) fn have(&self, url: Option<&RedisUrl>, patient: &Patient) -> bool {
         let run_id = patient.field("run_id");
-        url.is_some_and(|url| self.endpoints.contains(&url.endpoint))
+        url.is_some_and(|url| self.endpoints.iter().any(|known| known.is_same(&url.endpoint)))
             || !run_id.is_empty() && self.run_ids.iter().any(|known| known == run_id)
     }
 }
@@ -199,7 +200,7 @@ fn replication(patient: &Patient) -> Option<Finding> {
 }
 
 /// Advice about a server that cannot be asked, by words in the error. The first match counts.
-const WAYS: [(&[&str], &str); 10] = [
+const WAYS: [(&[&str], &str); 12] = [
     (
         &["DENIED"],
         "Give it a password (requirepass, or a user by ACL SETUSER), or bind it to an address that only proxies reach and set protected-mode no.",
@@ -231,6 +232,14 @@ const WAYS: [(&[&str], &str); 10] = [
     (
         &["what came is not TLS", "TLS handshake timed out"],
         "Does it speak TLS at that port (tls-port)? Without TLS its URL begins with redis://.",
+    ),
+    (
+        &["wants a certificate"],
+        "It asks its clients for a certificate (tls-auth-clients): name one by cert_file and key_file in tls, or in locks.tls for lock nodes; or set tls-auth-clients no there.",
+    ),
+    (
+        &["refuses the certificate"],
+        "That server must trust the CA that has signed cert_file of tls, or of locks.tls for lock nodes (tls-ca-cert-file there), and the certificate must not have expired.",
     ),
     (
         &["TLS:"],
@@ -374,6 +383,13 @@ fn sentence(half: &str) -> String {
     first.into_iter().chain(letters).chain(['.']).collect()
 }
 
+/// Finding about a lock node that the running proxy is to leave alone.
+pub(super) fn paused(address: &str) -> Finding {
+    let what = "an operator has the running proxy ask it for no new locks (LOCKGATE NODE)";
+    let advice = format!("When the maintenance is over: LOCKGATE NODE {address} RESUME.");
+    Finding { waits: true, ..Finding::minor(what, advice) }
+}
+
 /// Findings about one lock node.
 pub(super) fn diagnose(index: usize, patient: &Patient, list: &NodeList<'_>) -> Vec<Finding> {
     let (locks, nodes) = (list.locks, list.patients);
@@ -410,6 +426,11 @@ pub(super) fn diagnose(index: usize, patient: &Patient, list: &NodeList<'_>) -> 
     if locks.nodes[index].fixed().is_some() {
         findings.extend(replication(patient));
     }
+    findings.extend(keyspace::shared_with_keys(patient.foreign_keys).map(|what| {
+        let advice = "Meant so? Else give locks a Redis of their own: FLUSHALL there forgets them, and slow commands \
+                      delay their votes.";
+        Finding::minor(what, advice)
+    }));
     findings.extend(idle(patient, "lock node"));
     if patient.clock.is_none() {
         findings.push(of_fault(Fault::Unwatched));

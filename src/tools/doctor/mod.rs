@@ -22,7 +22,7 @@ use tokio::{task::JoinHandle, time::timeout};
 use self::{
     findings::{
         KnownDataNodes, alone_or_shared, apart, diagnose, differing, idle, not_found, of_fault,
-        of_marker, one_of_many, refuses, renamed, replicas, shared, unbridged, unreachable,
+        of_marker, one_of_many, paused, refuses, renamed, replicas, shared, unbridged, unreachable,
         was_left,
     },
     patient::{LIMIT, NodeList, Patient, examine, summary},
@@ -100,7 +100,9 @@ async fn examine_all(config: &Config) -> Report {
     let mut all = cluster(config, &data_node, &mut servers).await;
     all.extend(sentinels(config).await);
     all.extend(here::lockgate(config));
-    all.extend(running::proxy(config).await);
+    let (running, paused) = running::proxy(config).await.unzip();
+    all.extend(running);
+    let paused = paused.unwrap_or_default();
     all.push(Examined::server("data node", url, summary(&data), findings));
 
     let next = locks.next();
@@ -118,7 +120,8 @@ async fn examine_all(config: &Config) -> Report {
     });
     let voting = later.as_ref().filter(|_| were_left).unwrap_or(&now);
     let mut waiting = 0;
-    let here = Surroundings { config, to_nodes: &to_nodes, servers: &servers, were_left };
+    let (to_nodes, servers) = (&to_nodes, &servers);
+    let here = Surroundings { config, to_nodes, servers, paused: &paused, were_left };
     for (list, is_next) in [(Some(&now), false), (later.as_ref(), true)] {
         if let Some(list) = list {
             let (examined, of_list) = of_lock_nodes(&here, list, is_next).await;
@@ -188,17 +191,19 @@ struct Surroundings<'a> {
     to_nodes: &'a Connector,
     /// The servers of the data node.
     servers: &'a KnownDataNodes,
+    /// The lock nodes that the running proxy is to leave alone.
+    paused: &'a [String],
     /// Whether the nodes of `locks.next_nodes` vote instead of those of `locks.nodes`.
     were_left: bool,
 }
 
-/// Examines a list of lock nodes. Returns how many of them only wait. `is_next`: it is `locks.next_nodes`.
+/// Examines a list of lock nodes. Returns how many of them only wait, or are paused. `is_next`: it is `locks.next_nodes`.
 async fn of_lock_nodes(
     here: &Surroundings<'_>,
     list: &NodeList<'_>,
     is_next: bool,
 ) -> (Vec<Examined>, usize) {
-    let Surroundings { config, to_nodes, servers, were_left } = *here;
+    let Surroundings { config, to_nodes, servers, paused, were_left } = *here;
     let others = if is_next { &config.locks.nodes } else { &config.locks.next_nodes };
     let (mut all, mut waiting) = (Vec::new(), 0);
     for (index, (node, patient)) in list.locks.nodes.iter().zip(list.patients).enumerate() {
@@ -214,7 +219,11 @@ async fn of_lock_nodes(
             if has_data {
                 shards[0].findings.push(shared(node, list.key));
             }
-            waiting += usize::from(shards[1..].iter().all(Examined::waits) && shards.len() > 1);
+            if is_next == were_left && paused.contains(&node.to_string()) {
+                shards[0].findings.push(self::paused(&node.to_string()));
+            }
+            let all_wait = shards[1..].iter().all(Examined::waits) && shards.len() > 1;
+            waiting += usize::from(all_wait || shards[0].waits());
             all.extend(shards);
             continue;
         }
@@ -223,6 +232,9 @@ async fn of_lock_nodes(
             Err(error) => vec![unreachable(error)],
             Ok(patient) => {
                 let mut findings = diagnose(index, patient, list);
+                if is_next == were_left && paused.contains(&node.to_string()) {
+                    findings.push(self::paused(&node.to_string()));
+                }
                 waiting += usize::from(findings.iter().any(|finding| finding.waits));
                 findings.extend(alone_or_shared(list, index, patient, servers));
                 findings

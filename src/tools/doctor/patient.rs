@@ -14,6 +14,7 @@ use crate::{
     fleet::record::{ProxyRecord, RECORDS},
     lock::{self, NodeOfSet},
     net::{Connector, redis_client},
+    tools::keyspace,
 };
 
 /// How long a server may take for the connection, and for each answer.
@@ -30,6 +31,8 @@ pub(super) struct Patient {
     pub(super) marker: Option<String>,
     /// The election by which Sentinels made a lock node the master.
     pub(super) election: Option<u64>,
+    /// The number of keys on a lock node that Lockgate has not used yet.
+    pub(super) foreign_keys: u64,
     /// The records that proxies keep on this lock node.
     pub(super) fleet: Vec<ProxyRecord>,
     /// The words in which a lock node refuses writes.
@@ -181,7 +184,7 @@ async fn question(
             told => told?,
         };
     }
-    let [first, longest, seats] = lying;
+    let [first, longest, seats] = &lying;
     let marker = lock::text_of(first.as_deref(), longest.as_deref(), seats.as_deref());
     let refusal = match votes {
         true => lock::refusal_of_writes(connection).await,
@@ -201,12 +204,17 @@ async fn question(
         false => Ok(None),
     };
     // The user need not have access to this key.
-    let fleet = ProxyRecord::read_all(&records.ok().flatten().unwrap_or_default());
+    let records = records.ok().flatten();
+    let is_unused = votes && !is_cluster && records.is_none() && lying.iter().all(Option::is_none);
+    let fields = info.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    let foreign_keys = if is_unused { keyspace::count_keys(fields) } else { 0 };
+    let fleet = ProxyRecord::read_all(&records.unwrap_or_default());
     let election = None;
     Ok(Patient {
         info,
         marker,
         election,
+        foreign_keys,
         fleet,
         refusal,
         data_refusal,

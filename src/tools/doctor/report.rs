@@ -18,7 +18,7 @@ pub(super) struct Finding {
     pub(super) what: String,
     /// What to do about the problem.
     pub(super) advice: String,
-    /// Whether the server is a lock node that may not vote yet.
+    /// Whether the server is a lock node that does not vote now and needs no repair: it waits, or is paused.
     pub(super) waits: bool,
 }
 
@@ -68,7 +68,7 @@ impl Examined {
         !self.findings.iter().any(|finding| finding.is_grave)
     }
 
-    /// Whether it is a lock node that may not vote yet.
+    /// Whether it is a lock node that does not vote now and needs no repair.
     pub(super) fn waits(&self) -> bool {
         self.findings.iter().any(|finding| finding.waits)
     }
@@ -79,7 +79,7 @@ pub(super) struct Report {
     pub(super) all: Vec<Examined>,
     /// The number of lock nodes in the list that votes.
     pub(super) nodes: usize,
-    /// How many of them may not vote yet.
+    /// How many of them do not vote now and need no repair.
     pub(super) waiting: usize,
 }
 
@@ -99,7 +99,7 @@ impl Report {
     }
 
     /// Whether locks can be had now. If not, and nothing is grave, nothing needs repair: the waiting lock nodes
-    /// will vote by themselves, or once `lockgate init` is run.
+    /// will vote by themselves, or once `lockgate init` is run, and the paused ones once an operator resumes them.
     fn can_lock(&self) -> bool {
         self.grave() == 0 && self.waiting <= self.may_fail()
     }
@@ -118,10 +118,12 @@ impl Report {
         let (nodes, waiting, may_fail) = (self.nodes, self.waiting, self.may_fail());
         match self.grave() {
             0 if !self.can_lock() => format!(
-                "fit, but no lock can be had now: of {nodes} lock nodes {waiting} wait, and {may_fail} may"
+                "fit, but no lock can be had now: {waiting} of {nodes} lock nodes do not vote, and a lock needs {} votes",
+                nodes - may_fail
             ),
             0 if waiting > 0 => format!(
-                "fit: of {nodes} lock nodes {waiting} may not vote yet, and {} may fail",
+                "fit: {waiting} of {nodes} lock nodes {}, and {} more may fail",
+                if waiting == 1 { "does not vote now" } else { "do not vote now" },
                 may_fail - waiting
             ),
             0 => format!("fit: of {nodes} lock nodes {may_fail} may fail"),

@@ -26,17 +26,19 @@ const LONGEST_ANSWER: u64 = 256 * 1024;
 /// Most problems that are told.
 const MOST_PROBLEMS: usize = 64;
 
-/// Examines the proxy at the admin address. Returns `None` if none answers there.
-pub(super) async fn proxy(config: &Config) -> Option<Examined> {
+/// Examines the proxy at the admin address, and returns the addresses of the lock nodes that it is to leave alone
+/// (LOCKGATE NODE … PAUSE). Returns `None` if none answers there.
+pub(super) async fn proxy(config: &Config) -> Option<(Examined, Vec<String>)> {
     let address = reached(config.admin.listen?);
-    let StatusDocument { proxy, problems, .. } = ask(address, "/api/status").await?;
+    let StatusDocument { proxy, problems, nodes, .. } = ask(address, "/api/status").await?;
+    let paused = nodes.into_iter().filter(|node| node.paused).map(|node| node.address).collect();
     let mut examined = examined(&address.to_string(), &proxy, &problems, env!("CARGO_PKG_VERSION"));
     if config.adopt.rules.iter().any(|rule| rule.mode.is_answered())
         && let Some(AdoptedList { adopted, .. }) = ask(address, "/api/adopted?count=1000").await
     {
         examined.findings.extend(steps(&config.adopt.rules, &adopted));
     }
-    Some(examined)
+    Some((examined, paused))
 }
 
 async fn ask<T: DeserializeOwned>(address: SocketAddr, path: &str) -> Option<T> {

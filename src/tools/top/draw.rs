@@ -215,7 +215,7 @@ impl Board<'_> {
         let paused = if self.view.paused { "PAUSED  " } else { "" };
         format!(
             "{paused}{ready} of {} ready  {} of {} lock nodes vote  {held} held  {waiters} wait  {}",
-            count(self.proxies.len(), "proxy", "proxies"),
+            count(self.proxies_once().count(), "proxy", "proxies"),
             voting.count(),
             self.nodes.len(),
             time_of_day(self.now),
@@ -244,8 +244,13 @@ impl Board<'_> {
         foot + &format!("  ? help  q quit  {pause}  {keys}  every {every} s")
     }
 
+    /// The proxies, each once.
+    fn proxies_once(&self) -> impl Iterator<Item = &WatchedProxy> {
+        self.proxies.iter().filter(|proxy| proxy.same_as.is_none())
+    }
+
     fn rounds(&self) -> impl Iterator<Item = &Round> {
-        self.proxies.iter().filter_map(|proxy| proxy.round.as_ref())
+        self.proxies_once().filter_map(|proxy| proxy.round.as_ref())
     }
 
     /// The first complaint of a proxy about what it was asked.
@@ -275,6 +280,11 @@ impl Board<'_> {
                 marked: false,
             };
         };
+        if let Some(other) = &proxy.same_as {
+            let below = Some(format!("the same proxy as {other}, and counted once"));
+            let cells = vec![label, "same".into(), round.status.proxy.name.to_string()];
+            return TableRow { cells, tone: (1, Tone::Warning), below, marked: false };
+        }
         let status = &round.status;
         let (state, tone) = match &status.proxy {
             proxy if proxy.draining => ("draining", Tone::Warning),

@@ -2,7 +2,7 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, HashMap, btree_map::Entry},
+    collections::{BTreeMap, HashMap, btree_map::Entry, hash_map},
     time::{Duration, SystemTime},
 };
 
@@ -28,6 +28,8 @@ pub(super) struct WatchedProxy {
     pub(super) label: PlainText,
     /// Its last report; none if it cannot be reached.
     pub(super) round: Option<Round>,
+    /// The proxy before it in the list that is the same process, if there is one: it is counted once.
+    pub(super) same_as: Option<PlainText>,
     /// Since when it cannot be reached, and why.
     pub(super) trouble: Option<(SystemTime, PlainText)>,
     /// The sample from which the next rates count: process id, uptime in milliseconds, and totals.
@@ -73,7 +75,8 @@ pub(super) struct WaiterRow {
 impl WatchedProxy {
     pub(super) fn new(label: &str) -> WatchedProxy {
         let label = PlainText::of(label);
-        WatchedProxy { label, round: None, trouble: None, base: None, rates: None }
+        let (round, same_as, trouble, base, rates) = (None, None, None, None, None);
+        WatchedProxy { label, round, same_as, trouble, base, rates }
     }
 
     /// Takes the proxy's report, or why there is none.
@@ -212,9 +215,27 @@ pub(super) fn line(proxies: &[WatchedProxy]) -> Vec<WaiterRow> {
     line
 }
 
-/// The proxies that can be reached, with their reports.
+/// The proxies that can be reached, each once, with their reports.
 fn heard(proxies: &[WatchedProxy]) -> impl Iterator<Item = (&WatchedProxy, &Round)> {
-    proxies.iter().filter_map(|proxy| Some((proxy, proxy.round.as_ref()?)))
+    let once = proxies.iter().filter(|proxy| proxy.same_as.is_none());
+    once.filter_map(|proxy| Some((proxy, proxy.round.as_ref()?)))
+}
+
+/// Finds the proxies that are named twice, by two addresses: their names, which have the process ids, are the same.
+pub(super) fn find_same(proxies: &mut [WatchedProxy]) {
+    let mut labels: HashMap<PlainText, PlainText> = HashMap::new();
+    for proxy in proxies {
+        let name = proxy.round.as_ref().map(|round| &round.status.proxy.name);
+        // A proxy of another version may not tell its name.
+        let name = name.filter(|name| !name.as_str().is_empty()).cloned();
+        proxy.same_as = name.and_then(|name| match labels.entry(name) {
+            hash_map::Entry::Occupied(known) => Some(known.get().clone()),
+            hash_map::Entry::Vacant(place) => {
+                place.insert(proxy.label.clone());
+                None
+            }
+        });
+    }
 }
 
 #[cfg(test)]

@@ -131,6 +131,7 @@ impl Screen {
     }
 
     fn merge(&mut self) {
+        merge::find_same(&mut self.proxies);
         self.nodes = merge::nodes(&self.proxies);
         self.locks = merge::locks(&self.proxies, self.view.sort, self.view.pattern().as_deref());
         self.line = merge::line(&self.proxies);

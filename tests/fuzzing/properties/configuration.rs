@@ -45,10 +45,11 @@ pub fn check(input: &[u8]) {
             let lines = 1 + breaks - text.matches("\r\n").count();
             let mut before = 0;
             for problem in &errors.problems {
-                assert!((1..=lines).contains(&problem.line), "{lines} lines, {problem:?}");
-                assert!(problem.line >= before, "{errors:?}");
+                let line = problem.line.expect("a text has lines");
+                assert!((1..=lines).contains(&line), "{lines} lines, {problem:?}");
+                assert!(line >= before, "{errors:?}");
                 assert!(!problem.what.is_empty());
-                before = problem.line;
+                before = line;
             }
             let shown = errors.to_string();
             assert_eq!(shown.lines().count(), errors.problems.len(), "{shown}");

@@ -63,6 +63,6 @@ pub(in crate::lock) use self::set_pair::{FoundSet, SetPair, votes_anew};
 pub use self::{
     change_error::ChangeError,
     coordinator::{BackedOut, Changed, back_out, change},
-    progress::{ChangeStatus, NodeOfSet, nodes_now, status},
+    progress::{ChangeStatus, NodeOfSet, NodesNow, nodes_now, status},
     which::SetNow,
 };

@@ -79,11 +79,33 @@ pub async fn status(config: &LocksConfig) -> Result<ChangeStatus, ChangeError> {
     }
 }
 
+/// `locks.nodes`, if the file asks for no change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodesNow {
+    /// What each of them has.
+    pub nodes: Vec<NodeOfSet>,
+    /// Whether they were left for other lock nodes.
+    pub were_left: bool,
+}
+
 /// Reports what each of `locks.nodes` has. Changes nothing.
-pub async fn nodes_now(config: &LocksConfig) -> Vec<NodeOfSet> {
+pub async fn nodes_now(config: &LocksConfig) -> NodesNow {
     let set = NodeSet::new(config).await;
     let looked = set.look().await;
-    told(&set, &looked, None)
+    NodesNow { nodes: told(&set, &looked, None), were_left: were_left(&looked) }
+}
+
+/// Whether more than half of the nodes know that their set was left, or belong to a later set.
+fn were_left(looked: &LookedAt) -> bool {
+    let all = || {
+        let markers = looked.looks.iter().flatten().filter_map(SelfReport::marker);
+        markers.map(|marker| &marker.deployment)
+    };
+    let is_left = |one: &&Deployment| matches!(one.phase, Phase::Left(..));
+    let Some(left) = all().filter(is_left).max_by_key(|one| one.set) else { return false };
+    let is_later = |one: &&Deployment| one.set > left.set || is_left(one);
+    let those = all().filter(|one| one.id == left.id).filter(is_later).count();
+    those * 2 > looked.looks.len()
 }
 
 /// Lists the nodes of the voting set that do not vote, or do not answer.
