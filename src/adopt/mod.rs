@@ -13,8 +13,10 @@
 //! - [`task`]: what does become of it under an enforced rule.
 //! - [`transaction`]: a release or an extension made of WATCH, GET, MULTI and EXEC.
 //! - [`place`]: the present modes, and where a bridged lock has its key on the data node.
+//! - `sighting`: what is reported of a command; `finding`: what a look at it has found.
 //! - [`seen`]: what was seen, how often, and from which clients.
 
+mod finding;
 pub(crate) mod glance;
 pub(crate) mod idiom;
 pub(crate) mod known_scripts;
@@ -24,31 +26,35 @@ pub(crate) mod place;
 pub(crate) mod rows;
 mod script_call;
 pub(crate) mod seen;
+mod sighting;
 pub(crate) mod task;
 pub(crate) mod transaction;
 pub(crate) mod verdict;
 
 use std::{
-    hash::{BuildHasher, Hash, Hasher, RandomState},
+    hash::{BuildHasher, RandomState},
     ops::Range,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU8, Ordering},
     },
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{SystemTime, UNIX_EPOCH},
 };
 
 use smallvec::{SmallVec, smallvec};
 
+pub(crate) use self::{
+    finding::{AdoptLook, FlushCommand, Found},
+    sighting::{Sighting, Sightings},
+};
 use self::{
     glance::{Alike, Class, NameGlance, class},
     idiom::{Idiom, Op},
     known_scripts::KnownScripts,
-    rows::{Digest, WhichKeys},
+    rows::WhichKeys,
     script_call::{ScriptCall, ScriptIdiom},
     seen::{AdoptTotals, SeenIdioms},
-    task::{AdoptTask, AdoptWork, MAX_KEYS, QueuedWork, SentBy, TOO_MANY_KEYS},
-    transaction::Sightings,
+    task::{AdoptTask, AdoptWork, MAX_KEYS, SentBy, TOO_MANY_KEYS},
     verdict::{AdoptVerdict, Limits},
 };
 use crate::{
@@ -86,93 +92,6 @@ pub(crate) struct Adoption {
     hasher: RandomState,
     /// The clock, in milliseconds since 1970; locks end by it only where a command gives a time of day.
     time_of_day: fn() -> i64,
-}
-
-/// An idiom on an adopted key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Sighting {
-    /// The rule that its key matches; `None`: too little of the command could be looked at to tell.
-    pub(crate) rule: Option<usize>,
-    /// What the command does to the lock.
-    pub(crate) op: Op,
-    /// The words that stand for the command.
-    pub(crate) form: &'static str,
-    /// The script's library; empty if that is not known.
-    pub(crate) library: &'static str,
-    /// The digest of a script whose library is not known.
-    pub(crate) digest: Option<Digest>,
-    /// What would become of the command.
-    pub(crate) verdict: AdoptVerdict,
-    /// The verdict's reason, or what the script does besides; may be empty.
-    pub(crate) because: &'static str,
-    /// A script's replies where the key is absent, has its token, has it without a TTL, has another.
-    pub(crate) replies: Option<[&'static str; 4]>,
-    /// The TTL that was asked for; in a list of what was seen, the longest. `None`: none was given.
-    pub(crate) ttl: Option<Duration>,
-}
-
-/// Hashes only the lengths of the texts, as each adopted command's sighting is looked up among those
-/// seen: hashing the texts took a twentieth of the proxy's instructions for an adopted lock.
-impl Hash for Sighting {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        let Sighting { rule, op, form, library, digest, verdict, because, .. } = self;
-        state.write_usize(rule.map_or(0, |rule| rule + 1));
-        let texts = [form.len(), library.len(), because.len()];
-        let texts = texts.iter().fold(0, |all, length| all * 256 + length);
-        state.write_usize((texts << 16) + ((*op as usize) << 8) + *verdict as usize);
-        if let Some(digest) = digest {
-            digest.hash(state);
-        }
-    }
-}
-
-/// What was found in a command.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum AdoptLook {
-    /// The command is not about adopted keys.
-    Free,
-    /// At least this many bytes of the command are needed, at most [`MAX_LOOK`].
-    More(usize),
-    /// An idiom, or a command that should not be sent on an adopted key.
-    Found(Found),
-    /// A SCRIPT EXISTS, in whose place this is forwarded.
-    Exists(Vec<u8>),
-    /// A FLUSHDB or FLUSHALL that, by some rule, frees locks.
-    Flush(FlushCommand),
-}
-
-/// A FLUSHDB or FLUSHALL.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct FlushCommand {
-    /// The command as the data node is sent it.
-    pub(crate) command: Vec<u8>,
-    /// Whether all databases are meant, not the selected one alone.
-    pub(crate) is_all: bool,
-    /// The length of the client's own command, in bytes.
-    pub(crate) length: usize,
-}
-
-/// An idiom and its key.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Found {
-    /// The idiom.
-    pub(crate) sighting: Sighting,
-    /// A hash of its first key, which is valid within this process only.
-    pub(crate) key: u64,
-    /// The number of keys.
-    pub(crate) keys: usize,
-    /// The number of those that are locks.
-    pub(crate) locks: usize,
-    /// What the proxy does in place of the command; `None`: the command is forwarded.
-    pub(crate) task: Option<Box<AdoptTask>>,
-    /// What the lock nodes do in addition to the data node, to which the command is forwarded: another
-    /// proxy has bridged its rule.
-    pub(crate) beside: Option<Box<AdoptTask>>,
-    /// What the command does in the known transaction about its key; `None`: that transaction has no
-    /// such command.
-    pub(crate) queued: Option<QueuedWork>,
-    /// The command's length in bytes; 0: it is too large to be looked at.
-    pub(crate) length: usize,
 }
 
 type WordList<'a> = SmallVec<[&'a [u8]; 8]>;
@@ -668,30 +587,6 @@ impl Adoption {
             queued: None,
             length: 0,
         })
-    }
-}
-
-impl AdoptLook {
-    fn task(&mut self) -> Option<&mut AdoptTask> {
-        match self {
-            AdoptLook::Found(found) => found.task.as_deref_mut(),
-            _ => None,
-        }
-    }
-
-    /// Notes the command's length in bytes, and its sender.
-    fn of_length(mut self, bytes: usize) -> AdoptLook {
-        if let AdoptLook::Flush(flush) = &mut self {
-            flush.length = bytes;
-        }
-        if let AdoptLook::Found(found) = &mut self {
-            found.length = bytes;
-            let Sighting { library, form, .. } = found.sighting;
-            if let Some(task) = &mut found.task {
-                task.sender = SentBy { library, form };
-            }
-        }
-        self
     }
 }
 

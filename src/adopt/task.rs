@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use super::{
-    Sighting,
     idiom::{Idiom, NO_SCRIPT, Op},
     normal::TtlUnit,
-    transaction::Sightings,
+    sighting::{Sighting, Sightings},
     verdict::{AdoptVerdict, Limits},
 };
 use crate::{
