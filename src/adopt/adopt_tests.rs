@@ -116,7 +116,7 @@ fn scripts_of_libraries_are_known_by_their_digests() {
     };
     let release = eval("C3F8721CBB97F72BC19E972846BD7AAF91901658", &["1", "lock:a", "t"]);
     assert_eq!((release.op, release.library), (Op::Release, "redis-py"));
-    assert_eq!(release.replies, Some(["0", "1", "1", "0"]));
+    assert_eq!(release.replies, Some(Replies::read(["0", "1", "1", "0"])));
     let extend = "a4e8783852e6b949f9ef3a97212805108459a890";
     for (switch, op) in [("0", Op::ExtendBy), ("1", Op::Extend)] {
         assert_eq!(eval(extend, &["1", "lock:a", "t", "1000", switch]).op, op);
@@ -326,14 +326,14 @@ fn enforced_rules_make_tasks() {
     let taken = task(&["SET", "lock:a:b", "t", "NX", "PX", "1500"]).unwrap();
     assert_eq!((&taken.key[..], &taken.lock[..]), (&b"lock:a:b"[..], &b"b/a"[..]));
     let (token, ttl) = (b"t".to_vec(), Duration::from_millis(1500));
-    let replies = ["+OK", "nil", "nil", "nil"];
+    let replies = Replies::read(["+OK", "nil", "nil", "nil"]);
     assert_eq!(taken.work, AdoptWork::Acquire { token: token.clone(), ttl, replies });
     let seconds = Duration::from_secs(2);
-    let held = ["nil", "+OK", "+OK", "nil"];
+    let held = Replies::read(["nil", "+OK", "+OK", "nil"]);
     let extend = |replies| AdoptWork::Extend { token: token.clone(), ttl: seconds, replies };
     assert_eq!(work(&["SET", "lock:a:b", "t", "XX", "EX", "2"]), extend(held));
     assert_eq!(work(&["SET", "lock:a:b", "t", "IFEQ", "t", "EX", "2"]), extend(held));
-    let compared = ["0", "1", "1", "0"];
+    let compared = Replies::read(["0", "1", "1", "0"]);
     let release = AdoptWork::Release { token: token.clone(), replies: compared };
     for words in [
         &["EVAL", RELEASE, "1", "lock:a:b", "t"][..],
@@ -342,7 +342,7 @@ fn enforced_rules_make_tasks() {
     ] {
         assert_eq!(work(words), release, "{words:?}");
     }
-    let blind = ["0", "1", "1", "1"];
+    let blind = Replies::read(["0", "1", "1", "1"]);
     for words in [&["DEL", "lock:a:b"][..], &["UNLINK", "lock:a:b"], &["EXPIRE", "lock:a:b", "-1"]]
     {
         assert_eq!(work(words), AdoptWork::ReleaseBlind { replies: blind }, "{words:?}");
@@ -443,23 +443,37 @@ fn locks_without_a_ttl_get_the_rules() {
     let given = AdoptOptions { no_ttl: NoTtlPolicy::For(ttl), ..AdoptOptions::default() };
     let token = b"t".to_vec();
     let acquire = |replies| AdoptWork::Acquire { token: token.clone(), ttl, replies };
-    let again = ["1", "1", "1", "0"];
+    let again = Replies::read(["1", "1", "1", "0"]);
     for (words, expected) in [
-        (&["SET", "lock:a", "t", "NX"][..], acquire(["+OK", "nil", "nil", "nil"])),
-        (&["SETNX", "lock:a", "t"], acquire(["1", "0", "0", "0"])),
-        (&["EVALSHA", WALRUS, "1", "lock:a", "t", "0"], acquire(["1", "0", "0", "0"])),
+        (&["SET", "lock:a", "t", "NX"][..], acquire(Replies::read(["+OK", "nil", "nil", "nil"]))),
+        (&["SETNX", "lock:a", "t"], acquire(Replies::read(["1", "0", "0", "0"]))),
+        (
+            &["EVALSHA", WALRUS, "1", "lock:a", "t", "0"],
+            acquire(Replies::read(["1", "0", "0", "0"])),
+        ),
         (
             &["EVALSHA", MEDUSA, "1", "lock:a", "t", "0", "false"],
             AdoptWork::AcquireAgain { token: token.clone(), ttl, replies: again },
         ),
-        (&["EVALSHA", MEDUSA, "1", "lock:a", "t", "0", "true"], acquire(["1", "0", "0", "0"])),
+        (
+            &["EVALSHA", MEDUSA, "1", "lock:a", "t", "0", "true"],
+            acquire(Replies::read(["1", "0", "0", "0"])),
+        ),
         (
             &["EVALSHA", LARAVEL_REFRESH, "1", "lock:a", "t", "0"],
-            AdoptWork::Extend { token: token.clone(), ttl, replies: ["0", "1", "1", "0"] },
+            AdoptWork::Extend {
+                token: token.clone(),
+                ttl,
+                replies: Replies::read(["0", "1", "1", "0"]),
+            },
         ),
         (
             &["SET", "lock:a", "t", "IFEQ", "t"],
-            AdoptWork::Extend { token: token.clone(), ttl, replies: ["nil", "+OK", "+OK", "nil"] },
+            AdoptWork::Extend {
+                token: token.clone(),
+                ttl,
+                replies: Replies::read(["nil", "+OK", "+OK", "nil"]),
+            },
         ),
     ] {
         let (sighting, work) = under(given, words);
@@ -483,21 +497,27 @@ fn locks_without_a_ttl_get_the_rules() {
 fn locks_without_a_ttl_are_kept_where_the_rule_says_so() {
     let kept = AdoptOptions { no_ttl: NoTtlPolicy::Session, ..AdoptOptions::default() };
     let keep = |of, replies| AdoptWork::Keep { token: b"t".to_vec(), of, replies };
-    let taken = ["1", "0", "0", "0"];
+    let taken = Replies::read(["1", "0", "0", "0"]);
     for (words, expected) in [
-        (&["SET", "lock:a", "t", "NX"][..], keep(KeptFrom::Nobody, ["+OK", "nil", "nil", "nil"])),
+        (
+            &["SET", "lock:a", "t", "NX"][..],
+            keep(KeptFrom::Nobody, Replies::read(["+OK", "nil", "nil", "nil"])),
+        ),
         (&["SETNX", "lock:a", "t"], keep(KeptFrom::Nobody, taken)),
         (&["EVALSHA", WALRUS, "1", "lock:a", "t", "0"], keep(KeptFrom::Nobody, taken)),
         (
             &["EVALSHA", MEDUSA, "1", "lock:a", "t", "0", "false"],
-            keep(KeptFrom::NobodyOrToken, ["1", "1", "1", "0"]),
+            keep(KeptFrom::NobodyOrToken, Replies::read(["1", "1", "1", "0"])),
         ),
         (&["EVALSHA", MEDUSA, "1", "lock:a", "t", "0", "true"], keep(KeptFrom::Nobody, taken)),
         (
             &["EVALSHA", LARAVEL_REFRESH, "1", "lock:a", "t", "0"],
-            keep(KeptFrom::Token, ["0", "1", "1", "0"]),
+            keep(KeptFrom::Token, Replies::read(["0", "1", "1", "0"])),
         ),
-        (&["SET", "lock:a", "t", "IFEQ", "t"], keep(KeptFrom::Token, ["nil", "+OK", "+OK", "nil"])),
+        (
+            &["SET", "lock:a", "t", "IFEQ", "t"],
+            keep(KeptFrom::Token, Replies::read(["nil", "+OK", "+OK", "nil"])),
+        ),
     ] {
         let (sighting, work) = under(kept, words);
         assert_eq!((sighting.verdict, work), (AdoptVerdict::Quorum, Some(expected)), "{words:?}");
@@ -665,8 +685,9 @@ fn a_time_of_day_is_a_ttl_by_the_proxys_clock() {
         AdoptLook::Found(found) => found.task.unwrap().work,
         other => panic!("{words:?}: {other:?}"),
     };
-    let (token, set) = (b"t".to_vec(), ["+OK", "nil", "nil", "nil"]);
-    let (held, blind) = (["nil", "+OK", "+OK", "nil"], ["0", "1", "1", "1"]);
+    let (token, set) = (b"t".to_vec(), Replies::read(["+OK", "nil", "nil", "nil"]));
+    let (held, blind) =
+        (Replies::read(["nil", "+OK", "+OK", "nil"]), Replies::read(["0", "1", "1", "1"]));
     let (ttl, second) = (Duration::from_millis(1500), Duration::from_secs(1));
     let acquire = AdoptWork::Acquire { token: token.clone(), ttl, replies: set };
     let extend = AdoptWork::Extend { token: token.clone(), ttl: second, replies: held };
@@ -731,8 +752,11 @@ fn scripts_of_the_configuration_are_known_under_their_rule() {
         unit: ScriptUnit::Seconds,
         replies: ["-1", "+OK", "+OK", "nil"],
     };
-    let (token, ttl, replies) =
-        (b"t".to_vec(), Duration::from_secs(5), script(ScriptOp::Release, None).replies);
+    let (token, ttl, replies) = (
+        b"t".to_vec(),
+        Duration::from_secs(5),
+        Replies::read(script(ScriptOp::Release, None).replies),
+    );
     for (op, place, expected) in [
         (ScriptOp::Acquire, Some(1), AdoptWork::Acquire { token: token.clone(), ttl, replies }),
         (

@@ -10,12 +10,14 @@
 //! - [`rows`]: scripts of libraries, by their digests.
 //! - [`known_scripts`]: what is known of scripts that clients have shown; `script_call`: a call of one.
 //! - [`verdict`]: what would become of an idiom if its lock were taken on a quorum.
+//! - [`by_holder`]: what the client is told, by who holds the lock.
 //! - [`task`]: what does become of it under an enforced rule.
 //! - [`transaction`]: a release or an extension made of WATCH, GET, MULTI and EXEC.
 //! - [`place`]: the present modes, and where a bridged lock has its key on the data node.
 //! - `sighting`: what is reported of a command; `finding`: what a look at it has found.
 //! - [`seen`]: what was seen, how often, and from which clients.
 
+pub(crate) mod by_holder;
 mod finding;
 pub(crate) mod glance;
 pub(crate) mod idiom;
@@ -43,11 +45,8 @@ use std::{
 
 use smallvec::{SmallVec, smallvec};
 
-pub(crate) use self::{
-    finding::{AdoptLook, FlushCommand, Found},
-    sighting::{Sighting, Sightings},
-};
 use self::{
+    by_holder::Replies,
     glance::{Alike, Class, NameGlance, class},
     idiom::{Idiom, Op},
     known_scripts::KnownScripts,
@@ -56,6 +55,10 @@ use self::{
     seen::{AdoptTotals, SeenIdioms},
     task::{AdoptTask, AdoptWork, MAX_KEYS, SentBy, TOO_MANY_KEYS},
     verdict::{AdoptVerdict, Limits},
+};
+pub(crate) use self::{
+    finding::{AdoptLook, FlushCommand, Found},
+    sighting::{Sighting, Sightings},
 };
 use crate::{
     config::{AdoptMode, AdoptOptions, AdoptRule},
@@ -365,8 +368,10 @@ impl Adoption {
         let idiom = verdict::capped(idiom, limits, &ruled.options);
         let mut look = self.judge(keys, &ruled, WhichKeys::All, idiom, limits);
         let replies = match idiom.form {
-            "SETNX" => Some(["1", "0", "0", "0"]),
-            "SET IFEQ with a TTL" | "SET XX with a TTL" => Some(["nil", "+OK", "+OK", "nil"]),
+            "SETNX" => Some(Replies::read(["1", "0", "0", "0"])),
+            "SET IFEQ with a TTL" | "SET XX with a TTL" => {
+                Some(Replies::read(["nil", "+OK", "+OK", "nil"]))
+            }
             _ => None,
         };
         let zero_frees = idiom.op == Op::ExtendBlind || idiom.until.is_some();

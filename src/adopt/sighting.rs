@@ -7,7 +7,7 @@ use std::{
 
 use smallvec::SmallVec;
 
-use super::{idiom::Op, rows::Digest, verdict::AdoptVerdict};
+use super::{by_holder::Replies, idiom::Op, rows::Digest, verdict::AdoptVerdict};
 
 /// An idiom on an adopted key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,8 +26,8 @@ pub(crate) struct Sighting {
     pub(crate) verdict: AdoptVerdict,
     /// The verdict's reason, or what the script does besides; may be empty.
     pub(crate) because: &'static str,
-    /// A script's replies where the key is absent, has its token, has it without a TTL, has another.
-    pub(crate) replies: Option<[&'static str; 4]>,
+    /// A script's replies.
+    pub(crate) replies: Option<Replies>,
     /// The TTL that was asked for; in a list of what was seen, the longest. `None`: none was given.
     pub(crate) ttl: Option<Duration>,
 }

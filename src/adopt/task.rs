@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{
+    by_holder::Replies,
     idiom::{Idiom, NO_SCRIPT, Op},
     normal::TtlUnit,
     sighting::{Sighting, Sightings},
@@ -17,10 +18,6 @@ use crate::{
 pub(super) const MAX_KEYS: usize = 16;
 /// Why a command with more keys is not carried out.
 pub(super) const TOO_MANY_KEYS: &str = "it has more than 16 keys";
-
-/// Replies where the key is absent, has this token, has it without a TTL, has another. They are
-/// written as in [`super::rows::Behaviour`].
-pub(crate) type Replies = [&'static str; 4];
 
 /// What the proxy does for a command on an adopted key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -181,17 +178,20 @@ impl LookWord {
     }
 }
 
-const SET: Replies = ["+OK", "nil", "nil", "nil"];
-const SET_HELD: Replies = ["nil", "+OK", "+OK", "nil"];
-const COMPARED: Replies = ["0", "1", "1", "0"];
-const BLIND: Replies = ["0", "1", "1", "1"];
+const SET: Replies = Replies::read(["+OK", "nil", "nil", "nil"]);
+const SET_HELD: Replies = Replies::read(["nil", "+OK", "+OK", "nil"]);
+const COMPARED: Replies = Replies::read(["0", "1", "1", "0"]);
+const BLIND: Replies = Replies::read(["0", "1", "1", "1"]);
+/// Replies of scripts that do the same for several keys: 1, or the number of keys.
+const TAKEN: Replies = Replies::read(["1", "0", "0", "0"]);
 
 /// Whether a script does the same for several keys, and its reply is their number.
 pub(super) fn is_for_many(op: Op, replies: Replies) -> bool {
-    matches!(
-        (op, replies),
-        (Op::Acquire, ["1", "0", "0", "0"]) | (Op::Extend | Op::Release, ["0", "1", "1", "0"])
-    )
+    match op {
+        Op::Acquire => replies == TAKEN,
+        Op::Extend | Op::Release => replies == COMPARED,
+        _ => false,
+    }
 }
 
 /// What is known of a command besides its words.
@@ -286,9 +286,7 @@ pub(super) fn of(
         },
         (Op::Look, token) => match (look_word(idiom.form), token, known.replies) {
             (Some(word), None, None) => AdoptWork::Look(word),
-            (_, Some(token), Some(replies)) if !replies.iter().any(|one| one.starts_with('[')) => {
-                AdoptWork::Left { token, replies }
-            }
+            (_, Some(token), Some(replies)) => AdoptWork::Left { token, replies },
             _ => refuse("its reply is not built yet"),
         },
         _ => refuse("it is not built yet"),

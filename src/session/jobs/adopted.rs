@@ -22,8 +22,9 @@ use super::{
     unsettled::{unsettled, unsettled_as},
 };
 use crate::{
+    adopt::by_holder::{LockReply, Replies},
     adopt::place::KeyPlace,
-    adopt::task::{AdoptTask, AdoptWork, KeptFrom, LookWord, Replies, SentBy},
+    adopt::task::{AdoptTask, AdoptWork, KeptFrom, LookWord, SentBy},
     bridge::Asker,
     clock::{Instant, millis},
     command::BadRequest,
@@ -409,7 +410,7 @@ pub(super) fn acquire(taking: Taking, desk: &mut Desk) -> Progress {
             None => SameToken::Unknown,
         };
         desk.tokens.refused_adopted(&taking.key, &taking.token, same_token);
-        return tell(taking.ours, taking.replies[3], Outcome::Busy, desk);
+        return tell(taking.ours, taking.replies.other, Outcome::Busy, desk);
     }
     let (ttl, claim) = taking.terms(desk);
     let (key, token) = (taking.key.clone(), taking.token.clone());
@@ -437,7 +438,7 @@ impl Job for Acquiring {
                 if !contested && desk.shared.engine.releases(&taking.key) == releases {
                     desk.shared.engine.note_held(&taking.key, remaining, taking.ours.since);
                 }
-                return tell(taking.ours, taking.replies[3], Outcome::Busy, desk);
+                return tell(taking.ours, taking.replies.other, Outcome::Busy, desk);
             }
             Err(NotGranted::QueueFull { .. } | NotGranted::Deadlock { .. }) => return not_asked(),
             Err(NotGranted::NoQuorum(error)) => {
@@ -464,7 +465,7 @@ impl Job for Acquiring {
         desk.tokens.insert(key, Held::granted(token, ttl, &grant, keep), now);
         ours.count(Outcome::Ok, desk);
         let mut answer = Vec::new();
-        encode_text(&mut answer, replies[0], desk.conn.state.resp3);
+        encode_reply(&mut answer, replies.absent, desk.conn.state.resp3);
         announce::granted(ours, granted, answer, desk)
     }
 
@@ -535,11 +536,11 @@ impl Job for Extending {
                     let again = move |desk: &mut Desk| renew(taking, missed, claim, desk);
                     return unsettled_as(ours, TOO_SLOW, desk, again);
                 }
-                tell(taking.ours, taking.replies[1], Outcome::Ok, desk)
+                tell(taking.ours, taking.replies.own, Outcome::Ok, desk)
             }
             (Ok(None), Missed::Take) => acquire(taking, desk),
             (Ok(None), Missed::Tell) if planted::has(PlantedFault::ExtendedAnyway) => {
-                tell(taking.ours, taking.replies[1], Outcome::Ok, desk)
+                tell(taking.ours, taking.replies.own, Outcome::Ok, desk)
             }
             (Ok(None), Missed::Tell) => {
                 let Taking { ours, key, token, replies, .. } = taking;
@@ -585,7 +586,7 @@ impl Job for Releasing {
             Ok(released) if released || releasing.was_held => {
                 let Releasing { ours, key, token, replies, aside, .. } = releasing;
                 desk.tokens.remove(&key, &token);
-                wake(ours, replies[1], &aside, desk)
+                wake(ours, replies.own, &aside, desk)
             }
             Ok(_) => {
                 let Releasing { ours, key, token, replies, .. } = releasing;
@@ -605,23 +606,23 @@ impl Job for Releasing {
 }
 
 /// Has the data node wake the clients that wait for a released lock, and answers.
-fn wake(ours: Ours, text: &'static str, aside: &[Vec<Vec<u8>>], desk: &mut Desk) -> Progress {
+fn wake(ours: Ours, reply: LockReply, aside: &[Vec<Vec<u8>>], desk: &mut Desk) -> Progress {
     if aside.is_empty() {
-        return tell(ours, text, Outcome::Ok, desk);
+        return tell(ours, reply, Outcome::Ok, desk);
     }
     let missing = aside.len() + usize::from(desk.speak_up());
     for command in aside {
         let words: Vec<&[u8]> = command.iter().map(Vec::as_slice).collect();
         desk.ask(Expected::Done, |out| encode::command(out, &words));
     }
-    Progress::Wait(Box::new(Waking { ours, text, missing }))
+    Progress::Wait(Box::new(Waking { ours, reply, missing }))
 }
 
 /// A release for which the data node was sent commands that wake waiting clients. The lock stays released even if the
 /// data node does not carry them out.
 struct Waking {
     ours: Ours,
-    text: &'static str,
+    reply: LockReply,
     missing: usize,
 }
 
@@ -630,7 +631,7 @@ impl Job for Waking {
         if !desk.count_in(&mut self.missing) {
             return Progress::Wait(self);
         }
-        tell(self.ours, self.text, Outcome::Ok, desk)
+        tell(self.ours, self.reply, Outcome::Ok, desk)
     }
 
     fn ours(&self) -> Option<Ours> {
@@ -653,8 +654,8 @@ pub(super) fn not_held(
 /// Answers that the token does not hold the lock. Where Redis would tell whether another token does, the lock nodes
 /// are asked.
 pub(super) fn tell_not_held(ours: Ours, key: Key, replies: Replies, desk: &Desk) -> Progress {
-    if replies[0] == replies[3] {
-        return tell(ours, replies[0], Outcome::NotHeld, desk);
+    if replies.absent == replies.other {
+        return tell(ours, replies.absent, Outcome::NotHeld, desk);
     }
     let question = Question::Look(key.clone());
     Progress::Ask(Box::new(Missing { ours, key, replies }), question)
@@ -671,8 +672,8 @@ impl Job for Missing {
     fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
         let Answer::Look(said) = answer else { return not_asked() };
         match said {
-            Ok(None) => tell(self.ours, self.replies[0], Outcome::NotHeld, desk),
-            Ok(Some(_)) => tell(self.ours, self.replies[3], Outcome::NotHeld, desk),
+            Ok(None) => tell(self.ours, self.replies.absent, Outcome::NotHeld, desk),
+            Ok(Some(_)) => tell(self.ours, self.replies.other, Outcome::NotHeld, desk),
             Err(error) => {
                 let Missing { ours, key, replies } = *self;
                 unsettled(ours, &error, desk, move |desk| tell_not_held(ours, key, replies, desk))
@@ -779,12 +780,14 @@ impl Looking {
                 let taking = Taking { ours, sender, key, token, ttl, replies };
                 adopted_kept::again(taking, missed, holding, desk)
             }
-            (AdoptWork::AcquirePast { replies }, None) => tell(ours, replies[0], Outcome::Ok, desk),
+            (AdoptWork::AcquirePast { replies }, None) => {
+                tell(ours, replies.absent, Outcome::Ok, desk)
+            }
             (AdoptWork::AcquirePast { replies }, Some(_)) => {
-                tell(ours, replies[3], Outcome::Busy, desk)
+                tell(ours, replies.other, Outcome::Busy, desk)
             }
             (AdoptWork::Left { replies, .. }, None) => {
-                tell(ours, replies[0], Outcome::NotHeld, desk)
+                tell(ours, replies.absent, Outcome::NotHeld, desk)
             }
             (AdoptWork::Left { token, replies }, Some(holding)) => {
                 tell_left(ours, (&token, replies), &holding, desk)
@@ -794,7 +797,7 @@ impl Looking {
                 | AdoptWork::ExtendBlind { replies, .. }
                 | AdoptWork::ExtendBy { replies, .. },
                 None,
-            ) => tell(ours, replies[0], Outcome::NotHeld, desk),
+            ) => tell(ours, replies.absent, Outcome::NotHeld, desk),
             (AdoptWork::ExtendBy { token, ttl, replies }, Some(holding)) => {
                 let token = Token::from(&token);
                 let taking = Taking { ours, sender, key, token, ttl: Some(ttl), replies };
@@ -807,22 +810,25 @@ impl Looking {
             ) if !claim.is_some_and(|claim| claim.is_adopted())
                 && !planted::has(PlantedFault::BlindForAll) =>
             {
-                tell(ours, replies[0], Outcome::NotHeld, desk)
+                tell(ours, replies.absent, Outcome::NotHeld, desk)
             }
-            (AdoptWork::ReleaseBlind { replies: [absent, held, ..] }, Some(holding)) => {
+            (AdoptWork::ReleaseBlind { replies }, Some(holding)) => {
                 let Holding { token, claim, .. } = holding;
-                let (replies, was_held) = ([absent, held, held, absent], false);
+                let (replies, was_held) = (whoever(replies), false);
                 release(Releasing { ours, key, token, replies, claim, was_held, aside }, desk)
             }
-            (AdoptWork::ExtendBlind { ttl, replies: [absent, held, ..] }, Some(holding)) => {
-                let (replies, Holding { token, claim, .. }) =
-                    ([absent, held, held, absent], holding);
+            (AdoptWork::ExtendBlind { ttl, replies }, Some(holding)) => {
+                let (replies, Holding { token, claim, .. }) = (whoever(replies), holding);
                 let taking = Taking { ours, sender, key, token, ttl: Some(ttl), replies };
                 renew(taking, Missed::Tell, claim, desk)
             }
             _ => not_asked(),
         }
     }
+}
+
+fn whoever(Replies { absent, own, .. }: Replies) -> Replies {
+    Replies { absent, own, endless: own, other: absent }
 }
 
 /// Tells how long the lock will last that the token is asked about.
@@ -833,25 +839,24 @@ fn tell_left(
     desk: &mut Desk,
 ) -> Progress {
     if *holding.token != *token {
-        return tell(ours, replies[3], Outcome::NotHeld, desk);
+        return tell(ours, replies.other, Outcome::NotHeld, desk);
     }
-    let mut answer = Vec::new();
-    match (replies[1], left(holding, desk)) {
-        ("ms", Some(left)) => encode::integer(&mut answer, left),
-        ("s", Some(left)) => encode::integer(&mut answer, (left + 500) / 1000),
-        (_, None) => encode_text(&mut answer, replies[2], desk.conn.state.resp3),
-        (text, _) => encode_text(&mut answer, text, desk.conn.state.resp3),
-    }
-    ours.answer(answer, None)
+    let reply = match (replies.own, left(holding, desk)) {
+        (LockReply::Millis, Some(left)) => LockReply::Number(left),
+        (LockReply::Seconds, Some(left)) => LockReply::Number((left + 500) / 1000),
+        (_, None) => replies.endless,
+        (reply, _) => reply,
+    };
+    tell(ours, reply, Outcome::Ok, desk)
 }
 
 /// Adds `taking.ttl` to what is left of the lock. `is_capped`: at most to the longest TTL that a lock may have.
 fn extend_by(taking: Taking, is_capped: bool, holding: &Holding, desk: &mut Desk) -> Progress {
     if holding.token != taking.token {
-        return tell(taking.ours, taking.replies[3], Outcome::NotHeld, desk);
+        return tell(taking.ours, taking.replies.other, Outcome::NotHeld, desk);
     }
     let (Some(left), Some(more)) = (left(holding, desk), taking.ttl) else {
-        return tell(taking.ours, taking.replies[2], Outcome::NotHeld, desk);
+        return tell(taking.ours, taking.replies.endless, Outcome::NotHeld, desk);
     };
     let ttl = more + Duration::from_millis(left.unsigned_abs());
     let most = desk.config.locks.max_ttl;
@@ -877,7 +882,7 @@ fn encode_look(out: &mut Vec<u8>, word: LookWord, holding: Option<&Holding>, des
             encode::error(out, "WRONGTYPE Operation against a key holding the wrong kind of value")
         }
         (LookWord::Get, Some(holding)) => encode::bulk(out, holding.token.value()),
-        (LookWord::Get, None) => encode_text(out, "nil", resp3),
+        (LookWord::Get, None) => encode::null(out, resp3),
         (LookWord::Strlen, holding) => {
             let length = holding.map_or(0, |holding| holding.token.value().len());
             encode::integer(out, i64::try_from(length).unwrap_or(i64::MAX));
@@ -896,29 +901,34 @@ fn encode_look(out: &mut Vec<u8>, word: LookWord, holding: Option<&Holding>, des
     }
 }
 
-/// Answers with this reply, written as in [`Replies`].
-pub(super) fn tell(ours: Ours, text: &str, outcome: Outcome, desk: &Desk) -> Progress {
+/// Answers with this reply.
+pub(super) fn tell(ours: Ours, reply: LockReply, outcome: Outcome, desk: &Desk) -> Progress {
     ours.count(outcome, desk);
     let mut answer = Vec::new();
-    encode_text(&mut answer, text, desk.conn.state.resp3);
+    encode_reply(&mut answer, reply, desk.conn.state.resp3);
     ours.answer(answer, None)
 }
 
-pub(super) fn encode_text(out: &mut Vec<u8>, text: &str, resp3: bool) {
-    match text {
-        "nil" => encode::null(out, resp3),
-        "+OK" => encode::simple(out, "OK"),
-        "+QUEUED" => encode::simple(out, "QUEUED"),
-        // Replies to EXEC.
-        "[nil]" => encode::null_array(out, resp3),
-        "[]" => encode::array(out, 0),
-        "[0]" | "[1]" => {
+pub(super) fn encode_reply(out: &mut Vec<u8>, reply: LockReply, resp3: bool) {
+    match reply {
+        LockReply::Nil => encode::null(out, resp3),
+        LockReply::Ok => encode::simple(out, "OK"),
+        LockReply::Number(number) => encode::integer(out, number),
+        LockReply::True => encode::bulk(out, b"true"),
+        LockReply::False => encode::bulk(out, b"false"),
+        LockReply::Error => encode::error(out, "ERR ERROR"),
+        LockReply::Queued => encode::simple(out, "QUEUED"),
+        LockReply::NullArray => encode::null_array(out, resp3),
+        LockReply::Empty => encode::array(out, 0),
+        LockReply::OneNumber(number) => {
             encode::array(out, 1);
-            encode::integer(out, i64::from(text == "[1]"));
+            encode::integer(out, number);
         }
-        // A reply of aioredlock's scripts.
-        "error" => encode::error(out, "ERR ERROR"),
-        "true" | "false" => encode::bulk(out, text.as_bytes()),
-        number => encode::integer(out, number.parse().unwrap_or_default()),
+        // What is left of the TTL was put in before, and commands with pairs are refused.
+        LockReply::Millis
+        | LockReply::Seconds
+        | LockReply::AbsentPair
+        | LockReply::TimedPair
+        | LockReply::EndlessPair => encode::integer(out, 0),
     }
 }

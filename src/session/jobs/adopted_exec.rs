@@ -16,7 +16,10 @@ use super::{
     unsettled::unsettled,
 };
 use crate::{
-    adopt::task::{QueuedWork, Replies, SentBy},
+    adopt::{
+        by_holder::{ByHolder, LockReply, Replies},
+        task::{QueuedWork, SentBy},
+    },
     config::NoQuorumPolicy,
     key::Key,
     resp::name::{Own, ReplyMode},
@@ -34,7 +37,12 @@ const ABORTED: &str = "EXECABORT Transaction discarded because of previous error
 const UNREAD: &str = "EXECABORT an adopted lock was watched and not read (adopt)";
 
 /// Replies to EXEC where the lock is free, has the token, has the token but no TTL, or has another token.
-const EXECUTED: Replies = ["[nil]", "[1]", "[1]", "[nil]"];
+const EXECUTED: Replies = ByHolder::of([
+    LockReply::NullArray,
+    LockReply::OneNumber(1),
+    LockReply::OneNumber(1),
+    LockReply::NullArray,
+]);
 
 /// A command that begins or ends a transaction about an adopted lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,7 +81,7 @@ impl Waits for TransactionCommand {
             TransactionStep::Discard | TransactionStep::Unwatch => {}
             TransactionStep::Exec => return execute(ours, *stage, desk),
         }
-        tell(ours, "+OK", Outcome::Ok, desk)
+        tell(ours, LockReply::Ok, Outcome::Ok, desk)
     }
 }
 
@@ -120,7 +128,7 @@ pub(super) fn watch(ours: Ours, key: Key, desk: &mut Desk) -> Progress {
             return ours.refuse(ALONE, Outcome::BadRequest, desk);
         }
     }
-    tell(ours, "+OK", Outcome::Ok, desk)
+    tell(ours, LockReply::Ok, Outcome::Ok, desk)
 }
 
 /// Queues what the one command of a transaction does to its lock.
@@ -129,7 +137,7 @@ pub(super) fn queue(ours: Ours, key: &Key, work: QueuedWork, desk: &mut Desk) ->
     let error = match stage.queue(key, work) {
         Ok(queued) => {
             desk.transaction = Some(Box::new(queued));
-            return tell(ours, "+QUEUED", Outcome::Ok, desk);
+            return tell(ours, LockReply::Queued, Outcome::Ok, desk);
         }
         Err(Unqueued::Misfit) => MISFIT.to_owned(),
         Err(Unqueued::Unread) => {
@@ -160,7 +168,7 @@ fn execute(ours: Ours, stage: LockTransaction, desk: &mut Desk) -> Progress {
     let WatchedLock { key, seen, .. } = lock;
     match (seen, work) {
         (SeenLock::Unread, _) => ours.refuse(UNREAD, Outcome::BadRequest, desk),
-        (SeenLock::Changed, _) => tell(ours, EXECUTED[3], Outcome::NotHeld, desk),
+        (SeenLock::Changed, _) => tell(ours, EXECUTED.other, Outcome::NotHeld, desk),
         (SeenLock::HeldBy(holding), Some(QueuedWork::Release)) => {
             let ours = Ours { own: Own::Unlock, ..ours };
             let (token, aside) = (holding.token.clone(), Vec::new());
@@ -178,8 +186,8 @@ fn execute(ours: Ours, stage: LockTransaction, desk: &mut Desk) -> Progress {
         }
         // The lock was free, or nothing is to be done.
         (seen, work) => {
-            let text = if work.is_some() { "[0]" } else { "[]" };
-            Comparing { ours, key, seen, text }.ask()
+            let reply = if work.is_some() { LockReply::OneNumber(0) } else { LockReply::Empty };
+            Comparing { ours, key, seen, reply }.ask()
         }
     }
 }
@@ -190,7 +198,7 @@ struct Comparing {
     key: Key,
     seen: SeenLock,
     /// The reply if it is.
-    text: &'static str,
+    reply: LockReply,
 }
 
 impl Comparing {
@@ -205,9 +213,9 @@ impl Job for Comparing {
         let Answer::Look(said) = answer else { return not_asked() };
         match said {
             Ok(holding) if self.seen.is_still(holding.as_ref()) => {
-                tell(self.ours, self.text, Outcome::Ok, desk)
+                tell(self.ours, self.reply, Outcome::Ok, desk)
             }
-            Ok(_) => tell(self.ours, EXECUTED[3], Outcome::NotHeld, desk),
+            Ok(_) => tell(self.ours, EXECUTED.other, Outcome::NotHeld, desk),
             Err(error) => unsettled(self.ours, &error, desk, |_| self.ask()),
         }
     }

@@ -12,12 +12,13 @@ use super::{
     },
     Answer, Job, Ours, Progress, Question,
     adopted::{
-        Missed, TOO_SLOW, Taking, acquire, encode_text, not_held, renew, tell, tell_not_held,
+        Missed, TOO_SLOW, Taking, acquire, encode_reply, not_held, renew, tell, tell_not_held,
     },
     announce, not_asked,
     unsettled::{unsettled, unsettled_as},
 };
 use crate::{
+    adopt::by_holder::Replies,
     bridge::Asker,
     clock::Instant,
     lock::{Claim, Grant, Holding, NotGranted},
@@ -32,7 +33,7 @@ pub(super) fn again(
 ) -> Progress {
     let is_held = holding.is_some();
     let own = holding.filter(|holding| holding.token == taking.token);
-    let [.., held, endless, other] = taking.replies;
+    let Replies { own: held, endless, other, .. } = taking.replies;
     match (own, missed) {
         (Some(own), _) if own.left.is_none() && (taking.ttl.is_none() || held != endless) => {
             let outcome = if held == endless { Outcome::Ok } else { Outcome::NotHeld };
@@ -134,19 +135,19 @@ impl Converting {
         let Converting { taking, is_ours, .. } = self;
         let Taking { ours, sender, key, token, ttl, replies } = taking;
         desk.shared.engine.name_adopted(&key, &token, sender.name());
-        let text = if ttl.is_some() { replies[2] } else { replies[1] };
+        let reply = if ttl.is_some() { replies.endless } else { replies.own };
         let keep = match ttl {
             None => desk.keep(&key, &token, desk.config.locks.default_ttl, &grant),
             Some(_) if is_ours => None,
             // The connection that took the lock has it no more: for guards a client needs LOCK.ATTACH.
-            Some(_) => return tell(ours, text, Outcome::Ok, desk),
+            Some(_) => return tell(ours, reply, Outcome::Ok, desk),
         };
         let granted = Granted::converted(&key, &token, &grant, ttl.unwrap_or_default());
         let ttl = ttl.unwrap_or(desk.config.locks.default_ttl);
         desk.tokens.insert(key, Held::granted(token, ttl, &grant, keep), Instant::now());
         ours.count(Outcome::Ok, desk);
         let mut answer = Vec::new();
-        encode_text(&mut answer, text, desk.conn.state.resp3);
+        encode_reply(&mut answer, reply, desk.conn.state.resp3);
         announce::granted(ours, granted, answer, desk)
     }
 }
