@@ -1,4 +1,4 @@
-//! What the client of a command is told, by who holds the lock.
+//! What becomes of a lock, and what the client of a command is told, by who holds the lock.
 
 use std::fmt;
 
@@ -20,6 +20,33 @@ impl<T: Copy> ByHolder<T> {
     pub(crate) const fn of([absent, own, endless, other]: [T; 4]) -> ByHolder<T> {
         ByHolder { absent, own, endless, other }
     }
+}
+
+/// What a command does to a lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Act {
+    /// Nothing.
+    Nothing,
+    /// Takes the lock, with the command's TTL.
+    Take,
+    /// Gives the lock the command's TTL.
+    Renew,
+    /// Adds the command's TTL to the lock's.
+    AddTo,
+    /// Frees the lock.
+    Free,
+}
+
+/// The acts of a command.
+pub(crate) type Acts = ByHolder<Act>;
+
+impl Acts {
+    pub(crate) const LOOK: Acts = ByHolder::of([Act::Nothing; 4]);
+    pub(crate) const TAKE: Acts = Acts { absent: Act::Take, ..Acts::LOOK };
+    pub(crate) const RENEW: Acts = Acts { own: Act::Renew, endless: Act::Renew, ..Acts::LOOK };
+    pub(crate) const TAKE_OR_RENEW: Acts = Acts { absent: Act::Take, ..Acts::RENEW };
+    pub(crate) const ADD_TO: Acts = Acts { own: Act::AddTo, ..Acts::LOOK };
+    pub(crate) const FREE: Acts = Acts { own: Act::Free, endless: Act::Free, ..Acts::LOOK };
 }
 
 /// The replies of a command.
@@ -77,6 +104,15 @@ impl LockReply {
             [b'-', digit @ b'0'..=b'9'] => LockReply::Number(-((*digit - b'0') as i64)),
             // The tables have no other.
             _ => LockReply::Nil,
+        }
+    }
+
+    /// Puts in what is left of the TTL, in milliseconds.
+    pub(crate) fn with_left(self, left: i64) -> LockReply {
+        match self {
+            LockReply::Millis => LockReply::Number(left),
+            LockReply::Seconds => LockReply::Number((left + 500) / 1000),
+            reply => reply,
         }
     }
 }

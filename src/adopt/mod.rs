@@ -53,7 +53,7 @@ use self::{
     rows::WhichKeys,
     script_call::{ScriptCall, ScriptIdiom},
     seen::{AdoptTotals, SeenIdioms},
-    task::{AdoptTask, AdoptWork, MAX_KEYS, SentBy, TOO_MANY_KEYS},
+    task::{AdoptTask, AdoptWork, MAX_KEYS, TOO_MANY_KEYS},
     verdict::{AdoptVerdict, Limits},
 };
 pub(crate) use self::{
@@ -418,25 +418,16 @@ impl Adoption {
         if let AdoptWork::Refuse(because) = work {
             (sighting.verdict, sighting.because) = (AdoptVerdict::Refused, because);
         }
-        let is_beside = || keys.len() == 1 && work.is_giving_back_or_extending();
+        let is_beside = || keys.len() == 1 && work.gives_back_or_extends();
         let is_beside = self.is_followed(number) && is_beside();
         let is_enforced = self.is_enforced(number);
         if !is_enforced && !is_beside {
             return;
         }
         let (key, lock, database) = (key.to_vec(), lock_of(rule, key), known.database);
-        let task = Some(Box::new(AdoptTask {
-            key,
-            lock,
-            database,
-            others: Vec::new(),
-            work,
-            options: *options,
-            aside: Vec::new(),
-            sender: SentBy::default(),
-            seen: Sightings::new(),
-            sighting: None,
-        }));
+        let options = *options;
+        let task = AdoptTask { database, options, ..AdoptTask::new(key, lock, work) };
+        let task = Some(Box::new(task));
         match is_enforced {
             true => found.task = task,
             false => found.beside = task,
@@ -477,7 +468,7 @@ impl Adoption {
     /// Adds the locks of further keys to the task of a command whose reply is their number.
     fn set_others(&self, look: &mut AdoptLook, others: &[&[u8]]) {
         let Some(task) = look.task().filter(|_| !others.is_empty()) else { return };
-        if matches!(task.work, AdoptWork::Refuse(_) | AdoptWork::Fail(_)) {
+        if task.work.is_refusal() {
             return;
         }
         let lock = |key: &&[u8]| {
@@ -580,7 +571,7 @@ impl Adoption {
         };
         let task = rule
             .filter(|rule| self.is_enforced(*rule))
-            .map(|_| Box::new(AdoptTask::without_key(AdoptWork::Refuse(because))));
+            .map(|_| Box::new(AdoptTask::new(Vec::new(), Vec::new(), AdoptWork::Refuse(because))));
         let key = self.hasher.hash_one(None::<&[u8]>);
         AdoptLook::Found(Found {
             sighting,

@@ -11,17 +11,18 @@ use super::{
         session_metrics::Outcome,
     },
     Answer, Job, Ours, Pass, Progress, Question, Waits, When,
-    adopted::{Missed, Releasing, Taking, release, renew, tell},
+    adopted_lock::{OneLock, tell},
     not_asked,
     unsettled::unsettled,
 };
 use crate::{
     adopt::{
-        by_holder::{ByHolder, LockReply, Replies},
-        task::{QueuedWork, SentBy},
+        by_holder::{Acts, ByHolder, LockReply, Replies},
+        task::{LockWork, QueuedWork},
     },
     config::NoQuorumPolicy,
     key::Key,
+    lock::Holding,
     resp::name::{Own, ReplyMode},
     told::shown,
 };
@@ -169,20 +170,15 @@ fn execute(ours: Ours, stage: LockTransaction, desk: &mut Desk) -> Progress {
     match (seen, work) {
         (SeenLock::Unread, _) => ours.refuse(UNREAD, Outcome::BadRequest, desk),
         (SeenLock::Changed, _) => tell(ours, EXECUTED.other, Outcome::NotHeld, desk),
-        (SeenLock::HeldBy(holding), Some(QueuedWork::Release)) => {
-            let ours = Ours { own: Own::Unlock, ..ours };
-            let (token, aside) = (holding.token.clone(), Vec::new());
-            let (claim, was_held) = (holding.claim, false);
-            let replies = EXECUTED;
-            release(Releasing { ours, key, token, replies, claim, was_held, aside }, desk)
-        }
-        (SeenLock::HeldBy(holding), Some(QueuedWork::Extend(ttl))) => {
-            let ours = Ours { own: Own::Renew, ..ours };
-            let token = holding.token.clone();
-            let sender = SentBy::default();
-            let ttl = Some(ttl);
-            let taking = Taking { ours, sender, key, token, ttl, replies: EXECUTED };
-            renew(taking, Missed::Tell, holding.claim, desk)
+        (SeenLock::HeldBy(Holding { token, claim, .. }), Some(work)) => {
+            let (own, acts, ttl) = match work {
+                QueuedWork::Release => (Own::Unlock, Acts::FREE, None),
+                QueuedWork::Extend(ttl) => (Own::Renew, Acts::RENEW, Some(ttl)),
+            };
+            let work = LockWork { token: Some(token), ttl, acts, replies: EXECUTED };
+            let mut lock = OneLock::new(Ours { own, ..ours }, key, work);
+            lock.claim = claim;
+            lock.begin(desk)
         }
         // The lock was free, or nothing is to be done.
         (seen, work) => {
