@@ -3,7 +3,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::{
-    by_holder::{Act, Acts},
+    by_holder::{Act, Acts, Replies},
     script_call::TOO_FEW_ARGUMENTS,
     task::{AdoptWork, LockWork, LookWord, QueuedWork},
     transaction::{Track, TransactionPart},

@@ -54,6 +54,15 @@ pub(crate) struct Found {
     pub(crate) length: usize,
 }
 
+impl Found {
+    /// Makes what was found in a command whose first key has this hash.
+    pub(super) fn new(sighting: Sighting, key: u64) -> Found {
+        let (keys, locks, length) = (0, 0, 0);
+        let (task, beside, queued) = (None, None, None);
+        Found { sighting, key, keys, locks, task, beside, queued, length }
+    }
+}
+
 impl AdoptLook {
     pub(super) fn task(&mut self) -> Option<&mut AdoptTask> {
         match self {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::normal::TtlUnit;
+use super::{by_holder::Replies, normal::TtlUnit};
 use crate::{metrics::labels, resp::number};
 
 labels! {
@@ -80,6 +80,10 @@ pub(crate) struct Idiom<'a> {
     pub(crate) until: Option<i64>,
     /// The TTL that was asked for, where it was cut to the longest that a lock may have.
     pub(crate) capped_from: Option<(i64, TtlUnit)>,
+    /// The replies; those to a command that only reads are told by its name.
+    pub(crate) replies: Replies,
+    /// A TTL of 0 or less, or a time that has passed, frees the lock, as with EXPIRE.
+    pub(crate) frees_at_zero: bool,
     /// What the command is about other than a lock.
     pub(crate) kind: OtherKind,
     /// Redis's error for a command that it refuses ([`Op::Malformed`]).
@@ -124,7 +128,15 @@ impl<'a> Idiom<'a> {
     pub(super) fn new(op: Op, form: &'static str) -> Idiom<'a> {
         let kind = OtherKind::Any;
         let (token, ttl, until, capped_from) = (None, None, None, None);
-        Idiom { op, form, token, ttl, until, capped_from, kind, error: SYNTAX }
+        let frees_at_zero = op == Op::ExtendBlind;
+        let replies = Replies::read(match op {
+            Op::Extend | Op::OverwriteHeld | Op::Persist => ["nil", "+OK", "+OK", "nil"],
+            Op::Release => ["0", "1", "1", "0"],
+            Op::ReleaseBlind | Op::ExtendBlind => ["0", "1", "1", "1"],
+            _ => ["+OK", "nil", "nil", "nil"],
+        });
+        let error = SYNTAX;
+        Idiom { op, form, token, ttl, until, capped_from, replies, frees_at_zero, kind, error }
     }
 
     /// Makes the idiom of a command that Redis refuses with this error.
@@ -185,7 +197,8 @@ pub(crate) fn of_words<'a>(words: &[&'a [u8]]) -> Idiom<'a> {
         }
         (b"SET", []) => malformed("SET"),
         (b"SETNX", [value]) => {
-            Idiom { token: Some(value), ..Idiom::new(Op::AcquireForEver, "SETNX") }
+            let (token, replies) = (Some(*value), Replies::read(["1", "0", "0", "0"]));
+            Idiom { token, replies, ..Idiom::new(Op::AcquireForEver, "SETNX") }
         }
         (b"SETNX", _) => malformed("SETNX"),
         (b"SETEX" | b"PSETEX" | b"GETSET", _) => {
@@ -359,7 +372,8 @@ fn set<'a>(value: &'a [u8], options: &[&'a [u8]]) -> Result<Idiom<'a>, &'static 
         (None, true, _) => (Op::Overwrite, "SET with a TTL"),
         (None, false, _) => (Op::Overwrite, "SET"),
     };
-    Ok(Idiom { token: Some(value), ttl, until, ..Idiom::new(op, form) })
+    let (token, frees_at_zero) = (Some(value), until.is_some());
+    Ok(Idiom { token, ttl, until, frees_at_zero, ..Idiom::new(op, form) })
 }
 
 /// Fails if an option that excludes this one came before.

@@ -45,8 +45,11 @@ use std::{
 
 use smallvec::{SmallVec, smallvec};
 
+pub(crate) use self::{
+    finding::{AdoptLook, FlushCommand, Found},
+    sighting::{Sighting, Sightings},
+};
 use self::{
-    by_holder::Replies,
     glance::{Alike, Class, NameGlance, class},
     idiom::{Idiom, Op},
     known_scripts::KnownScripts,
@@ -55,10 +58,6 @@ use self::{
     seen::{AdoptTotals, SeenIdioms},
     task::{AdoptTask, AdoptWork, MAX_KEYS, TOO_MANY_KEYS},
     verdict::{AdoptVerdict, Limits},
-};
-pub(crate) use self::{
-    finding::{AdoptLook, FlushCommand, Found},
-    sighting::{Sighting, Sightings},
 };
 use crate::{
     config::{AdoptMode, AdoptOptions, AdoptRule},
@@ -367,14 +366,6 @@ impl Adoption {
         let idiom = idiom.counted_from(self.time_of_day);
         let idiom = verdict::capped(idiom, limits, &ruled.options);
         let mut look = self.judge(keys, &ruled, WhichKeys::All, idiom, limits);
-        let replies = match idiom.form {
-            "SETNX" => Some(Replies::read(["1", "0", "0", "0"])),
-            "SET IFEQ with a TTL" | "SET XX with a TTL" => {
-                Some(Replies::read(["nil", "+OK", "+OK", "nil"]))
-            }
-            _ => None,
-        };
-        let zero_frees = idiom.op == Op::ExtendBlind || idiom.until.is_some();
         let is_for_many = idiom.op == Op::ReleaseBlind;
         let obstacle = match keys.len() {
             0..=1 => None,
@@ -382,12 +373,7 @@ impl Adoption {
             _ if is_for_many => Some(TOO_MANY_KEYS),
             _ => Some(verdict::SEVERAL),
         };
-        self.set_task(
-            &mut look,
-            (keys, &ruled.options),
-            &idiom,
-            task::Circumstances { replies, obstacle, zero_frees, database: None },
-        );
+        self.set_task(&mut look, (keys, &ruled.options), &idiom, obstacle);
         if let AdoptLook::Found(found) = &mut look
             && keys.len() == 1
         {
@@ -404,7 +390,7 @@ impl Adoption {
         look: &mut AdoptLook,
         (keys, options): (&[&[u8]], &AdoptOptions),
         idiom: &Idiom<'_>,
-        known: task::Circumstances,
+        obstacle: Option<&'static str>,
     ) {
         let AdoptLook::Found(found) = look else { return };
         if found.sighting.verdict == AdoptVerdict::Forwarded {
@@ -414,7 +400,7 @@ impl Adoption {
         let Some(rule) = self.rules.get(number) else { return };
         let Some(key) = keys.iter().find(|key| rule.keys.matches(key)) else { return };
         let sighting = &mut found.sighting;
-        let work = task::of(idiom, (sighting.verdict, sighting.because), known, options);
+        let work = task::of(idiom, (sighting.verdict, sighting.because), obstacle, options);
         if let AdoptWork::Refuse(because) = work {
             (sighting.verdict, sighting.because) = (AdoptVerdict::Refused, because);
         }
@@ -424,9 +410,8 @@ impl Adoption {
         if !is_enforced && !is_beside {
             return;
         }
-        let (key, lock, database) = (key.to_vec(), lock_of(rule, key), known.database);
-        let options = *options;
-        let task = AdoptTask { database, options, ..AdoptTask::new(key, lock, work) };
+        let (key, lock, options) = (key.to_vec(), lock_of(rule, key), *options);
+        let task = AdoptTask { options, ..AdoptTask::new(key, lock, work) };
         let task = Some(Box::new(task));
         match is_enforced {
             true => found.task = task,
@@ -441,19 +426,19 @@ impl Adoption {
         let argv = &rest[keys.len()..];
         let is_body = name.eq_ignore_ascii_case(b"EVAL");
         let call = ScriptCall::new((is_body, script), (keys, argv), &self.scripts, ruled.rule);
-        let ScriptIdiom { locks, idiom, row } = call.idiom();
+        let ScriptIdiom { locks, idiom, library } = call.idiom();
         let idiom = verdict::capped(idiom, limits, &ruled.options);
         let mut look = self.judge(keys, &ruled, locks, idiom, limits);
         let others = if locks == WhichKeys::All { &keys[1..] } else { &[] };
-        let circumstances = call.circumstances(row, others);
-        self.set_task(&mut look, (keys, &ruled.options), &idiom, circumstances);
+        let obstacle = call.obstacle(&idiom, others);
+        self.set_task(&mut look, (keys, &ruled.options), &idiom, obstacle);
         self.set_others(&mut look, others);
         if let Some(task) = look.task() {
             call.complete(task);
         }
         if let AdoptLook::Found(Found { sighting, .. }) = &mut look {
-            if let Some((behaviour, library)) = row {
-                (sighting.library, sighting.replies) = (library, Some(behaviour.replies));
+            if let Some(library) = library {
+                (sighting.library, sighting.replies) = (library, Some(idiom.replies));
             }
             if sighting.library.is_empty() {
                 sighting.digest = call.digest;
@@ -512,26 +497,11 @@ impl Adoption {
         } else {
             verdict::within(&idiom, limits, options)
         };
-        AdoptLook::Found(Found {
-            sighting: Sighting {
-                rule: Some(rule),
-                op,
-                form: idiom.form,
-                library: "",
-                digest: None,
-                verdict,
-                because,
-                replies: None,
-                ttl: idiom.asked_ttl(),
-            },
-            key: self.hasher.hash_one(keys.first()),
-            keys: keys.len(),
-            locks: if locks == WhichKeys::First { 1 } else { keys.len() },
-            task: None,
-            beside: None,
-            queued: None,
-            length: 0,
-        })
+        let sighting = Sighting::new(Some(rule), op, (verdict, because));
+        let sighting = Sighting { form: idiom.form, ttl: idiom.asked_ttl(), ..sighting };
+        let locks = if locks == WhichKeys::First { 1 } else { keys.len() };
+        let (key, keys) = (self.hasher.hash_one(keys.first()), keys.len());
+        AdoptLook::Found(Found { keys, locks, ..Found::new(sighting, key) })
     }
 
     /// Judges a command of which only these words could be looked at.
@@ -557,32 +527,13 @@ impl Adoption {
             let ruled = Ruled { each, rule, options };
             return self.judge(&[*key], &ruled, WhichKeys::All, idiom, limits);
         }
-        let (verdict, because) = verdict::of(Op::TooLarge);
-        let sighting = Sighting {
-            rule,
-            op: Op::TooLarge,
-            form: "",
-            library: "",
-            digest: None,
-            verdict,
-            because,
-            replies: None,
-            ttl: None,
-        };
+        let sighting = Sighting::new(rule, Op::TooLarge, verdict::of(Op::TooLarge));
+        let because = sighting.because;
         let task = rule
             .filter(|rule| self.is_enforced(*rule))
             .map(|_| Box::new(AdoptTask::new(Vec::new(), Vec::new(), AdoptWork::Refuse(because))));
         let key = self.hasher.hash_one(None::<&[u8]>);
-        AdoptLook::Found(Found {
-            sighting,
-            key,
-            keys: 0,
-            locks: 0,
-            task,
-            beside: None,
-            queued: None,
-            length: 0,
-        })
+        AdoptLook::Found(Found { task, ..Found::new(sighting, key) })
     }
 }
 

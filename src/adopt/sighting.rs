@@ -32,6 +32,17 @@ pub(crate) struct Sighting {
     pub(crate) ttl: Option<Duration>,
 }
 
+impl Sighting {
+    pub(super) fn new(
+        rule: Option<usize>,
+        op: Op,
+        (verdict, because): (AdoptVerdict, &'static str),
+    ) -> Sighting {
+        let (form, library, digest, replies, ttl) = ("", "", None, None, None);
+        Sighting { rule, op, form, library, digest, verdict, because, replies, ttl }
+    }
+}
+
 /// Hashes only the lengths of the texts, as each adopted command's sighting is looked up among those
 /// seen: hashing the texts took a twentieth of the proxy's instructions for an adopted lock.
 impl Hash for Sighting {

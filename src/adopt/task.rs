@@ -183,44 +183,26 @@ impl LookWord {
     }
 }
 
-const SET: Replies = Replies::read(["+OK", "nil", "nil", "nil"]);
-const SET_HELD: Replies = Replies::read(["nil", "+OK", "+OK", "nil"]);
-const COMPARED: Replies = Replies::read(["0", "1", "1", "0"]);
-const BLIND: Replies = Replies::read(["0", "1", "1", "1"]);
-/// Replies of scripts that do the same for several keys: 1, or the number of keys.
-const TAKEN: Replies = Replies::read(["1", "0", "0", "0"]);
-
-/// Whether a script does the same for several keys, and its reply is their number.
-pub(super) fn is_for_many(op: Op, replies: Replies) -> bool {
-    match op {
-        Op::Acquire => replies == TAKEN,
-        Op::Extend | Op::Release => replies == COMPARED,
-        _ => false,
-    }
+/// Whether a script does the same for several keys, and its reply is their number, or 1.
+pub(super) fn is_for_many(idiom: &Idiom<'_>) -> bool {
+    let replies = match idiom.op {
+        Op::Acquire => ["1", "0", "0", "0"],
+        Op::Extend | Op::Release => ["0", "1", "1", "0"],
+        _ => return false,
+    };
+    idiom.replies == Replies::read(replies)
 }
 
-/// What is known of a command besides its words.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Circumstances {
-    /// A script's replies.
-    pub(super) replies: Option<Replies>,
-    /// Why the proxy cannot carry the command out, if it cannot.
-    pub(super) obstacle: Option<&'static str>,
-    /// A TTL of 0 or less, or a time that has passed, frees the lock, as with EXPIRE.
-    pub(super) zero_frees: bool,
-    /// The database that a script names.
-    pub(super) database: Option<u64>,
-}
-
-/// Returns what is to be done for an idiom on one key that was judged so.
+/// Returns what is to be done for an idiom that was judged so. `obstacle`: why the proxy cannot carry it out, if it
+/// cannot.
 pub(super) fn of(
     idiom: &Idiom<'_>,
     (verdict, because): (AdoptVerdict, &'static str),
-    known: Circumstances,
+    obstacle: Option<&'static str>,
     options: &AdoptOptions,
 ) -> AdoptWork {
     let refuse = AdoptWork::Refuse;
-    if idiom.op == Op::Watch && known.obstacle.is_none() {
+    if idiom.op == Op::Watch && obstacle.is_none() {
         return AdoptWork::Watch;
     }
     match verdict {
@@ -233,12 +215,12 @@ pub(super) fn of(
             return refuse(because);
         }
     }
-    if let Some(obstacle) = known.obstacle {
+    if let Some(obstacle) = obstacle {
         return refuse(obstacle);
     }
     match look_word(idiom.form).filter(|_| idiom.op == Op::Look) {
         Some(word) => AdoptWork::Look(word),
-        None => lock_work(idiom, known, options).map_or_else(refuse, AdoptWork::Lock),
+        None => lock_work(idiom, options).map_or_else(refuse, AdoptWork::Lock),
     }
 }
 
@@ -246,14 +228,10 @@ pub(super) fn of(
 ///
 /// # Errors
 /// Why they cannot.
-fn lock_work(
-    idiom: &Idiom<'_>,
-    known: Circumstances,
-    options: &AdoptOptions,
-) -> Result<LockWork, &'static str> {
+fn lock_work(idiom: &Idiom<'_>, options: &AdoptOptions) -> Result<LockWork, &'static str> {
     const NO_TTL: &str = "its TTL is not above 0";
     let asked = idiom.ttl.and_then(|(ttl, unit)| duration(ttl, unit));
-    let frees = known.zero_frees && idiom.ttl.is_some_and(|(ttl, _)| ttl <= 0);
+    let frees = idiom.frees_at_zero && idiom.ttl.is_some_and(|(ttl, _)| ttl <= 0);
     let ttl = || asked.map(Some).ok_or(NO_TTL);
     // That of a lock for which the client gives none.
     let given = || match options.no_ttl {
@@ -261,21 +239,18 @@ fn lock_work(
         NoTtlPolicy::Session => Ok(None),
         NoTtlPolicy::Refuse => Err(NO_TTL),
     };
-    let (acts, ttl, replies) = match idiom.op {
-        Op::Acquire if idiom.until.is_some() => (Acts::TAKE, Some(asked.unwrap_or_default()), SET),
-        Op::Acquire => (Acts::TAKE, ttl()?, SET),
-        Op::AcquireForEver => (Acts::TAKE, given()?, SET),
-        Op::AcquireAgain if idiom.ttl.is_none() => (Acts::TAKE_OR_RENEW, given()?, SET),
-        Op::AcquireAgain => (Acts::TAKE_OR_RENEW, ttl()?, SET),
-        Op::Extend | Op::OverwriteHeld if frees => (Acts::FREE, None, COMPARED),
-        Op::Extend | Op::OverwriteHeld => (Acts::RENEW, ttl()?, SET_HELD),
-        Op::Persist => (Acts::RENEW, given()?, SET_HELD),
-        Op::ExtendBy => (Acts::ADD_TO, ttl()?, COMPARED),
-        Op::Release => (Acts::FREE, None, COMPARED),
-        Op::ReleaseBlind => (Acts::FREE, None, BLIND),
-        Op::ExtendBlind if frees => (Acts::FREE, None, BLIND),
-        Op::ExtendBlind => (Acts::RENEW, ttl()?, BLIND),
-        Op::Look if idiom.token.is_some() && known.replies.is_some() => (Acts::LOOK, None, SET),
+    let (acts, ttl) = match idiom.op {
+        Op::Acquire if idiom.until.is_some() => (Acts::TAKE, Some(asked.unwrap_or_default())),
+        Op::Acquire => (Acts::TAKE, ttl()?),
+        Op::AcquireForEver => (Acts::TAKE, given()?),
+        Op::AcquireAgain if idiom.ttl.is_none() => (Acts::TAKE_OR_RENEW, given()?),
+        Op::AcquireAgain => (Acts::TAKE_OR_RENEW, ttl()?),
+        Op::Extend | Op::OverwriteHeld | Op::ExtendBlind if frees => (Acts::FREE, None),
+        Op::Extend | Op::OverwriteHeld | Op::ExtendBlind => (Acts::RENEW, ttl()?),
+        Op::Persist => (Acts::RENEW, given()?),
+        Op::ExtendBy => (Acts::ADD_TO, ttl()?),
+        Op::Release | Op::ReleaseBlind => (Acts::FREE, None),
+        Op::Look if idiom.token.is_some() => (Acts::LOOK, None),
         Op::Look => return Err("its reply is not built yet"),
         _ => return Err("it is not built yet"),
     };
@@ -284,7 +259,7 @@ fn lock_work(
     if token.is_none() && !is_blind {
         return Err("it is not built yet");
     }
-    Ok(LockWork::new((token, ttl), acts, known.replies.unwrap_or(replies)))
+    Ok(LockWork::new((token, ttl), acts, idiom.replies))
 }
 
 /// Returns what a command on one key does at EXEC. `None`: the known transaction has no such command,
