@@ -9,6 +9,7 @@
 use super::{
     super::{desk::Desk, guarded::database},
     Answer, Job, Pass, Progress, Question, Waits, When,
+    adopted::lock_in,
     adopted_lock::held_for,
     authorize::{self, Permission, Probe},
 };
@@ -71,10 +72,7 @@ impl Job for AskingBeside {
 /// Asks the lock nodes.
 fn ask(task: AdoptTask, desk: &Desk) -> Progress {
     let Some(database) = desk.conn.database else { return PASSES };
-    let name = match database {
-        0 => task.lock,
-        _ => [format!("{database}:").as_bytes(), &task.lock].concat(),
-    };
+    let name = lock_in(database, task.lock);
     if name.is_empty() || name.len() > desk.config.locks.max_key {
         return PASSES;
     }

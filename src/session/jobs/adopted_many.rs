@@ -41,10 +41,9 @@ pub(super) struct Many {
     keys: Vec<Key>,
     /// The client's token; for a blind release, the token that holds the lock asked about.
     token: Token,
-    /// The command names no token: each lock is freed whichever token of an adopted command holds it.
-    is_blind: bool,
-    /// Of a command that names no token, only what this connection was granted is freed.
-    is_own_only: bool,
+    /// Set for a command that names no token: each lock is freed whichever token of an adopted command holds it, or
+    /// only where this connection was granted it.
+    blind: Option<BlindPolicy>,
     act: Act,
     ttl: Duration,
     /// How many locks have been asked about.
@@ -72,9 +71,9 @@ impl Many {
     ) -> Progress {
         let LockWork { token, ttl, acts, .. } = work;
         let act = if acts.absent == Act::Take { Act::Take } else { acts.own };
-        let (is_blind, is_own_only) = (token.is_none(), blind == BlindPolicy::OwnOnly);
+        let blind = token.is_none().then_some(blind);
         let (token, ttl) = (token.unwrap_or_else(|| Token::from(b"")), ttl.unwrap_or_default());
-        if !is_blind && (1..keys.len()).any(|at| keys[..at].contains(&keys[at])) {
+        if blind.is_none() && (1..keys.len()).any(|at| keys[..at].contains(&keys[at])) {
             let error = "ERR two keys of one command are one adopted lock (adopt)";
             return ours.refuse(error, Outcome::BadRequest, desk);
         }
@@ -89,8 +88,7 @@ impl Many {
             sender,
             keys,
             token,
-            is_blind,
-            is_own_only,
+            blind,
             act,
             ttl,
             done,
@@ -124,7 +122,7 @@ impl Many {
                 return unsettled_as(self.ours, RELEASE_UNDER_WAY, desk, |desk| self.next(desk));
             }
             Act::Renew => Question::Renew { key, token, ttl, claim: None, asker: Asker::Adopted },
-            Act::Free if !self.is_blind => {
+            Act::Free if self.blind.is_none() => {
                 unlock::gives_back(&key, &token, desk);
                 Question::Unlock { key, token, claim: None, asker: Asker::Adopted }
             }
@@ -252,7 +250,7 @@ impl Job for Many {
                 self.next(desk)
             }
             Answer::Look(said) => {
-                let is_own_only = self.is_own_only;
+                let is_own_only = self.blind == Some(BlindPolicy::OwnOnly);
                 let holder = match said {
                     Ok(holding) => holding
                         .and_then(|Holding { token, claim, .. }| {
