@@ -172,6 +172,19 @@ enum Expiry {
     Refused(&'static str),
 }
 
+impl Expiry {
+    /// Reads the number of an option of SET.
+    fn read(number: &[u8], unit: TtlUnit, is_time_of_day: bool) -> Expiry {
+        match number::integer(number) {
+            None => Expiry::Refused(NOT_AN_INTEGER),
+            Some(number @ 1..) if !is_time_of_day => Expiry::In(number, unit),
+            Some(at) => time_of_day(at, unit)
+                .filter(|_| at > 0)
+                .map_or(Expiry::Refused(invalid_expire(b"set")), Expiry::At),
+        }
+    }
+}
+
 /// The condition of a SET.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Condition<'a> {
@@ -335,17 +348,9 @@ fn set<'a>(value: &'a [u8], options: &[&'a [u8]]) -> Result<Idiom<'a>, &'static 
             let kind = kinds.iter().position(|(name, _)| is(option, name)).ok_or(SYNTAX)?;
             is_free(&expiry, |(_, before)| usize::from(*before) == kind + 1)?;
             // If an option stands twice, the last one counts, as in Redis.
-            let (number, unit) = (number::integer(options.pop().ok_or(SYNTAX)?), kinds[kind].1);
-            let is_time_of_day = kind >= 2;
-            let at = number.filter(|at| *at > 0).and_then(|at| time_of_day(at, unit));
-            let set = match number {
-                None => Err(NOT_AN_INTEGER),
-                Some(..=0) => Err(invalid_expire(b"set")),
-                Some(number) if !is_time_of_day => Ok(Expiry::In(number, unit)),
-                Some(_) => at.map(Expiry::At).ok_or(invalid_expire(b"set")),
-            };
+            let set = Expiry::read(options.pop().ok_or(SYNTAX)?, kinds[kind].1, kind >= 2);
             // Refused only below, since a syntax error comes first.
-            expiry = Some((set.unwrap_or_else(Expiry::Refused), kind as u8 + 1));
+            expiry = Some((set, kind as u8 + 1));
         }
     }
     let expiry = expiry.map(|(expiry, _)| expiry);

@@ -10,7 +10,7 @@
 //! - [`rows`]: scripts of libraries, by their digests.
 //! - [`known_scripts`]: what is known of scripts that clients have shown; `script_call`: a call of one.
 //! - [`verdict`]: what would become of an idiom if its lock were taken on a quorum.
-//! - [`by_holder`]: what the client is told, by who holds the lock.
+//! - [`by_holder`]: what becomes of a lock, and what the client is told, by who holds the lock.
 //! - [`task`]: what does become of it under an enforced rule.
 //! - [`transaction`]: a release or an extension made of WATCH, GET, MULTI and EXEC.
 //! - [`place`]: the present modes, and where a bridged lock has its key on the data node.

@@ -169,6 +169,43 @@ impl Many {
         self.ours.answer(answer, None)
     }
 
+    /// Frees a lock of a command that names no token, whichever token the lock nodes have told.
+    fn looked(
+        mut self,
+        key: Key,
+        said: Result<Option<Holding>, NoQuorum>,
+        desk: &mut Desk,
+    ) -> Progress {
+        let is_own_only = self.blind == Some(BlindPolicy::OwnOnly);
+        let holder = match said {
+            Ok(holding) => holding
+                .and_then(|Holding { token, claim, .. }| {
+                    Some((token, claim.filter(|claim| claim.is_adopted())?))
+                })
+                .filter(|(token, claim)| {
+                    !is_own_only || desk.tokens.has_grant(&key, token, Some(*claim))
+                }),
+            Err(error) if self.ours.may_ask_again() => {
+                return unsettled(self.ours, &error, desk, |desk| self.next(desk));
+            }
+            // The client is told that the outcome is unknown, and the grant that this proxy knows is released
+            // all the same.
+            Err(error) => {
+                self.failed.get_or_insert(error);
+                desk.known_adopted(&key, is_own_only)
+            }
+        };
+        if let Some((token, claim)) = holder {
+            unlock::gives_back(&key, &token, desk);
+            self.token = token.clone();
+            let (claim, asker) = (Some(claim), Asker::Adopted);
+            return Progress::Ask(Box::new(self), Question::Unlock { key, token, claim, asker });
+        }
+        self.held += usize::from(mem::take(&mut self.was_held));
+        self.done += 1;
+        self.next(desk)
+    }
+
     fn ends_by(&mut self, until: Instant) {
         self.until = Some(self.until.map_or(until, |before| before.min(until)));
         (self.done, self.held) = (self.done + 1, self.held + 1);
@@ -249,36 +286,7 @@ impl Job for Many {
                 self.done += 1;
                 self.next(desk)
             }
-            Answer::Look(said) => {
-                let is_own_only = self.blind == Some(BlindPolicy::OwnOnly);
-                let holder = match said {
-                    Ok(holding) => holding
-                        .and_then(|Holding { token, claim, .. }| {
-                            Some((token, claim.filter(|claim| claim.is_adopted())?))
-                        })
-                        .filter(|(token, claim)| {
-                            !is_own_only || desk.tokens.has_grant(&key, token, Some(*claim))
-                        }),
-                    Err(error) if self.ours.may_ask_again() => {
-                        return unsettled(self.ours, &error, desk, |desk| self.next(desk));
-                    }
-                    // The client is told that the outcome is unknown, and the grant that this proxy knows is released
-                    // all the same.
-                    Err(error) => {
-                        self.failed.get_or_insert(error);
-                        desk.known_adopted(&key, is_own_only)
-                    }
-                };
-                if let Some((token, claim)) = holder {
-                    unlock::gives_back(&key, &token, desk);
-                    self.token = token.clone();
-                    let (claim, asker) = (Some(claim), Asker::Adopted);
-                    return Progress::Ask(self, Question::Unlock { key, token, claim, asker });
-                }
-                self.held += usize::from(mem::take(&mut self.was_held));
-                self.done += 1;
-                self.next(desk)
-            }
+            Answer::Look(said) => self.looked(key, said, desk),
             _ => not_asked(),
         }
     }
