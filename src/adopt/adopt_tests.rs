@@ -3,8 +3,9 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::{
+    by_holder::{Act, Acts, Replies},
     script_call::TOO_FEW_ARGUMENTS,
-    task::{AdoptWork, KeptFrom, LookWord, QueuedWork},
+    task::{AdoptWork, LockWork, LookWord, QueuedWork},
     transaction::{Track, TransactionPart},
     verdict::RefusalReason,
     *,
@@ -116,7 +117,7 @@ fn scripts_of_libraries_are_known_by_their_digests() {
     };
     let release = eval("C3F8721CBB97F72BC19E972846BD7AAF91901658", &["1", "lock:a", "t"]);
     assert_eq!((release.op, release.library), (Op::Release, "redis-py"));
-    assert_eq!(release.replies, Some(["0", "1", "1", "0"]));
+    assert_eq!(release.replies, Some(Replies::read(["0", "1", "1", "0"])));
     let extend = "a4e8783852e6b949f9ef3a97212805108459a890";
     for (switch, op) in [("0", Op::ExtendBy), ("1", Op::Extend)] {
         assert_eq!(eval(extend, &["1", "lock:a", "t", "1000", switch]).op, op);
@@ -304,6 +305,44 @@ proptest! {
     }
 }
 
+/// Returns what is done with a lock by these acts; `token`: `None` for a blind command.
+fn on_lock(
+    acts: Acts,
+    token: Option<&Token>,
+    ttl: Option<Duration>,
+    mut replies: Replies,
+) -> AdoptWork {
+    if token.is_none() {
+        // Another token's lock is the command's own, and a LOCK client's counts as free.
+        (replies.endless, replies.other) = (replies.own, replies.absent);
+    }
+    AdoptWork::Lock(LockWork { token: token.cloned(), ttl, acts, replies })
+}
+
+#[test]
+fn a_lock_without_a_ttl_is_renewed_where_its_script_makes_no_difference() {
+    for (replies, endless) in [
+        (["0", "1", "1", "0"], Act::Renew),
+        (["0", "1", "0", "0"], Act::Nothing),
+        (["0", "1", "2", "0"], Act::Nothing),
+    ] {
+        let (token, ttl) = (Some(Token::from("t")), Some(Duration::from_secs(1)));
+        let replies = Replies::read(replies);
+        let work = |acts| LockWork::new((token.clone(), ttl), acts, replies).acts;
+        assert_eq!(work(Acts::RENEW), Acts { endless, ..Acts::RENEW });
+        assert_eq!(work(Acts::TAKE_OR_RENEW), Acts { endless, ..Acts::TAKE_OR_RENEW });
+        assert_eq!(work(Acts::FREE), Acts::FREE);
+        // Whatever the replies, there is no TTL to be taken away, and none to add to.
+        let kept = LockWork::new((token.clone(), None), Acts::RENEW, replies);
+        assert_eq!(kept.acts, Acts { endless: Act::Nothing, ..Acts::RENEW });
+        assert_eq!(Acts::ADD_TO.endless, Act::Nothing);
+    }
+    let blind = Replies::read(["0", "1", "2", "3"]);
+    let blind = LockWork::new((None, Some(Duration::from_secs(1))), Acts::RENEW, blind);
+    assert_eq!(blind.acts, Acts::RENEW);
+    assert_eq!(blind.replies, Replies::read(["0", "1", "1", "0"]));
+}
+
 #[test]
 fn enforced_rules_make_tasks() {
     let rule = |keys, mode| rule(keys, mode, AdoptOptions::default());
@@ -325,16 +364,16 @@ fn enforced_rules_make_tasks() {
     let work = |words: &[&str]| task(words).unwrap().work;
     let taken = task(&["SET", "lock:a:b", "t", "NX", "PX", "1500"]).unwrap();
     assert_eq!((&taken.key[..], &taken.lock[..]), (&b"lock:a:b"[..], &b"b/a"[..]));
-    let (token, ttl) = (b"t".to_vec(), Duration::from_millis(1500));
-    let replies = ["+OK", "nil", "nil", "nil"];
-    assert_eq!(taken.work, AdoptWork::Acquire { token: token.clone(), ttl, replies });
+    let (token, ttl) = (Token::from("t"), Duration::from_millis(1500));
+    let replies = Replies::read(["+OK", "nil", "nil", "nil"]);
+    assert_eq!(taken.work, on_lock(Acts::TAKE, Some(&token), Some(ttl), replies));
     let seconds = Duration::from_secs(2);
-    let held = ["nil", "+OK", "+OK", "nil"];
-    let extend = |replies| AdoptWork::Extend { token: token.clone(), ttl: seconds, replies };
+    let held = Replies::read(["nil", "+OK", "+OK", "nil"]);
+    let extend = |replies| on_lock(Acts::RENEW, Some(&token), Some(seconds), replies);
     assert_eq!(work(&["SET", "lock:a:b", "t", "XX", "EX", "2"]), extend(held));
     assert_eq!(work(&["SET", "lock:a:b", "t", "IFEQ", "t", "EX", "2"]), extend(held));
-    let compared = ["0", "1", "1", "0"];
-    let release = AdoptWork::Release { token: token.clone(), replies: compared };
+    let compared = Replies::read(["0", "1", "1", "0"]);
+    let release = on_lock(Acts::FREE, Some(&token), None, compared);
     for words in [
         &["EVAL", RELEASE, "1", "lock:a:b", "t"][..],
         &["DELEX", "lock:a:b", "IFEQ", "t"],
@@ -342,12 +381,12 @@ fn enforced_rules_make_tasks() {
     ] {
         assert_eq!(work(words), release, "{words:?}");
     }
-    let blind = ["0", "1", "1", "1"];
+    let blind = Replies::read(["0", "1", "1", "1"]);
     for words in [&["DEL", "lock:a:b"][..], &["UNLINK", "lock:a:b"], &["EXPIRE", "lock:a:b", "-1"]]
     {
-        assert_eq!(work(words), AdoptWork::ReleaseBlind { replies: blind }, "{words:?}");
+        assert_eq!(work(words), on_lock(Acts::FREE, None, None, blind), "{words:?}");
     }
-    let extend = AdoptWork::ExtendBlind { ttl, replies: blind };
+    let extend = on_lock(Acts::RENEW, None, Some(ttl), blind);
     assert_eq!(work(&["PEXPIRE", "lock:a:b", "1500"]), extend);
     assert_eq!(work(&["GET", "lock:a:b"]), AdoptWork::Look(LookWord::Get));
     assert_eq!(work(&["WATCH", "lock:a:b"]), AdoptWork::Watch);
@@ -387,7 +426,7 @@ fn enforced_rules_make_tasks() {
     }
     // DEL of several keys.
     let several = task(&["DEL", "lock:a:b", "lock:c:d", "lock:e:f"]).unwrap();
-    assert_eq!(several.work, AdoptWork::ReleaseBlind { replies: blind });
+    assert_eq!(several.work, on_lock(Acts::FREE, None, None, blind));
     let others = [(&b"lock:c:d"[..], &b"d/c"[..]), (b"lock:e:f", b"f/e")];
     assert_eq!(several.others, others.map(|(key, lock)| (key.to_vec(), lock.to_vec())));
     for (count, is_refused) in [(16, false), (17, true)] {
@@ -397,7 +436,7 @@ fn enforced_rules_make_tasks() {
     // node-redlock with two resources.
     let redlock = ["EVALSHA", "e5a322e2634ef59a516e8ea150cb085afafee684", "2", "lock:a:b"];
     let many = task(&[&redlock[..], &["lock:c:d", "t", "1500"]].concat()).unwrap();
-    assert!(matches!(many.work, AdoptWork::Acquire { .. }), "{many:?}");
+    assert!(matches!(&many.work, AdoptWork::Lock(work) if work.acts == Acts::TAKE), "{many:?}");
     assert_eq!(many.others, [(b"lock:c:d".to_vec(), b"d/c".to_vec())]);
     let mixed = task(&[&redlock[..], &["seen:c", "t", "1500"]].concat()).unwrap();
     assert!(matches!(mixed.work, AdoptWork::Refuse(_)), "{mixed:?}");
@@ -441,25 +480,36 @@ const LARAVEL_REFRESH: &str = "d5f94f1848f0c54fff99d99dbc4d54184a157c02";
 fn locks_without_a_ttl_get_the_rules() {
     let ttl = Duration::from_secs(30);
     let given = AdoptOptions { no_ttl: NoTtlPolicy::For(ttl), ..AdoptOptions::default() };
-    let token = b"t".to_vec();
-    let acquire = |replies| AdoptWork::Acquire { token: token.clone(), ttl, replies };
-    let again = ["1", "1", "1", "0"];
+    let token = Token::from("t");
+    let acquire = |replies| on_lock(Acts::TAKE, Some(&token), Some(ttl), replies);
+    let again = Replies::read(["1", "1", "1", "0"]);
     for (words, expected) in [
-        (&["SET", "lock:a", "t", "NX"][..], acquire(["+OK", "nil", "nil", "nil"])),
-        (&["SETNX", "lock:a", "t"], acquire(["1", "0", "0", "0"])),
-        (&["EVALSHA", WALRUS, "1", "lock:a", "t", "0"], acquire(["1", "0", "0", "0"])),
+        (&["SET", "lock:a", "t", "NX"][..], acquire(Replies::read(["+OK", "nil", "nil", "nil"]))),
+        (&["SETNX", "lock:a", "t"], acquire(Replies::read(["1", "0", "0", "0"]))),
+        (
+            &["EVALSHA", WALRUS, "1", "lock:a", "t", "0"],
+            acquire(Replies::read(["1", "0", "0", "0"])),
+        ),
         (
             &["EVALSHA", MEDUSA, "1", "lock:a", "t", "0", "false"],
-            AdoptWork::AcquireAgain { token: token.clone(), ttl, replies: again },
+            on_lock(Acts::TAKE_OR_RENEW, Some(&token), Some(ttl), again),
         ),
-        (&["EVALSHA", MEDUSA, "1", "lock:a", "t", "0", "true"], acquire(["1", "0", "0", "0"])),
+        (
+            &["EVALSHA", MEDUSA, "1", "lock:a", "t", "0", "true"],
+            acquire(Replies::read(["1", "0", "0", "0"])),
+        ),
         (
             &["EVALSHA", LARAVEL_REFRESH, "1", "lock:a", "t", "0"],
-            AdoptWork::Extend { token: token.clone(), ttl, replies: ["0", "1", "1", "0"] },
+            on_lock(Acts::RENEW, Some(&token), Some(ttl), Replies::read(["0", "1", "1", "0"])),
         ),
         (
             &["SET", "lock:a", "t", "IFEQ", "t"],
-            AdoptWork::Extend { token: token.clone(), ttl, replies: ["nil", "+OK", "+OK", "nil"] },
+            on_lock(
+                Acts::RENEW,
+                Some(&token),
+                Some(ttl),
+                Replies::read(["nil", "+OK", "+OK", "nil"]),
+            ),
         ),
     ] {
         let (sighting, work) = under(given, words);
@@ -482,22 +532,33 @@ fn locks_without_a_ttl_get_the_rules() {
 #[test]
 fn locks_without_a_ttl_are_kept_where_the_rule_says_so() {
     let kept = AdoptOptions { no_ttl: NoTtlPolicy::Session, ..AdoptOptions::default() };
-    let keep = |of, replies| AdoptWork::Keep { token: b"t".to_vec(), of, replies };
-    let taken = ["1", "0", "0", "0"];
+    let token = Token::from("t");
+    // Nothing is to be done where the lock has no TTL already.
+    let keep = |acts, replies| {
+        let acts = Acts { endless: Act::Nothing, ..acts };
+        AdoptWork::Lock(LockWork { token: Some(token.clone()), ttl: None, acts, replies })
+    };
+    let taken = Replies::read(["1", "0", "0", "0"]);
     for (words, expected) in [
-        (&["SET", "lock:a", "t", "NX"][..], keep(KeptFrom::Nobody, ["+OK", "nil", "nil", "nil"])),
-        (&["SETNX", "lock:a", "t"], keep(KeptFrom::Nobody, taken)),
-        (&["EVALSHA", WALRUS, "1", "lock:a", "t", "0"], keep(KeptFrom::Nobody, taken)),
+        (
+            &["SET", "lock:a", "t", "NX"][..],
+            keep(Acts::TAKE, Replies::read(["+OK", "nil", "nil", "nil"])),
+        ),
+        (&["SETNX", "lock:a", "t"], keep(Acts::TAKE, taken)),
+        (&["EVALSHA", WALRUS, "1", "lock:a", "t", "0"], keep(Acts::TAKE, taken)),
         (
             &["EVALSHA", MEDUSA, "1", "lock:a", "t", "0", "false"],
-            keep(KeptFrom::NobodyOrToken, ["1", "1", "1", "0"]),
+            keep(Acts::TAKE_OR_RENEW, Replies::read(["1", "1", "1", "0"])),
         ),
-        (&["EVALSHA", MEDUSA, "1", "lock:a", "t", "0", "true"], keep(KeptFrom::Nobody, taken)),
+        (&["EVALSHA", MEDUSA, "1", "lock:a", "t", "0", "true"], keep(Acts::TAKE, taken)),
         (
             &["EVALSHA", LARAVEL_REFRESH, "1", "lock:a", "t", "0"],
-            keep(KeptFrom::Token, ["0", "1", "1", "0"]),
+            keep(Acts::RENEW, Replies::read(["0", "1", "1", "0"])),
         ),
-        (&["SET", "lock:a", "t", "IFEQ", "t"], keep(KeptFrom::Token, ["nil", "+OK", "+OK", "nil"])),
+        (
+            &["SET", "lock:a", "t", "IFEQ", "t"],
+            keep(Acts::RENEW, Replies::read(["nil", "+OK", "+OK", "nil"])),
+        ),
     ] {
         let (sighting, work) = under(kept, words);
         assert_eq!((sighting.verdict, work), (AdoptVerdict::Quorum, Some(expected)), "{words:?}");
@@ -509,10 +570,7 @@ fn locks_without_a_ttl_are_kept_where_the_rule_says_so() {
         &["EVALSHA", MEDUSA, "1", "lock:a", "t", "7", "false"],
         &["SET", "lock:a", "t", "XX", "EX", "7"],
     ] {
-        let (AdoptWork::Acquire { ttl: given, .. }
-        | AdoptWork::AcquireAgain { ttl: given, .. }
-        | AdoptWork::Extend { ttl: given, .. }) = under(kept, words).1.unwrap()
-        else {
+        let Some(AdoptWork::Lock(LockWork { ttl: Some(given), .. })) = under(kept, words).1 else {
             panic!("{words:?}")
         };
         assert!(given == ttl || given == ttl / 1000, "{words:?}: {given:?}");
@@ -550,14 +608,8 @@ fn long_ttls_are_cut_where_the_rule_says_so() {
         let (sighting, work) = under(cut, words);
         assert_eq!((sighting.verdict, sighting.because), (AdoptVerdict::Quorum, verdict::CAPPED));
         assert!(sighting.ttl > Some(Duration::from_secs(60)), "as it was asked for: {words:?}");
-        let (AdoptWork::Acquire { ttl, .. }
-        | AdoptWork::AcquireAgain { ttl, .. }
-        | AdoptWork::Extend { ttl, .. }
-        | AdoptWork::ExtendBlind { ttl, .. }) = work.unwrap()
-        else {
-            panic!("{words:?}")
-        };
-        assert_eq!(ttl, Duration::from_secs(60), "{words:?}");
+        let Some(AdoptWork::Lock(LockWork { ttl, .. })) = work else { panic!("{words:?}") };
+        assert_eq!(ttl, Some(Duration::from_secs(60)), "{words:?}");
         let (sighting, work) = under(AdoptOptions::default(), words);
         assert!(matches!(work, Some(AdoptWork::Refuse(_))), "{words:?}");
         assert_eq!(verdict::reason(sighting.op, sighting.because), RefusalReason::LongTtl);
@@ -665,24 +717,28 @@ fn a_time_of_day_is_a_ttl_by_the_proxys_clock() {
         AdoptLook::Found(found) => found.task.unwrap().work,
         other => panic!("{words:?}: {other:?}"),
     };
-    let (token, set) = (b"t".to_vec(), ["+OK", "nil", "nil", "nil"]);
-    let (held, blind) = (["nil", "+OK", "+OK", "nil"], ["0", "1", "1", "1"]);
+    let (token, set) = (Token::from("t"), Replies::read(["+OK", "nil", "nil", "nil"]));
+    let (held, blind) =
+        (Replies::read(["nil", "+OK", "+OK", "nil"]), Replies::read(["0", "1", "1", "1"]));
     let (ttl, second) = (Duration::from_millis(1500), Duration::from_secs(1));
-    let acquire = AdoptWork::Acquire { token: token.clone(), ttl, replies: set };
-    let extend = AdoptWork::Extend { token: token.clone(), ttl: second, replies: held };
-    let release = AdoptWork::Release { token, replies: held };
+    let acquire = on_lock(Acts::TAKE, Some(&token), Some(ttl), set);
+    let extend = on_lock(Acts::RENEW, Some(&token), Some(second), held);
+    let release = on_lock(Acts::FREE, Some(&token), None, held);
     for (words, expected) in [
         (&["SET", "lock:a", "t", "NX", "PXAT", "1001500"][..], acquire),
         (&["SET", "lock:a", "t", "XX", "EXAT", "1001"], extend.clone()),
         (&["SET", "lock:a", "t", "IFEQ", "t", "EXAT", "1001"], extend),
-        (&["EXPIREAT", "lock:a", "1001"], AdoptWork::ExtendBlind { ttl: second, replies: blind }),
-        (&["PEXPIREAT", "lock:a", "1001500"], AdoptWork::ExtendBlind { ttl, replies: blind }),
+        (&["EXPIREAT", "lock:a", "1001"], on_lock(Acts::RENEW, None, Some(second), blind)),
+        (&["PEXPIREAT", "lock:a", "1001500"], on_lock(Acts::RENEW, None, Some(ttl), blind)),
         // Times that have passed.
-        (&["SET", "lock:a", "t", "NX", "EXAT", "1000"], AdoptWork::AcquirePast { replies: set }),
+        (
+            &["SET", "lock:a", "t", "NX", "EXAT", "1000"],
+            on_lock(Acts::TAKE, Some(&token), Some(Duration::ZERO), set),
+        ),
         (&["SET", "lock:a", "t", "XX", "EXAT", "1000"], release.clone()),
         (&["SET", "lock:a", "t", "IFEQ", "t", "PXAT", "5"], release),
-        (&["EXPIREAT", "lock:a", "1000"], AdoptWork::ReleaseBlind { replies: blind }),
-        (&["PEXPIREAT", "lock:a", "-7"], AdoptWork::ReleaseBlind { replies: blind }),
+        (&["EXPIREAT", "lock:a", "1000"], on_lock(Acts::FREE, None, None, blind)),
+        (&["PEXPIREAT", "lock:a", "-7"], on_lock(Acts::FREE, None, None, blind)),
     ] {
         assert_eq!(work(words), expected, "{words:?}");
     }
@@ -695,7 +751,7 @@ fn a_release_publishes_what_its_script_would() {
     let aside = |words: &[&str]| match look(&adoption, words) {
         AdoptLook::Found(found) => {
             let task = found.task.unwrap();
-            assert!(matches!(task.work, AdoptWork::Release { .. }), "{words:?}");
+            assert!(task.work.frees(), "{words:?}");
             let text = |word: Vec<u8>| String::from_utf8(word).unwrap();
             let commands: Vec<Vec<String>> =
                 task.aside.into_iter().map(|words| words.into_iter().map(text).collect()).collect();
@@ -731,18 +787,21 @@ fn scripts_of_the_configuration_are_known_under_their_rule() {
         unit: ScriptUnit::Seconds,
         replies: ["-1", "+OK", "+OK", "nil"],
     };
-    let (token, ttl, replies) =
-        (b"t".to_vec(), Duration::from_secs(5), script(ScriptOp::Release, None).replies);
+    let (token, ttl, replies) = (
+        Token::from("t"),
+        Duration::from_secs(5),
+        Replies::read(script(ScriptOp::Release, None).replies),
+    );
     for (op, place, expected) in [
-        (ScriptOp::Acquire, Some(1), AdoptWork::Acquire { token: token.clone(), ttl, replies }),
+        (ScriptOp::Acquire, Some(1), on_lock(Acts::TAKE, Some(&token), Some(ttl), replies)),
         (
             ScriptOp::AcquireReentrant,
             Some(1),
-            AdoptWork::AcquireAgain { token: token.clone(), ttl, replies },
+            on_lock(Acts::TAKE_OR_RENEW, Some(&token), Some(ttl), replies),
         ),
-        (ScriptOp::Extend, Some(1), AdoptWork::Extend { token: token.clone(), ttl, replies }),
-        (ScriptOp::ExtendBy, Some(1), AdoptWork::ExtendBy { token: token.clone(), ttl, replies }),
-        (ScriptOp::Release, None, AdoptWork::Release { token, replies }),
+        (ScriptOp::Extend, Some(1), on_lock(Acts::RENEW, Some(&token), Some(ttl), replies)),
+        (ScriptOp::ExtendBy, Some(1), on_lock(Acts::ADD_TO, Some(&token), Some(ttl), replies)),
+        (ScriptOp::Release, None, on_lock(Acts::FREE, Some(&token), None, replies)),
     ] {
         let with = AdoptRule {
             scripts: vec![script(op, place)],

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::normal::TtlUnit;
+use super::{by_holder::Replies, normal::TtlUnit};
 use crate::{metrics::labels, resp::number};
 
 labels! {
@@ -80,6 +80,10 @@ pub(crate) struct Idiom<'a> {
     pub(crate) until: Option<i64>,
     /// The TTL that was asked for, where it was cut to the longest that a lock may have.
     pub(crate) capped_from: Option<(i64, TtlUnit)>,
+    /// The replies; those to a command that only reads are told by its name.
+    pub(crate) replies: Replies,
+    /// A TTL of 0 or less, or a time that has passed, frees the lock, as with EXPIRE.
+    pub(crate) frees_at_zero: bool,
     /// What the command is about other than a lock.
     pub(crate) kind: OtherKind,
     /// Redis's error for a command that it refuses ([`Op::Malformed`]).
@@ -124,7 +128,15 @@ impl<'a> Idiom<'a> {
     pub(super) fn new(op: Op, form: &'static str) -> Idiom<'a> {
         let kind = OtherKind::Any;
         let (token, ttl, until, capped_from) = (None, None, None, None);
-        Idiom { op, form, token, ttl, until, capped_from, kind, error: SYNTAX }
+        let frees_at_zero = op == Op::ExtendBlind;
+        let replies = Replies::read(match op {
+            Op::Extend | Op::OverwriteHeld | Op::Persist => ["nil", "+OK", "+OK", "nil"],
+            Op::Release => ["0", "1", "1", "0"],
+            Op::ReleaseBlind | Op::ExtendBlind => ["0", "1", "1", "1"],
+            _ => ["+OK", "nil", "nil", "nil"],
+        });
+        let error = SYNTAX;
+        Idiom { op, form, token, ttl, until, capped_from, replies, frees_at_zero, kind, error }
     }
 
     /// Makes the idiom of a command that Redis refuses with this error.
@@ -160,6 +172,19 @@ enum Expiry {
     Refused(&'static str),
 }
 
+impl Expiry {
+    /// Reads the number of an option of SET.
+    fn read(number: &[u8], unit: TtlUnit, is_time_of_day: bool) -> Expiry {
+        match number::integer(number) {
+            None => Expiry::Refused(NOT_AN_INTEGER),
+            Some(number @ 1..) if !is_time_of_day => Expiry::In(number, unit),
+            Some(at) => time_of_day(at, unit)
+                .filter(|_| at > 0)
+                .map_or(Expiry::Refused(invalid_expire(b"set")), Expiry::At),
+        }
+    }
+}
+
 /// The condition of a SET.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Condition<'a> {
@@ -185,7 +210,8 @@ pub(crate) fn of_words<'a>(words: &[&'a [u8]]) -> Idiom<'a> {
         }
         (b"SET", []) => malformed("SET"),
         (b"SETNX", [value]) => {
-            Idiom { token: Some(value), ..Idiom::new(Op::AcquireForEver, "SETNX") }
+            let (token, replies) = (Some(*value), Replies::read(["1", "0", "0", "0"]));
+            Idiom { token, replies, ..Idiom::new(Op::AcquireForEver, "SETNX") }
         }
         (b"SETNX", _) => malformed("SETNX"),
         (b"SETEX" | b"PSETEX" | b"GETSET", _) => {
@@ -322,17 +348,9 @@ fn set<'a>(value: &'a [u8], options: &[&'a [u8]]) -> Result<Idiom<'a>, &'static 
             let kind = kinds.iter().position(|(name, _)| is(option, name)).ok_or(SYNTAX)?;
             is_free(&expiry, |(_, before)| usize::from(*before) == kind + 1)?;
             // If an option stands twice, the last one counts, as in Redis.
-            let (number, unit) = (number::integer(options.pop().ok_or(SYNTAX)?), kinds[kind].1);
-            let is_time_of_day = kind >= 2;
-            let at = number.filter(|at| *at > 0).and_then(|at| time_of_day(at, unit));
-            let set = match number {
-                None => Err(NOT_AN_INTEGER),
-                Some(..=0) => Err(invalid_expire(b"set")),
-                Some(number) if !is_time_of_day => Ok(Expiry::In(number, unit)),
-                Some(_) => at.map(Expiry::At).ok_or(invalid_expire(b"set")),
-            };
+            let set = Expiry::read(options.pop().ok_or(SYNTAX)?, kinds[kind].1, kind >= 2);
             // Refused only below, since a syntax error comes first.
-            expiry = Some((set.unwrap_or_else(Expiry::Refused), kind as u8 + 1));
+            expiry = Some((set, kind as u8 + 1));
         }
     }
     let expiry = expiry.map(|(expiry, _)| expiry);
@@ -359,7 +377,8 @@ fn set<'a>(value: &'a [u8], options: &[&'a [u8]]) -> Result<Idiom<'a>, &'static 
         (None, true, _) => (Op::Overwrite, "SET with a TTL"),
         (None, false, _) => (Op::Overwrite, "SET"),
     };
-    Ok(Idiom { token: Some(value), ttl, until, ..Idiom::new(op, form) })
+    let (token, frees_at_zero) = (Some(value), until.is_some());
+    Ok(Idiom { token, ttl, until, frees_at_zero, ..Idiom::new(op, form) })
 }
 
 /// Fails if an option that excludes this one came before.

@@ -10,11 +10,15 @@
 //! - [`rows`]: scripts of libraries, by their digests.
 //! - [`known_scripts`]: what is known of scripts that clients have shown; `script_call`: a call of one.
 //! - [`verdict`]: what would become of an idiom if its lock were taken on a quorum.
+//! - [`by_holder`]: what becomes of a lock, and what the client is told, by who holds the lock.
 //! - [`task`]: what does become of it under an enforced rule.
 //! - [`transaction`]: a release or an extension made of WATCH, GET, MULTI and EXEC.
 //! - [`place`]: the present modes, and where a bridged lock has its key on the data node.
+//! - `sighting`: what is reported of a command; `finding`: what a look at it has found.
 //! - [`seen`]: what was seen, how often, and from which clients.
 
+pub(crate) mod by_holder;
+mod finding;
 pub(crate) mod glance;
 pub(crate) mod idiom;
 pub(crate) mod known_scripts;
@@ -24,31 +28,35 @@ pub(crate) mod place;
 pub(crate) mod rows;
 mod script_call;
 pub(crate) mod seen;
+mod sighting;
 pub(crate) mod task;
 pub(crate) mod transaction;
 pub(crate) mod verdict;
 
 use std::{
-    hash::{BuildHasher, Hash, Hasher, RandomState},
+    hash::{BuildHasher, RandomState},
     ops::Range,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU8, Ordering},
     },
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{SystemTime, UNIX_EPOCH},
 };
 
 use smallvec::{SmallVec, smallvec};
 
+pub(crate) use self::{
+    finding::{AdoptLook, FlushCommand, Found},
+    sighting::{Sighting, Sightings},
+};
 use self::{
     glance::{Alike, Class, NameGlance, class},
     idiom::{Idiom, Op},
     known_scripts::KnownScripts,
-    rows::{Digest, WhichKeys},
+    rows::WhichKeys,
     script_call::{ScriptCall, ScriptIdiom},
     seen::{AdoptTotals, SeenIdioms},
-    task::{AdoptTask, AdoptWork, MAX_KEYS, QueuedWork, SentBy, TOO_MANY_KEYS},
-    transaction::Sightings,
+    task::{AdoptTask, AdoptWork, MAX_KEYS, TOO_MANY_KEYS},
     verdict::{AdoptVerdict, Limits},
 };
 use crate::{
@@ -86,93 +94,6 @@ pub(crate) struct Adoption {
     hasher: RandomState,
     /// The clock, in milliseconds since 1970; locks end by it only where a command gives a time of day.
     time_of_day: fn() -> i64,
-}
-
-/// An idiom on an adopted key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Sighting {
-    /// The rule that its key matches; `None`: too little of the command could be looked at to tell.
-    pub(crate) rule: Option<usize>,
-    /// What the command does to the lock.
-    pub(crate) op: Op,
-    /// The words that stand for the command.
-    pub(crate) form: &'static str,
-    /// The script's library; empty if that is not known.
-    pub(crate) library: &'static str,
-    /// The digest of a script whose library is not known.
-    pub(crate) digest: Option<Digest>,
-    /// What would become of the command.
-    pub(crate) verdict: AdoptVerdict,
-    /// The verdict's reason, or what the script does besides; may be empty.
-    pub(crate) because: &'static str,
-    /// A script's replies where the key is absent, has its token, has it without a TTL, has another.
-    pub(crate) replies: Option<[&'static str; 4]>,
-    /// The TTL that was asked for; in a list of what was seen, the longest. `None`: none was given.
-    pub(crate) ttl: Option<Duration>,
-}
-
-/// Hashes only the lengths of the texts, as each adopted command's sighting is looked up among those
-/// seen: hashing the texts took a twentieth of the proxy's instructions for an adopted lock.
-impl Hash for Sighting {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        let Sighting { rule, op, form, library, digest, verdict, because, .. } = self;
-        state.write_usize(rule.map_or(0, |rule| rule + 1));
-        let texts = [form.len(), library.len(), because.len()];
-        let texts = texts.iter().fold(0, |all, length| all * 256 + length);
-        state.write_usize((texts << 16) + ((*op as usize) << 8) + *verdict as usize);
-        if let Some(digest) = digest {
-            digest.hash(state);
-        }
-    }
-}
-
-/// What was found in a command.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum AdoptLook {
-    /// The command is not about adopted keys.
-    Free,
-    /// At least this many bytes of the command are needed, at most [`MAX_LOOK`].
-    More(usize),
-    /// An idiom, or a command that should not be sent on an adopted key.
-    Found(Found),
-    /// A SCRIPT EXISTS, in whose place this is forwarded.
-    Exists(Vec<u8>),
-    /// A FLUSHDB or FLUSHALL that, by some rule, frees locks.
-    Flush(FlushCommand),
-}
-
-/// A FLUSHDB or FLUSHALL.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct FlushCommand {
-    /// The command as the data node is sent it.
-    pub(crate) command: Vec<u8>,
-    /// Whether all databases are meant, not the selected one alone.
-    pub(crate) is_all: bool,
-    /// The length of the client's own command, in bytes.
-    pub(crate) length: usize,
-}
-
-/// An idiom and its key.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Found {
-    /// The idiom.
-    pub(crate) sighting: Sighting,
-    /// A hash of its first key, which is valid within this process only.
-    pub(crate) key: u64,
-    /// The number of keys.
-    pub(crate) keys: usize,
-    /// The number of those that are locks.
-    pub(crate) locks: usize,
-    /// What the proxy does in place of the command; `None`: the command is forwarded.
-    pub(crate) task: Option<Box<AdoptTask>>,
-    /// What the lock nodes do in addition to the data node, to which the command is forwarded: another
-    /// proxy has bridged its rule.
-    pub(crate) beside: Option<Box<AdoptTask>>,
-    /// What the command does in the known transaction about its key; `None`: that transaction has no
-    /// such command.
-    pub(crate) queued: Option<QueuedWork>,
-    /// The command's length in bytes; 0: it is too large to be looked at.
-    pub(crate) length: usize,
 }
 
 type WordList<'a> = SmallVec<[&'a [u8]; 8]>;
@@ -445,12 +366,6 @@ impl Adoption {
         let idiom = idiom.counted_from(self.time_of_day);
         let idiom = verdict::capped(idiom, limits, &ruled.options);
         let mut look = self.judge(keys, &ruled, WhichKeys::All, idiom, limits);
-        let replies = match idiom.form {
-            "SETNX" => Some(["1", "0", "0", "0"]),
-            "SET IFEQ with a TTL" | "SET XX with a TTL" => Some(["nil", "+OK", "+OK", "nil"]),
-            _ => None,
-        };
-        let zero_frees = idiom.op == Op::ExtendBlind || idiom.until.is_some();
         let is_for_many = idiom.op == Op::ReleaseBlind;
         let obstacle = match keys.len() {
             0..=1 => None,
@@ -458,12 +373,7 @@ impl Adoption {
             _ if is_for_many => Some(TOO_MANY_KEYS),
             _ => Some(verdict::SEVERAL),
         };
-        self.set_task(
-            &mut look,
-            (keys, &ruled.options),
-            &idiom,
-            task::Circumstances { replies, obstacle, zero_frees, database: None },
-        );
+        self.set_task(&mut look, (keys, &ruled.options), &idiom, obstacle);
         if let AdoptLook::Found(found) = &mut look
             && keys.len() == 1
         {
@@ -480,7 +390,7 @@ impl Adoption {
         look: &mut AdoptLook,
         (keys, options): (&[&[u8]], &AdoptOptions),
         idiom: &Idiom<'_>,
-        known: task::Circumstances,
+        obstacle: Option<&'static str>,
     ) {
         let AdoptLook::Found(found) = look else { return };
         if found.sighting.verdict == AdoptVerdict::Forwarded {
@@ -490,29 +400,19 @@ impl Adoption {
         let Some(rule) = self.rules.get(number) else { return };
         let Some(key) = keys.iter().find(|key| rule.keys.matches(key)) else { return };
         let sighting = &mut found.sighting;
-        let work = task::of(idiom, (sighting.verdict, sighting.because), known, options);
+        let work = task::of(idiom, (sighting.verdict, sighting.because), obstacle, options);
         if let AdoptWork::Refuse(because) = work {
             (sighting.verdict, sighting.because) = (AdoptVerdict::Refused, because);
         }
-        let is_beside = || keys.len() == 1 && work.is_giving_back_or_extending();
+        let is_beside = || keys.len() == 1 && work.gives_back_or_extends();
         let is_beside = self.is_followed(number) && is_beside();
         let is_enforced = self.is_enforced(number);
         if !is_enforced && !is_beside {
             return;
         }
-        let (key, lock, database) = (key.to_vec(), lock_of(rule, key), known.database);
-        let task = Some(Box::new(AdoptTask {
-            key,
-            lock,
-            database,
-            others: Vec::new(),
-            work,
-            options: *options,
-            aside: Vec::new(),
-            sender: SentBy::default(),
-            seen: Sightings::new(),
-            sighting: None,
-        }));
+        let (key, lock, options) = (key.to_vec(), lock_of(rule, key), *options);
+        let task = AdoptTask { options, ..AdoptTask::new(key, lock, work) };
+        let task = Some(Box::new(task));
         match is_enforced {
             true => found.task = task,
             false => found.beside = task,
@@ -526,19 +426,19 @@ impl Adoption {
         let argv = &rest[keys.len()..];
         let is_body = name.eq_ignore_ascii_case(b"EVAL");
         let call = ScriptCall::new((is_body, script), (keys, argv), &self.scripts, ruled.rule);
-        let ScriptIdiom { locks, idiom, row } = call.idiom();
+        let ScriptIdiom { locks, idiom, library } = call.idiom();
         let idiom = verdict::capped(idiom, limits, &ruled.options);
         let mut look = self.judge(keys, &ruled, locks, idiom, limits);
         let others = if locks == WhichKeys::All { &keys[1..] } else { &[] };
-        let circumstances = call.circumstances(row, others);
-        self.set_task(&mut look, (keys, &ruled.options), &idiom, circumstances);
+        let obstacle = call.obstacle(&idiom, others);
+        self.set_task(&mut look, (keys, &ruled.options), &idiom, obstacle);
         self.set_others(&mut look, others);
         if let Some(task) = look.task() {
             call.complete(task);
         }
         if let AdoptLook::Found(Found { sighting, .. }) = &mut look {
-            if let Some((behaviour, library)) = row {
-                (sighting.library, sighting.replies) = (library, Some(behaviour.replies));
+            if let Some(library) = library {
+                (sighting.library, sighting.replies) = (library, Some(idiom.replies));
             }
             if sighting.library.is_empty() {
                 sighting.digest = call.digest;
@@ -553,7 +453,7 @@ impl Adoption {
     /// Adds the locks of further keys to the task of a command whose reply is their number.
     fn set_others(&self, look: &mut AdoptLook, others: &[&[u8]]) {
         let Some(task) = look.task().filter(|_| !others.is_empty()) else { return };
-        if matches!(task.work, AdoptWork::Refuse(_) | AdoptWork::Fail(_)) {
+        if task.work.is_refusal() {
             return;
         }
         let lock = |key: &&[u8]| {
@@ -597,26 +497,11 @@ impl Adoption {
         } else {
             verdict::within(&idiom, limits, options)
         };
-        AdoptLook::Found(Found {
-            sighting: Sighting {
-                rule: Some(rule),
-                op,
-                form: idiom.form,
-                library: "",
-                digest: None,
-                verdict,
-                because,
-                replies: None,
-                ttl: idiom.asked_ttl(),
-            },
-            key: self.hasher.hash_one(keys.first()),
-            keys: keys.len(),
-            locks: if locks == WhichKeys::First { 1 } else { keys.len() },
-            task: None,
-            beside: None,
-            queued: None,
-            length: 0,
-        })
+        let sighting = Sighting::new(Some(rule), op, (verdict, because));
+        let sighting = Sighting { form: idiom.form, ttl: idiom.asked_ttl(), ..sighting };
+        let locks = if locks == WhichKeys::First { 1 } else { keys.len() };
+        let (key, keys) = (self.hasher.hash_one(keys.first()), keys.len());
+        AdoptLook::Found(Found { keys, locks, ..Found::new(sighting, key) })
     }
 
     /// Judges a command of which only these words could be looked at.
@@ -642,56 +527,13 @@ impl Adoption {
             let ruled = Ruled { each, rule, options };
             return self.judge(&[*key], &ruled, WhichKeys::All, idiom, limits);
         }
-        let (verdict, because) = verdict::of(Op::TooLarge);
-        let sighting = Sighting {
-            rule,
-            op: Op::TooLarge,
-            form: "",
-            library: "",
-            digest: None,
-            verdict,
-            because,
-            replies: None,
-            ttl: None,
-        };
+        let sighting = Sighting::new(rule, Op::TooLarge, verdict::of(Op::TooLarge));
+        let because = sighting.because;
         let task = rule
             .filter(|rule| self.is_enforced(*rule))
-            .map(|_| Box::new(AdoptTask::without_key(AdoptWork::Refuse(because))));
+            .map(|_| Box::new(AdoptTask::new(Vec::new(), Vec::new(), AdoptWork::Refuse(because))));
         let key = self.hasher.hash_one(None::<&[u8]>);
-        AdoptLook::Found(Found {
-            sighting,
-            key,
-            keys: 0,
-            locks: 0,
-            task,
-            beside: None,
-            queued: None,
-            length: 0,
-        })
-    }
-}
-
-impl AdoptLook {
-    fn task(&mut self) -> Option<&mut AdoptTask> {
-        match self {
-            AdoptLook::Found(found) => found.task.as_deref_mut(),
-            _ => None,
-        }
-    }
-
-    /// Notes the command's length in bytes, and its sender.
-    fn of_length(mut self, bytes: usize) -> AdoptLook {
-        if let AdoptLook::Flush(flush) = &mut self {
-            flush.length = bytes;
-        }
-        if let AdoptLook::Found(found) = &mut self {
-            found.length = bytes;
-            let Sighting { library, form, .. } = found.sighting;
-            if let Some(task) = &mut found.task {
-                task.sender = SentBy { library, form };
-            }
-        }
-        self
+        AdoptLook::Found(Found { task, ..Found::new(sighting, key) })
     }
 }
 

@@ -4,6 +4,7 @@
 use std::{collections::HashMap, sync::LazyLock};
 
 use super::{
+    by_holder::Replies,
     idiom::Op,
     normal::{Normal, TtlUnit},
 };
@@ -12,14 +13,12 @@ use crate::config::{AdoptScript, ScriptOp, ScriptUnit};
 /// A script's SHA-1.
 pub(crate) type Digest = [u8; 20];
 
-/// What a script does, and its replies where the key is absent, has this token, has it without
-/// a TTL, has another.
+/// What a script does, and its replies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Behaviour {
     /// The idiom.
     pub(crate) op: Op,
-    /// `+OK`, a number, `nil`, `ms` and `s` for what is left of the TTL.
-    pub(crate) replies: [&'static str; 4],
+    pub(crate) replies: Replies,
 }
 
 /// Where an argument stands, from 1.
@@ -112,8 +111,10 @@ impl Row {
     }
 }
 
+/// Makes a behaviour with the replies where the key is absent, has this token, has it without a TTL, has another: `+OK`,
+/// a number, `nil`, `ms` and `s` for what is left of the TTL.
 const fn b(op: Op, replies: [&'static str; 4]) -> Behaviour {
-    Behaviour { op, replies }
+    Behaviour { op, replies: Replies::read(replies) }
 }
 
 const RELEASE: Behaviour = b(Op::Release, ["0", "1", "1", "0"]);
@@ -436,7 +437,7 @@ pub(super) fn of_configured(script: &AdoptScript) -> Row {
     Row {
         token: Some(ArgumentPlace::Argv(script.token)),
         ttl: script.ttl.map(|ttl| (ArgumentPlace::Argv(ttl), unit)),
-        ..row("", "", &Behaviour { op, replies: script.replies })
+        ..row("", "", &b(op, script.replies))
     }
 }
 

@@ -7,7 +7,7 @@ use super::{
     known_scripts::{Known, KnownScripts},
     normal::{Normal, TtlUnit},
     rows::{self, ArgumentPlace, AsideWord, Behaviour, Digest, Row, WhichKeys},
-    task::{self, AdoptWork, Circumstances, MAX_KEYS, TOO_MANY_KEYS},
+    task::{self, AdoptWork, MAX_KEYS, TOO_MANY_KEYS},
     verdict,
 };
 use crate::resp::number;
@@ -33,8 +33,8 @@ pub(super) struct ScriptIdiom<'w> {
     /// Which keys are locks.
     pub(super) locks: WhichKeys,
     pub(super) idiom: Idiom<'w>,
-    /// What the script does to a lock, and its library, if that is known.
-    pub(super) row: Option<(Behaviour, &'static str)>,
+    /// The script's library, where it is known what the script does; empty: the library is not known.
+    pub(super) library: Option<&'static str>,
 }
 
 impl<'w, 's> ScriptCall<'w, 's> {
@@ -58,7 +58,7 @@ impl<'w, 's> ScriptCall<'w, 's> {
     /// Returns what the call does.
     pub(super) fn idiom(&self) -> ScriptIdiom<'w> {
         let idiom = |op| Idiom::new(op, self.form);
-        let (locks, idiom, row) = match self.known {
+        let (locks, idiom, library) = match self.known {
             None if self.digest.is_none() => {
                 (WhichKeys::All, Idiom::malformed(self.form, NO_SCRIPT), None)
             }
@@ -66,8 +66,9 @@ impl<'w, 's> ScriptCall<'w, 's> {
             Some(Known::Normal(normal)) if self.keys.len() == 1 => {
                 let (behaviour, token, ttl) = rows::of_normal(normal);
                 let ttl = ttl.map(|(ttl, unit)| (ArgumentPlace::Argv(ttl), unit));
-                let idiom = self.read(behaviour.op, Some(ArgumentPlace::Argv(token)), ttl);
-                (WhichKeys::First, idiom, Some((behaviour, "")))
+                let idiom = self.read(behaviour, Some(ArgumentPlace::Argv(token)), ttl);
+                let frees_at_zero = matches!(normal, Normal::Extend { is_set: false, .. });
+                (WhichKeys::First, Idiom { frees_at_zero, ..idiom }, Some(""))
             }
             Some(Known::Normal(_)) => (WhichKeys::All, idiom(Op::UnknownScript), None),
             Some(Known::Nothing(kind)) => {
@@ -75,49 +76,41 @@ impl<'w, 's> ScriptCall<'w, 's> {
             }
             Some(Known::Row(row)) => {
                 let behaviour = row.behaviour(self.argv);
-                let mut idiom = self.read(behaviour.op, row.token, row.ttl);
+                let mut idiom = self.read(behaviour, row.token, row.ttl);
                 if row.is_for_ever_at_zero && matches!(idiom.ttl, Some((..=0, _))) {
                     idiom.ttl = None;
                     if idiom.op == Op::Acquire {
                         idiom.op = Op::AcquireForEver;
                     }
                 }
-                (row.locks, idiom, Some((behaviour, row.library)))
+                (row.locks, idiom, Some(row.library))
             }
         };
-        ScriptIdiom { locks, idiom, row }
+        ScriptIdiom { locks, idiom, library }
     }
 
-    /// Returns what is known of the call besides its idiom. `others`: further keys that are locks.
-    pub(super) fn circumstances(
-        &self,
-        row: Option<(Behaviour, &'static str)>,
-        others: &[&[u8]],
-    ) -> Circumstances {
-        let database = match self.known {
-            Some(Known::Row(row)) => row.database.and_then(|at| self.argv.get(at - 1)),
-            _ => None,
-        };
-        let database = database.and_then(|number| number::integer(number));
-        let database = database.and_then(|number| u64::try_from(number).ok());
-        let is_for_many =
-            row.is_some_and(|(behaviour, _)| task::is_for_many(behaviour.op, behaviour.replies));
-        let obstacle = match self.known {
-            _ if !others.is_empty() && !is_for_many => Some(verdict::SEVERAL),
+    /// Returns why the proxy cannot carry the call out. `others`: further keys that are locks.
+    pub(super) fn obstacle(&self, idiom: &Idiom<'_>, others: &[&[u8]]) -> Option<&'static str> {
+        match self.known {
+            _ if !others.is_empty() && !task::is_for_many(idiom) => Some(verdict::SEVERAL),
             _ if self.keys.len() > MAX_KEYS => Some(TOO_MANY_KEYS),
-            Some(Known::Row(Row { database: Some(_), .. })) if database.is_none() => {
+            Some(Known::Row(Row { database: Some(_), .. })) if self.database().is_none() => {
                 Some("the database that it names is no number")
             }
             _ => None,
-        };
-        let zero_frees =
-            matches!(self.known, Some(Known::Normal(Normal::Extend { is_set: false, .. })));
-        let replies = row.map(|(behaviour, _)| behaviour.replies);
-        Circumstances { replies, obstacle, zero_frees, database }
+        }
     }
 
-    /// Adds to the call's task what the script does besides on the data node. A call with too few arguments fails.
+    /// Returns the database that the call names.
+    fn database(&self) -> Option<u64> {
+        let Some(Known::Row(row)) = self.known else { return None };
+        let number = self.argv.get(row.database? - 1).and_then(|number| number::integer(number));
+        number.and_then(|number| u64::try_from(number).ok())
+    }
+
+    /// Adds to the call's task its database, and what the script does besides on the data node. A call with too few arguments fails.
     pub(super) fn complete(&self, task: &mut task::AdoptTask) {
+        task.database = self.database();
         if let Some(Known::Row(Row { aside: Some(aside), .. })) = self.known {
             let word = |word: &AsideWord| word.spell(&|place| self.argument(place));
             let commands = aside.commands.iter().map(|words| words.iter().map(word).collect());
@@ -157,7 +150,7 @@ impl<'w, 's> ScriptCall<'w, 's> {
 
     fn read(
         &self,
-        op: Op,
+        Behaviour { op, replies }: Behaviour,
         token: Option<ArgumentPlace>,
         ttl: Option<(ArgumentPlace, TtlUnit)>,
     ) -> Idiom<'w> {
@@ -166,8 +159,8 @@ impl<'w, 's> ScriptCall<'w, 's> {
             self.given(place).and_then(number::integer).map(|ttl| (ttl, unit)).ok_or(())
         });
         match (token.transpose(), ttl.transpose()) {
-            (Ok(token), Ok(ttl)) => Idiom { token, ttl, ..Idiom::new(op, self.form) },
-            _ => Idiom::malformed(self.form, NOT_AN_INTEGER),
+            (Ok(token), Ok(ttl)) => Idiom { token, ttl, replies, ..Idiom::new(op, self.form) },
+            _ => Idiom { replies, ..Idiom::malformed(self.form, NOT_AN_INTEGER) },
         }
     }
 }

@@ -10,9 +10,9 @@ use metrics::{Counter, counter, describe_counter};
 use tracing::{info, warn};
 
 use super::{
-    Sighting,
     idiom::Op,
     rows::Digest,
+    sighting::Sighting,
     verdict::{self, AdoptVerdict, RefusalReason, danger},
 };
 use crate::{metrics::Tallied, sync::Mutex};

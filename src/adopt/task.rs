@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use super::{
-    Sighting,
+    by_holder::{Act, Acts, Replies},
     idiom::{Idiom, NO_SCRIPT, Op},
     normal::TtlUnit,
-    transaction::Sightings,
+    sighting::{Sighting, Sightings},
     verdict::{AdoptVerdict, Limits},
 };
 use crate::{
@@ -18,10 +18,6 @@ use crate::{
 pub(super) const MAX_KEYS: usize = 16;
 /// Why a command with more keys is not carried out.
 pub(super) const TOO_MANY_KEYS: &str = "it has more than 16 keys";
-
-/// Replies where the key is absent, has this token, has it without a TTL, has another. They are
-/// written as in [`super::rows::Behaviour`].
-pub(crate) type Replies = [&'static str; 4];
 
 /// What the proxy does for a command on an adopted key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,53 +61,30 @@ impl SentBy {
 }
 
 impl AdoptTask {
-    /// Makes the task of a command whose key is not known.
-    pub(super) fn without_key(work: AdoptWork) -> AdoptTask {
-        let (key, lock, others, aside) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let options = AdoptOptions::default();
-        let sender = SentBy::default();
-        let (seen, sighting) = (Sightings::new(), None);
+    /// Makes the task of a command on this key, or on one that is not known.
+    pub(super) fn new(key: Vec<u8>, lock: Vec<u8>, work: AdoptWork) -> AdoptTask {
         AdoptTask {
             key,
             lock,
             database: None,
-            others,
+            others: Vec::new(),
             work,
-            options,
-            aside,
-            sender,
-            seen,
-            sighting,
+            options: AdoptOptions::default(),
+            aside: Vec::new(),
+            sender: SentBy::default(),
+            seen: Sightings::new(),
+            sighting: None,
         }
     }
 }
 
-/// What is to be done for a command on an adopted key. TTLs are as the client asks for them, tokens as
-/// the lock nodes store them.
+/// What is to be done for a command on an adopted key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum AdoptWork {
-    /// Take the lock if it is free, whatever the token.
-    Acquire { token: Vec<u8>, ttl: Duration, replies: Replies },
-    /// Take the lock until a time that has passed: only tell whether it could be taken.
-    AcquirePast { replies: Replies },
-    /// Renew the lock for its token, or take it if it is free.
-    AcquireAgain { token: Vec<u8>, ttl: Duration, replies: Replies },
-    /// Take the lock without a TTL, or remove its TTL.
-    Keep { token: Vec<u8>, of: KeptFrom, replies: Replies },
-    /// Give the lock a new TTL if the token holds it.
-    Extend { token: Vec<u8>, ttl: Duration, replies: Replies },
-    /// Add to the lock's TTL if the token holds it.
-    ExtendBy { token: Vec<u8>, ttl: Duration, replies: Replies },
-    /// Free the lock if the token holds it.
-    Release { token: Vec<u8>, replies: Replies },
-    /// Give the lock a new TTL, whichever token of an adopted command holds it.
-    ExtendBlind { ttl: Duration, replies: Replies },
-    /// Free the lock, whichever token of an adopted command holds it.
-    ReleaseBlind { replies: Replies },
+    /// Do something with the lock, or nothing, by who holds it.
+    Lock(LockWork),
     /// Tell who holds the lock, or for how long.
     Look(LookWord),
-    /// Tell for how long the token holds the lock.
-    Left { token: Vec<u8>, replies: Replies },
     /// Watch the lock for a transaction.
     Watch,
     /// Queue this for EXEC.
@@ -123,29 +96,57 @@ pub(crate) enum AdoptWork {
 }
 
 impl AdoptWork {
+    /// Whether the command is answered with an error.
+    pub(crate) fn is_refusal(&self) -> bool {
+        matches!(self, AdoptWork::Refuse(_) | AdoptWork::Fail(_))
+    }
+
+    /// Whether the command frees the lock, which cannot be undone.
+    pub(crate) fn frees(&self) -> bool {
+        matches!(self, AdoptWork::Lock(work) if work.acts.own == Act::Free)
+    }
+
     /// Whether a lock is given back or extended.
-    pub(super) fn is_giving_back_or_extending(&self) -> bool {
-        matches!(
-            self,
-            AdoptWork::AcquireAgain { .. }
-                | AdoptWork::Extend { .. }
-                | AdoptWork::ExtendBy { .. }
-                | AdoptWork::ExtendBlind { .. }
-                | AdoptWork::Release { .. }
-                | AdoptWork::ReleaseBlind { .. }
-        )
+    pub(super) fn gives_back_or_extends(&self) -> bool {
+        let AdoptWork::Lock(LockWork { acts, ttl, .. }) = self else { return false };
+        acts.own == Act::Free || acts.own != Act::Nothing && ttl.is_some()
     }
 }
 
-/// The holder that a lock may have when it is to be kept without a TTL.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum KeptFrom {
-    /// None: the lock is free.
-    Nobody,
-    /// None, or the token.
-    NobodyOrToken,
-    /// The token.
-    Token,
+/// What is done with a lock, and what its client is told, by who holds it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LockWork {
+    /// The token by which the lock is the command's own, as the lock nodes store it. `None`: any by which an adopted
+    /// command holds the lock.
+    pub(crate) token: Option<Token>,
+    /// The TTL, as the client asks for it; zero if it gives a time that has passed. `None`: the command has none. A
+    /// lock that is taken or renewed without a TTL is kept for as long as the connection lives.
+    pub(crate) ttl: Option<Duration>,
+    pub(crate) acts: Acts,
+    pub(crate) replies: Replies,
+}
+
+impl LockWork {
+    /// Makes the work of these acts, where they fit the replies: a script with a reply of its own for a lock without a
+    /// TTL does not renew that.
+    pub(super) fn new(
+        (token, ttl): (Option<Token>, Option<Duration>),
+        mut acts: Acts,
+        mut replies: Replies,
+    ) -> LockWork {
+        if token.is_none() {
+            // The lock is the command's own, whichever token holds it. A lock of a LOCK client is not: it counts as free.
+            (replies.endless, replies.other) = (replies.own, replies.absent);
+        } else if acts.own == Act::Renew && (ttl.is_none() || replies.own != replies.endless) {
+            acts.endless = Act::Nothing;
+        }
+        LockWork { token, ttl, acts, replies }
+    }
+
+    /// Whether the lock is taken without a TTL, or loses its TTL.
+    pub(crate) fn keeps(&self) -> bool {
+        self.ttl.is_none() && (self.acts.absent == Act::Take || self.acts.own == Act::Renew)
+    }
 }
 
 /// What EXEC does to the lock whose token GET told under WATCH.
@@ -182,41 +183,26 @@ impl LookWord {
     }
 }
 
-const SET: Replies = ["+OK", "nil", "nil", "nil"];
-const SET_HELD: Replies = ["nil", "+OK", "+OK", "nil"];
-const COMPARED: Replies = ["0", "1", "1", "0"];
-const BLIND: Replies = ["0", "1", "1", "1"];
-
-/// Whether a script does the same for several keys, and its reply is their number.
-pub(super) fn is_for_many(op: Op, replies: Replies) -> bool {
-    matches!(
-        (op, replies),
-        (Op::Acquire, ["1", "0", "0", "0"]) | (Op::Extend | Op::Release, ["0", "1", "1", "0"])
-    )
+/// Whether a script does the same for several keys, and its reply is their number, or 1.
+pub(super) fn is_for_many(idiom: &Idiom<'_>) -> bool {
+    let replies = match idiom.op {
+        Op::Acquire => ["1", "0", "0", "0"],
+        Op::Extend | Op::Release => ["0", "1", "1", "0"],
+        _ => return false,
+    };
+    idiom.replies == Replies::read(replies)
 }
 
-/// What is known of a command besides its words.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Circumstances {
-    /// A script's replies.
-    pub(super) replies: Option<Replies>,
-    /// Why the proxy cannot carry the command out, if it cannot.
-    pub(super) obstacle: Option<&'static str>,
-    /// A TTL of 0 or less, or a time that has passed, frees the lock, as with EXPIRE.
-    pub(super) zero_frees: bool,
-    /// The database that a script names.
-    pub(super) database: Option<u64>,
-}
-
-/// Returns what is to be done for an idiom on one key that was judged so.
+/// Returns what is to be done for an idiom that was judged so. `obstacle`: why the proxy cannot carry it out, if it
+/// cannot.
 pub(super) fn of(
     idiom: &Idiom<'_>,
     (verdict, because): (AdoptVerdict, &'static str),
-    known: Circumstances,
+    obstacle: Option<&'static str>,
     options: &AdoptOptions,
 ) -> AdoptWork {
     let refuse = AdoptWork::Refuse;
-    if idiom.op == Op::Watch && known.obstacle.is_none() {
+    if idiom.op == Op::Watch && obstacle.is_none() {
         return AdoptWork::Watch;
     }
     match verdict {
@@ -229,71 +215,51 @@ pub(super) fn of(
             return refuse(because);
         }
     }
-    if let Some(obstacle) = known.obstacle {
+    if let Some(obstacle) = obstacle {
         return refuse(obstacle);
     }
-    let replies = |otherwise| known.replies.unwrap_or(otherwise);
-    let token = idiom.token.map(|value| Token::stored(value).to_vec());
-    let frees = known.zero_frees && idiom.ttl.is_some_and(|(ttl, _)| ttl <= 0);
-    let ttl = idiom.ttl.and_then(|(ttl, unit)| duration(ttl, unit));
-    const NO_TTL: &str = "its TTL is not above 0";
-    let given = match options.no_ttl {
-        NoTtlPolicy::For(given) => Some(given),
-        NoTtlPolicy::Refuse | NoTtlPolicy::Session => None,
-    };
-    let is_kept = options.no_ttl == NoTtlPolicy::Session;
-    match (idiom.op, token) {
-        (Op::AcquireForEver, Some(token)) if is_kept => {
-            AdoptWork::Keep { token, of: KeptFrom::Nobody, replies: replies(SET) }
-        }
-        (Op::AcquireAgain, Some(token)) if is_kept && idiom.ttl.is_none() => {
-            AdoptWork::Keep { token, of: KeptFrom::NobodyOrToken, replies: replies(SET) }
-        }
-        (Op::Persist, Some(token)) if is_kept => {
-            AdoptWork::Keep { token, of: KeptFrom::Token, replies: replies(SET_HELD) }
-        }
-        (Op::AcquireForEver, Some(token)) => match given {
-            Some(ttl) => AdoptWork::Acquire { token, ttl, replies: replies(SET) },
-            None => refuse(NO_TTL),
-        },
-        (Op::Persist, Some(token)) => match given {
-            Some(ttl) => AdoptWork::Extend { token, ttl, replies: replies(SET_HELD) },
-            None => refuse(NO_TTL),
-        },
-        (Op::Acquire, Some(token)) => match ttl {
-            Some(ttl) => AdoptWork::Acquire { token, ttl, replies: replies(SET) },
-            None if idiom.until.is_some() => AdoptWork::AcquirePast { replies: replies(SET) },
-            None => refuse(NO_TTL),
-        },
-        (Op::AcquireAgain, Some(token)) => match ttl.or(given.filter(|_| idiom.ttl.is_none())) {
-            Some(ttl) => AdoptWork::AcquireAgain { token, ttl, replies: replies(SET) },
-            None => refuse(NO_TTL),
-        },
-        (Op::Extend | Op::OverwriteHeld, Some(token)) => match ttl {
-            Some(ttl) => AdoptWork::Extend { token, ttl, replies: replies(SET_HELD) },
-            None if frees => AdoptWork::Release { token, replies: replies(COMPARED) },
-            None => refuse(NO_TTL),
-        },
-        (Op::ExtendBy, Some(token)) => match ttl {
-            Some(ttl) => AdoptWork::ExtendBy { token, ttl, replies: replies(COMPARED) },
-            None => refuse(NO_TTL),
-        },
-        (Op::Release, Some(token)) => AdoptWork::Release { token, replies: replies(COMPARED) },
-        (Op::ReleaseBlind, _) => AdoptWork::ReleaseBlind { replies: replies(BLIND) },
-        (Op::ExtendBlind, _) => match ttl {
-            Some(ttl) => AdoptWork::ExtendBlind { ttl, replies: replies(BLIND) },
-            None if frees => AdoptWork::ReleaseBlind { replies: replies(BLIND) },
-            None => refuse(NO_TTL),
-        },
-        (Op::Look, token) => match (look_word(idiom.form), token, known.replies) {
-            (Some(word), None, None) => AdoptWork::Look(word),
-            (_, Some(token), Some(replies)) if !replies.iter().any(|one| one.starts_with('[')) => {
-                AdoptWork::Left { token, replies }
-            }
-            _ => refuse("its reply is not built yet"),
-        },
-        _ => refuse("it is not built yet"),
+    match look_word(idiom.form).filter(|_| idiom.op == Op::Look) {
+        Some(word) => AdoptWork::Look(word),
+        None => lock_work(idiom, options).map_or_else(refuse, AdoptWork::Lock),
     }
+}
+
+/// Returns what is done with the lock of an idiom that the lock nodes are to carry out.
+///
+/// # Errors
+/// Why they cannot.
+fn lock_work(idiom: &Idiom<'_>, options: &AdoptOptions) -> Result<LockWork, &'static str> {
+    const NO_TTL: &str = "its TTL is not above 0";
+    let asked = idiom.ttl.and_then(|(ttl, unit)| duration(ttl, unit));
+    let frees = idiom.frees_at_zero && idiom.ttl.is_some_and(|(ttl, _)| ttl <= 0);
+    let ttl = || asked.map(Some).ok_or(NO_TTL);
+    // That of a lock for which the client gives none.
+    let given = || match options.no_ttl {
+        NoTtlPolicy::For(given) => Ok(Some(given)),
+        NoTtlPolicy::Session => Ok(None),
+        NoTtlPolicy::Refuse => Err(NO_TTL),
+    };
+    let (acts, ttl) = match idiom.op {
+        Op::Acquire if idiom.until.is_some() => (Acts::TAKE, Some(asked.unwrap_or_default())),
+        Op::Acquire => (Acts::TAKE, ttl()?),
+        Op::AcquireForEver => (Acts::TAKE, given()?),
+        Op::AcquireAgain if idiom.ttl.is_none() => (Acts::TAKE_OR_RENEW, given()?),
+        Op::AcquireAgain => (Acts::TAKE_OR_RENEW, ttl()?),
+        Op::Extend | Op::OverwriteHeld | Op::ExtendBlind if frees => (Acts::FREE, None),
+        Op::Extend | Op::OverwriteHeld | Op::ExtendBlind => (Acts::RENEW, ttl()?),
+        Op::Persist => (Acts::RENEW, given()?),
+        Op::ExtendBy => (Acts::ADD_TO, ttl()?),
+        Op::Release | Op::ReleaseBlind => (Acts::FREE, None),
+        Op::Look if idiom.token.is_some() => (Acts::LOOK, None),
+        Op::Look => return Err("its reply is not built yet"),
+        _ => return Err("it is not built yet"),
+    };
+    let is_blind = matches!(idiom.op, Op::ReleaseBlind | Op::ExtendBlind);
+    let token = idiom.token.filter(|_| !is_blind).map(|value| Token::from(Token::stored(value)));
+    if token.is_none() && !is_blind {
+        return Err("it is not built yet");
+    }
+    Ok(LockWork::new((token, ttl), acts, idiom.replies))
 }
 
 /// Returns what a command on one key does at EXEC. `None`: the known transaction has no such command,

@@ -4,11 +4,12 @@
 //! Other commands may stand between WATCH and MULTI, as its connection is shared; none may between
 //! MULTI and EXEC.
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::smallvec;
 
 use super::{
-    AdoptLook, Found, Sighting,
+    finding::{AdoptLook, Found},
     idiom::Op,
+    sighting::{Sighting, Sightings},
     verdict::{self, AdoptVerdict},
 };
 
@@ -50,9 +51,6 @@ pub(crate) enum TransactionPart {
     /// Any other command.
     Other,
 }
-
-/// The sightings to be noted after a command.
-pub(crate) type Sightings = SmallVec<[Sighting; 2]>;
 
 impl Track {
     /// Whether all commands must be shown, even those about no adopted key.

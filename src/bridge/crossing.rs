@@ -6,7 +6,7 @@ use bb8_redis::redis::RedisError;
 use tokio::time::sleep;
 
 use super::{
-    Bridge,
+    bridged_keys::Bridge,
     data_key::{IfGone, KeysKept, LIMIT, Lasts},
 };
 use crate::{

@@ -5,7 +5,8 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    Asker, Bridge,
+    bridged_keys::Bridge,
+    crossing::Asker,
     data_key::{IfGone, Lasts},
 };
 use crate::{

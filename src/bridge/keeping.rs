@@ -15,7 +15,7 @@ use bb8_redis::redis::RedisError;
 use tokio::time::sleep;
 
 use super::{
-    Bridge,
+    bridged_keys::Bridge,
     data_key::{IfGone, KeysKept, Lasts},
 };
 use crate::{adopt::place::KeyPlace, clock::Instant, key::Key, lock::KeptLock};

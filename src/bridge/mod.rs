@@ -10,43 +10,29 @@
 //! clients may not be unique, so a key that may or may not have been taken runs out by itself.
 //!
 //! - `data_key`: the key, over a connection of the proxy's own.
+//! - `bridged_keys`: where a lock has its keys.
 //! - `crossing`: one grant, renewal, release or look on both sides.
 //! - `following`: giving back and extending where another proxy has bridged the rule, and this one has not.
 //! - `keeping`: the keys of session locks.
 //! - `trial`: whether the proxy's user may send what all this needs.
 
+mod bridged_keys;
 mod crossing;
 mod data_key;
 mod following;
 mod keeping;
 mod trial;
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use tokio::runtime::Handle;
 
+pub(crate) use self::bridged_keys::Bridge;
 pub(crate) use self::crossing::{Asker, Crossing};
 use self::data_key::DataKeys;
 pub(crate) use self::following::FollowingKeys;
 pub(crate) use self::trial::{CommandFailure, NEEDED, try_commands};
-use crate::{
-    adopt::{Adoption, place::KeyPlace},
-    config::Config,
-    data::DataNode,
-    key::{Key, Token},
-    lock::{Engine, ttl_for},
-};
-
-/// The way to locks of bridged rules.
-pub(crate) struct Bridge {
-    adoption: Arc<Adoption>,
-    engine: Arc<Engine>,
-    keys: Arc<DataKeys>,
-    /// The length of `locks.prefix`.
-    prefix: usize,
-    /// `locks.drift_factor`.
-    drift_factor: f64,
-}
+use crate::{adopt::Adoption, config::Config, data::DataNode, lock::Engine};
 
 impl Bridge {
     /// Makes the bridge, which asks nothing yet. Its connection to the data node will live on `runtime`, and so will
@@ -67,35 +53,5 @@ impl Bridge {
         });
         runtime.spawn(keeping::run(Arc::downgrade(&bridge)));
         bridge
-    }
-
-    /// Returns where the lock has its keys on the data node; empty if no bridged rule has the lock.
-    pub(crate) fn places(&self, key: &Key) -> Vec<KeyPlace> {
-        key.get(self.prefix..).map_or_else(Vec::new, |name| self.adoption.places(name))
-    }
-
-    /// Returns where another proxy has the lock's keys on the data node, as it has bridged a rule that is not bridged
-    /// here.
-    fn followed_places(&self, key: &Key) -> Vec<KeyPlace> {
-        key.get(self.prefix..).map_or_else(Vec::new, |name| self.adoption.followed_places(name))
-    }
-
-    /// Whether the data node alone decides on the lock for adopted commands, as its rule is only audited now.
-    pub(crate) fn leaves(&self, key: &Key) -> bool {
-        key.get(self.prefix..).is_some_and(|name| self.adoption.leaves(name))
-    }
-
-    /// Returns the TTL of the keys of a lock with this TTL: longer, as the data node may be slow once.
-    fn lasts(&self, ttl: Duration) -> Duration {
-        ttl_for(ttl, data_key::LIMIT, self.drift_factor)
-    }
-
-    /// Frees the lock's keys on the data node some time soon, if they have the token.
-    pub(crate) fn free_soon(&self, key: &Key, token: &Token) {
-        let mut places = self.places(key);
-        places.extend(self.followed_places(key));
-        if !places.is_empty() {
-            self.keys.free_soon(places, token.clone());
-        }
     }
 }

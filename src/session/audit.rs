@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use crate::{
     adopt::{
-        AdoptLook, Adoption, FlushCommand, Found, MAX_LOOK,
+        AdoptLook, Adoption, FlushCommand, Found, MAX_LOOK, Sightings,
         glance::{Alike, has_body},
         task::{AdoptTask, AdoptWork},
-        transaction::{Sightings, Track, TransactionPart},
+        transaction::{Track, TransactionPart},
         verdict::Limits,
     },
     resp::{

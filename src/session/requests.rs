@@ -26,7 +26,6 @@ use super::{
     transact::Transacting,
 };
 use crate::{
-    adopt::task::AdoptWork,
     clock::Instant,
     command::{self, MAX_WORDS, operator},
     guard::catalog::{Glance, Table},
@@ -396,7 +395,7 @@ impl Core {
                     if transacts {
                         self.fit(name, &mut task);
                     }
-                    let is_refused = matches!(task.work, AdoptWork::Refuse(_) | AdoptWork::Fail(_));
+                    let is_refused = task.work.is_refusal();
                     self.desk.conn.lost_watch |= name == Name::Watch && is_refused;
                     if length == 0 {
                         return Flow::Drop(Dropping::Adopted(task));

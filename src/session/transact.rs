@@ -101,7 +101,7 @@ impl Core {
                 self.desk.step_transaction(LockTransaction::attempt);
                 return;
             }
-            AdoptWork::Refuse(_) | AdoptWork::Fail(_) if is_open || name == Name::Watch => {}
+            _ if task.work.is_refusal() && (is_open || name == Name::Watch) => {}
             _ if is_open => task.work = AdoptWork::Fail(MISFIT),
             _ => return,
         }

@@ -9,14 +9,18 @@
 use super::{
     super::{desk::Desk, guarded::database},
     Answer, Job, Pass, Progress, Question, Waits, When,
-    adopted::held_for,
+    adopted::lock_in,
+    adopted_lock::held_for,
     authorize::{self, Permission, Probe},
 };
 use crate::{
-    adopt::task::{AdoptTask, AdoptWork},
+    adopt::{
+        by_holder::Act,
+        task::{AdoptTask, AdoptWork, LockWork},
+    },
     bridge::Asker,
     clock::Instant,
-    key::{Key, Token},
+    key::Key,
     lock::{Claim, Holding},
     resp::{encode, expected::Expected, name::ReplyMode},
 };
@@ -68,23 +72,19 @@ impl Job for AskingBeside {
 /// Asks the lock nodes.
 fn ask(task: AdoptTask, desk: &Desk) -> Progress {
     let Some(database) = desk.conn.database else { return PASSES };
-    let name = match database {
-        0 => task.lock,
-        _ => [format!("{database}:").as_bytes(), &task.lock].concat(),
-    };
+    let name = lock_in(database, task.lock);
     if name.is_empty() || name.len() > desk.config.locks.max_key {
         return PASSES;
     }
     let (key, asker) = (desk.key(&name), Asker::BesideDataNode);
-    let question = match task.work {
-        AdoptWork::Release { token, .. } => {
-            Question::Unlock { key, token: Token::from(&token), claim: None, asker }
-        }
-        AdoptWork::Extend { token, ttl, .. } | AdoptWork::AcquireAgain { token, ttl, .. } => {
-            let (token, ttl) = (Token::from(&token), held_for(ttl, desk));
+    let AdoptWork::Lock(work) = task.work else { return PASSES };
+    let question = match (work.token.clone(), work.acts.own) {
+        (Some(token), Act::Free) => Question::Unlock { key, token, claim: None, asker },
+        (Some(token), Act::Renew) => {
+            let ttl = held_for(work.ttl.unwrap_or_default(), desk);
             Question::Renew { key, token, ttl, claim: None, asker }
         }
-        work => {
+        _ => {
             let looking = LookingBeside { key: key.clone(), work };
             return Progress::Ask(Box::new(looking), Question::Look(key));
         }
@@ -104,7 +104,7 @@ impl Job for AskedBeside {
 /// A command for which the lock nodes are asked who holds the lock, as it names no token, or adds to the lock's TTL.
 struct LookingBeside {
     key: Key,
-    work: AdoptWork,
+    work: LockWork,
 }
 
 impl Job for LookingBeside {
@@ -114,14 +114,13 @@ impl Job for LookingBeside {
         let asker = Asker::BesideDataNode;
         // A LOCK client's lock is its own: a blind command changes nothing.
         let is_adopted = claim.is_some_and(Claim::is_adopted);
-        let question = match work {
-            AdoptWork::ReleaseBlind { .. } if is_adopted => {
-                Question::Unlock { key, token, claim, asker }
-            }
-            AdoptWork::ExtendBlind { ttl, .. } if is_adopted => {
+        let (ttl, is_own) = (work.ttl.unwrap_or_default(), work.token.as_ref() == Some(&token));
+        let question = match work.acts.own {
+            Act::Free if is_adopted => Question::Unlock { key, token, claim, asker },
+            Act::Renew if is_adopted => {
                 Question::Renew { key, token, ttl: held_for(ttl, desk), claim, asker }
             }
-            AdoptWork::ExtendBy { token: own, ttl, .. } if *own == *token => {
+            Act::AddTo if is_own => {
                 let Some(left) = left else { return PASSES };
                 // The time left on the lock nodes already includes what `held_for` has added.
                 let ttl = (left + ttl).min(held_for(desk.config.locks.max_ttl, desk));

@@ -11,14 +11,18 @@ use super::{
         session_metrics::Outcome,
     },
     Answer, Job, Ours, Pass, Progress, Question, Waits, When,
-    adopted::{Missed, Releasing, Taking, release, renew, tell},
+    adopted_lock::{OneLock, tell},
     not_asked,
     unsettled::unsettled,
 };
 use crate::{
-    adopt::task::{QueuedWork, Replies, SentBy},
+    adopt::{
+        by_holder::{Acts, ByHolder, LockReply, Replies},
+        task::{LockWork, QueuedWork},
+    },
     config::NoQuorumPolicy,
     key::Key,
+    lock::Holding,
     resp::name::{Own, ReplyMode},
     told::shown,
 };
@@ -34,7 +38,12 @@ const ABORTED: &str = "EXECABORT Transaction discarded because of previous error
 const UNREAD: &str = "EXECABORT an adopted lock was watched and not read (adopt)";
 
 /// Replies to EXEC where the lock is free, has the token, has the token but no TTL, or has another token.
-const EXECUTED: Replies = ["[nil]", "[1]", "[1]", "[nil]"];
+const EXECUTED: Replies = ByHolder::of([
+    LockReply::NullArray,
+    LockReply::OneNumber(1),
+    LockReply::OneNumber(1),
+    LockReply::NullArray,
+]);
 
 /// A command that begins or ends a transaction about an adopted lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,7 +82,7 @@ impl Waits for TransactionCommand {
             TransactionStep::Discard | TransactionStep::Unwatch => {}
             TransactionStep::Exec => return execute(ours, *stage, desk),
         }
-        tell(ours, "+OK", Outcome::Ok, desk)
+        tell(ours, LockReply::Ok, Outcome::Ok, desk)
     }
 }
 
@@ -120,7 +129,7 @@ pub(super) fn watch(ours: Ours, key: Key, desk: &mut Desk) -> Progress {
             return ours.refuse(ALONE, Outcome::BadRequest, desk);
         }
     }
-    tell(ours, "+OK", Outcome::Ok, desk)
+    tell(ours, LockReply::Ok, Outcome::Ok, desk)
 }
 
 /// Queues what the one command of a transaction does to its lock.
@@ -129,7 +138,7 @@ pub(super) fn queue(ours: Ours, key: &Key, work: QueuedWork, desk: &mut Desk) ->
     let error = match stage.queue(key, work) {
         Ok(queued) => {
             desk.transaction = Some(Box::new(queued));
-            return tell(ours, "+QUEUED", Outcome::Ok, desk);
+            return tell(ours, LockReply::Queued, Outcome::Ok, desk);
         }
         Err(Unqueued::Misfit) => MISFIT.to_owned(),
         Err(Unqueued::Unread) => {
@@ -160,26 +169,21 @@ fn execute(ours: Ours, stage: LockTransaction, desk: &mut Desk) -> Progress {
     let WatchedLock { key, seen, .. } = lock;
     match (seen, work) {
         (SeenLock::Unread, _) => ours.refuse(UNREAD, Outcome::BadRequest, desk),
-        (SeenLock::Changed, _) => tell(ours, EXECUTED[3], Outcome::NotHeld, desk),
-        (SeenLock::HeldBy(holding), Some(QueuedWork::Release)) => {
-            let ours = Ours { own: Own::Unlock, ..ours };
-            let (token, aside) = (holding.token.clone(), Vec::new());
-            let (claim, was_held) = (holding.claim, false);
-            let replies = EXECUTED;
-            release(Releasing { ours, key, token, replies, claim, was_held, aside }, desk)
-        }
-        (SeenLock::HeldBy(holding), Some(QueuedWork::Extend(ttl))) => {
-            let ours = Ours { own: Own::Renew, ..ours };
-            let token = holding.token.clone();
-            let sender = SentBy::default();
-            let ttl = Some(ttl);
-            let taking = Taking { ours, sender, key, token, ttl, replies: EXECUTED };
-            renew(taking, Missed::Tell, holding.claim, desk)
+        (SeenLock::Changed, _) => tell(ours, EXECUTED.other, Outcome::NotHeld, desk),
+        (SeenLock::HeldBy(Holding { token, claim, .. }), Some(work)) => {
+            let (own, acts, ttl) = match work {
+                QueuedWork::Release => (Own::Unlock, Acts::FREE, None),
+                QueuedWork::Extend(ttl) => (Own::Renew, Acts::RENEW, Some(ttl)),
+            };
+            let work = LockWork { token: Some(token), ttl, acts, replies: EXECUTED };
+            let mut lock = OneLock::new(Ours { own, ..ours }, key, work);
+            lock.claim = claim;
+            lock.begin(desk)
         }
         // The lock was free, or nothing is to be done.
         (seen, work) => {
-            let text = if work.is_some() { "[0]" } else { "[]" };
-            Comparing { ours, key, seen, text }.ask()
+            let reply = if work.is_some() { LockReply::OneNumber(0) } else { LockReply::Empty };
+            Comparing { ours, key, seen, reply }.ask()
         }
     }
 }
@@ -190,7 +194,7 @@ struct Comparing {
     key: Key,
     seen: SeenLock,
     /// The reply if it is.
-    text: &'static str,
+    reply: LockReply,
 }
 
 impl Comparing {
@@ -205,9 +209,9 @@ impl Job for Comparing {
         let Answer::Look(said) = answer else { return not_asked() };
         match said {
             Ok(holding) if self.seen.is_still(holding.as_ref()) => {
-                tell(self.ours, self.text, Outcome::Ok, desk)
+                tell(self.ours, self.reply, Outcome::Ok, desk)
             }
-            Ok(_) => tell(self.ours, EXECUTED[3], Outcome::NotHeld, desk),
+            Ok(_) => tell(self.ours, EXECUTED.other, Outcome::NotHeld, desk),
             Err(error) => unsettled(self.ours, &error, desk, |_| self.ask()),
         }
     }

@@ -11,59 +11,33 @@ use super::{
         session_metrics::Outcome,
     },
     Answer, Job, Ours, Progress, Question,
-    adopted::{
-        Missed, TOO_SLOW, Taking, acquire, encode_text, not_held, renew, tell, tell_not_held,
-    },
+    adopted_lock::{OneLock, TOO_SLOW, encode_reply, tell},
     announce, not_asked,
     unsettled::{unsettled, unsettled_as},
 };
 use crate::{
     bridge::Asker,
     clock::Instant,
-    lock::{Claim, Grant, Holding, NotGranted},
+    lock::{Grant, NotGranted},
 };
 
-/// Renews a lock whose holder the lock nodes have told, takes its TTL away, or takes the lock.
-pub(super) fn again(
-    taking: Taking,
-    missed: Missed,
-    holding: Option<Holding>,
-    desk: &mut Desk,
-) -> Progress {
-    let is_held = holding.is_some();
-    let own = holding.filter(|holding| holding.token == taking.token);
-    let [.., held, endless, other] = taking.replies;
-    match (own, missed) {
-        (Some(own), _) if own.left.is_none() && (taking.ttl.is_none() || held != endless) => {
-            let outcome = if held == endless { Outcome::Ok } else { Outcome::NotHeld };
-            tell(taking.ours, endless, outcome, desk)
-        }
-        (Some(own), _) => renew(taking, missed, own.claim, desk),
-        (None, _) if taking.ttl.is_some() => renew(taking, missed, None, desk),
-        (None, Missed::Tell) => tell_not_held(taking.ours, taking.key, taking.replies, desk),
-        (None, Missed::Take) if is_held => tell(taking.ours, other, Outcome::Busy, desk),
-        (None, Missed::Take) => acquire(taking, desk),
-    }
-}
-
-/// Takes a lock's TTL away, or gives a TTL to a lock without one. `from`: the claim that the lock nodes have told.
-pub(super) fn convert(taking: Taking, from: Option<Claim>, desk: &mut Desk) -> Progress {
-    if let Some(refused) = taking.refused(desk) {
+/// Takes a lock's TTL away, or gives a TTL to a lock without one.
+pub(super) fn convert(lock: OneLock, desk: &mut Desk) -> Progress {
+    if let Some(refused) = lock.refused(desk) {
         return refused;
     }
-    let (ttl, claim) = taking.terms(desk);
-    let (key, token) = (taking.key.clone(), taking.token.clone());
+    let (ttl, claim) = lock.terms(desk);
+    let (key, token) = (lock.key.clone(), lock.token.clone());
     let held = desk.tokens.held.get(&key).filter(|held| held.token == token);
-    let is_ours = held.is_some_and(|held| !held.attached && held.claim == from);
+    let is_ours = held.is_some_and(|held| !held.attached && held.claim == lock.claim);
     let question = Question::TakeOver { key, token, ttl, claim };
-    Progress::Ask(Box::new(Converting { taking, from, is_ours, grant: None }), question)
+    Progress::Ask(Box::new(Converting { lock, is_ours, grant: None }), question)
 }
 
 /// A lock for which the lock nodes are asked for a new claim.
 struct Converting {
-    taking: Taking,
-    /// The earlier claim.
-    from: Option<Claim>,
+    /// The lock, by its earlier claim.
+    lock: OneLock,
     /// The connection was granted the lock, by the earlier claim.
     is_ours: bool,
     /// The new grant, while its TTL is being shortened to the one that the client wants.
@@ -90,23 +64,20 @@ impl Job for Converting {
                 | NotGranted::QueueFull { .. }
                 | NotGranted::Deadlock { .. },
             ))
-            | Answer::Renew(Ok(None)) => {
-                let Taking { ours, key, token, replies, .. } = self.taking;
-                not_held(ours, key, token, replies, desk)
-            }
+            | Answer::Renew(Ok(None)) => self.lock.not_held(desk),
             Answer::TakeOver(Err(NotGranted::NoQuorum(error))) => {
-                let Converting { taking, from, .. } = *self;
-                unsettled(taking.ours, &error, desk, move |desk| convert(taking, from, desk))
+                let lock = self.lock;
+                unsettled(lock.ours, &error, desk, |desk| convert(lock, desk))
             }
             Answer::Renew(Err(error)) => {
-                unsettled(self.taking.ours, &error, desk, |desk| self.shorten(desk))
+                unsettled(self.lock.ours, &error, desk, |desk| self.shorten(desk))
             }
             _ => not_asked(),
         }
     }
 
     fn asks_for(&self) -> Option<Ours> {
-        Some(self.taking.ours)
+        Some(self.lock.ours)
     }
 }
 
@@ -114,39 +85,38 @@ impl Converting {
     /// Whether the lock nodes hold the lock for longer than the client wants. They shorten nothing when the claim
     /// changes, as the keeper may still count on the lock.
     fn is_to_be_shorter(&self, desk: &Desk) -> bool {
-        self.taking.ttl.is_some() && self.taking.terms(desk).0 < desk.config.locks.default_ttl
+        self.lock.ttl.is_some() && self.lock.terms(desk).0 < desk.config.locks.default_ttl
     }
 
     /// Gives the lock, which has its new claim, the TTL that the client wants.
     fn shorten(self: Box<Self>, desk: &Desk) -> Progress {
         let Some(Grant { claim, .. }) = self.grant else { return not_asked() };
-        let (ttl, _) = self.taking.terms(desk);
-        let (key, token, asker) =
-            (self.taking.key.clone(), self.taking.token.clone(), Asker::Adopted);
+        let (ttl, _) = self.lock.terms(desk);
+        let (key, token, asker) = (self.lock.key.clone(), self.lock.token.clone(), Asker::Adopted);
         Progress::Ask(self, Question::Renew { key, token, ttl, claim, asker })
     }
 
     fn converted(self, grant: Grant, desk: &mut Desk) -> Progress {
-        if self.taking.outlasts(grant.validity) {
+        if self.lock.outlasts(grant.validity) {
             let slow = Box::new(Converting { grant: Some(grant), ..self });
-            return unsettled_as(slow.taking.ours, TOO_SLOW, desk, |desk| slow.shorten(desk));
+            return unsettled_as(slow.lock.ours, TOO_SLOW, desk, |desk| slow.shorten(desk));
         }
-        let Converting { taking, is_ours, .. } = self;
-        let Taking { ours, sender, key, token, ttl, replies } = taking;
+        let Converting { lock, is_ours, .. } = self;
+        let OneLock { ours, sender, key, token, ttl, replies, .. } = lock;
         desk.shared.engine.name_adopted(&key, &token, sender.name());
-        let text = if ttl.is_some() { replies[2] } else { replies[1] };
+        let reply = if ttl.is_some() { replies.endless } else { replies.own };
         let keep = match ttl {
             None => desk.keep(&key, &token, desk.config.locks.default_ttl, &grant),
             Some(_) if is_ours => None,
             // The connection that took the lock has it no more: for guards a client needs LOCK.ATTACH.
-            Some(_) => return tell(ours, text, Outcome::Ok, desk),
+            Some(_) => return tell(ours, reply, Outcome::Ok, desk),
         };
         let granted = Granted::converted(&key, &token, &grant, ttl.unwrap_or_default());
         let ttl = ttl.unwrap_or(desk.config.locks.default_ttl);
         desk.tokens.insert(key, Held::granted(token, ttl, &grant, keep), Instant::now());
         ours.count(Outcome::Ok, desk);
         let mut answer = Vec::new();
-        encode_text(&mut answer, text, desk.conn.state.resp3);
+        encode_reply(&mut answer, reply, desk.conn.state.resp3);
         announce::granted(ours, granted, answer, desk)
     }
 }

@@ -13,7 +13,7 @@ use super::{
         session_metrics::Outcome,
     },
     Answer, Job, Ours, Progress, Question,
-    adopted::{RELEASE_UNDER_WAY, TOO_SLOW},
+    adopted_lock::{RELEASE_UNDER_WAY, TOO_SLOW},
     authorize::{self, Permission, Probe},
     not_asked,
     undo::Undo,
@@ -21,27 +21,17 @@ use super::{
     unsettled::{unsettled, unsettled_as},
 };
 use crate::{
-    adopt::task::SentBy,
+    adopt::{
+        by_holder::Act,
+        task::{LockWork, SentBy},
+    },
     bridge::Asker,
     clock::Instant,
+    config::BlindPolicy,
     key::{Key, Token},
     lock::{Claim, Grant, Holding, NoQuorum, NotGranted, padded},
     resp::{encode, expected::Expected},
 };
-
-/// What is done to all of the locks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ManyWork {
-    /// Take each that is free, for this time.
-    Acquire(Duration),
-    /// Give each a new TTL if the token holds it.
-    Extend(Duration),
-    /// Free each that the token holds.
-    Release,
-    /// Free each, whichever token of an adopted command holds it; with `is_own_only`, only what this connection was
-    /// granted.
-    ReleaseBlind { is_own_only: bool },
-}
 
 /// The locks of one command, and how far the command is. The reply is a number: for a release, the locks released;
 /// otherwise all of them or 0.
@@ -51,7 +41,11 @@ pub(super) struct Many {
     keys: Vec<Key>,
     /// The client's token; for a blind release, the token that holds the lock asked about.
     token: Token,
-    work: ManyWork,
+    /// Set for a command that names no token: each lock is freed whichever token of an adopted command holds it, or
+    /// only where this connection was granted it.
+    blind: Option<BlindPolicy>,
+    act: Act,
+    ttl: Duration,
     /// How many locks have been asked about.
     done: usize,
     /// How many of them the token holds, or held.
@@ -70,24 +64,40 @@ impl Many {
     /// Asks whether the client may, for the keys behind the first, and then about the first lock.
     pub(super) fn begin(
         (ours, sender): (Ours, SentBy),
-        (keys, token): (Vec<Key>, Token),
-        work: ManyWork,
+        keys: Vec<Key>,
+        (work, blind): (LockWork, BlindPolicy),
         others: &[Vec<u8>],
         desk: &mut Desk,
     ) -> Progress {
-        let is_blind = matches!(work, ManyWork::ReleaseBlind { .. });
-        if !is_blind && (1..keys.len()).any(|at| keys[..at].contains(&keys[at])) {
+        let LockWork { token, ttl, acts, .. } = work;
+        let act = if acts.absent == Act::Take { Act::Take } else { acts.own };
+        let blind = token.is_none().then_some(blind);
+        let (token, ttl) = (token.unwrap_or_else(|| Token::from(b"")), ttl.unwrap_or_default());
+        if blind.is_none() && (1..keys.len()).any(|at| keys[..at].contains(&keys[at])) {
             let error = "ERR two keys of one command are one adopted lock (adopt)";
             return ours.refuse(error, Outcome::BadRequest, desk);
         }
-        if matches!(work, ManyWork::Acquire(_)) && keys.iter().any(|key| desk.is_guard_lock(key)) {
+        if act == Act::Take && keys.iter().any(|key| desk.is_guard_lock(key)) {
             let error = "ERR several adopted locks at once are no locks that guards need (adopt)";
             return ours.refuse(error, Outcome::BadRequest, desk);
         }
         let (until, grants, failed) = (None, Vec::new(), None);
         let (done, held, was_held) = (0, 0, false);
-        let many =
-            Many { ours, sender, keys, token, work, done, held, was_held, until, grants, failed };
+        let many = Many {
+            ours,
+            sender,
+            keys,
+            token,
+            blind,
+            act,
+            ttl,
+            done,
+            held,
+            was_held,
+            until,
+            grants,
+            failed,
+        };
         let of_mode = usize::from(desk.speak_up());
         for key in others {
             desk.ask(Expected::Set, |out| authorize::probe(out, key));
@@ -98,28 +108,26 @@ impl Many {
     fn next(self, desk: &mut Desk) -> Progress {
         let Some(key) = self.keys.get(self.done).cloned() else { return self.end(desk) };
         let token = self.token.clone();
-        let locks = &desk.config.locks;
-        let question = match self.work {
-            ManyWork::Acquire(ttl) => {
-                let (ttl, claim) = (padded(ttl, locks), Claim::adopted());
+        let ttl = padded(self.ttl, &desk.config.locks);
+        let question = match self.act {
+            Act::Take => {
+                let claim = Claim::adopted();
                 Question::Adopt { key, token, ttl, claim }
             }
             // The lock nodes carry the release out sooner or later.
-            ManyWork::Extend(_) if desk.tokens.is_given_back(&key, &token) => {
+            Act::Renew if desk.tokens.is_given_back(&key, &token) => {
                 return Many { held: 0, ..self }.tell(desk);
             }
-            ManyWork::Extend(_) if desk.shared.engine.must_release(&key) => {
+            Act::Renew if desk.shared.engine.must_release(&key) => {
                 return unsettled_as(self.ours, RELEASE_UNDER_WAY, desk, |desk| self.next(desk));
             }
-            ManyWork::Extend(ttl) => {
-                let (ttl, claim) = (padded(ttl, locks), None);
-                Question::Renew { key, token, ttl, claim, asker: Asker::Adopted }
-            }
-            ManyWork::Release => {
+            Act::Renew => Question::Renew { key, token, ttl, claim: None, asker: Asker::Adopted },
+            Act::Free if self.blind.is_none() => {
                 unlock::gives_back(&key, &token, desk);
                 Question::Unlock { key, token, claim: None, asker: Asker::Adopted }
             }
-            ManyWork::ReleaseBlind { .. } => Question::Look(key),
+            Act::Free => Question::Look(key),
+            Act::Nothing | Act::AddTo => return not_asked(),
         };
         Progress::Ask(Box::new(self), question)
     }
@@ -129,9 +137,7 @@ impl Many {
             return self.ours.unsettled(&error.told(), desk);
         }
         let now = Instant::now();
-        if let ManyWork::Acquire(ttl) | ManyWork::Extend(ttl) = self.work
-            && self.until.is_none_or(|until| until < now + ttl)
-        {
+        if self.act != Act::Free && self.until.is_none_or(|until| until < now + self.ttl) {
             // The grants are dropped, which gives them back.
             let (grants, until) = (Vec::new(), None);
             let anew = Many { done: 0, held: 0, grants, until, ..self };
@@ -152,15 +158,52 @@ impl Many {
     }
 
     fn tell(&self, desk: &Desk) -> Progress {
-        let outcome = match (self.held, self.work) {
+        let outcome = match (self.held, self.act) {
             (1.., _) => Outcome::Ok,
-            (0, ManyWork::Acquire(_)) => Outcome::Busy,
+            (0, Act::Take) => Outcome::Busy,
             (0, _) => Outcome::NotHeld,
         };
         self.ours.count(outcome, desk);
         let mut answer = Vec::new();
         encode::integer(&mut answer, i64::try_from(self.held).unwrap_or(i64::MAX));
         self.ours.answer(answer, None)
+    }
+
+    /// Frees a lock of a command that names no token, whichever token the lock nodes have told.
+    fn looked(
+        mut self,
+        key: Key,
+        said: Result<Option<Holding>, NoQuorum>,
+        desk: &mut Desk,
+    ) -> Progress {
+        let is_own_only = self.blind == Some(BlindPolicy::OwnOnly);
+        let holder = match said {
+            Ok(holding) => holding
+                .and_then(|Holding { token, claim, .. }| {
+                    Some((token, claim.filter(|claim| claim.is_adopted())?))
+                })
+                .filter(|(token, claim)| {
+                    !is_own_only || desk.tokens.has_grant(&key, token, Some(*claim))
+                }),
+            Err(error) if self.ours.may_ask_again() => {
+                return unsettled(self.ours, &error, desk, |desk| self.next(desk));
+            }
+            // The client is told that the outcome is unknown, and the grant that this proxy knows is released
+            // all the same.
+            Err(error) => {
+                self.failed.get_or_insert(error);
+                desk.known_adopted(&key, is_own_only)
+            }
+        };
+        if let Some((token, claim)) = holder {
+            unlock::gives_back(&key, &token, desk);
+            self.token = token.clone();
+            let (claim, asker) = (Some(claim), Asker::Adopted);
+            return Progress::Ask(Box::new(self), Question::Unlock { key, token, claim, asker });
+        }
+        self.held += usize::from(mem::take(&mut self.was_held));
+        self.done += 1;
+        self.next(desk)
     }
 
     fn ends_by(&mut self, until: Instant) {
@@ -221,8 +264,7 @@ impl Job for Many {
                 self.tell(desk)
             }
             Answer::Renew(Ok(Some(renewed))) => {
-                let ManyWork::Extend(ttl) = self.work else { return not_asked() };
-                desk.tokens.renewed(&key, &self.token, ttl, renewed.until);
+                desk.tokens.renewed(&key, &self.token, self.ttl, renewed.until);
                 self.ends_by(renewed.until);
                 self.next(desk)
             }
@@ -244,36 +286,7 @@ impl Job for Many {
                 self.done += 1;
                 self.next(desk)
             }
-            Answer::Look(said) => {
-                let ManyWork::ReleaseBlind { is_own_only } = self.work else { return not_asked() };
-                let holder = match said {
-                    Ok(holding) => holding
-                        .and_then(|Holding { token, claim, .. }| {
-                            Some((token, claim.filter(|claim| claim.is_adopted())?))
-                        })
-                        .filter(|(token, claim)| {
-                            !is_own_only || desk.tokens.has_grant(&key, token, Some(*claim))
-                        }),
-                    Err(error) if self.ours.may_ask_again() => {
-                        return unsettled(self.ours, &error, desk, |desk| self.next(desk));
-                    }
-                    // The client is told that the outcome is unknown, and the grant that this proxy knows is released
-                    // all the same.
-                    Err(error) => {
-                        self.failed.get_or_insert(error);
-                        desk.known_adopted(&key, is_own_only)
-                    }
-                };
-                if let Some((token, claim)) = holder {
-                    unlock::gives_back(&key, &token, desk);
-                    self.token = token.clone();
-                    let (claim, asker) = (Some(claim), Asker::Adopted);
-                    return Progress::Ask(self, Question::Unlock { key, token, claim, asker });
-                }
-                self.held += usize::from(mem::take(&mut self.was_held));
-                self.done += 1;
-                self.next(desk)
-            }
+            Answer::Look(said) => self.looked(key, said, desk),
             _ => not_asked(),
         }
     }

@@ -30,7 +30,10 @@ use super::{
     unsettled::is_unsettled,
 };
 use crate::{
-    adopt::task::{AdoptTask, AdoptWork, LookWord},
+    adopt::{
+        by_holder::Acts,
+        task::{AdoptTask, AdoptWork, LookWord},
+    },
     clock::Instant,
     key::Key,
     resp::{
@@ -86,11 +89,6 @@ pub(super) fn inside(ours: Ours, task: AdoptTask, desk: &mut Desk) -> Progress {
     Progress::Wait(Box::new(Queueing { ours, lock, missing, refused: None }))
 }
 
-/// Whether the command frees locks, which cannot be undone.
-fn frees(task: &AdoptTask) -> bool {
-    matches!(task.work, AdoptWork::Release { .. } | AdoptWork::ReleaseBlind { .. })
-}
-
 /// Returns a task that asks who has the lock that a command frees.
 fn look_before(lock: &QueuedLock) -> QueuedLock {
     let work = AdoptWork::Look(LookWord::Exists);
@@ -107,9 +105,11 @@ fn obstacle(task: &AdoptTask, database: u64, desk: &Desk) -> Option<&'static str
     if desk.conn.locks.len() >= MOST {
         return Some(TOO_MANY);
     }
-    let is_easy =
-        matches!(task.work, AdoptWork::Look(_) | AdoptWork::Left { .. } | AdoptWork::Fail(_));
-    if is_easy || frees(task) {
+    let is_easy = match &task.work {
+        AdoptWork::Lock(work) => work.acts == Acts::LOOK || task.work.frees(),
+        work => matches!(work, AdoptWork::Look(_) | AdoptWork::Fail(_)),
+    };
+    if is_easy {
         return None;
     }
     let key = desk.key(&adopted::lock_in(database, task.lock.clone()));
@@ -266,7 +266,7 @@ impl LockedTransaction {
         loop {
             let is_executed = self.executed.is_some();
             let next = match self.waiting.pop() {
-                Some(lock) if is_executed || !frees(&lock.task) => Some(lock),
+                Some(lock) if is_executed || !lock.task.work.frees() => Some(lock),
                 Some(lock) if !self.has_asked => {
                     let look = look_before(&lock);
                     self.waiting.push(lock);

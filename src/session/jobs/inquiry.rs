@@ -207,7 +207,7 @@ impl Desk {
         let unseen: Vec<_> = adoption.unseen(&seen).collect();
         encode::array(out, seen.len() + unseen.len() + usize::from(left_out > 0));
         for (sighting, client, times) in &seen {
-            let replies = sighting.replies.map_or(String::new(), |replies| replies.join(" "));
+            let replies = sighting.replies.map_or(String::new(), |replies| replies.to_string());
             let digest = sighting.digest.map_or(String::new(), |digest| hexadecimal(&digest));
             let values = [
                 adoption.pattern(sighting),

@@ -15,7 +15,8 @@
 //! ```
 //!
 //! - `pass`: ordinary commands that only wait.
-//! - `adopted`: a lock idiom on a key of a bridged or enforced adopt rule; `adopted_many`: on several keys;
+//! - `adopted`: a lock idiom on a key of a bridged or enforced adopt rule; `adopted_lock`: what becomes of one lock;
+//!   `adopted_many`: of several;
 //!   `adopted_kept`: a lock without a TTL; `adopted_beside`: a lock that another proxy has bridged; `adopted_exec`: a
 //!   transaction about one lock; `adopted_multi`: idioms inside a client's own transaction.
 //! - `own`: a command of ours, until the client is known to have permission.
@@ -35,6 +36,7 @@ pub(super) mod adopted;
 pub(super) mod adopted_beside;
 pub(super) mod adopted_exec;
 mod adopted_kept;
+mod adopted_lock;
 mod adopted_many;
 pub(super) mod adopted_multi;
 pub(super) mod announce;

@@ -3,7 +3,9 @@
 
 use super::*;
 use crate::{
-    config::{AdoptMode, AdoptOptions, AdoptRule, BlindPolicy, LongTtlPolicy, NoQuorumPolicy},
+    config::{
+        AdoptMode, AdoptOptions, AdoptRule, BlindPolicy, LongTtlPolicy, NoQuorumPolicy, NoTtlPolicy,
+    },
     key::Token,
     lock::Holding,
 };
@@ -210,6 +212,39 @@ async fn what_is_added_to_a_ttl_is_cut_where_ttls_are() {
         }
         let Question::Renew { ttl, .. } = pair.question() else { panic!("another question") };
         assert!((60_000..62_000).contains(&ttl.as_millis()), "{ttl:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_locks_have_no_ttl_what_is_done_follows_from_one_look() {
+    // @medusajs/locking-redis takes the lock, or renews it for its token.
+    let again = "0eafb65e6aa537bcc966e2af2a66dc7f3f66e121";
+    let second = Some(Duration::from_secs(1));
+    let options = AdoptOptions { no_ttl: NoTtlPolicy::Session, ..AdoptOptions::default() };
+    for (holder, left) in [(None, None), (Some("t"), second), (Some("t"), None), (Some("u"), None)]
+    {
+        let mut pair = enforced_with(options);
+        pair.commands(&[&["EVALSHA", again, "1", "old:a", "t", "1", "false"]]);
+        pair.reply("-ERR syntax error\r\n");
+        assert!(matches!(pair.question(), Question::Look(_)));
+        let claim = Some(if left.is_some() { Claim::adopted() } else { Claim::endless() });
+        let holding = holder.map(|token| Holding { token: Token::from(token), left, claim });
+        pair.answer(Answer::Look(Ok(holding)));
+        match (holder, left) {
+            (None, _) => assert!(matches!(pair.question(), Question::Adopt { .. })),
+            (Some("t"), Some(_)) => assert!(matches!(pair.question(), Question::Renew { .. })),
+            (Some("t"), None) => {
+                assert!(matches!(pair.question(), Question::TakeOver { .. }));
+                // Another connection has released the lock meanwhile: it is free, and is taken.
+                let (remaining, same_token) = (None, SameToken::Unknown);
+                let held = NotGranted::Held { remaining, contested: false, same_token };
+                pair.answer(Answer::TakeOver(Err(held)));
+                assert!(matches!(pair.question(), Question::Adopt { .. }));
+                pair.answer(valid_for(1000));
+                assert_eq!(pair.at_client(), ":1\r\n");
+            }
+            _ => assert_eq!(pair.at_client(), ":0\r\n"),
+        }
     }
 }
 
