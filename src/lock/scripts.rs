@@ -63,35 +63,35 @@ impl Dialect {
 }
 
 /// A part that stands before a script: it gives names to what differs between dialects.
-struct Part {
+struct ScriptPart {
     plain: &'static str,
     tagged: &'static str,
     streams: &'static str,
 }
 
 /// Where the node's marker lies (`place`). In [`Dialect::Tagged`] the script is sent that key, behind the marker.
-const COMPARES: Part = Part {
-    plain: include_str!("scripts/plain/marker.lua"),
-    tagged: include_str!("scripts/tagged/marker.lua"),
-    streams: include_str!("scripts/tagged/marker.lua"),
+const COMPARES: ScriptPart = ScriptPart {
+    plain: include_str!("scripts/plain_marker.lua"),
+    tagged: include_str!("scripts/tagged_marker.lua"),
+    streams: include_str!("scripts/tagged_marker.lua"),
 };
 /// The names beside a lock (`beside`), and how keys with such names are asked for (`ask`).
-const NAMES: Part = Part {
-    plain: include_str!("scripts/plain/beside.lua"),
-    tagged: include_str!("scripts/tagged/beside.lua"),
-    streams: include_str!("scripts/tagged/beside.lua"),
+const NAMES: ScriptPart = ScriptPart {
+    plain: include_str!("scripts/plain_beside.lua"),
+    tagged: include_str!("scripts/tagged_beside.lua"),
+    streams: include_str!("scripts/tagged_beside.lua"),
 };
 /// How those who wait for a lock are told of its release (`wake`).
-const WAKES: Part = Part {
-    plain: include_str!("scripts/plain/wake.lua"),
-    tagged: include_str!("scripts/tagged/wake.lua"),
-    streams: include_str!("scripts/streams/wake.lua"),
+const WAKES: ScriptPart = ScriptPart {
+    plain: include_str!("scripts/plain_wake.lua"),
+    tagged: include_str!("scripts/tagged_wake.lua"),
+    streams: include_str!("scripts/streams.lua"),
 };
 /// How those who wait for a lock are counted (`waiters`).
-const COUNTS: Part = Part {
-    plain: include_str!("scripts/plain/waiters.lua"),
-    tagged: include_str!("scripts/tagged/waiters.lua"),
-    streams: include_str!("scripts/streams/wake.lua"),
+const COUNTS: ScriptPart = ScriptPart {
+    plain: include_str!("scripts/plain_waiters.lua"),
+    tagged: include_str!("scripts/tagged_waiters.lua"),
+    streams: include_str!("scripts/streams.lua"),
 };
 
 /// One script, known to a node by its digest.
@@ -112,9 +112,9 @@ struct Dialects {
 impl Dialects {
     /// Makes a script that needs these parts before it, from its text, and how many keys and arguments it gets. One
     /// that begins with [`COMPARES`] gets another argument unless it is plain.
-    fn new(parts: &[&Part], body: &'static str, keys: usize, arguments: usize) -> Dialects {
+    fn new(parts: &[&ScriptPart], body: &'static str, keys: usize, arguments: usize) -> Dialects {
         let compares = parts.first().is_some_and(|part| part.plain == COMPARES.plain);
-        let script = |more: usize, of: fn(&Part) -> &'static str| {
+        let script = |more: usize, of: fn(&ScriptPart) -> &'static str| {
             let texts = parts.iter().map(|part| of(part)).chain([body]);
             Script::new(texts.collect(), keys, arguments + more)
         };
@@ -501,7 +501,7 @@ mod tests {
 
     #[test]
     fn each_script_has_the_parts_whose_names_it_uses_and_no_others() {
-        let parts: [(&Part, &[&str]); 4] = [
+        let parts: [(&ScriptPart, &[&str]); 4] = [
             (&COMPARES, &["place"]),
             (&NAMES, &["beside", "ask("]),
             (&WAKES, &["wake("]),

@@ -574,8 +574,8 @@ fn a_lease_that_was_given_back_elsewhere_is_put_back_on_no_node_for_long() {
     let since = Instant::now();
     nodes[2].kill().unwrap();
     let heal = concat!(
-        include_str!("../../src/lock/scripts/plain/marker.lua"),
-        include_str!("../../src/lock/scripts/plain/beside.lua"),
+        include_str!("../../src/lock/scripts/plain_marker.lua"),
+        include_str!("../../src/lock/scripts/plain_beside.lua"),
         include_str!("../../src/lock/scripts/heal.lua")
     );
     let heal = Client::connect(nodes[0].port()).cmd(&["SCRIPT", "LOAD", heal]);

@@ -269,7 +269,7 @@ async fn a_transaction_whose_replies_are_held_names_no_node() {
 }
 
 const LINE: &str = "$32\r\na 10.0.0.1:7000@1 master - 0 0 0\r\n";
-const SHOWN: &str = "$33\r\na 192.0.2.9:6001@1 master - 0 0 0\r\n";
+const SHOWN: &str = "$33\r\na 192.0.2.9:6001@0 master - 0 0 0\r\n";
 
 #[tokio::test(start_paused = true)]
 async fn a_reply_is_changed_wherever_it_is_cut() {
