@@ -85,17 +85,17 @@ fn members(class: &[u8], mut range: impl FnMut(u8, u8)) -> usize {
 /// The number of matching steps that are still allowed. A match takes at most the product of both lengths, which is a
 /// lot if strangers choose text and pattern.
 #[derive(Debug)]
-pub struct Budget(usize);
+pub(crate) struct Budget(usize);
 
 impl Budget {
     /// Makes a budget of `steps`.
-    pub fn of(steps: usize) -> Budget {
+    pub(crate) fn of(steps: usize) -> Budget {
         Budget(steps)
     }
 
     /// Takes `steps` of the budget. Returns `None` if fewer are left, and then leaves none.
     #[inline]
-    pub fn take(&mut self, steps: usize) -> Option<()> {
+    pub(crate) fn take(&mut self, steps: usize) -> Option<()> {
         let left = self.0.checked_sub(steps);
         self.0 = left.unwrap_or(0);
         left.map(|_| ())
@@ -108,7 +108,7 @@ pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
 }
 
 /// [`matches()`] within a budget. Returns `None` if the budget does not suffice.
-pub fn matches_within(pattern: &[u8], text: &[u8], budget: &mut Budget) -> Option<bool> {
+pub(crate) fn matches_within(pattern: &[u8], text: &[u8], budget: &mut Budget) -> Option<bool> {
     captures(pattern, text, budget, |_| ())
 }
 

@@ -8,7 +8,7 @@ use crate::resp::number;
 
 /// A change that an operator asks the proxy for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum OperatorAct {
+pub(crate) enum OperatorAct {
     /// Take a lock back from its holder.
     Unlock {
         /// The key as clients write it, without the prefix.
@@ -39,7 +39,7 @@ pub enum OperatorAct {
 const LONGEST_PAUSE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Reads the words behind LOCKGATE. Returns `None` if they ask for no change.
-pub fn read<Word: AsRef<[u8]>>(words: &[Word]) -> Option<Result<OperatorAct, BadRequest>> {
+pub(crate) fn read<Word: AsRef<[u8]>>(words: &[Word]) -> Option<Result<OperatorAct, BadRequest>> {
     let (subcommand, arguments) = words.split_first()?;
     let arguments: Vec<&[u8]> = arguments.iter().map(AsRef::as_ref).collect();
     match subcommand.as_ref().to_ascii_lowercase().as_slice() {

@@ -6,7 +6,7 @@
 //! - [`act`]: the subcommands of LOCKGATE that change something.
 //! - [`docs`]: the answers to COMMAND INFO and DOCS.
 
-pub mod act;
+pub(crate) mod act;
 pub(crate) mod docs;
 pub mod operator;
 
@@ -23,7 +23,7 @@ use crate::{
 
 /// The most words that a well-formed command of ours can have: COMMAND INFO with the names of all
 /// six. `LOCK key token PX ms WAIT ms` has seven.
-pub const MAX_WORDS: usize = 8;
+pub(crate) const MAX_WORDS: usize = 8;
 /// Prefix of keys that belong to Lockgate itself.
 const RESERVED: &[u8] = b"lockgate:";
 /// Words that are refused as tokens, in upper or lower case: a client that sends one as a token
@@ -162,7 +162,7 @@ pub(crate) fn shown(word: &[u8]) -> String {
 }
 
 /// Returns the command's name as Redis writes it in errors.
-pub fn name(own: Own) -> &'static str {
+pub(crate) fn name(own: Own) -> &'static str {
     match own {
         Own::Lock => "lock",
         Own::Unlock => "unlock",

@@ -18,7 +18,7 @@ const DAY: i64 = 24 * 60 * 60;
 
 /// The validity period of the certificates of one file, in seconds since 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CertificateTimes {
+pub(crate) struct CertificateTimes {
     /// The key that names the file: `cert_file` or `ca_cert_file`.
     pub key: &'static str,
     /// When the last of a chain begins, or the first of several CAs.
@@ -47,7 +47,7 @@ enum Together {
 
 impl CertificateTimes {
     /// Returns what is wrong with the certificates in `place` at `now`, in seconds since 1970.
-    pub fn trouble(&self, place: &str, now: i64) -> Option<CertificateTrouble> {
+    pub(crate) fn trouble(&self, place: &str, now: i64) -> Option<CertificateTrouble> {
         let CertificateTimes { key, begins, ends } = *self;
         let (whose, they) = match key {
             "ca_cert_file" => ("the last CA in it", "certificates signed by it may be refused"),
@@ -127,7 +127,7 @@ fn times(key: &'static str, file: &Path, together: Together) -> Option<Certifica
 
 impl ServerTls {
     /// Returns the validity periods of the files in use, as far as they can be read.
-    pub fn certificate_times(&self) -> Vec<CertificateTimes> {
+    pub(crate) fn certificate_times(&self) -> Vec<CertificateTimes> {
         let cas = self.ca_cert_file.as_ref().filter(|_| self.auth_clients != AuthClients::No);
         let cas = cas.and_then(|file| times("ca_cert_file", file, Together::Authorities));
         times("cert_file", &self.cert_file, Together::Chain).into_iter().chain(cas).collect()
@@ -136,7 +136,7 @@ impl ServerTls {
 
 impl ClientTls {
     /// Returns the validity periods of the files in use, as far as they can be read.
-    pub fn certificate_times(&self) -> Vec<CertificateTimes> {
+    pub(crate) fn certificate_times(&self) -> Vec<CertificateTimes> {
         let chain = self.cert_file.as_ref();
         let chain = chain.and_then(|file| times("cert_file", file, Together::Chain));
         let cas = self.ca_cert_file.as_ref();

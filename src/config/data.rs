@@ -164,7 +164,7 @@ impl DataConfig {
     }
 
     /// The Redis Cluster, if `data` is one.
-    pub fn cluster(&self) -> Option<&ClusterConfig> {
+    pub(crate) fn cluster(&self) -> Option<&ClusterConfig> {
         match self {
             DataConfig::Cluster(cluster) => Some(cluster),
             _ => None,
@@ -172,7 +172,7 @@ impl DataConfig {
     }
 
     /// Whether connections to the Redis, or to a Sentinel, use TLS.
-    pub fn uses_tls(&self) -> bool {
+    pub(crate) fn uses_tls(&self) -> bool {
         match self {
             DataConfig::Fixed(url) | DataConfig::Primary(url) => url.tls,
             DataConfig::Sentinels(master) => {

@@ -45,26 +45,26 @@ mod units;
 mod url;
 mod weakened;
 
-pub use admin::{AdminConfig, AdminHost, AdminToken};
-pub use adopt::{AdoptConfig, AdoptMode, AdoptRule};
-pub use adopt_options::{
+pub(crate) use admin::{AdminConfig, AdminHost, AdminToken};
+pub(crate) use adopt::{AdoptConfig, AdoptMode, AdoptRule};
+pub(crate) use adopt_options::{
     AdoptOptions, BlindPolicy, FlushPolicy, LongTtlPolicy, NoQuorumPolicy, NoTtlPolicy,
     UnknownPolicy,
 };
-pub use adopt_scripts::{AdoptScript, ScriptOp, ScriptUnit};
+pub(crate) use adopt_scripts::{AdoptScript, ScriptOp, ScriptUnit};
 pub(crate) use certificate::now_in_seconds;
-pub use certificate::{CertificateTimes, CertificateTrouble};
+pub(crate) use certificate::{CertificateTimes, CertificateTrouble};
 pub(crate) use check::{poor_count, shared_with_data};
-pub use data::{Announce, ClusterConfig, DataConfig, SentinelMaster};
+pub(crate) use data::{Announce, ClusterConfig, DataConfig, SentinelMaster};
 pub use error::{ConfigErrors, Problem};
-pub use guards::{Flush, GuardRule, GuardsConfig, Policy, WaitAt};
+pub(crate) use guards::{Flush, GuardRule, GuardsConfig, Policy, WaitAt};
 pub use lock_node::{LockCluster, LockNode};
 pub use pattern::Pattern;
-pub use peer::PeerUrl;
-pub use reader::Environment;
+pub(crate) use peer::PeerUrl;
+pub(crate) use reader::Environment;
 pub use settings::{Config, LocksConfig, LogConfig, MetricsConfig};
-pub use template::Template;
-pub use tls_files::{AuthClients, ClientTls, ServerTls, TlsProblem};
+pub(crate) use template::Template;
+pub(crate) use tls_files::{AuthClients, ClientTls, ServerTls, TlsProblem};
 pub use units::duration;
 pub(crate) use units::written;
 pub use url::{Endpoint, RedisUrl};
@@ -75,11 +75,11 @@ use reader::Reader;
 const LISTENER_KEYS: &[&str] = &["address", "tls", "proxy_protocol"];
 
 /// The values of `log.level`, the most severe first. `off` writes nothing.
-pub const LOG_LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
+pub(crate) const LOG_LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
 /// The metric label of locks that no pattern of `metrics.keys` matches.
-pub const OTHER_KEYS: &str = "other";
+pub(crate) const OTHER_KEYS: &str = "other";
 /// Advice to an operator: how a deployment gets other lock nodes or another prefix.
-pub const OTHER_NODES: &str = "For other lock nodes: locks.next_nodes, and lockgate nodes (docs/changing-lock-nodes.md). \
+pub(crate) const OTHER_NODES: &str = "For other lock nodes: locks.next_nodes, and lockgate nodes (docs/changing-lock-nodes.md). \
     For another prefix, or from or to Sentinels or a cluster: stop all proxies, wait for the longest TTL, DEL lockgate:deployment lockgate:copied on all nodes, lockgate init with the \
     new file, start all proxies with it";
 
@@ -105,7 +105,7 @@ pub struct Listener {
 
 impl Listener {
     /// Makes a listener without TLS, for clients that connect directly.
-    pub fn plain(address: SocketAddr) -> Listener {
+    pub(crate) fn plain(address: SocketAddr) -> Listener {
         Listener { address, tls: None, proxy_protocol: false }
     }
 }

@@ -30,7 +30,7 @@ impl Pattern {
     }
 
     /// The text as it was written.
-    pub fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         &self.text
     }
 

@@ -20,7 +20,7 @@ const ALIKE: f64 = 0.75;
 const MOST_PROBLEMS: usize = 100;
 
 /// Looks a variable up in the environment.
-pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
+pub(crate) type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// Collects problems while values are read.
 pub(super) struct Reader<'a> {

@@ -24,7 +24,7 @@ impl Template {
     ///
     /// # Errors
     /// What is wrong, without the text.
-    pub fn new(text: &str) -> Result<Template, String> {
+    pub(crate) fn new(text: &str) -> Result<Template, String> {
         let mut parts = Vec::new();
         let mut literal = String::new();
         // Open braces that need a partner, and those behind a '\', which may have one.
@@ -77,12 +77,12 @@ impl Template {
     }
 
     /// The text as it was written.
-    pub fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         &self.text
     }
 
     /// Appends the key to `out`. `captures` are the pattern's; a missing one is empty.
-    pub fn fill(&self, captures: &[&[u8]], out: &mut Vec<u8>) {
+    pub(crate) fn fill(&self, captures: &[&[u8]], out: &mut Vec<u8>) {
         for part in &self.parts {
             match part {
                 Part::Literal(text) => out.extend_from_slice(text.as_bytes()),

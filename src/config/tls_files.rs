@@ -61,7 +61,7 @@ pub struct ClientTls {
 
 /// A problem of a file that a key names.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TlsProblem {
+pub(crate) struct TlsProblem {
     /// The key, as `cert_file`.
     pub key: &'static str,
     /// The message. Never repeats the file's name, which may come from the environment.
@@ -79,7 +79,7 @@ impl ServerTls {
     ///
     /// # Errors
     /// Everything that is wrong with them.
-    pub fn load(&self) -> Result<Arc<ServerConfig>, Vec<TlsProblem>> {
+    pub(crate) fn load(&self) -> Result<Arc<ServerConfig>, Vec<TlsProblem>> {
         let mut files = FileReader::default();
         let chain = files.read("cert_file", &self.cert_file, certificates);
         let key = files.read("key_file", &self.key_file, private_key);
@@ -119,7 +119,7 @@ impl ServerTls {
     }
 
     /// The files behind these settings.
-    pub fn files(&self) -> Vec<PathBuf> {
+    pub(crate) fn files(&self) -> Vec<PathBuf> {
         let mut files = vec![self.cert_file.clone(), self.key_file.clone()];
         files.extend(self.ca_cert_file.clone());
         files
@@ -131,7 +131,7 @@ impl ClientTls {
     ///
     /// # Errors
     /// Everything that is wrong with them.
-    pub fn load(&self) -> Result<Arc<ClientConfig>, Vec<TlsProblem>> {
+    pub(crate) fn load(&self) -> Result<Arc<ClientConfig>, Vec<TlsProblem>> {
         let mut files = FileReader::default();
         let roots = match &self.ca_cert_file {
             Some(file) => files.read("ca_cert_file", file, authorities),
@@ -167,7 +167,7 @@ impl ClientTls {
     }
 
     /// The files behind these settings.
-    pub fn files(&self) -> Vec<PathBuf> {
+    pub(crate) fn files(&self) -> Vec<PathBuf> {
         [&self.ca_cert_file, &self.cert_file, &self.key_file]
             .into_iter()
             .flatten()

@@ -114,7 +114,7 @@ const TABLE: &[Weakness] = &[
 
 impl Config {
     /// Returns a line for each setting that weakens a promise, with the consequence.
-    pub fn weakened(&self) -> Vec<String> {
+    pub(crate) fn weakened(&self) -> Vec<String> {
         TABLE.iter().flat_map(|weakness| weakness(self)).collect()
     }
 }

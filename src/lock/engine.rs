@@ -302,7 +302,7 @@ impl Engine {
     /// A longer TTL that the lock has stays. The previous keeper, through whichever proxy, can neither renew the lock
     /// nor give it back any more, and is told of the loss. Fails with [`super::NotGranted::Held`] if `token` does not
     /// hold the lock.
-    pub fn take_over(&self, key: Key, token: Token, ttl: Duration, claim: Claim) -> Acquire {
+    pub(crate) fn take_over(&self, key: Key, token: Token, ttl: Duration, claim: Claim) -> Acquire {
         Acquire::take_over(&self.locks.grants, key, token, ttl, claim)
     }
 
@@ -360,7 +360,7 @@ impl Engine {
     }
 
     /// Describes one lock. Returns `None` if no client of this proxy holds it now, or waits for it.
-    pub fn lock(&self, key: &[u8]) -> Option<LockStatus> {
+    pub(crate) fn lock(&self, key: &[u8]) -> Option<LockStatus> {
         overview::lock(&self.locks, &Key::from(key), overview::Moment::now())
     }
 

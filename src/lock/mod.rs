@@ -78,14 +78,14 @@ pub(crate) use keep::{
 };
 pub(crate) use line::{queue::WaiterStatus, waiter::Waiter};
 pub(crate) use look::LookUp;
-pub use members::{
+pub(crate) use members::{
     change::{
         BackedOut, ChangeError, ChangeStatus, Changed, NodeOfSet, NodesNow, SetNow, back_out,
         change, nodes_now, status,
     },
-    fault::Fault,
-    first_markers::{InitError, initialise},
+    first_markers::InitError,
 };
+pub use members::{fault::Fault, first_markers::initialise};
 pub(crate) use members::{
     inspect::{faults_of, refusal_of_writes},
     marker::{LONGEST, MARKER, SEATS, text_of},
@@ -95,7 +95,7 @@ pub(crate) use node::nodes::WallClock;
 #[doc(hidden)]
 pub use node_reply::{VotesRead, read_votes};
 pub(crate) use overview::{ClientStatus, HotLock, MOST_TOLD};
-pub use overview::{GrantStatus, LockOrder, LockStatus, LocksWanted};
+pub(crate) use overview::{LockOrder, LockStatus, LocksWanted};
 pub(crate) use quorum::{shortest_ttl, ttl_for};
 pub(crate) use raise::Raise;
 pub(crate) use release::Release;
@@ -326,12 +326,12 @@ pub struct NodeStatus {
 
 impl NodeStatus {
     /// Whether the node's votes can be counted on: it is up, accepts writes, and is not too slow.
-    pub fn votes(&self) -> bool {
+    pub(crate) fn votes(&self) -> bool {
         self.up && !self.too_slow && !self.refuses()
     }
 
     /// Whether the node is up, but refuses writes.
-    pub fn refuses(&self) -> bool {
+    pub(crate) fn refuses(&self) -> bool {
         self.up && self.found.contains(&Fault::Refuses)
     }
 }

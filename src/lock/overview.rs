@@ -28,7 +28,7 @@ const MAX_STEPS: usize = 10_000_000;
 
 /// One lock that was granted through this proxy, or that its clients wait for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LockStatus {
+pub(crate) struct LockStatus {
     /// The lock's key on the nodes.
     pub key: Key,
     /// The grant. `None` if the lock is only waited for here.
@@ -43,7 +43,7 @@ pub struct LockStatus {
 
 /// The grant of a lock through this proxy.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GrantStatus {
+pub(crate) struct GrantStatus {
     /// The fence of the last grant.
     pub fence: u64,
     /// Whether it is a session lock; otherwise it is a lease.

@@ -8,12 +8,12 @@ pub fn bulk(out: &mut Vec<u8>, value: &[u8]) {
 }
 
 /// Appends a bulk string that is a number.
-pub fn bulk_number(out: &mut Vec<u8>, number: u64) {
+pub(crate) fn bulk_number(out: &mut Vec<u8>, number: u64) {
     bulk(out, itoa::Buffer::new().format(number).as_bytes());
 }
 
 /// Appends a bulk string that consists of two parts.
-pub fn bulk_of_two(out: &mut Vec<u8>, first: &[u8], second: &[u8]) {
+pub(crate) fn bulk_of_two(out: &mut Vec<u8>, first: &[u8], second: &[u8]) {
     head(out, b'$', (first.len() + second.len()) as i64);
     out.extend_from_slice(first);
     out.extend_from_slice(second);
@@ -21,7 +21,7 @@ pub fn bulk_of_two(out: &mut Vec<u8>, first: &[u8], second: &[u8]) {
 }
 
 /// Appends an integer.
-pub fn integer(out: &mut Vec<u8>, value: i64) {
+pub(crate) fn integer(out: &mut Vec<u8>, value: i64) {
     head(out, b':', value);
 }
 
@@ -31,34 +31,34 @@ pub fn array(out: &mut Vec<u8>, length: usize) {
 }
 
 /// Appends a status. It must not contain line ends.
-pub fn simple(out: &mut Vec<u8>, text: &str) {
+pub(crate) fn simple(out: &mut Vec<u8>, text: &str) {
     out.push(b'+');
     out.extend_from_slice(text.as_bytes());
     out.extend_from_slice(b"\r\n");
 }
 
 /// Appends the head of a map of `length` fields: an array of twice as many in RESP2.
-pub fn map(out: &mut Vec<u8>, length: usize, resp3: bool) {
+pub(crate) fn map(out: &mut Vec<u8>, length: usize, resp3: bool) {
     if resp3 { head(out, b'%', length as i64) } else { array(out, 2 * length) }
 }
 
 /// Appends the head of a set of `length` elements: an array in RESP2.
-pub fn set(out: &mut Vec<u8>, length: usize, resp3: bool) {
+pub(crate) fn set(out: &mut Vec<u8>, length: usize, resp3: bool) {
     head(out, if resp3 { b'~' } else { b'*' }, length as i64);
 }
 
 /// Appends null in the place of a map.
-pub fn null(out: &mut Vec<u8>, resp3: bool) {
+pub(crate) fn null(out: &mut Vec<u8>, resp3: bool) {
     out.extend_from_slice(if resp3 { b"_\r\n" } else { b"$-1\r\n" });
 }
 
 /// Appends the head of a push of `length` elements, which only RESP3 has.
-pub fn push(out: &mut Vec<u8>, length: usize) {
+pub(crate) fn push(out: &mut Vec<u8>, length: usize) {
     head(out, b'>', length as i64);
 }
 
 /// Appends the null array: `*-1` in RESP2, `_` in RESP3.
-pub fn null_array(out: &mut Vec<u8>, resp3: bool) {
+pub(crate) fn null_array(out: &mut Vec<u8>, resp3: bool) {
     out.extend_from_slice(if resp3 { b"_\r\n" } else { b"*-1\r\n" });
 }
 
@@ -71,7 +71,7 @@ pub fn error(out: &mut Vec<u8>, text: &str) {
 }
 
 /// Appends an error like [`error`], from a text that need not be UTF-8.
-pub fn error_bytes(out: &mut Vec<u8>, text: &[u8]) {
+pub(crate) fn error_bytes(out: &mut Vec<u8>, text: &[u8]) {
     out.push(b'-');
     out.extend(text.iter().map(|b| if matches!(b, b'\r' | b'\n') { b' ' } else { *b }));
     out.extend_from_slice(b"\r\n");

@@ -265,7 +265,7 @@ fn client_name(sub: &[u8], argument: &[u8]) -> Name {
 
 /// Returns the name that a client gives itself by these words: CLIENT SETNAME, or HELLO with SETNAME. An empty
 /// one removes its name. `None` if the words give no name.
-pub fn given_name<Word: AsRef<[u8]>>(words: &[Word]) -> Option<&[u8]> {
+pub(crate) fn given_name<Word: AsRef<[u8]>>(words: &[Word]) -> Option<&[u8]> {
     let is = |word: &Word, name: &str| word.as_ref().eq_ignore_ascii_case(name.as_bytes());
     match words {
         [client, sub, name] if is(client, "CLIENT") && is(sub, "SETNAME") => Some(name.as_ref()),

@@ -110,13 +110,13 @@ impl ReplyScanner {
     }
 
     /// Returns how many bytes of an incomplete frame were scanned; 0 between frames.
-    pub fn begun(&self) -> usize {
+    pub(crate) fn begun(&self) -> usize {
         if self.between_frames() { 0 } else { self.begun }
     }
 
     /// Whether an error since the last call said that the Redis refuses writes because it is a replica.
     #[inline]
-    pub fn take_refused_write(&mut self) -> bool {
+    pub(crate) fn take_refused_write(&mut self) -> bool {
         std::mem::take(&mut self.errors.refused_write)
     }
 
@@ -126,7 +126,7 @@ impl ReplyScanner {
     }
 
     /// Has the elements of the aggregate whose head was just scanned count as frames.
-    pub fn enter(&mut self) {
+    pub(crate) fn enter(&mut self) {
         self.remaining = 0;
     }
 

@@ -15,7 +15,7 @@ use super::{
 /// The longest word that Redis takes by default (`proto-max-bulk-len`), in bytes.
 const LONGEST_WORD: u64 = 512 << 20;
 /// The longest unfinished line that Redis reads before it gives up (`PROTO_INLINE_MAX_SIZE`), in bytes.
-pub const INLINE_LIMIT: usize = 64 * 1024;
+pub(crate) const INLINE_LIMIT: usize = 64 * 1024;
 /// The longest length line: type, digits, `\r` and the byte behind it, which Redis does not check.
 const HEADER_LIMIT: usize = 1 + MAX_DIGITS + 2;
 /// The result of a scan.

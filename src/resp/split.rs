@@ -10,7 +10,7 @@ use super::{
 };
 
 /// Words, borrowed from the bytes unless they had quotes to remove.
-pub type Words<'a> = SmallVec<[Cow<'a, [u8]>; 7]>;
+pub(crate) type Words<'a> = SmallVec<[Cow<'a, [u8]>; 7]>;
 
 /// The result of splitting a command.
 #[derive(Debug, PartialEq, Eq)]

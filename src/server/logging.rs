@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// The environment variable that overrides `log.level`.
-pub const FILTER_VARIABLE: &str = "LOCKGATE_LOG";
+pub(crate) const FILTER_VARIABLE: &str = "LOCKGATE_LOG";
 
 /// Changes the least severe level of a running log.
 #[derive(Clone)]
@@ -39,7 +39,7 @@ impl Level {
     ///
     /// # Errors
     /// If `level` is no level, or the log has ended.
-    pub fn set(&self, level: &str) -> anyhow::Result<bool> {
+    pub(crate) fn set(&self, level: &str) -> anyhow::Result<bool> {
         if asked().is_some() {
             return Ok(false);
         }

@@ -43,7 +43,7 @@ impl SentinelServer {
     }
 
     /// The Sentinel's process id.
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 

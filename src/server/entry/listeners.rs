@@ -20,7 +20,7 @@ const BACKLOG: u32 = 511;
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// A socket that another process has opened.
-pub struct Inherited {
+pub(crate) struct Inherited {
     /// The socket's address, as the configuration names it.
     pub address: SocketAddr,
     /// The listening socket.
@@ -55,7 +55,7 @@ impl Listeners {
     }
 
     /// Adds the sockets of another process.
-    pub fn add(&mut self, sockets: Vec<Inherited>) {
+    pub(crate) fn add(&mut self, sockets: Vec<Inherited>) {
         self.0.extend(sockets);
     }
 
@@ -64,7 +64,7 @@ impl Listeners {
     ///
     /// # Errors
     /// If the address cannot be listened on.
-    pub fn open(&mut self, address: SocketAddr) -> io::Result<TcpListener> {
+    pub(crate) fn open(&mut self, address: SocketAddr) -> io::Result<TcpListener> {
         let Some(index) = self.0.iter().position(|inherited| inherited.address == address) else {
             return open(address);
         };
@@ -75,7 +75,7 @@ impl Listeners {
     }
 
     /// Closes the sockets that are still unused.
-    pub fn close_others(&mut self) {
+    pub(crate) fn close_others(&mut self) {
         for Inherited { address, .. } in self.0.drain(..) {
             warn!(addr = %address, "this socket was open, but is not configured; closed");
         }

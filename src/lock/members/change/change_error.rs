@@ -4,7 +4,7 @@ use thiserror::Error;
 
 /// Why the lock nodes were not changed.
 #[derive(Debug, Error)]
-pub enum ChangeError {
+pub(crate) enum ChangeError {
     /// The file asks for no change, or for one that is impossible.
     #[error("{0}; nothing was changed")]
     Impossible(String),

@@ -38,7 +38,7 @@ const NO_MARKER_ANY_MORE: &str = "no node of locks.nodes has a marker that fits 
 
 /// The outcome of a change.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Changed {
+pub(crate) struct Changed {
     /// How many locks that may be held were copied. `None`: another coordinator copied them.
     pub held: Option<usize>,
     /// How long no client could be granted a lock, as far as this coordinator knows.
@@ -51,7 +51,7 @@ pub struct Changed {
 
 /// The outcome of taking a change back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BackedOut {
+pub(crate) enum BackedOut {
     /// A change was begun, and is taken back.
     TakenBack,
     /// No change was begun.
@@ -64,7 +64,7 @@ pub enum BackedOut {
 ///
 /// # Errors
 /// If nodes are missing or not fit. Unless the error says so, nothing has changed.
-pub async fn change(
+pub(crate) async fn change(
     config: &LocksConfig,
     at_most: Option<Duration>,
     mut tell: impl FnMut(&str),
@@ -420,7 +420,7 @@ impl Coordinator {
 ///
 /// # Errors
 /// If it was decided, or too few nodes are there.
-pub async fn back_out(config: &LocksConfig) -> Result<BackedOut, ChangeError> {
+pub(crate) async fn back_out(config: &LocksConfig) -> Result<BackedOut, ChangeError> {
     let next = sets(config)?;
     back_out_of(&NodeSet::new(config).await, &NodeSet::new(&next).await).await
 }

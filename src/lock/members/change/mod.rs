@@ -60,7 +60,7 @@ mod which;
 
 pub(super) use self::copier::{COPIED, has_copy};
 pub(in crate::lock) use self::set_pair::{FoundSet, SetPair, votes_anew};
-pub use self::{
+pub(crate) use self::{
     change_error::ChangeError,
     coordinator::{BackedOut, Changed, back_out, change},
     progress::{ChangeStatus, NodeOfSet, NodesNow, nodes_now, status},

@@ -20,7 +20,7 @@ const LOOKS: usize = 3;
 
 /// One node, as `lockgate nodes` shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NodeOfSet {
+pub(crate) struct NodeOfSet {
     /// Its address, without credentials.
     pub address: String,
     /// What the node has, in words.
@@ -31,7 +31,7 @@ pub struct NodeOfSet {
 
 /// How far a change is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ChangeStatus {
+pub(crate) struct ChangeStatus {
     /// Which set votes.
     pub now: SetNow,
     /// The nodes of that set that do not vote, or do not answer.
@@ -48,7 +48,7 @@ pub struct ChangeStatus {
 ///
 /// # Errors
 /// If the file asks for no change, or for one that is impossible.
-pub async fn status(config: &LocksConfig) -> Result<ChangeStatus, ChangeError> {
+pub(crate) async fn status(config: &LocksConfig) -> Result<ChangeStatus, ChangeError> {
     let next = sets(config)?;
     let (from, to) = (NodeSet::new(config).await, NodeSet::new(&next).await);
     let mut looks = 0;
@@ -81,7 +81,7 @@ pub async fn status(config: &LocksConfig) -> Result<ChangeStatus, ChangeError> {
 
 /// `locks.nodes`, if the file asks for no change.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NodesNow {
+pub(crate) struct NodesNow {
     /// What each of them has.
     pub nodes: Vec<NodeOfSet>,
     /// Whether they were left for other lock nodes.
@@ -89,7 +89,7 @@ pub struct NodesNow {
 }
 
 /// Reports what each of `locks.nodes` has. Changes nothing.
-pub async fn nodes_now(config: &LocksConfig) -> NodesNow {
+pub(crate) async fn nodes_now(config: &LocksConfig) -> NodesNow {
     let set = NodeSet::new(config).await;
     let looked = set.look().await;
     NodesNow { nodes: told(&set, &looked, None), were_left: were_left(&looked) }

@@ -11,7 +11,7 @@ use crate::lock::voters::Voters;
 
 /// Which set of lock nodes votes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SetNow {
+pub(crate) enum SetNow {
     /// `locks.nodes`.
     Nodes,
     /// None: `locks.nodes` are sealed.
