@@ -1,7 +1,7 @@
 //! The client library's connections to a Redis, over [`Stream`](super::Stream): for the proxy's own
 //! questions, not for clients' commands.
 
-use std::{sync::LazyLock, time::Duration};
+use std::{io, sync::LazyLock, time::Duration};
 
 use bb8_redis::{
     bb8::ManageConnection,
@@ -9,12 +9,12 @@ use bb8_redis::{
         self, AsyncConnectionConfig, RedisConnectionInfo, RedisError, aio::MultiplexedConnection,
     },
 };
-use tokio::{runtime::Runtime, task::JoinHandle};
+use tokio::{runtime::Runtime, task::JoinHandle, time::timeout};
 
 use super::{Connector, bounded::BoundedStream};
 use crate::config::RedisUrl;
 
-/// How long connecting may take.
+/// How long connecting may take, and then how long a server may take to let the proxy in.
 const LIMIT: Duration = Duration::from_secs(1);
 
 /// How long a connection may be idle before it is probed.
@@ -59,7 +59,8 @@ pub(crate) async fn connect(
 }
 
 /// Connects the client library to a Redis, for questions with a reply of at most `longest` bytes. The
-/// connection ends with a longer one.
+/// connection ends with a longer one. Each asker limits how long it waits for a reply: the library's own limit, 500 ms
+/// by default, would undercut that.
 ///
 /// # Errors
 /// The network's and the node's.
@@ -70,9 +71,11 @@ pub(crate) async fn connect_for(
 ) -> Result<Connection, RedisError> {
     let stream = super::connect(url, connector, LIMIT, KEEPALIVE).await?;
     let stream = BoundedStream::new(stream, longest);
-    let (settings, options) = (redis_settings(url), AsyncConnectionConfig::new());
-    let (redis, driver) =
-        MultiplexedConnection::new_with_config(&settings, stream, options).await?;
+    let settings = redis_settings(url);
+    let options = AsyncConnectionConfig::new().set_response_timeout(None);
+    let connecting = MultiplexedConnection::new_with_config(&settings, stream, options);
+    let connected = timeout(LIMIT, connecting).await;
+    let (redis, driver) = connected.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
     let driver = match &*READER {
         // Tests have their own clock, on one thread.
         Some(reader) if !cfg!(test) => reader.spawn(driver),

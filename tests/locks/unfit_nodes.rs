@@ -739,6 +739,22 @@ fn an_eviction_policy_is_warned_of_and_votes() {
     });
 }
 
+/// Each question has a limit of its own, a second here. The client library's, 500 ms by default, must not undercut it.
+#[test]
+fn a_slow_node_is_inspected_within_the_limit_of_an_inspection() {
+    let all = nodes(3, &["--maxmemory", "50mb"]);
+    let relay = Relay::to(all[2].port());
+    let mut ways = urls(&all);
+    ways[2] = format!("redis://127.0.0.1:{}", relay.port());
+    let proxy = Proxy::with().node_urls(&ways).start();
+    all_up(&proxy, 3);
+    relay.delay_replies(ms(600));
+    Client::connect(all[2].port()).cmd(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
+    eventually("it is seen", || {
+        proxy.metric("lockgate_node_fault", &format!("{}\",fault=\"eviction", relay.port())) == 1.0
+    });
+}
+
 #[test]
 fn protected_mode_is_named() {
     // Redis refuses only connections from another address.
