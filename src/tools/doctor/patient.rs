@@ -134,33 +134,16 @@ async fn question(
         .filter_map(|line| line.trim_end().split_once(':'))
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .collect();
-    let (mut round_trips, first) = (Vec::new(), Instant::now());
-    while round_trips.is_empty() || round_trips.len() < ROUND_TRIPS && first.elapsed() < TIMING {
-        let begun = Instant::now();
-        let _: String = redis::cmd("PING").query_async(connection).await?;
-        round_trips.push(begun.elapsed());
-    }
-    round_trips.sort();
-    let before = now_in_ms();
+    let round_trip = round_trip(connection).await?;
     // An ACL may refuse TIME and the next questions; their answers are useful, but not needed.
-    let time = redis::cmd("TIME").query_async::<(i64, i64)>(connection).await;
-    let after = now_in_ms();
-    let clock = time.ok().map(|(seconds, micros)| {
-        let around = (after - before) / 2 + 1;
-        (seconds * 1000 + micros / 1000 - before.midpoint(after), around)
-    });
+    let clock = clock(connection).await;
     let mut saves = redis::cmd("CONFIG");
     saves.arg("GET").arg("save");
     if let Ok((_, saves)) = saves.query_async::<(String, String)>(connection).await {
         info.insert("saves".into(), saves);
     }
-    let mut timeout = redis::cmd("CONFIG");
-    timeout.arg("GET").arg("timeout");
-    let timeout = timeout.query_async::<(String, u64)>(connection).await.map_or(0, |told| told.1);
-    let mut sentinels = redis::cmd("PUBSUB");
-    sentinels.arg("NUMSUB").arg("__sentinel__:hello");
-    let sentinels = sentinels.query_async::<(String, u64)>(connection).await;
-    let sentinels = sentinels.map_or(0, |told| told.1);
+    let timeout = number(connection, ["CONFIG", "GET", "timeout"]).await;
+    let sentinels = number(connection, ["PUBSUB", "NUMSUB", "__sentinel__:hello"]).await;
     // The probe by which LOCK asks for permission: a syntax error, found only after the ACL's check.
     let mut set = redis::cmd("SET");
     set.arg("lockgate:doctor").arg("x").arg("NX").arg("XX");
@@ -173,17 +156,8 @@ async fn question(
         Some((refusal, words(&error)))
     });
     let is_cluster = info.get("cluster_enabled").is_some_and(|told| told == "1");
-    let mut lying: [Option<String>; 3] = [const { None }; 3];
-    let keys = [lock::MARKER, lock::LONGEST, lock::SEATS];
     // The data node's user needs no access to Lockgate's keys.
-    for (found, key) in lying.iter_mut().zip(keys).filter(|_| votes) {
-        let asked = redis::cmd("GET").arg(key).query_async(connection).await;
-        *found = match asked {
-            // In a cluster another node may have the key's slot; the cluster is a finding of its own.
-            Err(_) if is_cluster => None,
-            told => told?,
-        };
-    }
+    let lying = if votes { lying(connection, is_cluster).await? } else { Default::default() };
     let [first, longest, seats] = &lying;
     let marker = lock::text_of(first.as_deref(), longest.as_deref(), seats.as_deref());
     let refusal = match votes {
@@ -197,8 +171,6 @@ async fn question(
         false => None,
     };
     let hides_keys = hides_keys.map(|error| error.to_string());
-    let longest = round_trips.last().copied().unwrap_or_default();
-    let round_trip = (round_trips[round_trips.len() / 2], longest);
     let records = match votes {
         true => redis::cmd("GET").arg(RECORDS).query_async::<Option<String>>(connection).await,
         false => Ok(None),
@@ -224,6 +196,55 @@ async fn question(
         sentinels,
         clock,
     })
+}
+
+/// Returns the median and the longest round trip of some PINGs.
+async fn round_trip(
+    connection: &mut MultiplexedConnection,
+) -> Result<(Duration, Duration), RedisError> {
+    let (mut round_trips, first) = (Vec::new(), Instant::now());
+    while round_trips.is_empty() || round_trips.len() < ROUND_TRIPS && first.elapsed() < TIMING {
+        let begun = Instant::now();
+        let _: String = redis::cmd("PING").query_async(connection).await?;
+        round_trips.push(begun.elapsed());
+    }
+    round_trips.sort();
+    Ok((round_trips[round_trips.len() / 2], round_trips.last().copied().unwrap_or_default()))
+}
+
+/// Returns how far the server's clock is ahead of this machine's, and by how much that may be wrong, in ms.
+async fn clock(connection: &mut MultiplexedConnection) -> Option<(i64, i64)> {
+    let before = now_in_ms();
+    let time = redis::cmd("TIME").query_async::<(i64, i64)>(connection).await;
+    let after = now_in_ms();
+    let (seconds, micros) = time.ok()?;
+    let around = (after - before) / 2 + 1;
+    Some((seconds * 1000 + micros / 1000 - before.midpoint(after), around))
+}
+
+/// Returns the number behind a name, as CONFIG GET and PUBSUB NUMSUB answer; 0 if the question is refused.
+async fn number(connection: &mut MultiplexedConnection, words: [&str; 3]) -> u64 {
+    let mut question = redis::cmd(words[0]);
+    question.arg(&words[1..]);
+    question.query_async::<(String, u64)>(connection).await.map_or(0, |told| told.1)
+}
+
+/// Returns the three parts of a lock node's marker.
+async fn lying(
+    connection: &mut MultiplexedConnection,
+    is_cluster: bool,
+) -> Result<[Option<String>; 3], RedisError> {
+    let mut lying: [Option<String>; 3] = [const { None }; 3];
+    let keys = [lock::MARKER, lock::LONGEST, lock::SEATS];
+    for (found, key) in lying.iter_mut().zip(keys) {
+        let asked = redis::cmd("GET").arg(key).query_async(connection).await;
+        *found = match asked {
+            // In a cluster another node may have the key's slot; the cluster is a finding of its own.
+            Err(_) if is_cluster => None,
+            told => told?,
+        };
+    }
+    Ok(lying)
 }
 
 /// The time of day on this machine, in ms since 1970.
