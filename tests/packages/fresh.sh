@@ -62,8 +62,9 @@ for command in "$@"; do
         kill -0 "$running" 2>/dev/null || { tail -n 30 "$root/run.log"; fail "make run"; }
         sleep 1
       done
-      # The tool between ends with its child alone.
-      pkill -TERM -P "$running" || kill "$running"
+      # The tool between takes no SIGTERM, and ends with its child. A shell may stand before it.
+      between=$(pgrep -P "$running" -x unshare) || between=$running
+      pkill -TERM -P "$between" || kill "$running"
       wait "$running" || :
       say "make run answers LOCK after $((SECONDS - begun)) s" ;;
     test)
