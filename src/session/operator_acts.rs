@@ -298,7 +298,7 @@ async fn carry_out(
 async fn tell(shared: &Shared, key: &Key, fence: u64) -> Result<u64, NotTakenBack> {
     let replicas = shared.replicas();
     let limit = LIMIT + replicas.map(|replicas| replicas.timeout).unwrap_or_default();
-    let telling = tell_any(shared, key, fence, (replicas, limit));
+    let telling = tell_any(shared, key, fence, replicas);
     let told = timeout(limit, telling).await;
     told.unwrap_or_else(|_| Err(NotTakenBack::not_fenced("the data node did not answer in time")))
 }
@@ -307,7 +307,7 @@ async fn tell_any(
     shared: &Shared,
     key: &Key,
     fence: u64,
-    (replicas, limit): (Option<Replicas>, Duration),
+    replicas: Option<Replicas>,
 ) -> Result<u64, NotTakenBack> {
     let place = shared.guards.as_ref().map(|guards| guards.place).unwrap_or_default();
     let ttl = shared.config.load().locks.fence_ttl;
@@ -324,8 +324,6 @@ async fn tell_any(
                 continue;
             }
         };
-        // The client library's own limit is half a second.
-        connection.redis.set_response_timeout(limit);
         match tell_one(&mut connection.redis, &announcing, replicas).await {
             // The Redis that is the data node now has not heard of the fence.
             Ok(_) if tenure.has_ended() => {

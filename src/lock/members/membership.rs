@@ -166,7 +166,7 @@ pub(super) struct Members {
     rules: Arc<MemberRules>,
     /// The longest that any grant may last. Grows by what is heard, here and elsewhere.
     heard: Arc<LongestGrant>,
-    /// Lengthens a pause at random.
+    /// Shortens a pause at random.
     jitter: fn(Duration) -> Duration,
     /// For each seat, how long another proxy may take to hear of a failover.
     confirm: Vec<Duration>,
