@@ -54,12 +54,12 @@ mod report;
 pub mod resp;
 mod sentinel;
 // The binary runs it.
+mod log_text;
 pub mod server;
 mod session;
 #[cfg(test)]
 mod simulation;
 mod sync;
-mod told;
 // The binary runs them; tests start a Redis with them.
 pub mod tools;
 

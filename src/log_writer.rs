@@ -67,7 +67,7 @@ enum LineKind {
     /// A line of the log.
     Log,
     /// A line of the audit trail.
-    Trail,
+    AuditTrail,
 }
 
 /// Lines on their way to the writer.
@@ -139,7 +139,7 @@ impl Lines {
             waiting.moved = Some(Instant::now());
         }
         self.unwritten.store(unwritten, Ordering::Relaxed);
-        waiting.has_trail |= kind == LineKind::Trail;
+        waiting.has_trail |= kind == LineKind::AuditTrail;
         waiting.bytes.extend_from_slice(line);
         drop(waiting);
         self.more.notify_one();
@@ -329,7 +329,7 @@ pub(crate) fn write(lines: &[u8]) {
 /// Writes a whole line of the audit trail to stderr. The line waits for as long as it cannot be written; callers wait
 /// for room before ([`room`]).
 pub(crate) fn write_trail(line: &[u8]) {
-    write_as(line, LineKind::Trail);
+    write_as(line, LineKind::AuditTrail);
 }
 
 fn write_as(lines: &[u8], kind: LineKind) {
@@ -359,7 +359,7 @@ pub(crate) async fn room(wait: Option<Duration>) -> bool {
 
 /// Returns how long nothing has been written although lines of the audit trail wait, and how many bytes wait. `None`
 /// if none wait.
-pub(crate) fn trail_stalled() -> Option<(Duration, usize)> {
+pub(crate) fn audit_trail_stalled() -> Option<(Duration, usize)> {
     LINES.get().and_then(Lines::stalled)
 }
 
@@ -410,7 +410,7 @@ mod tests {
         assert_eq!(lines.stalled(), None);
         assert_eq!(lines.push(&vec![b'x'; MOST_WAITING], LineKind::Log), Fate::Waits);
         assert_eq!(lines.stalled(), None, "the log's own lines may be lost");
-        assert_eq!(lines.push(b"one\n", LineKind::Trail), Fate::Waits);
+        assert_eq!(lines.push(b"one\n", LineKind::AuditTrail), Fate::Waits);
         assert_eq!(lines.push(b"two\n", LineKind::Log), Fate::Dropped);
         assert_eq!(lines.stalled().map(|(_, bytes)| bytes), Some(MOST_WAITING + 4));
         assert_eq!(lines.take(&mut hand), (1, true));
@@ -424,7 +424,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn those_that_wait_for_room_get_it_in_their_order_as_something_is_written() {
         let lines = Lines::default();
-        let push = |bytes: usize| lines.push(&vec![b'x'; bytes], LineKind::Trail);
+        let push = |bytes: usize| lines.push(&vec![b'x'; bytes], LineKind::AuditTrail);
         push(TRAIL_ROOM);
         assert!(lines.has_room());
         push(1);
@@ -519,7 +519,7 @@ mod tests {
                 lines.take(&mut hand)
             });
             assert!(lines.flush(Duration::from_secs(60)));
-            lines.push(b"two\n", LineKind::Trail);
+            lines.push(b"two\n", LineKind::AuditTrail);
             writer.join().unwrap();
         });
     }

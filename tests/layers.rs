@@ -31,15 +31,15 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("resp", &[]),
     ("sync", &[]),
     ("card", &["key", "sync"]),
-    ("told", &["sync"]),
+    ("log_text", &["sync"]),
     ("net", &["config", "metrics", "resp"]),
     ("sentinel", &["clock", "config", "metrics", "net", "resp", "sync"]),
     ("cluster", &["clock", "config", "metrics", "net", "resp"]),
     ("data", &["clock", "cluster", "config", "metrics", "net", "resp", "sentinel", "sync"]),
-    ("command", &["config", "glob", "key", "lock", "resp", "told"]),
+    ("command", &["config", "glob", "key", "lock", "resp", "log_text"]),
     ("adopt", &["config", "glob", "key", "metrics", "resp", "sync"]),
     ("fleet", &["config", "sync"]),
-    ("guard", &["cluster", "config", "data", "glob", "key", "net", "resp", "told"]),
+    ("guard", &["cluster", "config", "data", "glob", "key", "net", "resp", "log_text"]),
     (
         "lock",
         &[
@@ -55,7 +55,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "resp",
             "sentinel",
             "sync",
-            "told",
+            "log_text",
         ],
     ),
     ("bridge", &["adopt", "card", "clock", "config", "data", "key", "lock", "net"]),
@@ -63,7 +63,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         "session",
         &[
             "adopt", "bridge", "card", "clock", "cluster", "command", "config", "data", "fleet",
-            "glob", "guard", "key", "lock", "metrics", "net", "resp", "sync", "told",
+            "glob", "guard", "key", "lock", "metrics", "net", "resp", "sync", "log_text",
         ],
     ),
     (
@@ -86,14 +86,14 @@ const ROOMS: &[(&str, &[&str])] = &[
             "resp",
             "session",
             "sync",
-            "told",
+            "log_text",
         ],
     ),
     (
         "tools",
         &[
             "bridge", "cluster", "config", "data", "fleet", "glob", "lock", "net", "report",
-            "sentinel", "server", "told",
+            "sentinel", "server", "log_text",
         ],
     ),
     (

@@ -209,7 +209,7 @@ impl Crossing {
     /// this claim.
     async fn adopt_keys(&self, ttl: Duration, claim: Claim) -> Result<Option<Grant>, NoQuorum> {
         let Crossing { bridge, places, key, token, .. } = self;
-        bridge.engine.trail_room(None).await?;
+        bridge.engine.audit_trail_room(None).await?;
         let lasts = Lasts::For(bridge.lasts(ttl));
         let kept = bridge.keys.keep(places, token, lasts, IfGone::Leave).await;
         if kept.map_err(|error| silent(&error))? == KeysKept::Refused {
@@ -227,7 +227,7 @@ impl Crossing {
     async fn release_past(&self) -> Result<bool, NoQuorum> {
         let Crossing { bridge, places, key, token, .. } = self;
         let (engine, claim) = (&bridge.engine, Claim::adopted());
-        engine.trail_room(None).await?;
+        engine.audit_trail_room(None).await?;
         match engine.adopt(key.clone(), token.clone(), LIMIT, claim).await {
             Ok(_) => {}
             Err(NotGranted::NoQuorum(error)) => return Err(error),

@@ -156,9 +156,9 @@ pub enum BadRequest {
     Deadlock,
 }
 
-/// Returns a client's word as an error repeats it: [`crate::told::shown`].
+/// Returns a client's word as an error repeats it: [`crate::log_text::shown`].
 pub(crate) fn shown(word: &[u8]) -> String {
-    crate::told::shown(word).into_owned()
+    crate::log_text::shown(word).into_owned()
 }
 
 /// Returns the command's name as Redis writes it in errors.

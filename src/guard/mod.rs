@@ -52,8 +52,8 @@ use crate::{
     config::{Config, Flush, GuardRule, GuardsConfig, Pattern, Policy},
     data::DataNode,
     glob::Budget,
+    log_text::shown,
     resp::words::{Spans, Walk, WordStep},
-    told::shown,
 };
 
 /// Prefix of the key on the data node that holds the largest fence it has seen of a lock. The lock's

@@ -27,7 +27,7 @@
 
 use std::{collections::HashMap, fmt, io, sync::Arc, time::Duration};
 
-use super::{shards::Shards, voters::Voters, whereabouts::Whereabouts};
+use super::{location::Location, shards::Shards, voters::Voters};
 use crate::{
     clock::Instant,
     cluster::{
@@ -99,7 +99,7 @@ impl NodeAddress {
     ///
     /// # Errors
     /// If that is not known: no majority of the Sentinels has named a master yet, or no shard is known there.
-    pub(in crate::lock) fn now(&self) -> io::Result<Whereabouts> {
+    pub(in crate::lock) fn now(&self) -> io::Result<Location> {
         match self {
             NodeAddress::Fixed(url) => Ok(always(url.clone())),
             NodeAddress::Named(master, sentinels) => match sentinels.named() {
@@ -115,7 +115,7 @@ impl NodeAddress {
     }
 
     /// Whether votes of the Redis there count now.
-    pub(in crate::lock) fn is_confirmed(&self, there: &Whereabouts) -> bool {
+    pub(in crate::lock) fn is_confirmed(&self, there: &Location) -> bool {
         #[cfg(test)]
         if NOT_CONFIRMED.get() {
             return true;
@@ -150,7 +150,7 @@ impl NodeAddress {
     }
 
     /// Returns once the node is not this Redis any more, or this Redis was elected anew.
-    pub(in crate::lock) async fn left(&self, there: &Whereabouts) {
+    pub(in crate::lock) async fn left(&self, there: &Location) {
         let (master, sentinels) = match self {
             NodeAddress::Fixed(_) => return std::future::pending().await,
             NodeAddress::Named(master, sentinels) => (master, sentinels),
@@ -242,7 +242,7 @@ pub(crate) async fn locate(
     node: &LockNode,
     tls: &ClientTls,
     key: &[u8],
-) -> Result<Whereabouts, String> {
+) -> Result<Location, String> {
     match node {
         LockNode::Fixed(url) => Ok(always(url.clone())),
         LockNode::Sentinels(master) => {
@@ -297,11 +297,11 @@ pub(crate) async fn shards_once(of: &LockCluster, tls: &ClientTls) -> Result<Sha
 }
 
 /// Returns a Redis that no Sentinels have elected.
-fn always(url: RedisUrl) -> Whereabouts {
-    Whereabouts { url, election: None, claimed: None }
+fn always(url: RedisUrl) -> Location {
+    Location { url, election: None, claimed: None }
 }
 
-fn at(master: &SentinelMaster, named: &NamedMaster) -> Whereabouts {
+fn at(master: &SentinelMaster, named: &NamedMaster) -> Location {
     let url = master.at(&named.address.host, named.address.port);
-    Whereabouts { url, election: named.address.election, claimed: None }
+    Location { url, election: named.address.election, claimed: None }
 }

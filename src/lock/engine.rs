@@ -440,19 +440,19 @@ impl Engine {
 
     /// Turns the audit trail on or off: a line on stderr for each grant and for its end. `proxy`: the name of this
     /// process; the first one that is set stays.
-    pub(crate) fn set_trail(&self, is_whole: bool, proxy: &str) {
-        self.locks.grants.trail.set(is_whole, proxy);
+    pub(crate) fn set_audit_trail(&self, is_whole: bool, proxy: &str) {
+        self.locks.grants.audit_trail.set(is_whole, proxy);
     }
 
     /// Whether the audit trail is written.
-    pub(crate) fn trail_is_on(&self) -> bool {
-        self.locks.grants.trail.is_whole()
+    pub(crate) fn audit_trail_is_on(&self) -> bool {
+        self.locks.grants.audit_trail.is_whole()
     }
 
     /// Whether a grant must wait for room in the audit trail.
     #[inline]
-    pub(crate) fn trail_is_full(&self) -> bool {
-        self.locks.grants.trail.is_full()
+    pub(crate) fn audit_trail_is_full(&self) -> bool {
+        self.locks.grants.audit_trail.is_full()
     }
 
     /// Waits until the audit trail has room for the lines of a grant: for `wait` at most; if that is `None`, for two
@@ -460,8 +460,8 @@ impl Engine {
     ///
     /// # Errors
     /// If there is no room.
-    pub(crate) async fn trail_room(&self, wait: Option<Duration>) -> Result<(), NoQuorum> {
-        match self.locks.grants.trail.room(wait).await {
+    pub(crate) async fn audit_trail_room(&self, wait: Option<Duration>) -> Result<(), NoQuorum> {
+        match self.locks.grants.audit_trail.room(wait).await {
             true => Ok(()),
             false => Err(NoQuorum { is_unwritten: true, ..NoQuorum::default() }),
         }
@@ -539,7 +539,7 @@ async fn sweep(locks: Weak<Locks>) {
         grants.forget_run_out(shard..shard + SHARDS_AT_ONCE);
         shard = (shard + SHARDS_AT_ONCE) % SHARDS;
         quorum.look(grants);
-        grants.trail.tell_left_out();
+        grants.audit_trail.tell_left_out();
     }
 }
 
@@ -557,7 +557,7 @@ impl QuorumWatch {
         let voting = nodes.iter().filter(|node| node.votes()).count();
         let is_there = voting >= needed;
         if is_there && let Some(since) = self.lost_at.take() {
-            grants.trail.quorum_back(voting, needed, since.elapsed());
+            grants.audit_trail.quorum_back(voting, needed, since.elapsed());
         } else if !is_there && self.was_there && self.lost_at.is_none() {
             self.lost_at = Some(Instant::now());
             let missing = nodes.iter().filter(|node| !node.votes()).map(|node| {
@@ -569,7 +569,7 @@ impl QuorumWatch {
                 };
                 format!("{} ({why})", node.address)
             });
-            grants.trail.quorum_lost(voting, needed, &missing.collect::<Vec<_>>().join(", "));
+            grants.audit_trail.quorum_lost(voting, needed, &missing.collect::<Vec<_>>().join(", "));
         }
         self.was_there |= is_there;
     }

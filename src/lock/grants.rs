@@ -8,6 +8,7 @@ use tokio::sync::Semaphore;
 
 use super::{
     Claim,
+    audit_trail::{AuditTrail, GrantEnd},
     holders::{EndedGrants, Holder, Holders},
     keep::schedule::Schedule,
     lock_metrics::LockMetrics,
@@ -15,7 +16,6 @@ use super::{
     operation::{Kind, Operation, Vote},
     quorum::Rule,
     scripts::{self, Wanted},
-    trail::{GrantEnd, Trail},
 };
 use crate::{
     clock::Instant,
@@ -42,7 +42,7 @@ pub(super) struct Grants {
     pub(super) schedule: Arc<Schedule>,
     pub(super) metrics: Arc<LockMetrics>,
     /// Lines in the log.
-    pub(super) trail: Trail,
+    pub(super) audit_trail: AuditTrail,
     /// One permit: connections that have ended with many session locks release them one connection at a time.
     pub(super) giving_back: Arc<Semaphore>,
 }
@@ -54,7 +54,7 @@ impl Grants {
             holders: Holders::default(),
             schedule: Arc::new(Schedule::new(config)),
             metrics,
-            trail: Trail::new(config.prefix.len()),
+            audit_trail: AuditTrail::new(config.prefix.len()),
             giving_back: Arc::new(Semaphore::new(1)),
         }
     }
@@ -73,7 +73,7 @@ impl Grants {
     /// Notes a grant, and tells the lock's previous keeper, if there was one.
     pub(super) fn granted(&self, key: &Key, holder: Holder) {
         let (claim, fence) = (holder.claim(), holder.fence());
-        let told = self.trail.is_whole().then(|| holder.told(Instant::now()));
+        let told = self.audit_trail.is_whole().then(|| holder.told(Instant::now()));
         let (before, over) = self.holders.granted(key, holder);
         if !over.is_empty() {
             self.ended(over, GrantEnd::RanOut);
@@ -88,7 +88,7 @@ impl Grants {
             }
         }
         if let Some(told) = told {
-            self.trail.granted(key, &told);
+            self.audit_trail.granted(key, &told);
         }
     }
 
@@ -100,7 +100,7 @@ impl Grants {
             true => GrantEnd::RanOut,
             false => GrantEnd::Replaced,
         };
-        self.trail.ended(key, &before.told(now), how);
+        self.audit_trail.ended(key, &before.told(now), how);
     }
 
     /// Forgets grants whose TTL has run out, in some parts of the map of holders, and logs their ends.
@@ -114,7 +114,7 @@ impl Grants {
     /// Logs the ends of grants that are forgotten.
     #[cold]
     pub(super) fn ended(&self, grants: EndedGrants, how: GrantEnd) {
-        grants.iter().for_each(|(key, grant)| self.trail.ended(key, grant, how));
+        grants.iter().for_each(|(key, grant)| self.audit_trail.ended(key, grant, how));
     }
 
     /// Puts a lock back on the nodes that do not have it, once all have voted or are missing: a quorum of the others

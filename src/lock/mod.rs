@@ -7,7 +7,7 @@
 //!   `longest`: the longest time that any grant may last.
 //! - `claim`: the name of one grant; `scripts`: the Lua that nodes run; `node_reply`: their answers; `operation`: one
 //!   request to all nodes, and their votes as they come in.
-//! - `whereabouts`: the Redis that a node is now; `stations`: where markers lie; `custody`: whether a slot's locks
+//! - `location`: the Redis that a node is now; `stations`: where markers lie; `custody`: whether a slot's locks
 //!   have moved with it; `shards`: which master each shard of a cluster has.
 //! - `address`: where a node is, which its Sentinels or its cluster may decide, and when its votes count.
 //! - `members/`: which nodes may vote, and what is wrong with them.
@@ -22,7 +22,7 @@
 //! - `release`, `renew`: operations that may end a grant, or pass it on. `take_back`: a release that
 //!   the holder did not ask for.
 //! - `overview`: what operators see of locks, clients and waits.
-//! - `trail`: lines in the log about locks, and the audit trail.
+//! - `audit_trail`: lines in the log about locks, and the audit trail.
 //! - `moving`: which set of lock nodes the proxy asks, and its switch to another set.
 //! - `engine`: the interface of all this to sessions.
 //! - `lock_metrics`: counters of locks and nodes; `key_metrics`: times by pattern of the key; `alarm`: the timer of an
@@ -32,6 +32,7 @@ mod acquire;
 mod address;
 mod alarm;
 mod attach;
+mod audit_trail;
 mod claim;
 mod custody;
 mod engine;
@@ -41,6 +42,7 @@ mod jitter;
 mod keep;
 mod key_metrics;
 mod line;
+mod location;
 pub(crate) mod lock_metrics;
 mod locks;
 mod longest;
@@ -60,9 +62,7 @@ pub(crate) mod scripts;
 mod shards;
 mod stations;
 mod take_back;
-mod trail;
 mod voters;
-mod whereabouts;
 
 pub use acquire::Acquire;
 pub(crate) use address::{ShardsOnce, connector_to_nodes, locate, shards_once};

@@ -22,6 +22,7 @@ use tokio::task::JoinHandle;
 
 use super::{
     Acquire, Alarm, Claim, LookUp, NoQuorum,
+    audit_trail::GrantEnd,
     holders::Owner,
     keep::watch::Watch,
     line::queue::NextHolder,
@@ -29,7 +30,6 @@ use super::{
     node::nodes::{Nodes, Tally},
     operation::{Operation, Vote},
     quorum::{Decision, Rule},
-    trail::GrantEnd,
 };
 use crate::{
     clock::Instant,
@@ -157,9 +157,9 @@ impl Release {
             Some(held) => {
                 let held = held.by(by);
                 grants.metrics.held(&key, held.held_for);
-                grants.trail.ended(&key, &held, cause.end());
+                grants.audit_trail.ended(&key, &held, cause.end());
             }
-            None if is_found => grants.trail.released_elsewhere(&key, by),
+            None if is_found => grants.audit_trail.released_elsewhere(&key, by),
             None => {}
         }
         let releasing = |tally, unsure| {

@@ -44,10 +44,10 @@ use tracing::{info, warn};
 
 use super::{
     custody::{Custody, CustodyNote, SlotLook},
+    location::Location,
     lock_metrics::LockClusterMetrics,
     stations::{self, Marked},
     voters::SeatPlace,
-    whereabouts::Whereabouts,
 };
 use crate::{
     clock::{Instant, millis},
@@ -85,7 +85,7 @@ pub(in crate::lock) struct Shards {
     /// For each slot the place of its shard among the seats of the voter.
     slots: ArcSwap<Vec<u8>>,
     /// The master of each shard.
-    masters: Vec<watch::Sender<Option<Whereabouts>>>,
+    masters: Vec<watch::Sender<Option<Location>>>,
     /// By seat: when the questions were sent to which a majority last answered with the master.
     confirmed: Vec<AtomicI64>,
     /// Since when a majority has known of no shard on the seat, in microseconds; below 0: there is one, or it is not
@@ -133,7 +133,7 @@ struct Seating {
     /// The place of each slot's shard, or [`NOBODY`].
     table: Vec<u8>,
     /// The master on each place.
-    seated: Vec<Option<Whereabouts>>,
+    seated: Vec<Option<Location>>,
     /// There are more shards than places.
     problem: Option<ClusterTrouble>,
 }
@@ -245,7 +245,7 @@ impl Shards {
     }
 
     /// Follows the master of a shard.
-    pub(super) fn master(&self, place: usize) -> watch::Receiver<Option<Whereabouts>> {
+    pub(super) fn master(&self, place: usize) -> watch::Receiver<Option<Location>> {
         self.masters[place].subscribe()
     }
 
@@ -256,8 +256,8 @@ impl Shards {
 
     /// Returns once the shard's master is another one, or none, or has claimed its slots anew: it may have been a
     /// replica in between.
-    pub(super) async fn left(&self, place: usize, there: &Whereabouts) {
-        let is_another = |known: &Option<Whereabouts>| known.as_ref() != Some(there);
+    pub(super) async fn left(&self, place: usize, there: &Location) {
+        let is_another = |known: &Option<Location>| known.as_ref() != Some(there);
         let _ = self.master(place).wait_for(is_another).await;
     }
 
@@ -269,7 +269,7 @@ impl Shards {
     }
 
     /// Whether votes of the shard's master count now.
-    pub(super) fn is_confirmed(&self, place: usize, there: &Whereabouts) -> bool {
+    pub(super) fn is_confirmed(&self, place: usize, there: &Location) -> bool {
         let asked = self.confirmed[place].load(Ordering::Acquire);
         let is_fresh = asked >= 0
             && Instant::now().micros() - asked < i64::try_from(CONFIRM.as_micros()).unwrap_or(0);
@@ -432,7 +432,7 @@ impl Shards {
                 continue;
             };
             let (url, claimed) = (where_is(node), Some(node.epoch));
-            seating.seated[place] = Some(Whereabouts { url, election: None, claimed });
+            seating.seated[place] = Some(Location { url, election: None, claimed });
             for (first, last) in &node.slots {
                 seating.table[usize::from(*first)..=usize::from(*last)].fill(place as u8);
             }
@@ -452,7 +452,7 @@ impl Shards {
     }
 
     /// Notes the master of a shard, or that there is none, as answered to the questions sent at `sent`.
-    fn note_master(&self, place: usize, there: Option<Whereabouts>, sent: Instant) {
+    fn note_master(&self, place: usize, there: Option<Location>, sent: Instant) {
         let is_there = there.is_some();
         self.masters[place].send_if_modified(|known| {
             let is_new = *known != there;
@@ -645,8 +645,7 @@ mod tests {
         let way =
             Connector::start("node", &config.locks.tls, std::slice::from_ref(of.cluster.login()));
         let shards = Shards::start(of, &way, Voters::new(&config.locks).place(0));
-        let at =
-            |port| Whereabouts { url: RedisUrl::local(port), election: None, claimed: Some(1) };
+        let at = |port| Location { url: RedisUrl::local(port), election: None, claimed: Some(1) };
         let (one, other) = (at(1), at(2));
         shards.note_master(0, Some(one.clone()), Instant::now());
         let done = std::sync::atomic::AtomicBool::new(false);

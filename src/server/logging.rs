@@ -22,8 +22,8 @@ use tracing_subscriber::{
 
 use crate::{
     config::LOG_LEVELS,
+    log_text::{plain, plain_line},
     log_writer,
-    told::{plain, plain_line},
 };
 
 /// The environment variable that overrides `log.level`.

@@ -220,7 +220,7 @@ impl Proxy {
             .as_ref()
             .map(|adoption| Bridge::new(&self.config, adoption, engine, data, runtime));
         let name = fleet::name_of(&self.config);
-        engine.set_trail(self.config.log.locks == "all", &name);
+        engine.set_audit_trail(self.config.log.locks == "all", &name);
         Arc::new(Shared {
             engine: self.engine.clone(),
             data: self.data.clone(),

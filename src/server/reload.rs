@@ -19,6 +19,7 @@ use tracing::{error, info, warn};
 use crate::{
     adopt::{Adoption, verdict::AdoptVerdict},
     config::{Config, ConfigErrors, LockNode, OTHER_NODES},
+    log_text::shown,
     server::{
         admin::PageSource,
         entry::{admission::Admission, descriptors},
@@ -27,7 +28,6 @@ use crate::{
         systemd,
     },
     session::Shared,
-    told::shown,
 };
 
 /// Why the listed lock nodes are not asked yet.
@@ -195,7 +195,7 @@ impl Reloader {
                 left.push(("log.level", why));
             }
         }
-        self.shared.engine.set_trail(config.log.locks == "all", &self.shared.name);
+        self.shared.engine.set_audit_trail(config.log.locks == "all", &self.shared.name);
         if let Some(adoption) = self.shared.adoption.as_ref().filter(|_| taken.contains(&"adopt")) {
             adoption.step_to(&config.adopt.rules);
             tell_refused(adoption, &running);

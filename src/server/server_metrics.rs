@@ -153,7 +153,7 @@ pub(super) struct StateMetrics {
     /// Waiting time of the longest-waiting client, in seconds.
     pub longest_wait: Gauge,
     /// How long nothing has been written although lines of the audit trail wait, in seconds.
-    pub trail_stalled: Gauge,
+    pub audit_trail_stalled: Gauge,
 }
 
 impl StateMetrics {
@@ -169,7 +169,7 @@ impl StateMetrics {
             adopted_locks: gauge!("lockgate_adopted_locks"),
             oldest_hold: gauge!("lockgate_oldest_hold_seconds"),
             longest_wait: gauge!("lockgate_longest_wait_seconds"),
-            trail_stalled: gauge!("lockgate_audit_trail_stalled_seconds"),
+            audit_trail_stalled: gauge!("lockgate_audit_trail_stalled_seconds"),
         }
     }
 }

@@ -21,11 +21,11 @@ use std::{
 
 use super::{
     attempts::InTheWay,
-    audit::Audit,
     desk::Desk,
     dropping::Dropping,
     filter::{Filter, Whose},
     gather::Gather,
+    idiom_look::IdiomLook,
     jobs::{Answer, Answering, Job, Ours, Pass, Progress, Question, Waits, When},
     loss_news::Refused,
     notes::Noted,
@@ -40,6 +40,7 @@ use crate::{
     data::FrontView,
     key::Key,
     lock::LossKind,
+    log_text::shown,
     net::Outbox,
     resp::{
         encode,
@@ -47,7 +48,6 @@ use crate::{
         reply::ReplyScanner,
         request::RequestScanner,
     },
-    told::shown,
 };
 
 /// Most bytes read ahead while a command waits, so that a client's FIN behind them is seen.
@@ -67,7 +67,7 @@ pub(super) struct Core {
     /// The scanner that finds where the client's commands end.
     pub(super) requests: RequestScanner,
     /// The look at commands on adopted keys. `None`: there are no adopt rules.
-    pub(super) audit: Option<Box<Audit>>,
+    pub(super) idiom_look: Option<Box<IdiomLook>>,
     /// Bytes read from the client so far.
     pub(super) read: u64,
     /// The client sends no more.
@@ -149,7 +149,7 @@ pub(super) enum Tracking {
 impl Core {
     pub(super) fn new(desk: Desk) -> Core {
         Core {
-            audit: Audit::of(&desk),
+            idiom_look: IdiomLook::of(&desk),
             desk,
             turn: Turn::Client,
             question: Asking::Nothing,

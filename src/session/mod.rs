@@ -12,7 +12,7 @@
 //!   [`parting`]: the end of a client that reads nothing.
 //! - [`core`]: a session without its sockets: what has the floor, and what a step leads to.
 //! - [`requests`]: client → data node. [`screen`]: which commands guards are about. [`gather`]: large commands, until
-//!   they are whole. [`dropping`]: commands whose bytes are dropped as they arrive. [`audit`]: a look at lock idioms
+//!   they are whole. [`dropping`]: commands whose bytes are dropped as they arrive. [`idiom_look`]: a look at lock idioms
 //!   of existing libraries as they pass. [`sights`]: what was seen, until the data node has answered; [`settling`]
 //!   counts it then. [`transact`]: which commands fit into a transaction about an adopted lock.
 //! - [`replies`]: data node → client. [`filter`]: replies that are changed on their way.
@@ -30,7 +30,6 @@
 
 mod ahead;
 mod attempts;
-mod audit;
 mod claims;
 mod conn;
 mod core;
@@ -40,6 +39,7 @@ pub(crate) mod earlier;
 mod filter;
 mod gather;
 mod guarded;
+mod idiom_look;
 pub(crate) mod idle;
 mod jobs;
 mod lock_transaction;

@@ -21,8 +21,8 @@ use super::{
     pump::{Session, with_buffer},
 };
 use crate::{
+    log_text::FewLines,
     resp::{encode, name::ReplyMode},
-    told::FewLines,
 };
 
 /// How long such a client may still move nothing, and how long it may take in all.

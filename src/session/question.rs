@@ -48,7 +48,7 @@ impl Asked {
         card: &Arc<ClientCard>,
         alarm: &mut Alarm,
     ) -> Asked {
-        if asks_for_grant(&question) && shared.engine.trail_is_full() {
+        if asks_for_grant(&question) && shared.engine.audit_trail_is_full() {
             let asking = once_there_is_room(question, shared.clone(), card.clone());
             return Asked::Boxed(Box::pin(asking));
         }
@@ -202,7 +202,7 @@ async fn once_there_is_room(
         Question::Lock { wait, .. } => *wait,
         _ => None,
     };
-    if let Err(error) = shared.engine.trail_room(wait).await {
+    if let Err(error) = shared.engine.audit_trail_room(wait).await {
         let refused = Err(NotGranted::NoQuorum(error));
         return match question {
             Question::TakeOver { .. } => Answer::TakeOver(refused),

@@ -19,7 +19,7 @@ impl Core {
             return bytes.len();
         }
         let (mut from, mut pos) = (0, 0);
-        let is_watched = self.desk.shared.guards.is_some() || self.audit.is_some();
+        let is_watched = self.desk.shared.guards.is_some() || self.idiom_look.is_some();
         // A list that was begun must be ended, as its announced length was changed.
         while self.tracking == Tracking::Matched || self.filter.is_some() {
             let desk = &mut self.desk;

@@ -3,13 +3,13 @@
 use std::ops::Range;
 
 use super::{
-    audit::{Adopting, Audit},
     core::{Core, First, Tracking, Turn},
     dropping::Dropping,
     guarded::{
         acknowledged::{Exec, must_acknowledge},
         arm::{Arming, prepare_to_arm},
     },
+    idiom_look::{Adopting, IdiomLook},
     jobs::{
         Pass,
         adopted_beside::BesideDataNode,
@@ -140,10 +140,10 @@ impl Core {
             first,
             lost: self.desk.losing.has_news(),
             is_guarded: table.is_some(),
-            is_seen: table.is_some() || self.audit.is_some(),
+            is_seen: table.is_some() || self.idiom_look.is_some(),
             glance: Glance::More,
         };
-        if self.audit.as_ref().is_some_and(|audit| audit.has_begun()) {
+        if self.idiom_look.as_ref().is_some_and(|look| look.has_begun()) {
             self.see_more(bytes);
         }
         let mut is_unwanted = false;
@@ -242,8 +242,8 @@ impl Core {
                             let is_free = |known: &Table| known.is_free(glance, command);
                             !is_guarded || commands.is_some_and(is_free)
                         };
-                        // Two calls, so that the audit costs nothing where there is none.
-                        let alike = match self.audit.as_deref().map(Audit::last) {
+                        // Two calls, so that the look costs nothing where there is none.
+                        let alike = match self.idiom_look.as_deref().map(IdiomLook::last) {
                             None => self.requests.skip_alike(bytes, &mut pos, is_unguarded),
                             Some(last) => self.requests.skip_alike(bytes, &mut pos, |command| {
                                 last.is_key(command) && is_unguarded(command)
@@ -368,10 +368,10 @@ impl Core {
             }
         }
         let in_transaction = transacts && self.is_in_transaction();
-        if let Some(audit) = &mut self.audit
+        if let Some(look) = &mut self.idiom_look
             && !passes
         {
-            match audit.judge(name, bytes, in_transaction, &self.desk) {
+            match look.judge(name, bytes, in_transaction, &self.desk) {
                 Adopting::Pass => {}
                 Adopting::Unidentified => {
                     self.wait(Box::new(Unidentified));
@@ -409,7 +409,9 @@ impl Core {
             return Flow::Drop(dropping);
         }
         let name = match name {
-            Name::ZeroByte if scan.is_guarded || self.audit.is_some() || hides_a_name(bytes) => {
+            Name::ZeroByte
+                if scan.is_guarded || self.idiom_look.is_some() || hides_a_name(bytes) =>
+            {
                 return Flow::Drop(Dropping::Replaced(without_zero_bytes(bytes)));
             }
             // Redis says itself that it has no such command.

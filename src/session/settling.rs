@@ -84,8 +84,8 @@ impl Core {
     /// Looks at a command that is forwarded. `is_answered`: its reply is owed, behind all others.
     #[inline]
     pub(super) fn see(&mut self, name: Name, bytes: &[u8], is_answered: bool) {
-        if let Some(audit) = &mut self.audit {
-            audit.see(name, bytes, is_answered, &mut self.desk);
+        if let Some(look) = &mut self.idiom_look {
+            look.see(name, bytes, is_answered, &mut self.desk);
         }
         if !self.desk.sights.fresh.is_empty() {
             self.keep_sights(is_answered);
@@ -95,8 +95,8 @@ impl Core {
     /// Takes in bytes that pass behind those of a command that was looked at in part.
     #[cold]
     pub(super) fn see_more(&mut self, bytes: &[u8]) {
-        if let Some(audit) = &mut self.audit {
-            let is_answered = audit.see_more(bytes, &mut self.desk);
+        if let Some(look) = &mut self.idiom_look {
+            let is_answered = look.see_more(bytes, &mut self.desk);
             self.keep_sights(is_answered);
         }
     }
@@ -136,7 +136,7 @@ impl Core {
             SeenCommand::Idiom(sighting) => self.desk.count_idiom(sighting),
             SeenCommand::Write(missing) => self.desk.count_write(missing.as_ref()),
             SeenCommand::Body(part, bytes) => {
-                let seen = self.audit.as_mut().map(|audit| audit.look_at_body(part, &bytes));
+                let seen = self.idiom_look.as_mut().map(|look| look.look_at_body(part, &bytes));
                 for sighting in seen.into_iter().flatten() {
                     self.desk.count_idiom(sighting);
                 }

@@ -111,8 +111,8 @@ impl Core {
     /// Notes that a command does not fit into the transaction, and is refused by this error.
     fn refuse_as_misfit(&mut self, error: &'static str) -> Dropping {
         self.desk.step_transaction(LockTransaction::misfit);
-        if let Some(audit) = &mut self.audit {
-            audit.spoil();
+        if let Some(look) = &mut self.idiom_look {
+            look.spoil();
         }
         Dropping::Misfit(error)
     }

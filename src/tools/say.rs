@@ -3,7 +3,7 @@
 
 use std::fmt::Display;
 
-use crate::told::plain;
+use crate::log_text::plain;
 
 /// Prints a line on stdout.
 pub fn say(line: impl Display) {

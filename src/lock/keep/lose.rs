@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     clock::Instant,
-    lock::{Release, lock_metrics::LostReason, locks::Locks, trail::GrantEnd},
+    lock::{Release, audit_trail::GrantEnd, lock_metrics::LostReason, locks::Locks},
 };
 
 /// Returns the reason as it is counted, and what the client is to know. If an adopted lock without a TTL belongs to
@@ -40,7 +40,7 @@ pub(in crate::lock) fn lose(locks: &Arc<Locks>, watch: &Arc<Watch>, reason: Lost
         // Whether to log the loss of an adopted lock without a TTL is for the session to decide.
         if kind == LossKind::Told {
             let (client, votes) = (watch.losses.client(), watch.times().votes);
-            locks.grants.trail.lost(&watch.key, (&client.0, &client.1), reason, votes);
+            locks.grants.audit_trail.lost(&watch.key, (&client.0, &client.1), reason, votes);
         }
         // The lock may have been granted anew to the same token meanwhile, for another keeper.
         if let Some(other) = other {

@@ -19,11 +19,11 @@ use crate::{
     config::RedisUrl,
     lock::{
         address::NodeAddress,
+        location::Location,
         node_reply,
         scripts::MAX_TTL,
         stations::{self, Station, StationText},
         voters::SeatPlace,
-        whereabouts::Whereabouts,
     },
     net::Stream,
     resp::encode,
@@ -154,7 +154,7 @@ impl SelfReport {
     }
 
     /// Adds the election by which the node is the master.
-    pub(in crate::lock) fn of(self, there: &Whereabouts) -> SelfReport {
+    pub(in crate::lock) fn of(self, there: &Location) -> SelfReport {
         SelfReport { election: there.election, ..self }
     }
 

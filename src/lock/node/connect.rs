@@ -18,6 +18,7 @@ use crate::{
     clock::Instant,
     config::RedisUrl,
     lock::{
+        location::Location,
         members::{
             fault::Fault,
             membership::Judgement,
@@ -31,7 +32,6 @@ use crate::{
         operation::Absence,
         scripts,
         stations::Station,
-        whereabouts::Whereabouts,
     },
     net::{self, Stream},
     resp::encode,
@@ -145,7 +145,7 @@ async fn admit(
     weak: &Weak<Node>,
     stream: &mut Stream,
     mut look: SelfReport,
-    there: &Whereabouts,
+    there: &Location,
 ) -> Result<(Arc<Node>, u64), ConnectError> {
     for looks in 1.. {
         let node = weak.upgrade().ok_or(ConnectError::Unused)?;

@@ -21,6 +21,7 @@ use crate::{
     lock::{
         Claim, NodeStatus,
         address::NodeAddress,
+        location::Location,
         lock_metrics::NodeMetrics,
         members::{
             clocks::{Clocks, Sight},
@@ -34,7 +35,6 @@ use crate::{
         },
         operation::{Absence, Kind, Operation, Vote},
         scripts::{self, Dialect},
-        whereabouts::Whereabouts,
     },
     net::Connector,
     resp::encode,
@@ -100,8 +100,8 @@ pub(super) struct Node {
 /// queue, so that jobs keep the order of submission.
 struct NodeState {
     link: Option<Link>,
-    /// The whereabouts of the Redis to which the connection leads, or will lead.
-    at: Option<Whereabouts>,
+    /// The location of the Redis to which the connection leads, or will lead.
+    at: Option<Location>,
     /// Whether its votes did not count at the last check.
     is_unconfirmed: bool,
     /// Why there is no connection, or why the node does not vote yet, and until when, if known.
@@ -287,8 +287,8 @@ impl Node {
         state.at.as_ref().is_none_or(|there| self.address.is_confirmed(there))
     }
 
-    /// Returns the whereabouts of the Redis to which the connection leads, or will lead.
-    pub(super) fn at(&self) -> Option<Whereabouts> {
+    /// Returns the location of the Redis to which the connection leads, or will lead.
+    pub(super) fn at(&self) -> Option<Location> {
         self.state.lock().at.clone()
     }
 
@@ -319,7 +319,7 @@ impl Node {
     }
 
     /// Notes where the next connection leads.
-    pub(super) fn leads_to(&self, there: Whereabouts) {
+    pub(super) fn leads_to(&self, there: Location) {
         self.state.lock().at = Some(there);
     }
 

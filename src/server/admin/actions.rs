@@ -19,13 +19,13 @@ use tracing::warn;
 use crate::{
     config::AdminToken,
     lock::NotPaused,
+    log_text::FewLines,
     server::server_metrics::{ActionMetrics, ActionResult, AdminAction},
     session::{
         Shared,
         operator_acts::{self, NodePause, NotTakenBack},
         session_metrics::TakenBack,
     },
-    told::FewLines,
 };
 
 /// The longest body: a lock's name in hexadecimal, and more.

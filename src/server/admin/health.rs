@@ -25,13 +25,13 @@ use crate::{
     fleet::{difference::ModeConflict, known::Fleet},
     guard::Guards,
     lock::{Engine, Fault, NoQuorum, NodeStatus},
+    log_text::plain_line,
     log_writer,
     metrics::Recorder,
     net::tls::certificates,
     server::{entry::exposure::Exposure, server_metrics::StateMetrics},
     session::earlier::{EarlierProcess, EarlierProcesses, WhatIsLeft},
     sync::Mutex,
-    told::plain_line,
 };
 
 /// How often the data node is asked. A scrape never asks it.
@@ -370,12 +370,12 @@ impl PageSource {
                  reads them, or the disk is full"
             ));
         }
-        let stalled = log_writer::trail_stalled();
-        self.gauges.trail_stalled.set(stalled.map_or(0.0, |(time, _)| time.as_secs_f64()));
+        let stalled = log_writer::audit_trail_stalled();
+        self.gauges.audit_trail_stalled.set(stalled.map_or(0.0, |(time, _)| time.as_secs_f64()));
         let Some((time, bytes)) = stalled.filter(|(time, _)| *time >= STALLED) else {
             return false;
         };
-        let refuses = match (self.engine.trail_is_on(), self.engine.trail_is_full()) {
+        let refuses = match (self.engine.audit_trail_is_on(), self.engine.audit_trail_is_full()) {
             (true, true) => "; locks are refused (TRYAGAIN)",
             (true, false) => "; locks are refused (TRYAGAIN) once 4 MB wait",
             (false, _) => "",
@@ -385,7 +385,7 @@ impl PageSource {
              them: nobody reads them, or the disk is full{refuses}",
             time.as_secs()
         ));
-        self.engine.trail_is_full()
+        self.engine.audit_trail_is_full()
     }
 
     /// Adds the lines about settings: those that differ in the fleet, those of the file that were not taken over, and

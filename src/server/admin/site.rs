@@ -27,6 +27,7 @@ use super::{
 };
 use crate::{
     config::AdminConfig,
+    log_text::plain,
     report::{
         ErrorDocument,
         document::StatusDocument,
@@ -34,7 +35,6 @@ use crate::{
     },
     server::fleet::machine,
     session::Shared,
-    told::plain,
 };
 
 const TEXT: &str = "text/plain; charset=utf-8";

@@ -24,7 +24,7 @@ use crate::{
     guard::fences::FencedLock,
     key::{Key, Token},
     lock::NotAttached,
-    told::shown,
+    log_text::shown,
 };
 
 /// Asks the lock nodes about the claims whose fences are not announced. `undo`: what the question about the fences

@@ -8,8 +8,8 @@ use tracing::warn;
 
 use super::super::{desk::Desk, session_metrics::GuardedWrite};
 use crate::{
+    log_text::{FewLines, shown},
     resp::words::{Walk, WordStep},
-    told::{FewLines, shown},
 };
 
 /// The bytes of an EXEC.

@@ -22,8 +22,8 @@ use crate::{
         write::Write,
     },
     key::Key,
+    log_text::shown,
     resp::{expected::Expected, name::ReplyMode},
-    told::shown,
 };
 
 /// A write that guards stop, before its locks are known.

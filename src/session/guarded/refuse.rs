@@ -10,8 +10,8 @@ use super::{
     subject::{GuardedCommand, error_reply},
 };
 use crate::{
+    log_text::shown,
     resp::{encode, expected::Expected, name::ReplyMode},
-    told::shown,
 };
 
 /// Ends a write with this answer, or without one if it is empty.

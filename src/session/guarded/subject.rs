@@ -3,8 +3,8 @@
 use super::super::desk::Desk;
 use crate::{
     guard::{fences::FencedLock, write::Write},
+    log_text::shown,
     resp::{encode, name::ReplyMode},
-    told::shown,
 };
 
 /// Locks under which writes are made, and whether they are known to be held.

@@ -20,12 +20,12 @@ use crate::{
     },
     key::Key,
     lock::Holding,
+    log_text::shown,
     resp::{
         encode,
         expected::Expected,
         name::{Own, ReplyMode},
     },
-    told::shown,
 };
 
 /// Returns the command of ours as which a task is counted.

@@ -23,8 +23,8 @@ use crate::{
     config::NoQuorumPolicy,
     key::Key,
     lock::Holding,
+    log_text::shown,
     resp::name::{Own, ReplyMode},
-    told::shown,
 };
 
 /// Error for a command that does not fit.

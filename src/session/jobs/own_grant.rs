@@ -21,8 +21,8 @@ use crate::{
     command::{BadRequest, shown as shown_in_error},
     key::{Key, Token},
     lock::Claim,
+    log_text::{FewLines, shown},
     resp::encode,
-    told::{FewLines, shown},
 };
 
 /// An UNLOCK or RENEW by a token with which its connection was refused a LOCK.

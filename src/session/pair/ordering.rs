@@ -223,7 +223,7 @@ async fn what_is_audited_reaches_the_data_node_as_it_came() {
         let mut pair = Pair::with(config);
         for bytes in sent.chunks(piece) {
             pair.send(bytes);
-            assert!(pair.core.audit.is_some());
+            assert!(pair.core.idiom_look.is_some());
         }
         assert_eq!(pair.at_data().as_bytes(), sent, "in pieces of {piece}");
         assert_eq!(pair.at_client(), "");

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::{
     config::{ConfigErrors, Problem},
-    told::plain_line,
+    log_text::plain_line,
 };
 
 /// A problem that was found.

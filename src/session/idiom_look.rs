@@ -23,7 +23,7 @@ use crate::{
 use super::{desk::Desk, sights::SeenCommand};
 
 /// The look at one connection's commands.
-pub(super) struct Audit {
+pub(super) struct IdiomLook {
     adoption: Arc<Adoption>,
     limits: Limits,
     track: Track,
@@ -60,12 +60,12 @@ struct Begun {
     least: usize,
 }
 
-impl Audit {
+impl IdiomLook {
     /// Returns `None` if there are no rules.
-    pub(super) fn of(desk: &Desk) -> Option<Box<Audit>> {
+    pub(super) fn of(desk: &Desk) -> Option<Box<IdiomLook>> {
         let adoption = desk.shared.adoption.clone()?;
         let locks = &desk.config.locks;
-        Some(Box::new(Audit {
+        Some(Box::new(IdiomLook {
             limits: Limits { max_token: locks.max_token, max_ttl: locks.max_ttl },
             track: Track::default(),
             last: Alike::NONE,

@@ -4,7 +4,7 @@ use crate::config::RedisUrl;
 
 /// The Redis that a lock node is now.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Whereabouts {
+pub(crate) struct Location {
     pub(crate) url: RedisUrl,
     /// The election that made it the master. `None`: no Sentinels elect it.
     pub(crate) election: Option<u64>,

@@ -23,8 +23,8 @@ use super::{holders::GrantTold, lock_metrics::LostReason, quorum::Votes};
 use crate::{
     clock::millis,
     key::Key,
+    log_text::{FewLines, LONGEST_SHOWN, shown},
     log_writer,
-    told::{FewLines, LONGEST_SHOWN, shown},
 };
 
 /// How a grant ended.
@@ -57,7 +57,7 @@ impl GrantEnd {
 }
 
 /// The log of locks, and the audit trail.
-pub(super) struct Trail {
+pub(super) struct AuditTrail {
     /// Whether the audit trail is written.
     is_whole: AtomicBool,
     /// The name of this proxy.
@@ -69,10 +69,10 @@ pub(super) struct Trail {
     quorum: FewLines,
 }
 
-impl Trail {
+impl AuditTrail {
     /// Starts without the audit trail. `prefix`: the length of `locks.prefix`.
-    pub(super) fn new(prefix: usize) -> Trail {
-        Trail {
+    pub(super) fn new(prefix: usize) -> AuditTrail {
+        AuditTrail {
             is_whole: AtomicBool::new(false),
             proxy: OnceLock::new(),
             prefix,
