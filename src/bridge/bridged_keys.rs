@@ -2,7 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::data_key::{self, DataKeys};
+use bb8_redis::redis::RedisError;
+
+use super::data_key::{self, DataKeys, IfGone, KeysKept, Lasts};
 use crate::{
     adopt::{Adoption, place::KeyPlace},
     key::{Key, Token},
@@ -40,6 +42,29 @@ impl Bridge {
     /// Returns the TTL of the keys of a lock with this TTL: longer, as the data node may be slow once.
     pub(super) fn lasts(&self, ttl: Duration) -> Duration {
         ttl_for(ttl, data_key::LIMIT, self.drift_factor)
+    }
+
+    /// Gives the keys of a lock that the token holds a new TTL, or makes them anew.
+    ///
+    /// # Errors
+    /// If the data node did not answer.
+    pub(super) async fn keep_or_make(
+        &self,
+        (key, token): (&Key, &Token),
+        places: &[KeyPlace],
+        lasts: Lasts,
+    ) -> Result<KeysKept, RedisError> {
+        let kept = self.keys.keep(places, token, lasts, IfGone::Make).await?;
+        // A release through another proxy ends first on the lock nodes, and then frees the keys. Keys that are made
+        // behind it would keep others out until they run out.
+        if kept == KeysKept::Made
+            && let Ok(holding) = self.engine.look(key.clone()).await
+            && holding.is_none_or(|holding| holding.token != *token)
+        {
+            self.keys.free(places, token).await?;
+            return Ok(KeysKept::Released);
+        }
+        Ok(kept)
     }
 
     /// Frees the lock's keys on the data node some time soon, if they have the token.

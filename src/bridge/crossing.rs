@@ -7,7 +7,7 @@ use tokio::time::sleep;
 
 use super::{
     bridged_keys::Bridge,
-    data_key::{IfGone, KeysKept, LIMIT, Lasts},
+    data_key::{IfGone, KeysKept, LIMIT, Lasts, TakenKeys},
 };
 use crate::{
     adopt::place::KeyPlace,
@@ -96,7 +96,7 @@ impl Crossing {
         again: Option<Claim>,
         adopted: Option<Claim>,
     ) -> Result<Grant, NotGranted> {
-        let Crossing { bridge, places, key, token, .. } = self;
+        let Crossing { bridge, key, token, .. } = self;
         if again.is_none() && bridge.engine.paused_for().is_some() {
             return Err(NotGranted::Held {
                 remaining: None,
@@ -104,29 +104,21 @@ impl Crossing {
                 same_token: SameToken::Unknown,
             });
         }
-        let mut taken = None;
-        if again.is_some() {
-            if !self.keep(ttl).await.map_err(NotGranted::NoQuorum)? {
+        let kept = match again {
+            Some(_) => self.keep(ttl).await.map_err(NotGranted::NoQuorum)?,
+            None => KeysKept::Released,
+        };
+        let taken = match kept {
+            KeysKept::Kept | KeysKept::Made => None,
+            KeysKept::Released => Some(self.take_keys(ttl).await?),
+            KeysKept::Refused => {
                 return Err(NotGranted::Held {
                     remaining: None,
                     contested: false,
                     same_token: SameToken::Unknown,
                 });
             }
-        } else {
-            let said = bridge.keys.take(places, token, bridge.lasts(ttl)).await;
-            match said.map_err(|error| NotGranted::NoQuorum(silent(&error)))? {
-                Ok(keys) => taken = Some(keys),
-                Err(left) => {
-                    let remaining = u64::try_from(left).ok().map(Duration::from_millis);
-                    return Err(NotGranted::Held {
-                        remaining,
-                        contested: false,
-                        same_token: SameToken::Unknown,
-                    });
-                }
-            }
-        }
+        };
         let (key, token) = (key.clone(), token.clone());
         let grant = match adopted {
             None => bridge.engine.acquire(key, token, ttl, again).by(&self.card).await?,
@@ -138,18 +130,35 @@ impl Crossing {
         Ok(grant)
     }
 
-    /// Gives the keys a new TTL, or makes them anew. Returns whether they are the token's.
-    async fn keep(&self, ttl: Duration) -> Result<bool, NoQuorum> {
+    /// Takes the keys unless one is there.
+    async fn take_keys(&self, ttl: Duration) -> Result<TakenKeys, NotGranted> {
         let Crossing { bridge, places, token, .. } = self;
-        for tried in 1.. {
+        let said = bridge.keys.take(places, token, bridge.lasts(ttl)).await;
+        said.map_err(|error| NotGranted::NoQuorum(silent(&error)))?.map_err(|left| {
+            let remaining = u64::try_from(left).ok().map(Duration::from_millis);
+            NotGranted::Held { remaining, contested: false, same_token: SameToken::Unknown }
+        })
+    }
+
+    /// Gives the keys a new TTL, or makes them anew.
+    async fn keep(&self, ttl: Duration) -> Result<KeysKept, NoQuorum> {
+        let Crossing { bridge, places, key, token, .. } = self;
+        let mut tried = 1;
+        loop {
             let lasts = Lasts::For(bridge.lasts(ttl));
-            let kept = bridge.keys.keep(places, token, lasts, IfGone::Make).await;
+            let kept = bridge.keep_or_make((key, token), places, lasts).await;
             match kept.map_err(|error| silent(&error))? {
                 KeysKept::Refused if tried < TRIES => sleep(BETWEEN).await,
-                kept => return Ok(kept != KeysKept::Refused),
+                kept => return Ok(kept),
             }
+            tried += 1;
         }
-        Ok(false)
+    }
+
+    /// Gives the keys of a lock that was renewed on the lock nodes a new TTL, or makes them anew. Returns whether they
+    /// are the token's.
+    async fn keep_renewed(&self, ttl: Duration) -> Result<bool, NoQuorum> {
+        Ok(matches!(self.keep(ttl).await?, KeysKept::Kept | KeysKept::Made))
     }
 
     /// Renews the lock; `None` if it is not the token's.
@@ -173,7 +182,7 @@ impl Crossing {
                 }
             };
         };
-        if self.keep(ttl).await? {
+        if self.keep_renewed(ttl).await? {
             let validity = renewed.until - Instant::now();
             return Ok(Some(Renewed { validity, ..renewed }));
         }
@@ -196,7 +205,7 @@ impl Crossing {
             }
             said => said?,
         };
-        if self.keep(ttl).await.map_err(NotGranted::NoQuorum)? {
+        if self.keep_renewed(ttl).await.map_err(NotGranted::NoQuorum)? {
             let validity = grant.until - Instant::now();
             return Ok(Grant { validity, ..grant });
         }

@@ -78,6 +78,8 @@ pub(super) enum KeysKept {
     Made,
     /// One has another token; or none was there, and none was made.
     Refused,
+    /// They were made anew and are freed again: the lock was released through another proxy meanwhile.
+    Released,
 }
 
 /// Keys that were taken, and are freed when this is dropped.

@@ -147,6 +147,9 @@ async fn ask(bridge: &Bridge, lock: &KeptLock, places: &[KeyPlace]) -> KeysAsked
     let lasts = bridge.lasts(lock.ttl);
     // If the lock was given a longer TTL meanwhile, shortening that of the key would let in clients past the proxy.
     let lasts = if lock.claim.is_endless() { Lasts::AtLeast(lasts) } else { Lasts::For(lasts) };
-    let kept = bridge.keys.keep(places, &lock.token, lasts, IfGone::Make).await;
-    kept.map_or(KeysAsked::Nothing, KeysAsked::Answered)
+    match bridge.keep_or_make((&lock.key, &lock.token), places, lasts).await {
+        Ok(KeysKept::Released) => KeysAsked::Released,
+        Ok(kept) => KeysAsked::Answered(kept),
+        Err(_) => KeysAsked::Nothing,
+    }
 }

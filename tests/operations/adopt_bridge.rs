@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::adopt::adopted;
-use crate::support::{Client, Proxy, Reply, encode, eventually};
+use crate::support::{Client, Proxy, Reply, encode, eventually, relay::Relay};
 use lockgate::tools::redis_server::RedisServer;
 
 const RELEASE: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then return \
@@ -117,6 +117,53 @@ fn a_key_is_not_made_anew_behind_what_another_proxy_did() {
         // A session lock is kept for some 11 s at a time; one such renewal may have been under way.
         assert!(then == -2 || then <= first - 500, "{first} ms, then {then} ms, after {pause} ms");
         elsewhere.cmd(&["DEL", "lock:old"]);
+    }
+}
+
+/// Who gives a key a new TTL has asked the lock nodes before. Here the lock is released through another proxy between
+/// the two questions.
+#[test]
+fn no_key_is_made_behind_a_release_through_another_proxy() {
+    let data = RedisServer::start(&[]).expect("data node");
+    let slow = Relay::to(data.port());
+    let rules = "adopt:\n  - keys: 'lock:*'\n    lock: '{1}'\n    mode: bridge";
+    let one = Proxy::with().nodes(3).top(rules).data_port(slow.port()).start();
+    let other = Proxy::beside(&one).top(rules).data_port(data.port()).start();
+    let (mut holder, mut elsewhere) = (one.client(), other.client());
+    let mut past = Client::connect(data.port());
+    // A session lock's key is kept by the proxy itself, a lease's by its holder's RENEW or LOCK.
+    let cases: [(&[&str], &[&str], Option<Reply>); 3] = [
+        (&["LOCK", "job", "token-1"], &[], None),
+        (
+            &["LOCK", "job", "token-1", "PX", "20000"],
+            &["RENEW", "job", "token-1", "PX", "20000"],
+            Some(Reply::Int(0)),
+        ),
+        (
+            &["LOCK", "job", "token-1", "PX", "20000"],
+            &["LOCK", "job", "token-1", "PX", "20000"],
+            None,
+        ),
+    ];
+    for (take, again, answer) in cases {
+        holder.cmd(take).grant();
+        slow.hold_request("token-1");
+        holder.send(&if again.is_empty() { Vec::new() } else { encode(again) });
+        slow.wait_until_held();
+        assert_eq!(elsewhere.cmd(&["UNLOCK", "job", "token-1"]), Reply::Int(1));
+        assert_eq!(past.cmd(&["EXISTS", "lock:job"]), Reply::Int(0));
+        slow.release();
+        if again.first() == Some(&"LOCK") {
+            holder.reply().grant();
+            assert_eq!(past.cmd(&["GET", "lock:job"]), Reply::bulk("token-1"));
+            one.assert_on_nodes("lock:job", 3);
+            continue;
+        }
+        if let Some(answer) = answer {
+            assert_eq!(holder.reply(), answer, "{again:?}");
+        }
+        thread::sleep(Duration::from_millis(300));
+        assert_eq!(past.cmd(&["EXISTS", "lock:job"]), Reply::Int(0), "{take:?} {again:?}");
     }
 }
 
