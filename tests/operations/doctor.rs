@@ -782,6 +782,39 @@ fn a_user_whom_doctor_finds_fit_can_bridge() {
 }
 
 #[test]
+fn a_user_who_cannot_raise_fences_is_named() {
+    let (data, node) = (start(&[]), start(&[]));
+    init(&[node.url()]);
+    let mut admin = Client::connect(data.port());
+    let mut examine = |permissions: &str, rules: &str| {
+        let words = format!("ACL SETUSER gate reset on >secret +ping +info {permissions}");
+        let words: Vec<&str> = words.split(' ').collect();
+        assert_eq!(admin.cmd(&words), Reply::ok());
+        let url = format!("redis://gate:secret@127.0.0.1:{}\n{rules}", data.port());
+        doctor(&url, &[node.url()], "")
+    };
+    let guarded = "guards: {keys: 'account:*', lock: 'account:{1}'}";
+    for (permissions, lacking) in [
+        ("~lockgate:guard:* +eval +get +set", None),
+        ("~lockgate:guard:* +eval +get", Some("SET")),
+        ("~lockgate:guard:* +eval", Some("GET, SET")),
+        ("~lockgate:guard:* +get +set", Some("EVAL")),
+        ("~other:* +eval +get +set", Some("the keys")),
+    ] {
+        let (status, report, _) = examine(permissions, guarded);
+        assert_eq!(status, Some(0), "{report}");
+        let lines = about(&report, &data.url()).join("\n");
+        let what = "an operator's UNLOCK of a lock that guards need sends";
+        assert_eq!(lines.contains(what), lacking.is_some(), "{permissions}: {report}");
+        if let Some(lacking) = lacking {
+            assert!(lines.contains(&format!("{what}: {lacking}\n")), "{permissions}: {report}");
+        }
+    }
+    let (_, report, _) = examine("", "");
+    assert_eq!(about(&report, &data.url()).len(), 1, "{report}");
+}
+
+#[test]
 fn guards_need_all_replicas_that_may_be_promoted() {
     let (data, node) = (start(&["--repl-diskless-sync-delay", "0"]), start(&[]));
     init(&[node.url()]);

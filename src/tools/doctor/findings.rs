@@ -112,6 +112,21 @@ pub(super) fn unbridged(rule: &AdoptRule, key: &[u8], failures: &[CommandFailure
     findings
 }
 
+/// Finding about the fence that an operator's UNLOCK raises on the data node, for which these commands fail.
+pub(super) fn cannot_unlock(failures: &[CommandFailure]) -> Option<Finding> {
+    let is_needed = |failure: &&CommandFailure| {
+        failure.is_refusal() && ["keys", "eval", "get", "set"].contains(&&*failure.command)
+    };
+    let lacking: Vec<String> =
+        failures.iter().filter(is_needed).map(|failure| name(&failure.command)).collect();
+    let what = format!(
+        "the proxy's user lacks what an operator's UNLOCK of a lock that guards need sends: {}",
+        lacking.join(", ")
+    );
+    let advice = "Allow the user in data ~lockgate:guard:* +eval +get +set (ACL SETUSER), and +wait with guards.replicas; until then LOCKGATE UNLOCK of such a lock is refused.";
+    (!lacking.is_empty()).then(|| Finding::minor(what, advice))
+}
+
 /// The name of a failed command for a finding.
 fn name(command: &str) -> String {
     if command == "keys" { "the keys".into() } else { command.to_ascii_uppercase() }

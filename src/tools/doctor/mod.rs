@@ -21,9 +21,9 @@ use tokio::{task::JoinHandle, time::timeout};
 
 use self::{
     findings::{
-        KnownDataNodes, alone_or_shared, apart, diagnose, differing, idle, not_found, of_fault,
-        of_marker, one_of_many, paused, refuses, renamed, replicas, shared, unbridged, unreachable,
-        was_left,
+        KnownDataNodes, alone_or_shared, apart, cannot_unlock, diagnose, differing, idle,
+        not_found, of_fault, of_marker, one_of_many, paused, refuses, renamed, replicas, shared,
+        unbridged, unreachable, was_left,
     },
     patient::{LIMIT, NodeList, Patient, examine, summary},
     report::{Examined, Finding, Report},
@@ -50,6 +50,8 @@ use crate::{
 
 /// The text for each star in the key on which mode bridge is tried. No client can LOCK such a name.
 const TRIAL_NAME: &str = "lockgate:doctor";
+/// A key as fences have, of no lock that a client can name.
+const FENCE_TRIAL: &[u8] = b"lockgate:guard:lockgate:doctor";
 
 /// Examines every Redis of the configuration, and prints the findings.
 ///
@@ -158,14 +160,14 @@ async fn of_data_node(
     is_found: bool,
 ) -> Vec<Finding> {
     let exposure = exposure(config, data_node).await;
-    let unbridged = bridging(config, data_node).await;
+    let lacking = rights(config, data_node).await;
     let known = replicas_known(config).await;
     match data {
         Err(error) if error.contains("no permissions") => {
             // Clients are served with their own users' permissions.
             let advice = "doctor cannot examine it; for that the user in data needs INFO and PING.";
             let mut findings = vec![Finding::minor(error, advice)];
-            findings.extend_from_slice(&unbridged);
+            findings.extend_from_slice(&lacking);
             findings
         }
         Err(error) if !is_found => vec![not_found(error, config)],
@@ -179,7 +181,7 @@ async fn of_data_node(
             if config.data.cluster().is_none() {
                 findings.extend(replicas(config, patient, known));
             }
-            findings.extend_from_slice(&unbridged);
+            findings.extend_from_slice(&lacking);
             findings
         }
     }
@@ -274,12 +276,14 @@ async fn exposure(config: &Config, data: &Arc<DataNode>) -> Option<Finding> {
     }
 }
 
-/// Tries, as the proxy's user, what the rules in mode bridge need from the data node. Finds nothing if the data
-/// node does not answer.
-async fn bridging(config: &Config, data: &DataNode) -> Vec<Finding> {
+/// Tries, as the proxy's user, what the rules in mode bridge and an operator's UNLOCK of a lock that guards need send
+/// the data node. Finds nothing if the data node does not answer.
+async fn rights(config: &Config, data: &DataNode) -> Vec<Finding> {
     let bridged: Vec<&AdoptRule> =
         config.adopt.rules.iter().filter(|rule| rule.mode == AdoptMode::Bridge).collect();
-    if bridged.is_empty() {
+    // In a cluster the key would have to be in a slot of the node that is asked.
+    let unlocks = config.guards.enforces() && config.data.cluster().is_none();
+    if bridged.is_empty() && !unlocks {
         return Vec::new();
     }
     let mut findings = Vec::new();
@@ -289,6 +293,10 @@ async fn bridging(config: &Config, data: &DataNode) -> Vec<Finding> {
             let Some(key) = rule.keys.example(TRIAL_NAME) else { continue };
             let failures = bridge::try_commands(&mut connection.redis, &key).await?;
             findings.extend(unbridged(rule, &key, &failures));
+        }
+        if unlocks {
+            let failures = bridge::try_commands(&mut connection.redis, FENCE_TRIAL).await?;
+            findings.extend(cannot_unlock(&failures));
         }
         Ok::<(), RedisError>(())
     };
