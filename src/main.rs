@@ -13,7 +13,7 @@ use lockgate::{
     server::{self, Control, Listeners, logging},
     tools::{
         change_nodes::{self, NodesStep},
-        dev, doctor, init, manual,
+        dev, doctor, exec, init, manual,
         say::{complain, say},
         top,
     },
@@ -136,6 +136,13 @@ enum Command {
         #[command(flatten)]
         options: top::TopOptions,
     },
+    /// Runs a command under a lock, as flock(1) does, for many machines. Ends with the command's exit
+    /// status; with 1 if another client holds the lock, 124 if it was lost, 125 if exec itself
+    /// fails.
+    Exec(exec::ExecOptions),
+    /// Becomes the command of exec.
+    #[command(hide = true)]
+    ExecStep(exec::ExecStep),
     /// Writes the man pages and the completions for bash, fish and zsh into a directory.
     Manual {
         /// The directory; it is made where it is missing.
@@ -169,6 +176,8 @@ fn main() -> ExitCode {
         Some(Command::Dev(options)) => dev::run(&options),
         Some(Command::Health { at, config }) => health(at, config),
         Some(Command::Top { at, options }) => show(at, &options),
+        Some(Command::Exec(options)) => return exec::run(&options),
+        Some(Command::ExecStep(step)) => return exec::become_command(&step),
         Some(Command::Manual { directory }) => manual::run(Arguments::command(), &directory),
         None => run(arguments.source.path(), arguments.upgrade),
     };

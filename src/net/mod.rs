@@ -18,6 +18,7 @@ pub(crate) mod tls;
 
 use std::{
     io,
+    os::fd::AsFd,
     pin::Pin,
     task::{Context, Poll},
     time::Duration,
@@ -25,7 +26,7 @@ use std::{
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    io::{Errno, ioctl_fionread},
+    io::{Errno, FdFlags, fcntl_setfd, ioctl_fionread},
 };
 use socket2::{SockRef, TcpKeepalive};
 use tokio::{
@@ -188,6 +189,21 @@ impl Stream {
         };
         // A socket that cannot tell is closed.
         readable.unwrap_or_default()
+    }
+
+    /// Leaves the socket open in the commands that this process starts.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub(crate) fn leave_open(&self) -> io::Result<()> {
+        let socket = match self {
+            Stream::Tcp(stream) => stream.as_fd(),
+            Stream::Unix(stream) => stream.as_fd(),
+            Stream::Tls(stream) => stream.tcp().as_fd(),
+            #[cfg(test)]
+            Stream::Memory(_) => return Ok(()),
+        };
+        Ok(fcntl_setfd(socket, FdFlags::empty())?)
     }
 
     /// Makes dropping this stream reset the connection: bytes that the peer has not received yet are never

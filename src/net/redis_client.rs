@@ -11,7 +11,7 @@ use bb8_redis::{
 };
 use tokio::{runtime::Runtime, task::JoinHandle, time::timeout};
 
-use super::{Connector, bounded::BoundedStream};
+use super::{Connector, Stream, bounded::BoundedStream};
 use crate::config::RedisUrl;
 
 /// How long connecting may take, and then how long a server may take to let the proxy in.
@@ -69,7 +69,24 @@ pub(crate) async fn connect_for(
     connector: &Connector,
     longest: usize,
 ) -> Result<Connection, RedisError> {
+    over(super::connect(url, connector, LIMIT, KEEPALIVE).await?, url, longest).await
+}
+
+/// Connects as [`connect`] does. Commands that this process starts have the socket too.
+///
+/// # Errors
+/// Those of [`connect`].
+pub(crate) async fn connect_inherited(
+    url: &RedisUrl,
+    connector: &Connector,
+) -> Result<Connection, RedisError> {
     let stream = super::connect(url, connector, LIMIT, KEEPALIVE).await?;
+    stream.leave_open()?;
+    over(stream, url, ORDINARY).await
+}
+
+/// Has the client library use a stream.
+async fn over(stream: Stream, url: &RedisUrl, longest: usize) -> Result<Connection, RedisError> {
     let stream = BoundedStream::new(stream, longest);
     let settings = redis_settings(url);
     let options = AsyncConnectionConfig::new().set_response_timeout(None);

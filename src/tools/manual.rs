@@ -34,6 +34,7 @@ const SECTIONS: &[(&str, &[(&str, &str)])] = &[
         "ENVIRONMENT",
         &[
             ("LOCKGATE_CONFIG", "The configuration file, where the command line names none."),
+            ("LOCKGATE_URL", "The proxy that lockgate exec asks, where --server names none."),
             ("LOCKGATE_LOG", "What is logged: a level, which takes the place of log.level."),
         ],
     ),

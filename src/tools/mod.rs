@@ -3,6 +3,7 @@
 //! - [`dev`]: `lockgate dev`, a whole deployment on this machine; `dev_rules`: its guards and adopt rules;
 //!   `dev_data`: its data servers.
 //! - [`doctor`]: `lockgate doctor`, a diagnosis of each Redis of a configuration.
+//! - [`exec`]: `lockgate exec`, a command under a lock.
 //! - [`init`]: `lockgate init`, the first markers of a deployment.
 //! - `keyspace`: keys that a new lock node has already, for `doctor` and `init`.
 //! - [`manual`]: `lockgate manual`, man pages and shell completions.
@@ -17,6 +18,7 @@ pub mod dev;
 mod dev_data;
 mod dev_rules;
 pub mod doctor;
+pub mod exec;
 pub mod free_port;
 pub mod init;
 mod keyspace;

@@ -17,6 +17,7 @@ mod configuration;
 mod dev;
 mod digests;
 mod doctor;
+mod exec;
 mod faults_shown;
 mod fleet;
 mod hostile_words;

@@ -1,0 +1,294 @@
+//! `lockgate exec`: a command under a lock.
+
+use std::{
+    fs,
+    io::Write as _,
+    os::unix::process::ExitStatusExt as _,
+    path::Path,
+    process::{Child, Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support::{Proxy, Reply, eventually};
+
+/// `lockgate exec` with these arguments, at this server.
+fn exec_at(server: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lockgate"));
+    command.arg("exec").args(arguments).env("LOCKGATE_URL", server);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn exec(proxy: &Proxy, arguments: &[&str]) -> Command {
+    exec_at(&format!("redis://127.0.0.1:{}", proxy.port()), arguments)
+}
+
+/// The exit status, and what was printed.
+fn told(output: &Output) -> (Option<i32>, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end().to_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+fn signal(child: &Child, signal: Signal) {
+    let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+    kill_process(pid, signal).expect("it runs");
+}
+
+fn is_free(proxy: &Proxy, lock: &str) -> bool {
+    let mut client = proxy.client();
+    client.cmd(&["LOCK", lock, "other"]) != Reply::NullArray
+}
+
+/// Starts exec with this script, and waits until the script has made its file.
+fn started(command: &mut Command, file: &Path) -> Child {
+    let child = command.env("FILE", file).spawn().expect("exec");
+    eventually("the command runs", || file.exists());
+    child
+}
+
+#[test]
+fn the_command_runs_under_the_lock_and_ends_as_it_would_without() {
+    let proxy = Proxy::with().nodes(3).start();
+    let script = "echo $LOCKGATE_LOCK $LOCKGATE_TOKEN $LOCKGATE_FENCE; cat; exit 7";
+    let mut running = exec(&proxy, &["job", "--", "sh", "-c", script]);
+    let mut running = running.stdin(Stdio::piped()).spawn().expect("exec");
+    let mut input = running.stdin.take().unwrap();
+    eventually("the lock is taken", || proxy.nodes_with("lock:job") == 3);
+    // Held, and told in one line; with --wait once it is free.
+    let (status, _, error) = told(&exec(&proxy, &["job", "--", "true"]).output().unwrap());
+    let held = "lockgate exec: 'job' is held by another client";
+    assert_eq!((status, error.as_str()), (Some(1), held));
+    let (status, _, error) =
+        told(&exec(&proxy, &["job", "--wait", "300ms", "--", "true"]).output().unwrap());
+    assert_eq!((status, error), (Some(1), format!("{held} (waited 300ms)")));
+    let mut waiting = exec(&proxy, &["job", "--wait", "20s", "--", "echo", "next"]);
+    let waiting = waiting.spawn().expect("exec");
+    eventually("it waits", || proxy.waiters() == 1);
+    input.write_all(b"from stdin").unwrap();
+    drop(input);
+    let (status, output, error) = told(&running.wait_with_output().unwrap());
+    assert_eq!((status, error.as_str()), (Some(7), ""));
+    let words: Vec<&str> = output.split_whitespace().collect();
+    assert_eq!((words[0], words[1].len(), &words[3..]), ("job", 32, &["from", "stdin"][..]));
+    assert!(words[2].parse::<u64>().unwrap() > 1_000_000_000_000_000, "{output}");
+    let (status, output, _) = told(&waiting.wait_with_output().unwrap());
+    assert_eq!((status, output.as_str()), (Some(0), "next"));
+    assert!(is_free(&proxy, "job"));
+    // A signal's end, and commands that cannot be run, as a shell tells them.
+    let not_found = "lockgate exec: no-such-command: No such file or directory (os error 2)";
+    let denied = "lockgate exec: /etc/passwd: Permission denied (os error 13)";
+    for (command, status, error) in [
+        (&["sh", "-c", "kill -9 $$"][..], 137, ""),
+        (&["no-such-command"], 127, not_found),
+        (&["/etc/passwd"], 126, denied),
+    ] {
+        let arguments = [&["job", "--"], command].concat();
+        let (code, _, said) = told(&exec(&proxy, &arguments).output().unwrap());
+        assert_eq!((code, said.as_str()), (Some(status), error), "{command:?}");
+        assert!(is_free(&proxy, "job"), "{command:?}");
+    }
+}
+
+#[test]
+fn bad_input_is_told_and_nothing_is_run() {
+    let proxy = Proxy::with().nodes(1).locks("max_ttl: 20s").start();
+    let run = |server: &str, arguments: &[&str]| {
+        let told = told(&exec_at(server, arguments).output().unwrap());
+        assert_eq!(told.1, "", "{arguments:?}");
+        (told.0, told.2)
+    };
+    let server = format!("redis://127.0.0.1:{}", proxy.port());
+    let data = format!("redis://127.0.0.1:{}", proxy.data_client_port());
+    let echo = ["--", "echo", "ran"];
+    for (server, arguments, status, error) in [
+        (&server, &["job"][..], 2, "required arguments were not provided"),
+        (&server, &["--", "echo", "ran"], 2, "<KEY>"),
+        (&server, &["job", "--wait", "5", "--", "echo", "ran"], 2, "a time is written as"),
+        (&data, &[&["job"], &echo[..]].concat(), 125, "is no Lockgate: unknown command 'LOCK'"),
+        (
+            &"http://127.0.0.1".into(),
+            &[&["job"], &echo[..]].concat(),
+            125,
+            "LOCKGATE_URL: unknown scheme",
+        ),
+        (
+            &server,
+            &[&["job", "--at-least", "21s"], &echo[..]].concat(),
+            125,
+            "the longest is 20000 ms (locks.max_ttl)",
+        ),
+        (&server, &[&["job", "--grace", "10s"], &echo[..]].concat(), 125, "times --grace"),
+        (&server, &[&["", "--wait", "1s"], &echo[..]].concat(), 125, "ERR the key is empty"),
+        (
+            &"redis://127.0.0.1:1".into(),
+            &[&["job", "--wait", "300ms"], &echo[..]].concat(),
+            125,
+            "Connection refused",
+        ),
+    ] {
+        let (code, said) = run(server, arguments);
+        assert_eq!(code, Some(status), "{arguments:?}: {said}");
+        assert!(said.contains(error), "{arguments:?}: {said}");
+        let lines = if status == 2 { said.lines().count() } else { 1 };
+        assert_eq!(said.lines().count(), lines, "{said}");
+    }
+    assert!(is_free(&proxy, "job"));
+}
+
+#[test]
+fn killed_it_leaves_the_lock_to_the_command() {
+    let proxy = Proxy::with().nodes(3).start();
+    let dir = tempfile::tempdir().unwrap();
+    // It ignores that exec has been killed.
+    let file = dir.path().join("one");
+    let script = "trap '' TERM; touch $FILE; while [ -e $FILE ]; do sleep 0.05; done";
+    let mut child = started(&mut exec(&proxy, &["job", "--", "sh", "-c", script]), &file);
+    child.kill().unwrap();
+    assert_eq!(child.wait().unwrap().signal(), Some(9));
+    thread::sleep(Duration::from_millis(500));
+    assert!(!is_free(&proxy, "job"), "the command still runs");
+    fs::remove_file(&file).unwrap();
+    eventually("free at once when both are gone", || is_free(&proxy, "job"));
+    // One that does not ends.
+    let file = dir.path().join("two");
+    let mut child =
+        started(&mut exec(&proxy, &["job", "--", "sh", "-c", "touch $FILE; exec sleep 60"]), &file);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    eventually("it ends with exec", || is_free(&proxy, "job"));
+}
+
+#[test]
+fn signals_go_on_to_the_command() {
+    let proxy = Proxy::start();
+    let dir = tempfile::tempdir().unwrap();
+    let traps = "trap 'echo usr1' USR1; trap 'echo hup' HUP; trap 'echo int' INT; trap 'echo term; exit 3' TERM";
+    let script = format!("{traps}; touch $FILE; while :; do sleep 0.05; done");
+    let child =
+        started(&mut exec(&proxy, &["job", "--", "sh", "-c", &script]), &dir.path().join("one"));
+    for one in [Signal::USR1, Signal::HUP, Signal::INT, Signal::TERM] {
+        signal(&child, one);
+        thread::sleep(Duration::from_millis(200));
+    }
+    let (status, output, error) = told(&child.wait_with_output().unwrap());
+    assert_eq!((status, output.as_str(), error.as_str()), (Some(3), "usr1\nhup\nint\nterm", ""));
+    // What nohup has exec ignore, the command ignores too.
+    let file = dir.path().join("two");
+    let url = format!("redis://127.0.0.1:{}", proxy.port());
+    let mut nohup = Command::new("nohup");
+    nohup.args([env!("CARGO_BIN_EXE_lockgate"), "exec", "job", "--", "sh", "-c"]);
+    nohup.arg("touch $FILE; sleep 0.5; exit 5").env("LOCKGATE_URL", url);
+    nohup.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = started(&mut nohup, &file);
+    signal(&child, Signal::HUP);
+    assert_eq!(child.wait().unwrap().code(), Some(5));
+}
+
+/// A command with a child of its own and an orphan, all of which ignore TERM. Each writes to the file as long as it
+/// runs.
+const STUBBORN: &str = "trap '' TERM; touch $FILE; (trap '' TERM; while :; do echo child >>$FILE; sleep 0.05; done) & \
+     (setsid sh -c 'trap \"\" TERM; while :; do echo orphan >>$FILE; sleep 0.05; done' &); \
+     while :; do echo command >>$FILE; sleep 0.05; done";
+
+/// Asserts that nothing writes to the file any more.
+fn assert_silent(file: &Path) {
+    let length = fs::metadata(file).unwrap().len();
+    assert!(length > 30, "all of them have run");
+    thread::sleep(Duration::from_millis(300));
+    assert_eq!(fs::metadata(file).unwrap().len(), length, "something runs on");
+}
+
+#[test]
+fn a_lost_lock_ends_the_command_and_all_that_it_has_started() {
+    let proxy = Proxy::with().nodes(3).locks("default_ttl: 3s").start();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("one");
+    let arguments = ["job", "--grace", "500ms", "--", "sh", "-c", STUBBORN];
+    let child = started(&mut exec(&proxy, &arguments), &file);
+    let mut operator = proxy.client();
+    assert_eq!(operator.cmd(&["LOCKGATE", "UNLOCK", "job", "ANY"]), Reply::Int(1));
+    let (status, _, error) = told(&child.wait_with_output().unwrap());
+    assert_eq!(status, Some(124));
+    assert_eq!(error, "lockgate exec: the lock 'job' was lost: the command must end");
+    assert_silent(&file);
+    // One that has ended by itself before anybody knew.
+    let arguments = ["job", "--grace", "500ms", "--", "sh", "-c", "touch $FILE; sleep 0.6"];
+    let child = started(&mut exec(&proxy, &arguments), &dir.path().join("two"));
+    assert_eq!(operator.cmd(&["LOCKGATE", "UNLOCK", "job", "ANY"]), Reply::Int(1));
+    let (status, _, error) = told(&child.wait_with_output().unwrap());
+    assert_eq!(status, Some(124));
+    assert_eq!(error, "lockgate exec: the lock 'job' was lost before the command had ended");
+}
+
+#[test]
+fn a_lock_that_no_answer_confirms_ends_the_command_before_the_next_holder() {
+    let mut proxy = Proxy::with().nodes(3).locks("default_ttl: 3s").start();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("one");
+    let arguments = ["job", "--grace", "800ms", "--", "sh", "-c", STUBBORN];
+    let child = started(&mut exec(&proxy, &arguments), &file);
+    proxy.kill();
+    let killed = Instant::now();
+    let (status, _, error) = told(&child.wait_with_output().unwrap());
+    assert_eq!(status, Some(124));
+    let what = "lockgate exec: the lock 'job' is not confirmed by any answer: the command must end";
+    assert_eq!(error, what);
+    assert!(killed.elapsed() < Duration::from_secs(4));
+    // The nodes have the lock still, or have just dropped it.
+    assert_silent(&file);
+}
+
+#[test]
+fn a_proxy_that_comes_back_in_time_ends_nothing() {
+    let mut proxy = Proxy::with().nodes(3).locks("default_ttl: 4s").start();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("one");
+    let script = "touch $FILE; while [ -e $FILE ]; do sleep 0.05; done; exit 9";
+    let arguments = ["job", "--grace", "500ms", "--", "sh", "-c", script];
+    let child = started(&mut exec(&proxy, &arguments), &file);
+    proxy.kill();
+    thread::sleep(Duration::from_millis(300));
+    proxy.start_again();
+    let until = Instant::now() + Duration::from_secs(5);
+    while Instant::now() < until {
+        assert!(!is_free(&proxy, "job"));
+        thread::sleep(Duration::from_millis(200));
+    }
+    fs::remove_file(&file).unwrap();
+    let (status, _, error) = told(&child.wait_with_output().unwrap());
+    assert_eq!((status, error.as_str()), (Some(9), ""));
+    assert!(is_free(&proxy, "job"));
+}
+
+#[test]
+fn at_least_keeps_the_lock_for_an_interval() {
+    let proxy = Proxy::with().nodes(3).locks("default_ttl: 3s").start();
+    let begun = Instant::now();
+    let keeping = ["job", "--at-least", "2s", "--grace", "100ms", "--"];
+    let with = |script| [&keeping[..], &["sh", "-c", script]].concat();
+    assert_eq!(exec(&proxy, &with("exit 4")).output().unwrap().status.code(), Some(4));
+    let (status, ..) = told(&exec(&proxy, &with("true")).output().unwrap());
+    assert_eq!(status, Some(1), "once per interval");
+    eventually("the interval is over", || is_free(&proxy, "job"));
+    let took = begun.elapsed();
+    assert!(took > Duration::from_millis(1900), "{took:?}");
+    // A command that ends after it was prolonged: the interval counts from the beginning.
+    let begun = Instant::now();
+    assert!(exec(&proxy, &with("sleep 1.4")).output().unwrap().status.success());
+    assert!(!is_free(&proxy, "job"));
+    eventually("the interval is over", || is_free(&proxy, "job"));
+    let took = begun.elapsed();
+    assert!(took > Duration::from_millis(1900), "{took:?}");
+    // One that takes longer has the lock for as long.
+    let mut longer = exec(&proxy, &with("sleep 3"));
+    let mut longer = longer.spawn().expect("exec");
+    eventually("it has begun", || proxy.nodes_with("lock:job") == 3);
+    while longer.try_wait().unwrap().is_none() {
+        assert!(proxy.nodes_with("lock:job") >= 2 || longer.try_wait().unwrap().is_some());
+        thread::sleep(Duration::from_millis(50));
+    }
+    assert!(is_free(&proxy, "job"));
+}
