@@ -101,7 +101,7 @@ fuzz:
 compat:
 	@scripts/setup.sh test
 	rm -rf target/before/source && mkdir -p target/before/source
-	git archive $(or $(BEFORE),3a49729) | tar -x -C target/before/source
+	git archive $(or $(BEFORE),066ee4c) | tar -x -C target/before/source
 	$(CARGO) build --quiet --manifest-path target/before/source/Cargo.toml --target-dir target/before --bin lockgate
 	$(CARGO) build --quiet --bin lockgate
 	tests/clients/.venv/bin/python tests/compat/both_ways.py target/before/debug/lockgate target/debug/lockgate
