@@ -20,13 +20,12 @@ use crate::{
     lock::{
         address::NodeAddress,
         location::Location,
-        node_reply,
         scripts::MAX_TTL,
         stations::{self, Station, StationText},
         voters::SeatPlace,
     },
     net::Stream,
-    resp::encode,
+    resp::{encode, flat},
 };
 
 /// The longest time for connecting, and for each exchange.
@@ -43,7 +42,7 @@ pub(in crate::lock) enum ConnectError {
     Silent,
     /// The node sent what Redis never sends.
     #[error("{0}")]
-    Garbage(#[from] node_reply::Garbage),
+    Garbage(#[from] flat::Garbage),
     #[error("{command}: {error}")]
     Refused {
         /// The refused command.
@@ -377,8 +376,8 @@ pub(in crate::lock) async fn read_reply(
     received: &mut Vec<u8>,
 ) -> Result<OwnedFrame, ConnectError> {
     loop {
-        if let Some(length) = node_reply::length(received)? {
-            let frame = node_reply::read(&received[..length])?;
+        if let Some(length) = flat::length(received)? {
+            let frame = flat::read(&received[..length])?;
             received.drain(..length);
             return Ok(frame);
         }
