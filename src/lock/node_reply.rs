@@ -7,9 +7,17 @@ use super::{
     operation::{Absence, Kind, Vote},
 };
 use crate::resp::{
-    flat::{self, Garbage},
+    flat::{self, FlatLimits, Garbage},
     number,
 };
+
+/// INFO of one section at the handshake is the longest reply that is asked for.
+const LIMITS: FlatLimits = FlatLimits { string: 64 * 1024, elements: 16 };
+
+/// Reads the reply that `buf` begins with. Returns it and its length, or `None` if it is not all there.
+pub(super) fn read(buf: &[u8]) -> Result<Option<(OwnedFrame, usize)>, Garbage> {
+    flat::read(buf, LIMITS)
+}
 
 /// Reads a flat array of two or three numbers, as the scripts answer, and its length. Returns
 /// `None` if the bytes are anything else or not yet whole: a decoder for all that Redis can say
@@ -200,10 +208,9 @@ pub fn read_votes(received: &[u8]) -> VotesRead {
         let by_numbers = numbers(rest).map(|(numbers, length)| {
             (format!("{:?}", kinds.map(|kind| vote_of_numbers(kind, numbers))), length)
         });
-        let decoded = flat::length(rest).and_then(|length| {
-            let Some(length) = length else { return Ok(None) };
-            let frame = flat::read(&rest[..length])?;
-            Ok(Some((format!("{:?}", kinds.map(|kind| vote(kind, &frame))), length)))
+        let decoded = read(rest).map(|whole| {
+            let (frame, length) = whole?;
+            Some((format!("{:?}", kinds.map(|kind| vote(kind, &frame))), length))
         });
         let (by_numbers, decoded) = match (by_numbers, decoded) {
             (None, Ok(None)) => return all,
@@ -220,6 +227,10 @@ pub fn read_votes(received: &[u8]) -> VotesRead {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn whole(reply: &[u8]) -> OwnedFrame {
+        read(reply).unwrap().unwrap().0
+    }
 
     #[test]
     fn errors_of_a_cluster_say_what_became_of_a_slot() {
@@ -246,7 +257,7 @@ mod tests {
         for reply in ["*2\r\n:1\r\n:-1\r\n", "*3\r\n:1\r\n:1795238030796546\r\n:2\r\n"] {
             let (read, at) = numbers(reply.as_bytes()).unwrap();
             assert_eq!(at, reply.len());
-            let frame = flat::read(reply.as_bytes()).unwrap();
+            let frame = whole(reply.as_bytes());
             assert_eq!(vote_of_numbers(Kind::Release, read), vote(Kind::Release, &frame));
             for cut in 0..reply.len() {
                 assert_eq!(numbers(&reply.as_bytes()[..cut]), None, "{reply:?} cut at {cut}");
@@ -299,7 +310,7 @@ mod tests {
                 1_000_000 * seconds.parse::<i64>().unwrap() + micros.parse::<i64>().unwrap();
             assert_eq!(time(reply.as_bytes()), Some((expected, reply.len())));
             assert_eq!(time(format!("{reply}:1").as_bytes()), Some((expected, reply.len())));
-            assert_eq!(time_of(&flat::read(reply.as_bytes()).unwrap()), Ok(expected));
+            assert_eq!(time_of(&whole(reply.as_bytes())), Ok(expected));
             for cut in 0..reply.len() {
                 assert_eq!(time(&reply.as_bytes()[..cut]), None, "{cut}");
             }
@@ -310,37 +321,37 @@ mod tests {
             assert_eq!(time(reply.as_bytes()), None);
             let expected =
                 1_000_000 * seconds.parse::<i64>().unwrap() + micros.parse::<i64>().unwrap();
-            assert_eq!(time_of(&flat::read(reply.as_bytes()).unwrap()), Ok(expected));
+            assert_eq!(time_of(&whole(reply.as_bytes())), Ok(expected));
         }
         for (seconds, micros) in [("17637770x4", "0"), ("1763777054", "1x"), ("x763777054", "0")] {
             let reply = text(seconds, micros);
             assert_eq!(time(reply.as_bytes()), None);
-            assert_eq!(time_of(&flat::read(reply.as_bytes()).unwrap()), Err(Garbage));
+            assert_eq!(time_of(&whole(reply.as_bytes())), Err(Garbage));
         }
-        let far = flat::read(text("9223372036854775807", "0").as_bytes()).unwrap();
+        let far = whole(text("9223372036854775807", "0").as_bytes());
         assert_eq!(time_of(&far), Err(Garbage));
     }
 
     #[test]
     fn votes_are_short_arrays() {
-        let vote_of = |text: &str| vote(Kind::Release, &flat::read(text.as_bytes()).unwrap());
+        let vote_of = |text: &str| vote(Kind::Release, &whole(text.as_bytes()));
         assert_eq!(vote_of("*2\r\n:1\r\n:7\r\n"), Ok((Vote::Yes(7), 0)));
         assert_eq!(vote_of("*3\r\n:1\r\n:7\r\n:2\r\n"), Ok((Vote::Yes(7), 2)));
         assert_eq!(vote_of("*2\r\n:0\r\n:-1\r\n"), Ok((Vote::No(-1), 0)));
         assert_eq!(vote_of("-ERR x\r\n"), Ok((Vote::Missing(Absence::Error), 0)));
         let acquire = Kind::Acquire { claim: Claim::new(), again: false };
-        let passed_on = flat::read(b"*3\r\n:2\r\n:7\r\n:-1\r\n").unwrap();
+        let passed_on = whole(b"*3\r\n:2\r\n:7\r\n:-1\r\n");
         assert_eq!(
             vote(Kind::HandOver { claim: Claim::new() }, &passed_on),
             Ok((Vote::Taken(7), -1))
         );
         assert_eq!(vote(acquire, &passed_on), Err(Garbage));
         for (text, left) in [(":300", 300), (":-1", u32::MAX), (":5000000000", u32::MAX)] {
-            let held = flat::read(format!("*3\r\n:1\r\n:7\r\n{text}\r\n").as_bytes()).unwrap();
+            let held = whole(format!("*3\r\n:1\r\n:7\r\n{text}\r\n").as_bytes());
             assert_eq!(vote(Kind::Attach, &held), Ok((Vote::Held { fence: 7, left }, 0)));
         }
         let look = |text: &str| {
-            let frame = flat::read(text.as_bytes()).unwrap();
+            let frame = whole(text.as_bytes());
             let said = super::look(&frame).map(|(said, token)| (said, token.to_vec()));
             if let Ok((said, _)) = said {
                 assert_eq!(vote(Kind::Look, &frame), Ok((said, 0)));
@@ -367,12 +378,12 @@ mod tests {
         ] {
             assert_eq!(look(bad), Err(Garbage), "{bad:?}");
         }
-        let held = flat::read(b"*4\r\n:1\r\n:300\r\n:7\r\n$1\r\na\r\n").unwrap();
+        let held = whole(b"*4\r\n:1\r\n:300\r\n:7\r\n$1\r\na\r\n");
         assert_eq!(vote(Kind::Attach, &held), Err(Garbage));
         for bad in ["*2\r\n:2\r\n:7\r\n", "*1\r\n:1\r\n", ":1\r\n", "$-1\r\n", "+OK\r\n"] {
             assert_eq!(vote_of(bad), Err(Garbage), "{bad:?}");
         }
-        let pong = flat::read(b"+PONG\r\n").unwrap();
+        let pong = whole(b"+PONG\r\n");
         assert_eq!(vote(Kind::Flush, &pong), Ok((Vote::Yes(0), 0)));
         assert_eq!(vote(acquire, &pong), Err(Garbage));
     }

@@ -182,8 +182,7 @@ impl Subscription {
     /// The network's; or the node has refused a subscription, or sends what Redis does not send.
     pub(super) async fn next(&mut self) -> Result<SubscriptionNews, SubscriptionEnded> {
         loop {
-            if let Some(length) = flat::length(&self.received)? {
-                let frame = flat::read(&self.received[..length])?;
+            if let Some((frame, length)) = node_reply::read(&self.received)? {
                 self.received.drain(..length);
                 if let Some(news) = self.told(frame)? {
                     return Ok(news);

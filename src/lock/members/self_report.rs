@@ -20,6 +20,7 @@ use crate::{
     lock::{
         address::NodeAddress,
         location::Location,
+        node_reply,
         scripts::MAX_TTL,
         stations::{self, Station, StationText},
         voters::SeatPlace,
@@ -376,8 +377,7 @@ pub(in crate::lock) async fn read_reply(
     received: &mut Vec<u8>,
 ) -> Result<OwnedFrame, ConnectError> {
     loop {
-        if let Some(length) = flat::length(received)? {
-            let frame = flat::read(&received[..length])?;
+        if let Some((frame, length)) = node_reply::read(received)? {
             received.drain(..length);
             return Ok(frame);
         }

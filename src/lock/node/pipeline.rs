@@ -419,9 +419,9 @@ impl Pump {
             {
                 at += length;
                 self.answered(NodeReply::Time(time))?;
-            } else if let Some(length) = flat::length(rest)? {
+            } else if let Some((frame, length)) = node_reply::read(rest)? {
                 at += length;
-                self.answered(NodeReply::Frame(&flat::read(&rest[..length])?))?;
+                self.answered(NodeReply::Frame(&frame))?;
             } else {
                 break;
             }
