@@ -16,7 +16,7 @@ pub(crate) fn millis(duration: Duration) -> u64 {
 /// A moment by the clock of this file. In unit tests it follows tokio's clock, which may be
 /// paused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Instant {
+pub(crate) struct Instant {
     /// Nanoseconds since the machine was started.
     nanos: u64,
 }

@@ -32,7 +32,7 @@ use crate::{
         split::split,
         words::{Walk, without_zero_bytes},
     },
-    sentinel, server,
+    server,
 };
 
 /// Bytes of each input: as many as the longest client command whose body is inspected.
@@ -222,7 +222,6 @@ fn read_as_replies(bytes: &[u8]) {
         black_box(frame.first_element());
     }
     black_box(lock::read_votes(bytes));
-    sentinel::seams::read_reply(bytes);
     let mut table = FrontTable::default();
     table.add("id", &["ip"], 1, ShownAs::Front(2));
     let face = Face { table: &table, host: "a", tls: false, asked: "b" };

@@ -20,7 +20,7 @@
 //! - [`config`]: the YAML file, its defaults, and its errors with line numbers.
 //! - [`metrics`]: keeps and renders the counters.
 //! - [`log_writer`]: lines for stderr, on a thread of their own.
-//! - [`card`], [`key`], [`glob`], [`clock`], [`sync`], [`told`]: shared by several of them.
+//! - [`card`], [`key`], [`glob`], [`clock`], [`sync`], [`log_text`]: shared by several of them.
 //! - [`tools`]: the other commands of the binary: `dev`, `doctor`, `init`, `top`.
 //! - `simulation`, only in tests: the real engine and real sessions over a simulated network.
 //! - `depth`, only in tests: everything that reads bytes from outside, on a small stack.
@@ -46,6 +46,7 @@ mod guard;
 mod key;
 // Tests run the engine without a proxy.
 pub mod lock;
+mod log_text;
 mod log_writer;
 mod metrics;
 mod net;
@@ -54,7 +55,6 @@ mod report;
 pub mod resp;
 mod sentinel;
 // The binary runs it.
-mod log_text;
 pub mod server;
 mod session;
 #[cfg(test)]

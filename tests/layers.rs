@@ -100,7 +100,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         "depth",
         &[
             "adopt", "cluster", "command", "config", "fleet", "glob", "guard", "lock", "net",
-            "resp", "sentinel", "server",
+            "resp", "server",
         ],
     ),
     (

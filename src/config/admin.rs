@@ -31,16 +31,16 @@ pub struct AdminConfig {
     /// `listen`, or the whole section: the address that serves the pages; none with `off`.
     pub listen: Option<SocketAddr>,
     /// `token`: a request that carries it may free locks and pause lock nodes. None: no request may.
-    pub token: Option<AdminToken>,
+    pub(crate) token: Option<AdminToken>,
     /// `peers`: the admin addresses of the other proxies that the status page shows.
-    pub peers: Vec<PeerUrl>,
+    pub(crate) peers: Vec<PeerUrl>,
     /// `hosts`: names by which requests may name this server.
-    pub hosts: Vec<AdminHost>,
+    pub(crate) hosts: Vec<AdminHost>,
 }
 
 /// Names that a request's Host may have: one name, all below one (`*.example.com`), or any (`*`).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AdminHost(String);
+pub(crate) struct AdminHost(String);
 
 impl AdminHost {
     /// Whether `name` is one of them.
@@ -75,7 +75,7 @@ impl FromYaml for AdminHost {
 
 /// A secret that is compared and never shown.
 #[derive(Clone, PartialEq, Eq)]
-pub struct AdminToken(String);
+pub(crate) struct AdminToken(String);
 
 impl Default for AdminConfig {
     fn default() -> AdminConfig {

@@ -37,7 +37,7 @@ const SIGNALS: [(&str, &str, &str); 3] = [
 
 /// A rule: which keys are locks, and what happens to idioms on them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AdoptRule {
+pub(crate) struct AdoptRule {
     /// `keys`: which keys on the data node.
     pub keys: Pattern,
     /// `lock`: the lock that a key stands for, as a client names it to LOCK. None: the key itself.
@@ -53,7 +53,7 @@ pub struct AdoptRule {
 /// Treatment of an idiom on an adopted key. The modes are steps: a rule moves only to a neighbouring one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub enum AdoptMode {
+pub(crate) enum AdoptMode {
     /// The idiom is forwarded and reported to operators.
     Audit,
     /// A lock is taken on the data node, as the client would take it, and on the lock nodes.
@@ -124,7 +124,7 @@ impl AdoptRule {
 
 /// The adopt rules. The first that matches a key applies.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct AdoptConfig {
+pub(crate) struct AdoptConfig {
     /// `adopt`, a list of rules.
     pub rules: Vec<AdoptRule>,
 }

@@ -15,7 +15,7 @@ const LEAST_TTL: Duration = Duration::from_millis(10);
 
 /// Treatment of idioms that a quorum cannot, or should not, carry out as they are.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct AdoptOptions {
+pub(crate) struct AdoptOptions {
     /// `blind`: DEL, EXPIRE and their like, which name no token.
     pub blind: BlindPolicy,
     /// `unknown`: commands and scripts that are no lock idiom.
@@ -32,7 +32,7 @@ pub struct AdoptOptions {
 
 /// Treatment of a command that frees or prolongs a lock and names no token.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum BlindPolicy {
+pub(crate) enum BlindPolicy {
     /// The command is carried out, whichever adopted client holds the lock.
     #[default]
     AsRedis,
@@ -44,7 +44,7 @@ pub enum BlindPolicy {
 
 /// Treatment of a command that is no lock idiom.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum UnknownPolicy {
+pub(crate) enum UnknownPolicy {
     /// The command is refused.
     #[default]
     Refuse,
@@ -54,7 +54,7 @@ pub enum UnknownPolicy {
 
 /// Treatment of a command that takes a lock without a TTL.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum NoTtlPolicy {
+pub(crate) enum NoTtlPolicy {
     /// The command is refused.
     #[default]
     Refuse,
@@ -66,7 +66,7 @@ pub enum NoTtlPolicy {
 
 /// Treatment of a TTL above `locks.max_ttl`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum LongTtlPolicy {
+pub(crate) enum LongTtlPolicy {
     /// The command is refused.
     #[default]
     Refuse,
@@ -76,7 +76,7 @@ pub enum LongTtlPolicy {
 
 /// Treatment of a command about which too few lock nodes answer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum NoQuorumPolicy {
+pub(crate) enum NoQuorumPolicy {
     /// The lock nodes are asked again for some seconds, then the connection is closed.
     #[default]
     Wait,
@@ -88,7 +88,7 @@ pub enum NoQuorumPolicy {
 
 /// What FLUSHDB and FLUSHALL do to adopted locks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum FlushPolicy {
+pub(crate) enum FlushPolicy {
     /// The locks stay.
     #[default]
     Keep,

@@ -15,7 +15,7 @@ const REPLIES: [&str; 14] =
 
 /// A script, known by its digest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AdoptScript {
+pub(crate) struct AdoptScript {
     /// `digest`: its SHA-1.
     pub digest: [u8; 20],
     /// `op`: what it does to the lock, which is its first key.
@@ -32,7 +32,7 @@ pub struct AdoptScript {
 
 /// What a script does to a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ScriptOp {
+pub(crate) enum ScriptOp {
     /// Takes the lock if nobody has it.
     Acquire,
     /// Takes the lock if nobody has it, or gives it a new TTL if the script's token has it.
@@ -47,7 +47,7 @@ pub enum ScriptOp {
 
 /// The unit of a TTL.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum ScriptUnit {
+pub(crate) enum ScriptUnit {
     /// `ms`.
     #[default]
     Millis,

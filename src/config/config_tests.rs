@@ -23,7 +23,7 @@ fn the_annotated_file_says_every_key_and_every_default() {
     let sections = [
         Config::KEYS,
         LogConfig::KEYS,
-        MetricsConfig::KEYS,
+        settings::MetricsConfig::KEYS,
         LocksConfig::KEYS,
         LISTENER_KEYS,
         tls_files::SERVER_KEYS,
@@ -49,7 +49,7 @@ fn only_a_key_without_a_default_is_left_out_of_the_annotated_file() {
     };
     assert!(left_out(&file, Config::KEYS).is_empty());
     assert!(left_out(&file["log"], LogConfig::KEYS).is_empty());
-    assert!(left_out(&file["metrics"], MetricsConfig::KEYS).is_empty());
+    assert!(left_out(&file["metrics"], settings::MetricsConfig::KEYS).is_empty());
     assert_eq!(left_out(&file["locks"], LocksConfig::KEYS), ["on_disconnect"]);
 }
 

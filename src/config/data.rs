@@ -61,7 +61,7 @@ pub struct ClusterConfig {
     /// `cluster`: nodes that are asked which others there are. Each has the cluster's user, password and TLS flag.
     pub nodes: Vec<RedisUrl>,
     /// `announce`: how fronts are shown to clients.
-    pub announce: Announce,
+    pub(crate) announce: Announce,
     /// `fronts`: node ids, each with the port of its front.
     pub fronts: Vec<(String, u16)>,
     /// `username`, `password` and `tls` of all nodes.
@@ -70,7 +70,7 @@ pub struct ClusterConfig {
 
 /// The addresses that clients are told where a reply names nodes of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Announce {
+pub(crate) enum Announce {
     /// The address to which the client connected, with the port of each node's front.
     Reached,
     /// This host, with the port of each node's front.

@@ -27,7 +27,7 @@ const RESERVED: &str = "lockgate:";
 
 /// The `guards:` section.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GuardsConfig {
+pub(crate) struct GuardsConfig {
     /// `rules`, or the whole section. A key that several rules match needs the locks of all of
     /// them.
     pub rules: Vec<GuardRule>,
@@ -89,7 +89,7 @@ impl GuardsConfig {
 
 /// A rule: writes to these keys need this lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GuardRule {
+pub(crate) struct GuardRule {
     /// `keys`: which keys on the data node.
     pub keys: Pattern,
     /// `lock`: the lock's key as a client gives it to LOCK, without `locks.prefix`.
@@ -100,7 +100,7 @@ pub struct GuardRule {
 
 /// Treatment of a write by a client that does not hold the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Policy {
+pub(crate) enum Policy {
     /// Refuses the write.
     Enforce,
     /// Lets the write pass, logs and counts it.
@@ -109,7 +109,7 @@ pub enum Policy {
 
 /// Treatment of FLUSHALL, FLUSHDB and SWAPDB while there are enforced guards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Flush {
+pub(crate) enum Flush {
     /// Refuses the commands.
     Refuse,
     /// Lets the commands pass.
@@ -118,7 +118,7 @@ pub enum Flush {
 
 /// What replicas must acknowledge before the client is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WaitAt {
+pub(crate) enum WaitAt {
     /// The fence of a guarded lock, before LOCK is answered.
     Lock,
     /// Each guarded write too, before it is answered.

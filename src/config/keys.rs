@@ -14,14 +14,16 @@
 /// - `fixed`: something was made from the value, so a new one needs a restart or an upgrade.
 /// - `section`: a mapping with a table of its own.
 ///
+/// With `(crate)` behind that, only this crate reads the key; other keys are read by the binary or by tests too.
+///
 /// The text behind `at` is the prefix of the section's keys in the log. Fields under `beside` are not keys.
 macro_rules! keys {
     (
         $(#[$about:meta])*
-        pub struct $name:ident at $at:literal {
+        $vis:vis struct $name:ident at $at:literal {
             $(
                 $(#[$about_key:meta])*
-                $how:ident $key:ident: $type:ty = $default:expr $(=> $($check:expr),+)?;
+                $how:ident $(($only:ident))? $key:ident: $type:ty = $default:expr $(=> $($check:expr),+)?;
             )*
         }
         $(beside {
@@ -29,8 +31,8 @@ macro_rules! keys {
         })?
     ) => {
         $(#[$about])*
-        pub struct $name {
-            $($(#[$about_key])* pub $key: $type,)*
+        $vis struct $name {
+            $($(#[$about_key])* pub $(($only))? $key: $type,)*
             $($($(#[$about_other])* pub $other: $other_type,)*)?
         }
 

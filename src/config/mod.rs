@@ -56,13 +56,14 @@ pub(crate) use certificate::now_in_seconds;
 pub(crate) use certificate::{CertificateTimes, CertificateTrouble};
 pub(crate) use check::{poor_count, shared_with_data};
 pub(crate) use data::{Announce, ClusterConfig, DataConfig, SentinelMaster};
-pub use error::{ConfigErrors, Problem};
+pub use error::ConfigErrors;
+pub(crate) use error::Problem;
 pub(crate) use guards::{Flush, GuardRule, GuardsConfig, Policy, WaitAt};
 pub use lock_node::{LockCluster, LockNode};
 pub use pattern::Pattern;
 pub(crate) use peer::PeerUrl;
 pub(crate) use reader::Environment;
-pub use settings::{Config, LocksConfig, LogConfig, MetricsConfig};
+pub use settings::{Config, LocksConfig, LogConfig};
 pub(crate) use template::Template;
 pub(crate) use tls_files::{AuthClients, ClientTls, ServerTls, TlsProblem};
 pub use units::duration;
@@ -90,7 +91,7 @@ const DEEPEST: usize = 64;
 
 /// The path of a Unix socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SocketPath(pub PathBuf);
+pub(crate) struct SocketPath(pub(crate) PathBuf);
 
 /// An address on which clients are accepted, with its settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -98,7 +99,7 @@ pub struct Listener {
     /// `address`, or the whole entry.
     pub address: SocketAddr,
     /// `tls`; none means plain TCP.
-    pub tls: Option<ServerTls>,
+    pub(crate) tls: Option<ServerTls>,
     /// `proxy_protocol`: whether a balancer connects here and names the client of each connection.
     pub proxy_protocol: bool,
 }

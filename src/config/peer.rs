@@ -19,7 +19,7 @@ pub(super) const LONGEST_HOST: usize = 253;
 
 /// Another proxy's admin address.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PeerUrl {
+pub(crate) struct PeerUrl {
     /// A name or an address, without brackets.
     host: String,
     port: u16,

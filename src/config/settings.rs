@@ -73,20 +73,20 @@ keys! {
         /// How long commands in flight may take after `shutdown_delay`.
         live shutdown_grace: Duration = secs(10);
         /// The socket at which a process that takes over asks for the listening sockets; none with `off`.
-        fixed upgrade_socket: Option<SocketPath> = None => if_given(short_path);
+        fixed(crate) upgrade_socket: Option<SocketPath> = None => if_given(short_path);
         /// How long connections may stay with a replaced process; none with `off`, which is without limit.
         live upgrade_grace: Option<Duration> = Some(secs(HOUR));
         /// The log: how much is written, and in which format.
         section log: LogConfig = LogConfig::default();
         /// What /metrics has in addition.
-        section metrics: MetricsConfig = MetricsConfig::default();
+        section(crate) metrics: MetricsConfig = MetricsConfig::default();
         /// The lock nodes and the limits of locks.
         section locks: LocksConfig = LocksConfig::default();
         /// The guards: which writes need which lock. All proxies before one data node need the
         /// same ones.
-        fixed guards: GuardsConfig = GuardsConfig::default();
+        fixed(crate) guards: GuardsConfig = GuardsConfig::default();
         /// The keys on which lock idioms of existing libraries are recognised.
-        fixed adopt: AdoptConfig = AdoptConfig::default();
+        fixed(crate) adopt: AdoptConfig = AdoptConfig::default();
     }
 }
 
@@ -106,7 +106,7 @@ keys! {
 keys! {
     /// The `metrics:` section.
     #[derive(Debug, Clone, PartialEq, Eq)]
-    pub struct MetricsConfig at "metrics." {
+    pub(crate) struct MetricsConfig at "metrics." {
         /// Patterns of locks' keys; each has its own metrics of waiting and holding.
         fixed keys: Vec<String> = Vec::new() => few_patterns;
     }

@@ -7,7 +7,7 @@ use super::pattern::{Pattern, Piece, escape};
 /// Other braces stand for themselves if they are paired, so Redis's hash tags are written as usual: `{user}`,
 /// and `{{1}}` around a capture. As in patterns, `\x` is x: `\{1}` is no capture.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Template {
+pub(crate) struct Template {
     text: String,
     parts: Vec<Part>,
 }

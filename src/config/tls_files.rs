@@ -23,7 +23,7 @@ pub(super) const CLIENT_KEYS: &[&str] = &["ca_cert_file", "cert_file", "key_file
 
 /// `tls` of a listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ServerTls {
+pub(crate) struct ServerTls {
     /// `cert_file`: the certificate shown to clients, and the intermediate ones up to its CA.
     pub cert_file: PathBuf,
     /// `key_file`: the certificate's private key.
@@ -36,7 +36,7 @@ pub struct ServerTls {
 
 /// Whether clients must show a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AuthClients {
+pub(crate) enum AuthClients {
     /// Refuses a client without a certificate.
     Yes,
     /// Accepts a client without a certificate, but not with a bad one.

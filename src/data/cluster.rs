@@ -289,37 +289,11 @@ impl ClusterWatch {
         answers: &[ClusterAnswer],
         memory: &mut ClusterMemory,
     ) -> Vec<ClusterTrouble> {
-        let mut troubles = Vec::new();
-        memory.reached.retain(|id, _| nodes.iter().any(|node| node.id == *id));
-        memory.answered.retain(|id| nodes.iter().any(|node| node.id == *id));
-        for node in &nodes {
-            if let Err(trouble) = self.reach(node, answers, memory) {
-                troubles.push(trouble);
-            }
-        }
-        for answer in answers.iter().filter(|answer| self.config.nodes.contains(&answer.url)) {
-            let is_known = memory.reached.values().any(|url| *url == answer.url);
-            if let Err(trouble) = &answer.told
-                && trouble.fault != ClusterFault::Foreign
-                && !is_known
-            {
-                troubles.push(trouble.clone());
-            }
-        }
+        let mut troubles = self.reach_all(&nodes, answers, memory);
         if memory.nodes.is_empty() {
             memory.fronts.doubt(&nodes);
         }
-        let wants = |node: &ClusterNode| self.wanted_front(node);
-        for id in memory.fronts.give(&nodes, wants, Instant::now()) {
-            let node = nodes.iter().find(|node| node.id == id);
-            let what = format!(
-                "{} has no front: listen has {}, and the cluster {} nodes",
-                node.map_or(id.clone(), name),
-                self.listen.len(),
-                nodes.len(),
-            );
-            troubles.push(ClusterTrouble::new(ClusterFault::NoFront, what));
-        }
+        troubles.extend(self.give_fronts(&nodes, &mut memory.fronts));
         if let [node] = &nodes[..] {
             let what = format!("the cluster has one node, {}", name(node));
             troubles.push(ClusterTrouble::new(ClusterFault::Alone, what));
@@ -350,19 +324,8 @@ impl ClusterWatch {
                 let what = format!("{} announces no front", name(node));
                 troubles.push(ClusterTrouble::new(ClusterFault::Past, what));
             }
-            let shown = match front {
-                Some(front) if self.own_front(node) == Some(front) => ShownAs::AsItIs,
-                Some(front) if self.config.announce == Announce::Nodes => {
-                    match self.listen[front].port() == node.port {
-                        true => ShownAs::AsItIs,
-                        false => ShownAs::Nothing,
-                    }
-                }
-                Some(front) => ShownAs::Front(self.listen[front].port()),
-                None => ShownAs::Nothing,
-            };
             let hosts = [&*node.host, node.hostname.as_deref().unwrap_or_default()];
-            table.add(&node.id, &hosts, node.port, shown);
+            table.add(&node.id, &hosts, node.port, self.shown(node, front));
         }
         // Comes before the table: a client that is told of a front finds its node there.
         for (index, front) in self.fronts.iter().enumerate() {
@@ -378,6 +341,60 @@ impl ClusterWatch {
         *self.led.lock() = led.filter_map(of_node).collect();
         memory.nodes = nodes;
         self.known.send_if_modified(|known| !std::mem::replace(known, true));
+        troubles
+    }
+
+    /// Gives each node a front, as far as there are enough. Returns a trouble for each node that has none.
+    fn give_fronts(&self, nodes: &[ClusterNode], fronts: &mut Fronts) -> Vec<ClusterTrouble> {
+        let without = fronts.give(nodes, |node| self.wanted_front(node), Instant::now());
+        let trouble = |id: String| {
+            let node = nodes.iter().find(|node| node.id == id);
+            let what = format!(
+                "{} has no front: listen has {}, and the cluster {} nodes",
+                node.map_or(id, name),
+                self.listen.len(),
+                nodes.len(),
+            );
+            ClusterTrouble::new(ClusterFault::NoFront, what)
+        };
+        without.into_iter().map(trouble).collect()
+    }
+
+    /// Returns how replies show a node whose front is `front`.
+    fn shown(&self, node: &ClusterNode, front: Option<usize>) -> ShownAs {
+        let Some(front) = front else { return ShownAs::Nothing };
+        let port = self.listen[front].port();
+        if self.own_front(node) == Some(front) {
+            return ShownAs::AsItIs;
+        }
+        match (&self.config.announce, port == node.port) {
+            (Announce::Nodes, true) => ShownAs::AsItIs,
+            (Announce::Nodes, false) => ShownAs::Nothing,
+            _ => ShownAs::Front(port),
+        }
+    }
+
+    /// Finds out where each node is reached. Returns what is wrong with nodes, and with addresses in the configuration
+    /// at which none is reached.
+    fn reach_all(
+        &self,
+        nodes: &[ClusterNode],
+        answers: &[ClusterAnswer],
+        memory: &mut ClusterMemory,
+    ) -> Vec<ClusterTrouble> {
+        memory.reached.retain(|id, _| nodes.iter().any(|node| node.id == *id));
+        memory.answered.retain(|id| nodes.iter().any(|node| node.id == *id));
+        let reached = nodes.iter().map(|node| self.reach(node, answers, memory));
+        let mut troubles: Vec<ClusterTrouble> = reached.filter_map(Result::err).collect();
+        for answer in answers.iter().filter(|answer| self.config.nodes.contains(&answer.url)) {
+            let is_known = memory.reached.values().any(|url| *url == answer.url);
+            if let Err(trouble) = &answer.told
+                && trouble.fault != ClusterFault::Foreign
+                && !is_known
+            {
+                troubles.push(trouble.clone());
+            }
+        }
         troubles
     }
 

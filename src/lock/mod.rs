@@ -144,7 +144,7 @@ pub struct Grant {
     pub validity: Duration,
     /// The end of the validity, counted from when the nodes were asked. The holder may not count on the lock after
     /// it, however late the reply reaches it.
-    pub until: Instant,
+    pub(crate) until: Instant,
 }
 
 /// A successful RENEW.
@@ -153,7 +153,7 @@ pub struct Renewed {
     /// The rest of the TTL that the holder may count on.
     pub validity: Duration,
     /// The end of the validity, counted from when the nodes were asked.
-    pub until: Instant,
+    pub(crate) until: Instant,
     /// The grant's name on the nodes, and its fence there. `None`: too few nodes know them.
     pub grant: Option<(Claim, u64)>,
 }

@@ -200,14 +200,12 @@ async fn follow(locks: Weak<Locks>, moving: Arc<Moving>) -> Option<()> {
             members.allow_writes(true, true);
             tokio::select! {
                 changed = changes.changed() => changed.ok()?,
-                () = members.given_up.notified() => {
+                () = members.given_up.notified() => match members.set() {
                     // The nodes may have been given up, and have taken the place of the other set again.
-                    match members.set() {
-                        Some(known) if votes_anew(&config, &known).await => {
-                            move_on(&locks.upgrade()?, &moving, config, ANEW).await;
-                        }
-                        _ => sleep(LOOK_EVERY).await,
+                    Some(known) if votes_anew(&config, &known).await => {
+                        move_on(&locks.upgrade()?, &moving, config, ANEW).await;
                     }
+                    _ => sleep(LOOK_EVERY).await,
                 }
             }
             continue;
@@ -231,13 +229,6 @@ async fn follow(locks: Weak<Locks>, moving: Arc<Moving>) -> Option<()> {
             if now == SetNow::Nodes {
                 members.allow_writes(true, false);
             }
-            let pause = match now {
-                SetNow::Sealed | SetNow::Decided => LOOK_SOON,
-                // A proxy that asked these nodes would have them vote beside the set that votes.
-                SetNow::Others => LOOK_EVERY,
-                SetNow::Unknown => LOOK_EVERY / 4,
-                SetNow::Nodes | SetNow::NextNodes => LOOK_EVERY,
-            };
             if matches!(now, SetNow::Sealed | SetNow::Decided | SetNow::Others)
                 && last_told.is_none_or(|at| at.elapsed() >= TOLD_EVERY)
             {
@@ -246,7 +237,7 @@ async fn follow(locks: Weak<Locks>, moving: Arc<Moving>) -> Option<()> {
             }
             tokio::select! {
                 biased;
-                () = sleep(pause) => {}
+                () = sleep(pause_after(now)) => {}
                 () = members.given_up.notified(), if !matches!(now, SetNow::Sealed | SetNow::Decided) => {}
                 changed = changes.changed() => {
                     changed.ok()?;
@@ -254,6 +245,17 @@ async fn follow(locks: Weak<Locks>, moving: Arc<Moving>) -> Option<()> {
                 }
             }
         }
+    }
+}
+
+/// Returns how long the proxy waits after a look that found this.
+fn pause_after(now: SetNow) -> Duration {
+    match now {
+        SetNow::Sealed | SetNow::Decided => LOOK_SOON,
+        // A proxy that asked these nodes would have them vote beside the set that votes.
+        SetNow::Others => LOOK_EVERY,
+        SetNow::Unknown => LOOK_EVERY / 4,
+        SetNow::Nodes | SetNow::NextNodes => LOOK_EVERY,
     }
 }
 

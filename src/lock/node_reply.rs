@@ -1,86 +1,22 @@
-//! Replies of a lock node: found by their length, checked to be small and flat, and only then given
-//! to a decoder.
-//!
-//! A lock node answers with statuses, errors, integers, short strings and flat arrays of those. Any
-//! other reply comes from no Redis that can vote.
+//! Votes in the replies of a lock node, which are read as [`flat`] ones.
 
-use redis_protocol::resp2::{decode::decode, types::OwnedFrame};
-use thiserror::Error;
+use redis_protocol::resp2::types::OwnedFrame;
 
 use super::{
     Claim,
     operation::{Absence, Kind, Vote},
 };
-use crate::resp::number;
+use crate::resp::{
+    flat::{self, FlatLimits, Garbage},
+    number,
+};
 
-/// Bytes of the longest reply: INFO of one section at the handshake is the largest asked for.
-pub(super) const MAX_REPLY: usize = 64 * 1024;
-/// Bytes of the longest line, for an error's text.
-const MAX_LINE: usize = 8 * 1024;
-/// The most elements in an array.
-const MAX_ELEMENTS: i64 = 16;
+/// INFO of one section at the handshake is the longest reply that is asked for.
+const LIMITS: FlatLimits = FlatLimits { string: 64 * 1024, elements: 16 };
 
-/// Bytes that are no reply that Redis gives to the proxy's commands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("a reply that makes no sense")]
-pub(super) struct Garbage;
-
-/// Returns the length of the reply that `buf` begins with. Returns `None` if it is not all there.
-pub(super) fn length(buf: &[u8]) -> Result<Option<usize>, Garbage> {
-    let Some((header, value)) = header(buf)? else { return Ok(None) };
-    if buf[0] != b'*' {
-        return flat_length(buf, header, value);
-    }
-    if !(-1..=MAX_ELEMENTS).contains(&value) {
-        return Err(Garbage);
-    }
-    let mut at = header;
-    for _ in 0..value {
-        let rest = &buf[at..];
-        let Some((header, value)) = self::header(rest)? else { return Ok(None) };
-        if rest[0] == b'*' {
-            return Err(Garbage);
-        }
-        let Some(length) = flat_length(rest, header, value)? else { return Ok(None) };
-        at += length;
-    }
-    Ok(Some(at))
-}
-
-/// Returns the first line's length, and its number if its type has one.
-fn header(buf: &[u8]) -> Result<Option<(usize, i64)>, Garbage> {
-    let Some(kind) = buf.first() else { return Ok(None) };
-    if !matches!(kind, b'+' | b'-' | b':' | b'$' | b'*') {
-        return Err(Garbage);
-    }
-    let window = &buf[..buf.len().min(MAX_LINE)];
-    let Some(end) = memchr::memchr(b'\n', window) else {
-        return if window.len() == MAX_LINE { Err(Garbage) } else { Ok(None) };
-    };
-    let line = window[1..end].strip_suffix(b"\r").ok_or(Garbage)?;
-    let value = match kind {
-        b'+' | b'-' => 0,
-        _ => number::integer(line).ok_or(Garbage)?,
-    };
-    Ok(Some((end + 1, value)))
-}
-
-fn flat_length(buf: &[u8], header: usize, value: i64) -> Result<Option<usize>, Garbage> {
-    let length = match (buf[0], value) {
-        (b'$', 0..) if value as usize <= MAX_REPLY => header + value as usize + 2,
-        (b'$', 0..) => return Err(Garbage),
-        (b'$', _) if value != -1 => return Err(Garbage),
-        _ => header,
-    };
-    Ok(Some(length).filter(|length| *length <= buf.len()))
-}
-
-/// Decodes one whole reply.
-pub(super) fn read(frame: &[u8]) -> Result<OwnedFrame, Garbage> {
-    match decode(frame) {
-        Ok(Some((decoded, _))) => Ok(decoded),
-        _ => Err(Garbage),
-    }
+/// Reads the reply that `buf` begins with. Returns it and its length, or `None` if it is not all there.
+pub(super) fn read(buf: &[u8]) -> Result<Option<(OwnedFrame, usize)>, Garbage> {
+    flat::read(buf, LIMITS)
 }
 
 /// Reads a flat array of two or three numbers, as the scripts answer, and its length. Returns
@@ -272,10 +208,9 @@ pub fn read_votes(received: &[u8]) -> VotesRead {
         let by_numbers = numbers(rest).map(|(numbers, length)| {
             (format!("{:?}", kinds.map(|kind| vote_of_numbers(kind, numbers))), length)
         });
-        let decoded = length(rest).and_then(|length| {
-            let Some(length) = length else { return Ok(None) };
-            let frame = read(&rest[..length])?;
-            Ok(Some((format!("{:?}", kinds.map(|kind| vote(kind, &frame))), length)))
+        let decoded = read(rest).map(|whole| {
+            let (frame, length) = whole?;
+            Some((format!("{:?}", kinds.map(|kind| vote(kind, &frame))), length))
         });
         let (by_numbers, decoded) = match (by_numbers, decoded) {
             (None, Ok(None)) => return all,
@@ -293,25 +228,8 @@ pub fn read_votes(received: &[u8]) -> VotesRead {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_reply_is_whole_at_its_last_byte_and_not_before() {
-        for reply in [
-            "+OK\r\n",
-            "-ERR x\r\n",
-            ":-1\r\n",
-            "$-1\r\n",
-            "$3\r\na\r\n\r\n",
-            "*2\r\n:1\r\n:22\r\n",
-            "*0\r\n",
-            "*-1\r\n",
-            "*2\r\n$1\r\na\r\n+b\r\n",
-        ] {
-            for cut in 0..reply.len() {
-                assert_eq!(length(&reply.as_bytes()[..cut]), Ok(None), "{reply:?} cut at {cut}");
-            }
-            assert_eq!(length(format!("{reply}:1\r\n").as_bytes()), Ok(Some(reply.len())));
-            assert!(read(reply.as_bytes()).is_ok(), "{reply:?}");
-        }
+    fn whole(reply: &[u8]) -> OwnedFrame {
+        read(reply).unwrap().unwrap().0
     }
 
     #[test]
@@ -335,34 +253,11 @@ mod tests {
     }
 
     #[test]
-    fn what_could_hurt_a_decoder_never_reaches_it() {
-        for bad in [
-            "*1\r\n*1\r\n",
-            "*17\r\n",
-            "*1000000000\r\n",
-            "$65537\r\n",
-            "$-2\r\n",
-            "*-2\r\n",
-            "%1\r\n",
-            ">1\r\n",
-            "hello",
-            ":1x\r\n",
-            "+a\n",
-            "*x\r\n",
-            "\0",
-        ] {
-            assert_eq!(length(bad.as_bytes()), Err(Garbage), "{bad:?}");
-        }
-        assert_eq!(length(&b"*1\r\n".repeat(100_000)), Err(Garbage));
-        assert_eq!(length(&[b'+'; MAX_LINE]), Err(Garbage));
-    }
-
-    #[test]
     fn numbers_are_read_as_the_decoder_reads_them() {
         for reply in ["*2\r\n:1\r\n:-1\r\n", "*3\r\n:1\r\n:1795238030796546\r\n:2\r\n"] {
             let (read, at) = numbers(reply.as_bytes()).unwrap();
             assert_eq!(at, reply.len());
-            let frame = self::read(reply.as_bytes()).unwrap();
+            let frame = whole(reply.as_bytes());
             assert_eq!(vote_of_numbers(Kind::Release, read), vote(Kind::Release, &frame));
             for cut in 0..reply.len() {
                 assert_eq!(numbers(&reply.as_bytes()[..cut]), None, "{reply:?} cut at {cut}");
@@ -415,7 +310,7 @@ mod tests {
                 1_000_000 * seconds.parse::<i64>().unwrap() + micros.parse::<i64>().unwrap();
             assert_eq!(time(reply.as_bytes()), Some((expected, reply.len())));
             assert_eq!(time(format!("{reply}:1").as_bytes()), Some((expected, reply.len())));
-            assert_eq!(time_of(&read(reply.as_bytes()).unwrap()), Ok(expected));
+            assert_eq!(time_of(&whole(reply.as_bytes())), Ok(expected));
             for cut in 0..reply.len() {
                 assert_eq!(time(&reply.as_bytes()[..cut]), None, "{cut}");
             }
@@ -426,37 +321,37 @@ mod tests {
             assert_eq!(time(reply.as_bytes()), None);
             let expected =
                 1_000_000 * seconds.parse::<i64>().unwrap() + micros.parse::<i64>().unwrap();
-            assert_eq!(time_of(&read(reply.as_bytes()).unwrap()), Ok(expected));
+            assert_eq!(time_of(&whole(reply.as_bytes())), Ok(expected));
         }
         for (seconds, micros) in [("17637770x4", "0"), ("1763777054", "1x"), ("x763777054", "0")] {
             let reply = text(seconds, micros);
             assert_eq!(time(reply.as_bytes()), None);
-            assert_eq!(time_of(&read(reply.as_bytes()).unwrap()), Err(Garbage));
+            assert_eq!(time_of(&whole(reply.as_bytes())), Err(Garbage));
         }
-        let far = read(text("9223372036854775807", "0").as_bytes()).unwrap();
+        let far = whole(text("9223372036854775807", "0").as_bytes());
         assert_eq!(time_of(&far), Err(Garbage));
     }
 
     #[test]
     fn votes_are_short_arrays() {
-        let vote_of = |text: &str| vote(Kind::Release, &read(text.as_bytes()).unwrap());
+        let vote_of = |text: &str| vote(Kind::Release, &whole(text.as_bytes()));
         assert_eq!(vote_of("*2\r\n:1\r\n:7\r\n"), Ok((Vote::Yes(7), 0)));
         assert_eq!(vote_of("*3\r\n:1\r\n:7\r\n:2\r\n"), Ok((Vote::Yes(7), 2)));
         assert_eq!(vote_of("*2\r\n:0\r\n:-1\r\n"), Ok((Vote::No(-1), 0)));
         assert_eq!(vote_of("-ERR x\r\n"), Ok((Vote::Missing(Absence::Error), 0)));
         let acquire = Kind::Acquire { claim: Claim::new(), again: false };
-        let passed_on = read(b"*3\r\n:2\r\n:7\r\n:-1\r\n").unwrap();
+        let passed_on = whole(b"*3\r\n:2\r\n:7\r\n:-1\r\n");
         assert_eq!(
             vote(Kind::HandOver { claim: Claim::new() }, &passed_on),
             Ok((Vote::Taken(7), -1))
         );
         assert_eq!(vote(acquire, &passed_on), Err(Garbage));
         for (text, left) in [(":300", 300), (":-1", u32::MAX), (":5000000000", u32::MAX)] {
-            let held = read(format!("*3\r\n:1\r\n:7\r\n{text}\r\n").as_bytes()).unwrap();
+            let held = whole(format!("*3\r\n:1\r\n:7\r\n{text}\r\n").as_bytes());
             assert_eq!(vote(Kind::Attach, &held), Ok((Vote::Held { fence: 7, left }, 0)));
         }
         let look = |text: &str| {
-            let frame = read(text.as_bytes()).unwrap();
+            let frame = whole(text.as_bytes());
             let said = super::look(&frame).map(|(said, token)| (said, token.to_vec()));
             if let Ok((said, _)) = said {
                 assert_eq!(vote(Kind::Look, &frame), Ok((said, 0)));
@@ -483,12 +378,12 @@ mod tests {
         ] {
             assert_eq!(look(bad), Err(Garbage), "{bad:?}");
         }
-        let held = read(b"*4\r\n:1\r\n:300\r\n:7\r\n$1\r\na\r\n").unwrap();
+        let held = whole(b"*4\r\n:1\r\n:300\r\n:7\r\n$1\r\na\r\n");
         assert_eq!(vote(Kind::Attach, &held), Err(Garbage));
         for bad in ["*2\r\n:2\r\n:7\r\n", "*1\r\n:1\r\n", ":1\r\n", "$-1\r\n", "+OK\r\n"] {
             assert_eq!(vote_of(bad), Err(Garbage), "{bad:?}");
         }
-        let pong = read(b"+PONG\r\n").unwrap();
+        let pong = whole(b"+PONG\r\n");
         assert_eq!(vote(Kind::Flush, &pong), Ok((Vote::Yes(0), 0)));
         assert_eq!(vote(acquire, &pong), Err(Garbage));
     }

@@ -5,13 +5,12 @@
 //! answer. It stays named until a majority names another; [`NamedMaster::asked`] says how fresh that is. The caller
 //! must ask whether the master agrees (ROLE).
 //!
-//! - `sentinel_link`: one connection to one Sentinel. `sentinel_reply`: what comes over it.
+//! - `sentinel_link`: one connection to one Sentinel.
 //! - `majority`: which master a majority names.
 //! - `sentinel_trouble`: what can be wrong with a Sentinel.
 
 mod majority;
 mod sentinel_link;
-mod sentinel_reply;
 mod sentinel_trouble;
 
 use std::{fmt::Write as _, sync::Arc, time::Duration};
@@ -38,14 +37,6 @@ use crate::{
     net::Connector,
     sync::Mutex,
 };
-
-/// The entry of a test that calls all readers.
-#[cfg(test)]
-pub(crate) mod seams {
-    pub(crate) fn read_reply(bytes: &[u8]) {
-        std::hint::black_box(super::sentinel_reply::read(bytes).is_ok());
-    }
-}
 
 /// The time between two questions to a Sentinel that publishes nothing by itself.
 const POLL: Duration = Duration::from_secs(2);

@@ -2,6 +2,7 @@
 
 use std::{io, time::Duration};
 
+use redis_protocol::resp2::types::OwnedFrame;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     time::timeout,
@@ -9,14 +10,16 @@ use tokio::{
 
 use super::{
     majority::MasterAddress,
-    sentinel_reply::{self, LONGEST, SentinelReply},
     sentinel_trouble::{SentinelFault, SentinelTrouble},
 };
 use crate::{
     clock::Instant,
     config::RedisUrl,
     net::{self, Connector, Stream},
-    resp::encode,
+    resp::{
+        encode,
+        flat::{self, FlatLimits, Garbage},
+    },
 };
 
 /// How long connecting may take, and one answer.
@@ -25,6 +28,10 @@ const LIMIT: Duration = Duration::from_secs(1);
 const KEEPALIVE: Duration = Duration::from_secs(3);
 /// The channel on which a Sentinel publishes a new master.
 const SWITCHES: &[u8] = b"+switch-master";
+/// The most bytes of one reply. The longest that is asked for has all fields of a master.
+const LONGEST: usize = 4096;
+/// A Sentinel tells some twenty fields of a master, with their names.
+const LIMITS: FlatLimits = FlatLimits { string: LONGEST, elements: 128 };
 /// The longest name of a host, in bytes.
 const LONGEST_HOST: usize = 255;
 
@@ -47,7 +54,7 @@ impl SentinelLink {
             let mut words: Vec<&[u8]> = vec![b"AUTH"];
             words.extend(url.username.as_ref().map(|user| user.as_bytes()));
             words.push(password.as_bytes());
-            if let SentinelReply::Error(error) = link.ask(&words).await? {
+            if let OwnedFrame::Error(error) = link.ask(&words).await? {
                 return Err(SentinelTrouble::of_error(&error));
             }
         }
@@ -58,8 +65,8 @@ impl SentinelLink {
     /// ACL.
     pub(super) async fn id(&mut self) -> Result<Option<Vec<u8>>, SentinelTrouble> {
         match self.ask(&[b"SENTINEL", b"MYID"]).await? {
-            SentinelReply::Text(id) => Ok(Some(id)),
-            SentinelReply::Error(_) | SentinelReply::Texts(_) | SentinelReply::Nothing => Ok(None),
+            OwnedFrame::BulkString(id) => Ok(Some(id)),
+            _ => Ok(None),
         }
     }
 
@@ -91,35 +98,31 @@ impl SentinelLink {
         name: &str,
     ) -> Result<MasterAddress, SentinelTrouble> {
         match self.ask(question).await? {
-            SentinelReply::Texts(texts) => Ok(address(&texts)?),
-            SentinelReply::Nothing => {
-                let what = format!("it watches no master '{name}'");
-                Err(SentinelTrouble::new(SentinelFault::UnknownMaster, what))
-            }
-            SentinelReply::Error(error) => Err(SentinelTrouble::of_error(&error)),
-            SentinelReply::Text(_) => Err(sentinel_reply::Garbled.into()),
+            OwnedFrame::Array(texts) => Ok(address(&texts)?),
+            OwnedFrame::Null => Err(SentinelTrouble::unknown_master(name)),
+            OwnedFrame::Error(error) => Err(SentinelTrouble::of_error(&error)),
+            _ => Err(Garbage.into()),
         }
     }
 
     /// Asks by which election the Sentinel's master of this name is the master.
     async fn election(&mut self, name: &str) -> Result<u64, SentinelTrouble> {
         match self.ask(&[b"SENTINEL", b"MASTER", name.as_bytes()]).await? {
-            SentinelReply::Texts(texts) => Ok(election(&texts).ok_or(sentinel_reply::Garbled)?),
-            SentinelReply::Error(error) if error.contains("No such master") => {
-                let what = format!("it watches no master '{name}'");
-                Err(SentinelTrouble::new(SentinelFault::UnknownMaster, what))
+            OwnedFrame::Array(fields) => Ok(election(&fields).ok_or(Garbage)?),
+            OwnedFrame::Error(error) if error.contains("No such master") => {
+                Err(SentinelTrouble::unknown_master(name))
             }
-            SentinelReply::Error(error) => Err(SentinelTrouble::of_error(&error)),
-            SentinelReply::Text(_) | SentinelReply::Nothing => Err(sentinel_reply::Garbled.into()),
+            OwnedFrame::Error(error) => Err(SentinelTrouble::of_error(&error)),
+            _ => Err(Garbage.into()),
         }
     }
 
     /// Subscribes to news of new masters. Returns `false` if the Sentinel refuses that.
     pub(super) async fn subscribe(&mut self) -> Result<bool, SentinelTrouble> {
         match self.ask(&[b"SUBSCRIBE", SWITCHES]).await? {
-            SentinelReply::Texts(_) => Ok(true),
-            SentinelReply::Error(_) => Ok(false),
-            SentinelReply::Text(_) | SentinelReply::Nothing => Err(sentinel_reply::Garbled.into()),
+            OwnedFrame::Array(_) => Ok(true),
+            OwnedFrame::Error(_) => Ok(false),
+            _ => Err(Garbage.into()),
         }
     }
 
@@ -128,7 +131,7 @@ impl SentinelLink {
         self.reply().await.map(drop)
     }
 
-    async fn ask(&mut self, words: &[&[u8]]) -> Result<SentinelReply, SentinelTrouble> {
+    async fn ask(&mut self, words: &[&[u8]]) -> Result<OwnedFrame, SentinelTrouble> {
         let mut request = Vec::new();
         encode::command(&mut request, words);
         let asking = async {
@@ -146,14 +149,17 @@ impl SentinelLink {
     }
 
     /// Reads the next reply. Dropped before it is ready, it loses no bytes.
-    async fn reply(&mut self) -> Result<SentinelReply, SentinelTrouble> {
+    async fn reply(&mut self) -> Result<OwnedFrame, SentinelTrouble> {
         loop {
-            if let Some((reply, length)) = sentinel_reply::read(&self.received)? {
+            if let Some((reply, length)) = flat::read(&self.received, LIMITS)? {
                 self.received.drain(..length);
                 return Ok(reply);
             }
             let mut bytes = [0; 512];
-            let room = LONGEST.saturating_sub(self.received.len()).clamp(1, bytes.len());
+            let room = LONGEST.saturating_sub(self.received.len()).min(bytes.len());
+            if room == 0 {
+                return Err(Garbage.into());
+            }
             let length = self.stream.read(&mut bytes[..room]).await?;
             if length == 0 {
                 return Err(io::Error::other("it closed the connection").into());
@@ -164,38 +170,43 @@ impl SentinelLink {
 }
 
 /// Reads a host and a port.
-fn address(texts: &[Vec<u8>]) -> Result<MasterAddress, SentinelTrouble> {
-    let [host, port] = texts else { return Err(sentinel_reply::Garbled.into()) };
+fn address(texts: &[OwnedFrame]) -> Result<MasterAddress, Garbage> {
+    let [OwnedFrame::BulkString(host), OwnedFrame::BulkString(port)] = texts else {
+        return Err(Garbage);
+    };
     let is_host = |host: &&str| {
         (1..=LONGEST_HOST).contains(&host.len())
             && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".:-_%".contains(&byte))
     };
-    let host = std::str::from_utf8(host).ok().filter(is_host).ok_or(sentinel_reply::Garbled)?;
+    let host = std::str::from_utf8(host).ok().filter(is_host).ok_or(Garbage)?;
     let port = std::str::from_utf8(port).ok().and_then(|port| port.parse().ok());
-    let port: u16 = port.filter(|port| *port != 0).ok_or(sentinel_reply::Garbled)?;
+    let port: u16 = port.filter(|port| *port != 0).ok_or(Garbage)?;
     Ok(MasterAddress { host: host.to_owned(), port, election: None })
 }
 
 /// Reads the `config-epoch` among the fields that a Sentinel tells of a master.
-fn election(fields: &[Vec<u8>]) -> Option<u64> {
-    let (_, value) = fields
-        .as_chunks::<2>()
-        .0
-        .iter()
-        .map(|[name, value]| (name, value))
-        .find(|(name, _)| name.as_slice() == b"config-epoch")?;
-    std::str::from_utf8(value).ok()?.parse().ok()
+fn election(fields: &[OwnedFrame]) -> Option<u64> {
+    let (pairs, _) = fields.as_chunks::<2>();
+    let value = pairs.iter().find_map(|pair| match pair {
+        [OwnedFrame::BulkString(name), OwnedFrame::BulkString(value)] => {
+            (name == b"config-epoch").then_some(value)
+        }
+        _ => None,
+    });
+    std::str::from_utf8(value?).ok()?.parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn bulk(text: &str) -> OwnedFrame {
+        OwnedFrame::BulkString(text.as_bytes().to_vec())
+    }
+
     #[test]
     fn an_address_is_a_host_and_a_port() {
-        let read = |host: &str, port: &str| {
-            address(&[host.as_bytes().to_vec(), port.as_bytes().to_vec()]).ok()
-        };
+        let read = |host: &str, port: &str| address(&[bulk(host), bulk(port)]).ok();
         for host in ["10.0.0.1", "fe80::1%eth0", "redis-1.internal"] {
             let address = MasterAddress { host: host.into(), port: 6379, election: None };
             assert_eq!(read(host, "6379"), Some(address));
@@ -212,10 +223,9 @@ mod tests {
         ] {
             assert_eq!(read(host, port), None, "{host:?} {port:?}");
         }
-        assert!(address(&[b"a".to_vec()]).is_err());
-        let fields = |all: &[&str]| -> Vec<Vec<u8>> {
-            all.iter().map(|field| field.as_bytes().to_vec()).collect()
-        };
+        assert!(address(&[bulk("a")]).is_err());
+        assert!(address(&[bulk("a"), OwnedFrame::Integer(1)]).is_err());
+        let fields = |all: &[&str]| -> Vec<OwnedFrame> { all.iter().copied().map(bulk).collect() };
         assert_eq!(election(&fields(&["name", "config-epoch", "config-epoch", "7"])), Some(7));
         for bad in [&["name", "m"][..], &["config-epoch"], &["config-epoch", "-1"], &[]] {
             assert_eq!(election(&fields(bad)), None, "{bad:?}");

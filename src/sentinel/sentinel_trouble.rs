@@ -2,8 +2,7 @@
 
 use std::io;
 
-use super::sentinel_reply::Garbled;
-use crate::{config::RedisUrl, metrics::labels};
+use crate::{config::RedisUrl, metrics::labels, resp::flat};
 
 labels! {
     /// What is wrong with a Sentinel; the label `fault` of `lockgate_sentinel_fault`.
@@ -76,6 +75,12 @@ impl SentinelTrouble {
         SentinelTrouble::new(SentinelFault::Twice, what)
     }
 
+    /// Makes the trouble of a Sentinel that watches no master of this name.
+    pub(super) fn unknown_master(name: &str) -> SentinelTrouble {
+        let what = format!("it watches no master '{name}'");
+        SentinelTrouble::new(SentinelFault::UnknownMaster, what)
+    }
+
     /// Makes the trouble of a Sentinel that answers with an error.
     pub(super) fn of_error(error: &str) -> SentinelTrouble {
         let has = |words: &[&str]| words.iter().any(|word| error.contains(word));
@@ -104,8 +109,8 @@ impl From<io::Error> for SentinelTrouble {
     }
 }
 
-impl From<Garbled> for SentinelTrouble {
-    fn from(_: Garbled) -> SentinelTrouble {
+impl From<flat::Garbage> for SentinelTrouble {
+    fn from(_: flat::Garbage) -> SentinelTrouble {
         let what = "what it answers is not a Sentinel's reply";
         SentinelTrouble::new(SentinelFault::Garbage, what)
     }

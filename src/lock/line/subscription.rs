@@ -22,7 +22,7 @@ use crate::{
         scripts::{self, Dialect},
     },
     net::{self, Connector, Stream},
-    resp::encode,
+    resp::{encode, flat},
 };
 
 /// The longest time for connecting, or for a confirmation.
@@ -40,7 +40,7 @@ pub(super) enum SubscriptionEnded {
     #[error("{0}")]
     Connect(#[from] ConnectError),
     #[error("{0}")]
-    Garbage(#[from] node_reply::Garbage),
+    Garbage(#[from] flat::Garbage),
     /// The node's own words.
     #[error("{0}")]
     Refused(String),
@@ -182,8 +182,7 @@ impl Subscription {
     /// The network's; or the node has refused a subscription, or sends what Redis does not send.
     pub(super) async fn next(&mut self) -> Result<SubscriptionNews, SubscriptionEnded> {
         loop {
-            if let Some(length) = node_reply::length(&self.received)? {
-                let frame = node_reply::read(&self.received[..length])?;
+            if let Some((frame, length)) = node_reply::read(&self.received)? {
                 self.received.drain(..length);
                 if let Some(news) = self.told(frame)? {
                     return Ok(news);
@@ -208,16 +207,15 @@ impl Subscription {
         let parts = match frame {
             OwnedFrame::Array(parts) => parts,
             OwnedFrame::Error(error) => return self.refused(error),
-            _ => return Err(node_reply::Garbage.into()),
+            _ => return Err(flat::Garbage.into()),
         };
         let mut parts = parts.into_iter();
         let (Some(BulkString(kind)), Some(BulkString(channel)), Some(last)) =
             (parts.next(), parts.next(), parts.next())
         else {
-            return Err(node_reply::Garbage.into());
+            return Err(flat::Garbage.into());
         };
-        let key =
-            scripts::key_of_channel(self.dialect, &channel).ok_or(node_reply::Garbage)?.to_vec();
+        let key = scripts::key_of_channel(self.dialect, &channel).ok_or(flat::Garbage)?.to_vec();
         Ok(match (&kind[..], last) {
             (b"message" | b"smessage", BulkString(who)) => {
                 Some(SubscriptionNews::Released(key, who))
@@ -229,7 +227,7 @@ impl Subscription {
             (b"unsubscribe" | b"sunsubscribe", _) if self.confirmed(false, &key) => None,
             // The slot has been moved away.
             (b"sunsubscribe", _) => Some(SubscriptionNews::Lost(vec![key])),
-            _ => return Err(node_reply::Garbage.into()),
+            _ => return Err(flat::Garbage.into()),
         })
     }
 
@@ -248,7 +246,7 @@ impl Subscription {
 
     /// Takes in an error, which is the only answer to its command.
     fn refused(&mut self, error: String) -> Result<Option<SubscriptionNews>, SubscriptionEnded> {
-        let asked = self.asked.pop_front().ok_or(node_reply::Garbage)?;
+        let asked = self.asked.pop_front().ok_or(flat::Garbage)?;
         let is_elsewhere = node_reply::elsewhere(Kind::Release, &error).is_some();
         match (is_elsewhere, asked.subscribes) {
             (true, true) => Ok(Some(SubscriptionNews::Lost(asked.keys))),

@@ -9,9 +9,9 @@ use super::{
     change::has_copy,
     marker::{Deployment, Seat},
     refusal::keys_of_marker,
-    round::{self, Way},
+    round::{self, Answered, Way},
     seats::{Plan, Survey},
-    self_report::{MarkerFound, SelfReport},
+    self_report::{ConnectError, MarkerFound, SelfReport},
 };
 use crate::{
     cluster::trouble::ClusterTrouble,
@@ -73,11 +73,37 @@ pub async fn initialise(config: &LocksConfig) -> Result<String, InitError> {
         way.address.found(until.saturating_duration_since(Instant::now())).await;
     }
     let all = round::ask_all(&ways, |_| false).await;
-    let (mut unfit, mut found, mut deletions) = (Vec::new(), Vec::new(), Vec::new());
     let looks = round::looks(&all);
     let is_there = |seat: &usize| !ways[*seat].address.is_absent();
     let there: Vec<usize> = (0..ways.len()).filter(is_there).collect();
+    refuse_unfit_or_marked(&ways, &all, &there, config).await?;
+    let mut next = Deployment { epoch: 1, ..Deployment::new(config) };
+    for (seat, look) in next.seats.iter_mut().zip(&looks) {
+        let who = look.as_ref().and_then(SelfReport::identity);
+        *seat = who.map_or(Seat::Blank(1), Seat::Filled);
+    }
+    let promised = Survey::new(&voters, &looks, &[], &config.prefix, None).promised;
+    let (blank, admitted, joining) = (Vec::new(), Vec::new(), Vec::new());
+    let plan = Plan { next, acceptors: there.clone(), blank, admitted, joining };
+    let are_all = |seats: &[usize]| seats.len() == there.len();
+    let done = round::carry_out(all, &plan, &promised, Duration::ZERO, are_all).await;
+    let accepted = done.ok_or(InitError::Incomplete)?;
     for of in clusters(&ways) {
+        of.declare_free(SENTINELS_LIMIT).await;
+    }
+    Ok(accepted.deployment.id)
+}
+
+/// Refuses first markers if a node cannot be used, or if one has a marker or a copy.
+async fn refuse_unfit_or_marked(
+    ways: &[Way],
+    all: &[Result<Answered, ConnectError>],
+    there: &[usize],
+    config: &LocksConfig,
+) -> Result<(), InitError> {
+    let (mut unfit, mut found, mut deletions) = (Vec::new(), Vec::new(), Vec::new());
+    let looks = round::looks(all);
+    for of in clusters(ways) {
         let line =
             |trouble: ClusterTrouble| format!("lock node {}: {}", of.config.cluster, trouble.what);
         unfit.extend(of.troubles().into_iter().map(line));
@@ -119,21 +145,7 @@ pub async fn initialise(config: &LocksConfig) -> Result<String, InitError> {
     if !found.is_empty() {
         return Err(InitError::Found { markers: found, deletions });
     }
-    let mut next = Deployment { epoch: 1, ..Deployment::new(config) };
-    for (seat, look) in next.seats.iter_mut().zip(&looks) {
-        let who = look.as_ref().and_then(SelfReport::identity);
-        *seat = who.map_or(Seat::Blank(1), Seat::Filled);
-    }
-    let promised = Survey::new(&voters, &looks, &[], &config.prefix, None).promised;
-    let (blank, admitted, joining) = (Vec::new(), Vec::new(), Vec::new());
-    let plan = Plan { next, acceptors: there.clone(), blank, admitted, joining };
-    let are_all = |seats: &[usize]| seats.len() == there.len();
-    let done = round::carry_out(all, &plan, &promised, Duration::ZERO, are_all).await;
-    let accepted = done.ok_or(InitError::Incomplete)?;
-    for of in clusters(&ways) {
-        of.declare_free(SENTINELS_LIMIT).await;
-    }
-    Ok(accepted.deployment.id)
+    Ok(())
 }
 
 /// Lists the clusters among the voters.

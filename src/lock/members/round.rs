@@ -22,7 +22,7 @@ use super::{
 use crate::{
     lock::{address::NodeAddress, jitter, scripts::MAX_TTL, stations::Station, voters::SeatPlace},
     net::{self, Connector, Stream},
-    resp::encode,
+    resp::{encode, flat},
 };
 
 /// A round that takes longer does not count: by then a node may have lost its promise and waited long enough to be
@@ -351,7 +351,7 @@ async fn run(
             OwnedFrame::Error(error) => {
                 Err(ConnectError::Refused { command: "SET lockgate:deployment", error })
             }
-            _ => Err(crate::lock::node_reply::Garbage.into()),
+            _ => Err(flat::Garbage.into()),
         }
     })
     .await

@@ -69,6 +69,17 @@ pub(super) struct Plan {
     pub(super) joining: Vec<usize>,
 }
 
+/// The seats that a plan is about to change.
+#[derive(Default)]
+struct SeatChanges {
+    /// Seats whose nodes have waited.
+    admitted: Vec<usize>,
+    /// Seats whose nodes wait from now on.
+    joining: Vec<usize>,
+    /// Whether a node that is gone leaves its seat.
+    is_left: bool,
+}
+
 impl Plan {
     /// Whether these seats are those of a quorum of voters.
     pub(super) fn is_quorum(&self, voters: &Voters, seats: &[usize]) -> bool {
@@ -294,7 +305,6 @@ impl Survey {
         let over = |seat: &usize| waiting[*seat] == Waiting::Over;
         let acceptors: Vec<usize> =
             (0..nodes).filter(|seat| self.intact[*seat] || over(seat)).collect();
-        let who = |seat: usize| looks[seat].as_ref().and_then(SelfReport::identity);
         let Some(newest) = &self.newest else {
             return plan_without_markers(
                 voters,
@@ -317,33 +327,8 @@ impl Survey {
         // The nodes that had a newer epoch may have forgotten it, but proxies have not: they learn no older one.
         let last = known.filter(|known| known.id == base.id).map_or(0, |known| known.epoch);
         let mut next = Deployment { epoch: base.epoch.max(last) + 1, ..base.clone() };
-        let (mut admitted, mut joining) = (Vec::new(), Vec::new());
-        let mut is_left = false;
-        for seat in 0..nodes {
-            if self.gone[seat] && !base.is_blank(seat) {
-                next.seats[seat] = Seat::Blank(next.epoch);
-                is_left = true;
-            }
-            let Some(who) = who(seat).filter(|_| !self.intact[seat]) else { continue };
-            if looks[seat].as_ref().is_some_and(|look| was_replaced(base, seat, look)) {
-                continue;
-            }
-            let has_joined = looks[seat].as_ref().is_some_and(|look| has_joined(base, seat, look));
-            match waiting[seat] {
-                Waiting::Unknown | Waiting::Nobody => {}
-                // The seat's earlier node may still vote for another proxy: it loses the seat first, and the wait
-                // begins after that.
-                _ if is_covered && !has_joined => {
-                    next.seats[seat] = Seat::Waiting(who, next.epoch);
-                    joining.push(seat);
-                }
-                Waiting::Over => {
-                    next.seats[seat] = Seat::Filled(who);
-                    admitted.push(seat);
-                }
-                Waiting::Yes => {}
-            }
-        }
+        let SeatChanges { mut admitted, joining, is_left } =
+            self.change_seats(&mut next, base, looks, waiting, is_covered);
         let acceptors = if joining.is_empty() {
             acceptors
         } else {
@@ -358,6 +343,45 @@ impl Survey {
         let is_change = !joining.is_empty() || !admitted.is_empty() || is_overtaken || is_left;
         let plan = Plan { next, acceptors, blank, admitted, joining };
         (is_change && plan.is_quorum(voters, &plan.acceptors)).then_some(plan)
+    }
+
+    /// Gives the seats of `base` in `next` to the nodes that have waited, or wait from now on, and takes them from those
+    /// that are gone. `is_covered`: enough nodes have kept their memory to decide alone.
+    fn change_seats(
+        &self,
+        next: &mut Deployment,
+        base: &Deployment,
+        looks: &[Option<SelfReport>],
+        waiting: &[Waiting],
+        is_covered: bool,
+    ) -> SeatChanges {
+        let mut changes = SeatChanges::default();
+        for (seat, look) in looks.iter().enumerate() {
+            if self.gone[seat] && !base.is_blank(seat) {
+                next.seats[seat] = Seat::Blank(next.epoch);
+                changes.is_left = true;
+            }
+            let Some(look) = look.as_ref().filter(|_| !self.intact[seat]) else { continue };
+            let Some(who) = look.identity() else { continue };
+            if was_replaced(base, seat, look) {
+                continue;
+            }
+            match waiting[seat] {
+                Waiting::Unknown | Waiting::Nobody => {}
+                // The seat's earlier node may still vote for another proxy: it loses the seat first, and the wait
+                // begins after that.
+                _ if is_covered && !has_joined(base, seat, look) => {
+                    next.seats[seat] = Seat::Waiting(who, next.epoch);
+                    changes.joining.push(seat);
+                }
+                Waiting::Over => {
+                    next.seats[seat] = Seat::Filled(who);
+                    changes.admitted.push(seat);
+                }
+                Waiting::Yes => {}
+            }
+        }
+        changes
     }
 }
 

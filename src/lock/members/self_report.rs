@@ -26,7 +26,7 @@ use crate::{
         voters::SeatPlace,
     },
     net::Stream,
-    resp::encode,
+    resp::{encode, flat},
 };
 
 /// The longest time for connecting, and for each exchange.
@@ -43,7 +43,7 @@ pub(in crate::lock) enum ConnectError {
     Silent,
     /// The node sent what Redis never sends.
     #[error("{0}")]
-    Garbage(#[from] node_reply::Garbage),
+    Garbage(#[from] flat::Garbage),
     #[error("{command}: {error}")]
     Refused {
         /// The refused command.
@@ -377,8 +377,7 @@ pub(in crate::lock) async fn read_reply(
     received: &mut Vec<u8>,
 ) -> Result<OwnedFrame, ConnectError> {
     loop {
-        if let Some(length) = node_reply::length(received)? {
-            let frame = node_reply::read(&received[..length])?;
+        if let Some((frame, length)) = node_reply::read(received)? {
             received.drain(..length);
             return Ok(frame);
         }

@@ -28,13 +28,12 @@ use crate::{
                 find_station, look_again, read_look, read_reply, send, within_limit,
             },
         },
-        node_reply,
         operation::Absence,
         scripts,
         stations::Station,
     },
     net::{self, Stream},
-    resp::encode,
+    resp::{encode, flat},
 };
 
 /// The pause between two looks at a node that may not vote yet.
@@ -253,7 +252,7 @@ async fn greet(stream: &mut Stream, url: &RedisUrl, node: &Node) -> Result<Greet
     }
     let look = read_look(stream, &mut received, Station::Plain).await?;
     if !received.is_empty() {
-        return Err(node_reply::Garbage.into());
+        return Err(flat::Garbage.into());
     }
     Ok(Greeting { client_id, look })
 }

@@ -15,10 +15,7 @@ use std::{
 use thiserror::Error;
 use tokio::sync::Notify;
 
-use crate::{
-    lock::{node_reply, operation::Operation},
-    sync::Mutex,
-};
+use crate::{lock::operation::Operation, resp::flat, sync::Mutex};
 
 /// Why a connection ended.
 #[derive(Debug, Error)]
@@ -31,7 +28,7 @@ pub(super) enum Closed {
     Silent(Duration),
     /// The node sent bytes that are no Redis reply.
     #[error("{0}")]
-    Garbage(#[from] node_reply::Garbage),
+    Garbage(#[from] flat::Garbage),
     /// The node's marker has changed: an epoch has begun, or the node has lost its memory.
     #[error("its marker is not the one it was admitted by")]
     Unproven,

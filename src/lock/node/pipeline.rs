@@ -43,6 +43,7 @@ use crate::{
         stations::Station,
     },
     net::{Outbox, Stream},
+    resp::flat,
     sync::Mutex,
 };
 
@@ -418,9 +419,9 @@ impl Pump {
             {
                 at += length;
                 self.answered(NodeReply::Time(time))?;
-            } else if let Some(length) = node_reply::length(rest)? {
+            } else if let Some((frame, length)) = node_reply::read(rest)? {
                 at += length;
-                self.answered(NodeReply::Frame(&node_reply::read(&rest[..length])?))?;
+                self.answered(NodeReply::Frame(&frame))?;
             } else {
                 break;
             }
@@ -433,7 +434,7 @@ impl Pump {
     #[inline]
     fn answered(&mut self, answer: NodeReply<'_>) -> Result<(), Closed> {
         // A reply to nothing is as wrong as one that cannot be read.
-        let InFlight { sent, at } = self.in_flight.pop_front().ok_or(node_reply::Garbage)?;
+        let InFlight { sent, at } = self.in_flight.pop_front().ok_or(flat::Garbage)?;
         let operation = match sent {
             Sent::Time { measured } => return self.time_told(at, measured, answer),
             Sent::Blind => {
@@ -454,7 +455,7 @@ impl Pump {
         let vote = match answer {
             NodeReply::Numbers(numbers) => node_reply::vote_of_numbers(operation.kind, numbers),
             NodeReply::Frame(frame) => node_reply::vote(operation.kind, frame),
-            NodeReply::Time(_) => Err(node_reply::Garbage),
+            NodeReply::Time(_) => Err(flat::Garbage),
         };
         match vote {
             Ok((mut vote, listeners)) => {
@@ -537,7 +538,7 @@ impl Pump {
                 None
             }
             NodeReply::Frame(frame) => Some(node_reply::time_of(frame)?),
-            NodeReply::Numbers(_) => return Err(node_reply::Garbage.into()),
+            NodeReply::Numbers(_) => return Err(flat::Garbage.into()),
         };
         if measured && let Some(time) = time {
             self.side.metrics.clock_is_ahead(ahead(time, self.heard - at));

@@ -456,28 +456,27 @@ pub(super) fn diagnose(index: usize, patient: &Patient, list: &NodeList<'_>) -> 
         findings
             .push(Finding::minor(format!("its clock is {ahead} ms ahead of the one here"), advice));
     }
-    let round_trip = patient.round_trip.0;
-    if round_trip > locks.node_timeout {
-        let what = format!(
-            "from here a round trip takes {} ms, more than locks.node_timeout ({:?}): its votes come too late to count",
-            round_trip.as_millis(),
-            locks.node_timeout
-        );
-        findings.push(Finding { is_grave: true, what, ..of_fault(Fault::Slow) });
-    } else if round_trip * 2 > locks.node_timeout {
-        let what = format!(
-            "a round trip takes more than half of locks.node_timeout ({:?})",
-            locks.node_timeout
-        );
-        findings.push(Finding::minor(
-            what,
-            "Set node_timeout to some ten round trips, or move it nearer.",
-        ));
-    }
+    findings.extend(late(patient.round_trip.0, locks.node_timeout));
     if patient.field("loading") == "1" {
         findings.push(Finding::minor("it is loading its data", "Wait."));
     }
     findings
+}
+
+/// Finding about a lock node whose votes come too late to count, or nearly so.
+fn late(round_trip: Duration, node_timeout: Duration) -> Option<Finding> {
+    if round_trip > node_timeout {
+        let what = format!(
+            "from here a round trip takes {} ms, more than locks.node_timeout ({node_timeout:?}): its votes come too late to count",
+            round_trip.as_millis()
+        );
+        return Some(Finding { is_grave: true, what, ..of_fault(Fault::Slow) });
+    }
+    (round_trip * 2 > node_timeout).then(|| {
+        let what =
+            format!("a round trip takes more than half of locks.node_timeout ({node_timeout:?})");
+        Finding::minor(what, "Set node_timeout to some ten round trips, or move it nearer.")
+    })
 }
 
 /// Returns the deployment to which more than half of the list's nodes belong.

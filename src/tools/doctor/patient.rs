@@ -144,10 +144,7 @@ async fn question(
     }
     let timeout = number(connection, ["CONFIG", "GET", "timeout"]).await;
     let sentinels = number(connection, ["PUBSUB", "NUMSUB", "__sentinel__:hello"]).await;
-    // The probe by which LOCK asks for permission: a syntax error, found only after the ACL's check.
-    let mut set = redis::cmd("SET");
-    set.arg("lockgate:doctor").arg("x").arg("NX").arg("XX");
-    let set = set.query_async::<()>(connection).await.err();
+    let set = set_in_vain(connection).await;
     if set.as_ref().is_some_and(|error| error.to_string().contains("unknown command")) {
         info.insert("set_is_unknown".into(), "1".into());
     }
@@ -164,13 +161,10 @@ async fn question(
         true => lock::refusal_of_writes(connection).await,
         false => None,
     };
-    let mut scan = redis::cmd("SCAN");
-    scan.arg(0).arg("COUNT").arg(1);
     let hides_keys = match votes && !is_cluster {
-        true => scan.query_async::<redis::Value>(connection).await.err(),
+        true => refusal_of_scan(connection).await,
         false => None,
     };
-    let hides_keys = hides_keys.map(|error| error.to_string());
     let records = match votes {
         true => redis::cmd("GET").arg(RECORDS).query_async::<Option<String>>(connection).await,
         false => Ok(None),
@@ -196,6 +190,21 @@ async fn question(
         sentinels,
         clock,
     })
+}
+
+/// Asks for permission to SET as LOCK does: by a syntax error, found only after the ACL's check. Returns the error.
+async fn set_in_vain(connection: &mut MultiplexedConnection) -> Option<RedisError> {
+    let mut set = redis::cmd("SET");
+    set.arg("lockgate:doctor").arg("x").arg("NX").arg("XX");
+    set.query_async::<()>(connection).await.err()
+}
+
+/// Tries to list keys. Returns the words in which the server refuses that.
+async fn refusal_of_scan(connection: &mut MultiplexedConnection) -> Option<String> {
+    let mut scan = redis::cmd("SCAN");
+    scan.arg(0).arg("COUNT").arg(1);
+    let scanned = scan.query_async::<redis::Value>(connection).await;
+    scanned.err().map(|error| error.to_string())
 }
 
 /// Returns the median and the longest round trip of some PINGs.

@@ -39,18 +39,9 @@ pub(super) async fn copy(
     joint: &Deployment,
     seal: u64,
 ) -> Result<Copied, String> {
-    // A node that waits may lack locks, so it counts as not read.
-    let is_sealed =
-        |seat: &usize| of_from.survey.intact[*seat] && deployment_on(of_from, *seat) == Some(joint);
-    let sealed: Vec<usize> = (0..from.ways.len()).filter(is_sealed).collect();
-    // A node of both sets that is not sealed still votes in the set before.
-    let is_fit = |seat: &usize| {
-        of_to.looks[*seat].as_ref().is_some_and(|look| misfit(look, joint).is_none())
-            && deployment_on(of_to, *seat).is_none_or(|theirs| {
-                theirs == joint || theirs.set < joint.set || is_rest(theirs, joint)
-            })
-    };
-    let fit: Vec<usize> = (0..to.ways.len()).filter(is_fit).collect();
+    let sealed: Vec<usize> =
+        (0..from.ways.len()).filter(|at| is_sealed(of_from, *at, joint)).collect();
+    let fit: Vec<usize> = (0..to.ways.len()).filter(|at| takes_copy(of_to, *at, joint)).collect();
     let mut troubles = Vec::new();
     let prefix: Arc<str> = from.config.prefix.as_str().into();
     let note = Arc::new(CopyNote::new(&joint.id, seal));
@@ -109,6 +100,21 @@ pub(super) async fn copy(
             Err(format!("too few of locks.next_nodes took a copy: {}", joined(&troubles)))
         }
     }
+}
+
+/// Whether a node of the set before can be read: it is sealed, and lacks no lock.
+fn is_sealed(looked: &LookedAt, seat: usize, joint: &Deployment) -> bool {
+    // A node that waits may lack locks, so it counts as not read.
+    looked.survey.intact[seat] && deployment_on(looked, seat) == Some(joint)
+}
+
+/// Whether a node of the next set may take a copy.
+fn takes_copy(looked: &LookedAt, seat: usize, joint: &Deployment) -> bool {
+    looked.looks[seat].as_ref().is_some_and(|look| misfit(look, joint).is_none())
+        // A node of both sets that is not sealed still votes in the set before.
+        && deployment_on(looked, seat).is_none_or(|theirs| {
+            theirs == joint || theirs.set < joint.set || is_rest(theirs, joint)
+        })
 }
 
 /// Returns the deployment on a node's marker.

@@ -3,10 +3,12 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use bb8_redis::redis::RedisError;
+
 use super::{
     super::{marker::Deployment, round::Answered},
     change_error::ChangeError,
-    copier::AT_ONCE,
+    copier::{AT_ONCE, Copier},
     copying::{connect, each, seats_of},
     misfit::misfit,
     sets::{LookedAt, NodeSet, Trouble, joined, silent},
@@ -94,16 +96,7 @@ pub(super) async fn try_out(
     let writers = connect(to, &fit.collect::<Vec<_>>(), &mut troubles).await;
     let limit = to.config.node_timeout;
     let mut writers = each(writers, to, &mut troubles, |mut writer| async move {
-        let mut done = writer.try_to_write().await;
-        let mut least = writer.took;
-        for _ in 1..TIMES {
-            if done.is_err() || least <= limit {
-                break;
-            }
-            done = writer.try_to_write().await;
-            least = least.min(writer.took);
-        }
-        writer.took = least;
+        let done = try_to_write_within(limit, &mut writer).await;
         (writer, done)
     })
     .await;
@@ -147,6 +140,21 @@ pub(super) async fn try_out(
         }
     }
     Ok(Tried { troubles, slow: slow.into_iter().collect(), took, keys, used })
+}
+
+/// Tries whether a node takes writes, and again while it takes longer than `limit`. Notes the shortest time.
+async fn try_to_write_within(limit: Duration, writer: &mut Copier) -> Result<(), RedisError> {
+    let mut done = writer.try_to_write().await;
+    let mut least = writer.took;
+    for _ in 1..TIMES {
+        if done.is_err() || least <= limit {
+            break;
+        }
+        done = writer.try_to_write().await;
+        least = least.min(writer.took);
+    }
+    writer.took = least;
+    done
 }
 
 /// Reports what makes the time long in which no node votes, and which nodes will have no part in the change.
