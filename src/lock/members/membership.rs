@@ -741,7 +741,11 @@ impl Members {
     ) -> Option<RoundToMake> {
         let mut waiting = Vec::with_capacity(found.len());
         for (seat, found) in found.iter().enumerate() {
-            waiting.push(self.note_waiting(seat, found, survey.newest.as_ref(), now));
+            let is_twin = !self.rules.allow_shared_instance && has_twin(looks, seat);
+            waiting.push(match is_twin {
+                true => Waiting::Unknown,
+                false => self.note_waiting(seat, found, survey.newest.as_ref(), now),
+            });
         }
         let remembered = self.current.as_ref().map(|current| &current.deployment);
         let blank = || self.rules.blank.clone();
@@ -890,6 +894,17 @@ fn is_seated(deployment: &Deployment, seat: usize, who: &Identity) -> bool {
         Seat::Filled(named) | Seat::Waiting(named, _) => named == who,
         Seat::Blank(_) => false,
     }
+}
+
+/// Whether the node on `seat` was also met on another seat, which it has by its marker, or which comes first.
+fn has_twin(looks: &[Option<SelfReport>], seat: usize) -> bool {
+    let Some(look) = &looks[seat] else { return false };
+    let home = look.marker().map(|marker| marker.seat);
+    let is_same = |other: &Option<SelfReport>| {
+        other.as_ref().is_some_and(|other| other.run_id.is_some() && other.run_id == look.run_id)
+    };
+    let mut twins = (0..looks.len()).filter(|other| *other != seat && is_same(&looks[*other]));
+    twins.any(|other| home == Some(other) || home != Some(seat) && other < seat)
 }
 
 #[cfg(test)]
