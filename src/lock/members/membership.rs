@@ -162,6 +162,7 @@ pub(super) struct RoundToMake {
 }
 
 /// What one proxy knows of all nodes.
+#[cfg_attr(test, derive(Clone))]
 pub(super) struct Members {
     rules: Arc<MemberRules>,
     /// The longest that any grant may last. Grows by what is heard, here and elsewhere.
@@ -197,6 +198,7 @@ pub(super) struct Members {
 }
 
 #[derive(Default)]
+#[cfg_attr(test, derive(Debug, Clone))]
 struct SeatState {
     /// The instance that is connected, or about to be.
     run_id: Option<String>,
@@ -916,3 +918,7 @@ thread_local! {
 #[cfg(test)]
 #[path = "membership_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "membership_explored_tests.rs"]
+mod explored;
