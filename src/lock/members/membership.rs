@@ -162,6 +162,7 @@ pub(super) struct RoundToMake {
 }
 
 /// What one proxy knows of all nodes.
+#[cfg_attr(test, derive(Clone))]
 pub(super) struct Members {
     rules: Arc<MemberRules>,
     /// The longest that any grant may last. Grows by what is heard, here and elsewhere.
@@ -197,6 +198,7 @@ pub(super) struct Members {
 }
 
 #[derive(Default)]
+#[cfg_attr(test, derive(Debug, Clone))]
 struct SeatState {
     /// The instance that is connected, or about to be.
     run_id: Option<String>,
@@ -741,7 +743,11 @@ impl Members {
     ) -> Option<RoundToMake> {
         let mut waiting = Vec::with_capacity(found.len());
         for (seat, found) in found.iter().enumerate() {
-            waiting.push(self.note_waiting(seat, found, survey.newest.as_ref(), now));
+            let is_twin = !self.rules.allow_shared_instance && has_twin(looks, seat);
+            waiting.push(match is_twin {
+                true => Waiting::Unknown,
+                false => self.note_waiting(seat, found, survey.newest.as_ref(), now),
+            });
         }
         let remembered = self.current.as_ref().map(|current| &current.deployment);
         let blank = || self.rules.blank.clone();
@@ -892,6 +898,17 @@ fn is_seated(deployment: &Deployment, seat: usize, who: &Identity) -> bool {
     }
 }
 
+/// Whether the node on `seat` was also met on another seat, which it has by its marker, or which comes first.
+fn has_twin(looks: &[Option<SelfReport>], seat: usize) -> bool {
+    let Some(look) = &looks[seat] else { return false };
+    let home = look.marker().map(|marker| marker.seat);
+    let is_same = |other: &Option<SelfReport>| {
+        other.as_ref().is_some_and(|other| other.run_id.is_some() && other.run_id == look.run_id)
+    };
+    let mut twins = (0..looks.len()).filter(|other| *other != seat && is_same(&looks[*other]));
+    twins.any(|other| home == Some(other) || home != Some(seat) && other < seat)
+}
+
 #[cfg(test)]
 thread_local! {
     /// A fault that tests plant: a node without a marker is new, and votes.
@@ -901,3 +918,7 @@ thread_local! {
 #[cfg(test)]
 #[path = "membership_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "membership_explored_tests.rs"]
+mod explored;

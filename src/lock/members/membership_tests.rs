@@ -200,6 +200,33 @@ fn connections_end_before_any_node_gets_an_epoch_in_which_a_connected_node_has_l
     assert_eq!(nodes.members.seatings()[..], [1, 1, 2]);
 }
 
+/// Found by exploration: no round could be made that admits one node on two seats.
+#[test]
+fn a_node_that_is_met_on_two_seats_gets_one_of_them() {
+    let mut nodes = SeatReports::known(3);
+    nodes.now += ASK_EVERY;
+    for seat in [0, 1] {
+        nodes.restart(seat, "z");
+        nodes.looks[seat].note = "z f0 7 1000000".into();
+        nodes.looks[seat].time = Some(1_000_000);
+    }
+    assert!(nodes.survey().is_none(), "its wait begins");
+    nodes.now += MAX_TTL + ROUNDING;
+    let round = nodes.survey().unwrap();
+    assert_eq!((&round.plan.acceptors[..], &round.plan.admitted[..]), (&[0, 2][..], &[0][..]));
+    let MarkerFound::Marker(mut found) = nodes.looks[2].marker.clone() else { unreachable!() };
+    let mut met = |at: Option<usize>| {
+        found.seat = at.unwrap_or_default();
+        let found = at.map_or(MarkerFound::Nothing, |_| MarkerFound::Marker(found.clone()));
+        let look = SelfReport { marker: found, ..nodes.looks[0].clone() };
+        [0, 1].map(|seat| has_twin(&[Some(look.clone()), Some(look.clone())], seat))
+    };
+    assert_eq!(
+        [None, Some(0), Some(1)].map(&mut met),
+        [[false, true], [false, true], [true, false]]
+    );
+}
+
 #[test]
 fn another_deployment_is_taken_once_all_locks_of_the_known_one_have_run_out() {
     let mut nodes = SeatReports::known(3);

@@ -8,6 +8,7 @@ use super::marker::Identity;
 
 /// The wait of the node on one seat.
 #[derive(Debug, Default)]
+#[cfg_attr(test, derive(Clone))]
 pub(super) struct SeatWait {
     /// The time when the last connection that could vote ended.
     left: Option<Instant>,
@@ -16,6 +17,7 @@ pub(super) struct SeatWait {
 
 /// A waiting node, as this proxy has seen it.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
 struct SeenWait {
     who: Identity,
     /// The text of the node's note of its wait.
