@@ -443,11 +443,12 @@ impl Core {
     fn apply(&mut self, progress: Progress) {
         match progress {
             Progress::Wait(job) => self.turn = Turn::Job(job),
-            Progress::Ask(job, _) if job.rests() && self.client_done => {
-                self.turn = Turn::Job(job);
-                self.give_up();
-            }
-            Progress::Ask(job, question) => {
+            Progress::Ask(asking) => {
+                let (job, question) = asking.into_parts();
+                if job.rests() && self.client_done {
+                    self.turn = Turn::Job(job);
+                    return self.give_up();
+                }
                 self.unheard |= job.asks_for().is_some();
                 self.question = Asking::Now(Box::new(question));
                 self.turn = Turn::Job(job);

@@ -14,7 +14,7 @@ use super::{
         operator_acts::{self, NodePause, NotTakenBack},
         session_metrics::{Maintenance, Outcome, TakenBack},
     },
-    Answer, Job, Ours, Progress, Question, not_asked,
+    Job, Ours, Progress, Question,
 };
 use crate::{
     card::ClientCard,
@@ -65,11 +65,6 @@ struct Introducing {
     missing: usize,
 }
 
-/// An UNLOCK under way.
-struct TakingBack {
-    ours: Ours,
-}
-
 impl Job for Introducing {
     fn reply(mut self: Box<Self>, reply: &[u8], desk: &mut Desk) -> Progress {
         if !desk.count_in(&mut self.missing) {
@@ -79,8 +74,8 @@ impl Job for Introducing {
         let Introducing { ours, act, operator, .. } = *self;
         match act {
             OperatorAct::Unlock { key: name, fence } => {
-                let question = Question::TakeBack { name, fence, by: operator.to_string() };
-                Progress::Ask(Box::new(TakingBack { ours }), question)
+                let question = Question::take_back(name, fence, operator.to_string());
+                Progress::ask(ours, question, answered)
             }
             OperatorAct::PauseNode { address, force } => {
                 of_node(ours, &address, NodePause::Pause { force }, &operator, desk)
@@ -112,17 +107,6 @@ impl Job for Introducing {
     }
 }
 
-impl Job for TakingBack {
-    fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
-        let Answer::TakenBack(done) = answer else { return not_asked() };
-        answered(self.ours, done, desk)
-    }
-
-    fn asks_for(&self) -> Option<Ours> {
-        Some(self.ours)
-    }
-}
-
 /// Pauses or resumes a lock node.
 fn of_node(
     ours: Ours,
@@ -150,7 +134,7 @@ fn answer_integer(ours: Ours, number: i64) -> Progress {
 }
 
 /// Answers an UNLOCK, which has been counted.
-fn answered(ours: Ours, done: Result<(), NotTakenBack>, desk: &Desk) -> Progress {
+fn answered(ours: Ours, done: Result<(), NotTakenBack>, desk: &mut Desk) -> Progress {
     let why = match done {
         Ok(()) => return answer_integer(ours, 1),
         Err(NotTakenBack::NotHeld) => return answer_integer(ours, 0),

@@ -5,11 +5,11 @@
 
 use super::{
     super::{desk::Desk, guarded::database, session_metrics::Outcome},
-    Answer, Job, Ours, Pass, Progress, Question, adopted_exec,
+    Job, Ours, Pass, Progress, Question, adopted_exec,
     adopted_lock::{OneLock, left},
     adopted_many::Many,
     authorize::probe as probe_lock,
-    not_asked,
+    unexpected,
     unsettled::unsettled,
 };
 use crate::{
@@ -225,7 +225,7 @@ fn carry_out(ours: Ours, mut task: AdoptTask, database: u64, desk: &mut Desk) ->
             Many::begin((ours, task.sender), keys, (work, options.blind), &other_keys, desk)
         }
         (work, _) => {
-            let Some(key) = keys.pop() else { return not_asked() };
+            let Some(key) = keys.pop() else { return unexpected() };
             match work {
                 AdoptWork::Lock(work) => {
                     let mut lock = OneLock::new(ours, key, work);
@@ -235,7 +235,7 @@ fn carry_out(ours: Ours, mut task: AdoptTask, database: u64, desk: &mut Desk) ->
                 AdoptWork::Look(word) => look(ours, key, word),
                 AdoptWork::Watch => adopted_exec::watch(ours, key, desk),
                 AdoptWork::Queue(work) => adopted_exec::queue(ours, &key, work, desk),
-                AdoptWork::Refuse(_) | AdoptWork::Fail(_) => not_asked(),
+                AdoptWork::Refuse(_) | AdoptWork::Fail(_) => unexpected(),
             }
         }
     }
@@ -282,21 +282,8 @@ fn obstacle(
 
 /// Asks the lock nodes who holds a lock, for a command that reads it.
 fn look(ours: Ours, key: Key, word: LookWord) -> Progress {
-    let question = Question::Look(key.clone());
-    Progress::Ask(Box::new(Reading { ours, key, word }), question)
-}
-
-/// A command that reads a lock, about which the lock nodes are asked.
-struct Reading {
-    ours: Ours,
-    key: Key,
-    word: LookWord,
-}
-
-impl Job for Reading {
-    fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
-        let Answer::Look(said) = answer else { return not_asked() };
-        let Reading { ours, key, word } = *self;
+    let question = Question::look(key.clone());
+    Progress::ask(ours, question, move |ours, said, desk| {
         let holding = match said {
             Ok(holding) => holding,
             Err(error) => return unsettled(ours, &error, desk, move |_| look(ours, key, word)),
@@ -309,11 +296,7 @@ impl Job for Reading {
         let mut answer = Vec::new();
         encode_look(&mut answer, word, holding.as_ref(), desk);
         ours.answer(answer, None)
-    }
-
-    fn asks_for(&self) -> Option<Ours> {
-        Some(self.ours)
-    }
+    })
 }
 
 fn encode_look(out: &mut Vec<u8>, word: LookWord, holding: Option<&Holding>, desk: &Desk) {

@@ -304,9 +304,7 @@ impl LockedTransaction {
     fn follow(mut self: Box<Self>, progress: Progress, desk: &mut Desk) -> Followed {
         Followed::Open(match progress {
             Progress::Wait(job) => Progress::Wait(Box::new(OneOfSeveral { all: self, job })),
-            Progress::Ask(job, question) => {
-                Progress::Ask(Box::new(OneOfSeveral { all: self, job }), question)
-            }
+            Progress::Ask(asking) => asking.inside(|job| Box::new(OneOfSeveral { all: self, job })),
             Progress::Answer(answering) => {
                 let Answering { answer, undo, .. } = *answering;
                 self.undo = match (self.undo.take(), undo) {

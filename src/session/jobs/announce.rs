@@ -10,9 +10,8 @@ use super::{
         desk::Desk,
         planted::{self, PlantedFault},
     },
-    Answer, Job, Ours, Progress, Question,
+    Job, Ours, Progress, Question,
     lock::encode_grant,
-    not_asked,
     undo::Undo,
     unsettled::unsettled,
 };
@@ -21,7 +20,7 @@ use crate::{
     data::write_refusals::RefusedByData,
     guard::{fences, replicas::Replicas},
     key::{Key, Token},
-    lock::Claim,
+    lock::{Claim, NoQuorum},
     resp::{encode, expected::Expected, name::ReplyMode},
 };
 
@@ -82,7 +81,7 @@ struct Announcing {
 /// A lock whose fence the lock nodes are raising beyond one that the data node has seen, which a proxy with a clock
 /// that was ahead has made. Only this lock's fence is raised, and only while the lock is held.
 struct Raising {
-    announcing: Announcing,
+    announcing: Box<Announcing>,
     claim: Claim,
     seen: u64,
 }
@@ -112,8 +111,8 @@ impl Announcing {
 
     fn raise(self: Box<Self>, claim: Claim, seen: u64) -> Progress {
         let (key, token) = (self.lock.key.clone(), self.lock.token.clone());
-        let question = Question::Raise { key, token, claim, fence: seen + 1 };
-        Progress::Ask(Box::new(Raising { announcing: *self, claim, seen }), question)
+        let question = Question::raise(key, token, claim, seen + 1);
+        Progress::ask(Raising { announcing: self, claim, seen }, question, Raising::raised)
     }
 
     /// Answers once the data node has taken the fence, with the time that is left: the announcement has taken some of
@@ -252,12 +251,12 @@ impl Job for Announcing {
     }
 }
 
-impl Job for Raising {
-    fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
-        let Answer::Raise(said) = answer else { return not_asked() };
-        let mut announcing = Box::new(self.announcing);
+impl Raising {
+    /// Takes in the fence that counts on the lock nodes now.
+    fn raised(self, said: Result<Option<u64>, NoQuorum>, desk: &mut Desk) -> Progress {
+        let Raising { mut announcing, claim, seen } = self;
         let error = match said {
-            Ok(Some(fence)) if fence > self.seen => {
+            Ok(Some(fence)) if fence > seen => {
                 let lock = &mut announcing.lock;
                 desk.tokens.note_raised(&lock.key, lock.fence, fence);
                 lock.fence = fence;
@@ -269,7 +268,6 @@ impl Job for Raising {
             Ok(_) => "NOTHELD the lock had run out before its fence was raised, try again".into(),
             Err(error) if announcing.ours.may_ask_again() => {
                 let ours = announcing.ours;
-                let (claim, seen) = (self.claim, self.seen);
                 let again = move |_: &mut Desk| announcing.raise(claim, seen);
                 return unsettled(ours, &error, desk, again);
             }
@@ -277,7 +275,9 @@ impl Job for Raising {
         };
         announcing.fail(error.as_bytes(), desk)
     }
+}
 
+impl Job for Raising {
     fn needs_replies(&self) -> bool {
         false
     }

@@ -6,7 +6,7 @@
 
 use super::{
     super::{desk::Desk, guarded::database},
-    Answer, Answering, Job, Pass, Progress, Question, Waits, When, not_asked, unlock,
+    Answering, Job, Pass, Progress, Question, Waits, When, unlock,
 };
 use crate::{
     adopt::FlushCommand,
@@ -53,18 +53,11 @@ impl Job for Flushed {
             unlock::gives_back(key, token, desk);
             desk.tokens.remove(key, token);
         }
-        Progress::Ask(Box::new(Freeing(answering)), Question::Free(grants))
+        Progress::ask(Freeing, Question::free(grants), |_, (), _| Progress::Answer(answering))
     }
 }
 
-/// The answer to a command whose locks are being released.
-struct Freeing(Box<Answering>);
+/// A command whose locks are being released.
+struct Freeing;
 
-impl Job for Freeing {
-    fn answer(self: Box<Self>, answer: Answer, _: &mut Desk) -> Progress {
-        match answer {
-            Answer::Freed => Progress::Answer(self.0),
-            _ => not_asked(),
-        }
-    }
-}
+impl Job for Freeing {}

@@ -50,7 +50,7 @@ impl Others {
             Question::Adopt { .. } => {
                 self.asked.push("adopt".into());
                 assert!(self.holder.is_some());
-                Answer::Lock(Err(NotGranted::Held {
+                Answer::Grant(Err(NotGranted::Held {
                     remaining: None,
                     contested: false,
                     same_token: SameToken::Unknown,

@@ -66,7 +66,7 @@ impl Both {
         let (asked, answer) = match question {
             Question::Adopt { claim, .. } => {
                 let claim = Some(claim);
-                ("adopt", Answer::Lock(Ok(Grant { fence: 7, claim, validity, until })))
+                ("adopt", Answer::Grant(Ok(Grant { fence: 7, claim, validity, until })))
             }
             Question::Unlock { .. } => ("unlock", Answer::Unlock(Ok(true))),
             Question::Renew { .. } => {

@@ -27,12 +27,13 @@ fn missing() -> NoQuorum {
 /// Returns the answer to a question if too few lock nodes answer.
 fn none(question: &Question) -> Answer {
     match question {
-        Question::Adopt { .. } => Answer::Lock(Err(NotGranted::NoQuorum(missing()))),
-        Question::TakeOver { .. } => Answer::TakeOver(Err(NotGranted::NoQuorum(missing()))),
+        Question::Adopt { .. } | Question::TakeOver { .. } => {
+            Answer::Grant(Err(NotGranted::NoQuorum(missing())))
+        }
         Question::Unlock { .. } => Answer::Unlock(Err(missing())),
         Question::Renew { .. } => Answer::Renew(Err(missing())),
         Question::Look(_) => Answer::Look(Err(missing())),
-        Question::Rest(_) => Answer::Rested,
+        Question::Rest(_) => Answer::Done,
         _ => panic!("another question"),
     }
 }
@@ -44,7 +45,7 @@ fn answered(question: &Question, is_held: bool) -> Answer {
     let claim = Some(Claim::adopted());
     match question {
         Question::Adopt { claim, .. } => {
-            Answer::Lock(Ok(Grant { fence: 7, claim: Some(*claim), validity, until }))
+            Answer::Grant(Ok(Grant { fence: 7, claim: Some(*claim), validity, until }))
         }
         Question::Unlock { .. } => Answer::Unlock(Ok(is_held)),
         Question::Renew { .. } => {
@@ -81,7 +82,7 @@ fn ride_out(pair: &mut Pair, is_held: bool) -> Vec<&'static str> {
         asked.push(kind(&question));
         if matches!(*question, Question::Rest(_)) {
             is_away = false;
-            pair.answer(Answer::Rested);
+            pair.answer(Answer::Done);
         } else if is_away {
             pair.answer(none(&question));
         } else {
@@ -143,9 +144,9 @@ async fn a_lock_is_asked_for_again_by_another_claim() {
     pair.commands(&[TAKE]);
     pair.reply("-ERR syntax error\r\n");
     let Question::Adopt { claim: first, .. } = pair.question() else { panic!("another question") };
-    pair.answer(Answer::Lock(Err(NotGranted::NoQuorum(missing()))));
+    pair.answer(Answer::Grant(Err(NotGranted::NoQuorum(missing()))));
     assert!(matches!(pair.question(), Question::Rest(_)));
-    pair.answer(Answer::Rested);
+    pair.answer(Answer::Done);
     let Question::Adopt { claim: second, .. } = pair.question() else { panic!("another question") };
     assert_ne!(first, second, "the undo of the first may come late");
 }
@@ -159,7 +160,7 @@ async fn what_was_released_meanwhile_counts_as_released() {
         assert!(matches!(pair.question(), Question::Unlock { .. }));
         pair.answer(Answer::Unlock(Err(NoQuorum { was_held, ..missing() })));
         assert!(matches!(pair.question(), Question::Rest(_)));
-        pair.answer(Answer::Rested);
+        pair.answer(Answer::Done);
         assert!(matches!(pair.question(), Question::Unlock { .. }));
         pair.answer(Answer::Unlock(Ok(false)));
         assert_eq!(pair.at_client(), told);

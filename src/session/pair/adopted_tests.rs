@@ -37,7 +37,7 @@ pub(super) fn enforced_with(options: AdoptOptions) -> Pair {
 fn valid_for(millis: u64) -> Answer {
     let validity = Duration::from_millis(millis);
     let (claim, until) = (Some(Claim::new()), Instant::now() + validity);
-    Answer::Lock(Ok(Grant { fence: 7, claim, validity, until }))
+    Answer::Grant(Ok(Grant { fence: 7, claim, validity, until }))
 }
 
 #[tokio::test(start_paused = true)]
@@ -156,7 +156,7 @@ async fn a_blind_command_may_be_for_the_grant_of_its_own_connection_alone() {
         assert!(matches!(pair.question(), Question::Adopt { .. }));
         let (claim, validity) = (Some(Claim::adopted()), Duration::from_secs(1));
         let until = Instant::now() + validity;
-        pair.answer(Answer::Lock(Ok(Grant { fence: 7, claim, validity, until })));
+        pair.answer(Answer::Grant(Ok(Grant { fence: 7, claim, validity, until })));
         assert_eq!(pair.at_client(), "+OK\r\n");
         for blind in [&["PEXPIRE", "old:a", "500"][..], &["DEL", "old:a"]] {
             pair.commands(&[blind]);
@@ -238,7 +238,7 @@ async fn where_locks_have_no_ttl_what_is_done_follows_from_one_look() {
                 // Another connection has released the lock meanwhile: it is free, and is taken.
                 let (remaining, same_token) = (None, SameToken::Unknown);
                 let held = NotGranted::Held { remaining, contested: false, same_token };
-                pair.answer(Answer::TakeOver(Err(held)));
+                pair.answer(Answer::Grant(Err(held)));
                 assert!(matches!(pair.question(), Question::Adopt { .. }));
                 pair.answer(valid_for(1000));
                 assert_eq!(pair.at_client(), ":1\r\n");

@@ -167,7 +167,7 @@ async fn a_claim_that_has_run_out_is_asked_about_in_the_middle() {
     pair.lock("a", 7);
     pair.commands(&[&["LOCK.ATTACH", "b", "s"]]);
     let attached = |fence| {
-        let Answer::Lock(Ok(grant)) = granted(fence) else { panic!("no grant") };
+        let Answer::Grant(Ok(grant)) = granted(fence) else { panic!("no grant") };
         Answer::Attached(vec![Ok(Some(grant))])
     };
     pair.reply("-ERR syntax error\r\n");
