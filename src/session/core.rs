@@ -443,14 +443,13 @@ impl Core {
     fn apply(&mut self, progress: Progress) {
         match progress {
             Progress::Wait(job) => self.turn = Turn::Job(job),
-            Progress::Ask(asking) => {
-                let (job, question) = asking.into_parts();
-                if job.rests() && self.client_done {
-                    self.turn = Turn::Job(job);
-                    return self.give_up();
-                }
+            Progress::Ask(job, _) if job.rests() && self.client_done => {
+                self.turn = Turn::Job(job);
+                self.give_up();
+            }
+            Progress::Ask(job, question) => {
                 self.unheard |= job.asks_for().is_some();
-                self.question = Asking::Now(Box::new(question));
+                self.question = Asking::Now(Box::new(question.into()));
                 self.turn = Turn::Job(job);
             }
             Progress::Pass(pass) => self.turn = Turn::Again(First::Pass(pass)),

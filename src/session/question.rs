@@ -137,9 +137,9 @@ impl AskingClient<'_> {
             Question::Renew { key, token, ttl, claim, asker } => {
                 self.renew(key, token, ttl, claim, asker)
             }
-            Question::Attached(locks) => Asked::boxed(self.attached(locks), Answer::Attached),
-            Question::Look(key) => self.look(key),
-            Question::ClaimOf(key, token) => {
+            Question::Attached { locks } => Asked::boxed(self.attached(locks), Answer::Attached),
+            Question::Look { key } => self.look(key),
+            Question::ClaimOf { key, token } => {
                 Asked::boxed(engine.claim_held(key, token), Answer::ClaimOf)
             }
             Question::Raise { key, token, claim, fence } => {
@@ -149,18 +149,18 @@ impl AskingClient<'_> {
                 let taking = operator_acts::unlock(self.shared.clone(), name, fence, by);
                 Asked::boxed(taking, Answer::TakenBack)
             }
-            Question::Free(grants) => {
+            Question::Free { grants } => {
                 let shared = self.shared.clone();
-                Asked::boxed(async move { shared.free(grants).await }, |()| Answer::Done)
+                Asked::boxed(async move { shared.free(grants).await }, Answer::Done)
             }
-            Question::Keys(guards, command) => {
+            Question::Keys { guards, command } => {
                 Asked::boxed(async move { guards.catalog.keys(command).await }, Answer::Keys)
             }
-            Question::Commands(guards, name) => {
+            Question::Commands { guards, name } => {
                 Asked::boxed(async move { guards.catalog.again(name).await }, Answer::Commands)
             }
             // Commands that wait must not all ask at once.
-            Question::Rest(time) => Asked::boxed(sleep(jittered(time)), |()| Answer::Done),
+            Question::Rest { time } => Asked::boxed(sleep(jittered(time)), Answer::Done),
         }
     }
 

@@ -259,24 +259,10 @@ fn refuse_without_lock(write: GuardedCommand, need: &Need, key: &Key, desk: &mut
     desk.conn.next_only = false;
     let fence = desk.fence_place().fence_key(key);
     desk.ask(Expected::Set, |out| authorize::probe(out, &fence));
-    Progress::Wait(Box::new(Placing { write, error }))
-}
-
-/// A write without its lock, for which the node was asked whether it has the slot. If it has, `error` refuses the
-/// write.
-struct Placing {
-    write: GuardedCommand,
-    error: Vec<u8>,
-}
-
-impl Job for Placing {
-    fn reply(self: Box<Self>, reply: &[u8], desk: &mut Desk) -> Progress {
-        let Placing { write, error } = *self;
-        match fences::read_elsewhere(reply) {
-            Some(elsewhere) => refuse(write, elsewhere.as_bytes(), GuardedWrite::Refused, desk),
-            None => refuse(write, &error, GuardedWrite::NotHeld, desk),
-        }
-    }
+    Progress::await_replies(write, move |write, reply, desk| match fences::read_elsewhere(reply) {
+        Some(elsewhere) => refuse(write, elsewhere.as_bytes(), GuardedWrite::Refused, desk),
+        None => refuse(write, &error, GuardedWrite::NotHeld, desk),
+    })
 }
 
 fn not_held(Need { lock, key }: &Need) -> String {

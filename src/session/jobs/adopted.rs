@@ -5,7 +5,7 @@
 
 use super::{
     super::{desk::Desk, guarded::database, session_metrics::Outcome},
-    Job, Ours, Pass, Progress, Question, adopted_exec,
+    Ours, Pass, Progress, Question, adopted_exec,
     adopted_lock::{OneLock, left},
     adopted_many::Many,
     authorize::probe as probe_lock,
@@ -27,6 +27,9 @@ use crate::{
         name::{Own, ReplyMode},
     },
 };
+
+pub(super) const UNKNOWN_DATABASE: &str =
+    "ERR an adopted lock behind SELECT needs CLIENT INFO (adopt)";
 
 /// Returns the command of ours as which a task is counted.
 pub(super) fn verb(task: &AdoptTask) -> Own {
@@ -119,24 +122,10 @@ pub(super) fn fail_transaction(ours: Ours, error: &str, desk: &mut Desk) -> Prog
     encode::error(&mut answer, error);
     // Redis knows no such command, so EXEC will fail.
     desk.ask(Expected::Error, |out| encode::command(out, &[b"LOCK"]));
-    Progress::Wait(Box::new(FailingTransaction { ours, answer }))
-}
-
-/// A command for which another was sent that makes the client's transaction fail; `answer` follows the reply.
-struct FailingTransaction {
-    ours: Ours,
-    answer: Vec<u8>,
-}
-
-impl Job for FailingTransaction {
-    fn reply(self: Box<Self>, _error: &[u8], desk: &mut Desk) -> Progress {
-        self.ours.count(Outcome::BadRequest, desk);
-        self.ours.answer(self.answer, None)
-    }
-
-    fn ours(&self) -> Option<Ours> {
-        Some(self.ours)
-    }
+    Progress::await_replies(ours, |ours, _, desk| {
+        ours.count(Outcome::BadRequest, desk);
+        ours.answer(answer, None)
+    })
 }
 
 /// Returns the error for a command that is refused for this reason.
@@ -168,37 +157,15 @@ pub(super) fn begin(ours: Ours, mut task: AdoptTask, desk: &mut Desk) -> Progres
     if let Some(database) = desk.conn.database.or(is_refused.then_some(0)) {
         return begin_in(ours, task, database, desk);
     }
-    let missing = 1 + usize::from(desk.speak_up());
-    desk.ask(Expected::Text, |out| encode::command(out, &[b"CLIENT", b"INFO"]));
-    Progress::Wait(Box::new(LocatingLock { ours, task, missing }))
-}
-
-/// A task for which the data node was asked which database is selected.
-struct LocatingLock {
-    ours: Ours,
-    task: AdoptTask,
-    /// Number of missing replies; the last one is CLIENT INFO's.
-    missing: usize,
-}
-
-impl Job for LocatingLock {
-    fn reply(mut self: Box<Self>, reply: &[u8], desk: &mut Desk) -> Progress {
-        if !desk.count_in(&mut self.missing) {
-            return Progress::Wait(self);
-        }
-        desk.conn.database = database::selected(reply);
+    desk.speak_up();
+    database::locate(desk);
+    database::await_database(ours, |ours, _, desk| {
+        desk.hush_again();
         match desk.conn.database {
-            Some(database) => carry_out(self.ours, self.task, database, desk),
-            None => {
-                let error = "ERR an adopted lock behind SELECT needs CLIENT INFO (adopt)";
-                self.ours.refuse(error, Outcome::Denied, desk)
-            }
+            Some(database) => carry_out(ours, task, database, desk),
+            None => ours.refuse(UNKNOWN_DATABASE, Outcome::Denied, desk),
         }
-    }
-
-    fn ours(&self) -> Option<Ours> {
-        Some(self.ours)
-    }
+    })
 }
 
 /// Returns the name of a lock in this database; in database 0 the name is `lock`.

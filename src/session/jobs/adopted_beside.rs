@@ -24,7 +24,7 @@ use crate::{
     clock::Instant,
     key::{Key, Token},
     lock::{Claim, Holding, NoQuorum},
-    resp::{encode, expected::Expected, name::ReplyMode},
+    resp::{expected::Expected, name::ReplyMode},
 };
 
 /// The command passes as it came.
@@ -44,30 +44,23 @@ impl Waits for BesideDataNode {
             return ask(*self.0, desk);
         }
         desk.ask(Expected::Set, |out| authorize::probe(out, &self.0.key));
-        desk.ask(Expected::Text, |out| encode::command(out, &[b"CLIENT", b"INFO"]));
-        Progress::Wait(Box::new(AskingBeside { task: self.0, permitted: None }))
+        database::locate(desk);
+        Progress::Wait(self)
     }
 }
 
-/// A task for which the data node was asked whether the client may, and which database is selected.
-struct AskingBeside {
-    task: Box<AdoptTask>,
-    permitted: Option<Permission>,
-}
-
-impl Job for AskingBeside {
-    fn reply(mut self: Box<Self>, reply: &[u8], desk: &mut Desk) -> Progress {
-        let Some(permitted) = self.permitted.take() else {
-            self.permitted = Some(authorize::read(Probe::Adopted(Expected::Set), reply));
-            return Progress::Wait(self);
-        };
-        desk.conn.database = database::selected(reply);
-        // The data node itself refuses a command that the client may not send.
-        if permitted != Permission::Granted || desk.conn.database.is_none() {
-            return PASSES;
-        }
-        desk.conn.permissions.remember(&Key::from(&self.task.key), Instant::now());
-        ask(*self.task, desk)
+impl Job for BesideDataNode {
+    /// Takes in whether the client may. The reply that tells the database comes next.
+    fn reply(self: Box<Self>, reply: &[u8], _: &mut Desk) -> Progress {
+        let permitted = authorize::read(Probe::Adopted(Expected::Set), reply);
+        database::await_database(*self, move |BesideDataNode(task), _, desk| {
+            // The data node itself refuses a command that the client may not send.
+            if permitted != Permission::Granted || desk.conn.database.is_none() {
+                return PASSES;
+            }
+            desk.conn.permissions.remember(&Key::from(&task.key), Instant::now());
+            ask(*task, desk)
+        })
     }
 }
 

@@ -401,33 +401,16 @@ fn wake(ours: Ours, reply: LockReply, aside: &[Vec<Vec<u8>>], desk: &mut Desk) -
     if aside.is_empty() {
         return tell(ours, reply, Outcome::Ok, desk);
     }
-    let missing = aside.len() + usize::from(desk.speak_up());
+    desk.speak_up();
     for command in aside {
         let words: Vec<&[u8]> = command.iter().map(Vec::as_slice).collect();
         desk.ask(Expected::Done, |out| encode::command(out, &words));
     }
-    Progress::Wait(Box::new(Waking { ours, reply, missing }))
-}
-
-/// A release for which the data node was sent commands that wake waiting clients. The lock stays released even if the
-/// data node does not carry them out.
-struct Waking {
-    ours: Ours,
-    reply: LockReply,
-    missing: usize,
-}
-
-impl Job for Waking {
-    fn reply(mut self: Box<Self>, _reply: &[u8], desk: &mut Desk) -> Progress {
-        if !desk.count_in(&mut self.missing) {
-            return Progress::Wait(self);
-        }
-        tell(self.ours, self.reply, Outcome::Ok, desk)
-    }
-
-    fn ours(&self) -> Option<Ours> {
-        Some(self.ours)
-    }
+    // The lock stays released even if the data node does not carry them out.
+    Progress::await_replies(ours, move |ours, _, desk| {
+        desk.hush_again();
+        tell(ours, reply, Outcome::Ok, desk)
+    })
 }
 
 /// Answers with this reply.

@@ -101,7 +101,7 @@ impl Many {
         for key in others {
             desk.ask(Expected::Set, |out| authorize::probe(out, key));
         }
-        Progress::Wait(Box::new(Permitting { many, of_mode, missing: others.len(), refused: None }))
+        Progress::Wait(Box::new(Permitting { many, of_mode, refused: None }))
     }
 
     fn next(self, desk: &mut Desk) -> Progress {
@@ -279,8 +279,6 @@ struct Permitting {
     many: Many,
     /// Number of missing replies to turning replies on, which come first.
     of_mode: usize,
-    /// Number of missing replies to the probes.
-    missing: usize,
     refused: Option<String>,
 }
 
@@ -293,9 +291,10 @@ impl Job for Permitting {
         if let Permission::Refused(error) = authorize::read(Probe::Adopted(Expected::Set), reply) {
             self.refused.get_or_insert(error);
         }
-        if !desk.count_in(&mut self.missing) {
+        if !desk.owed.is_empty() {
             return Progress::Wait(self);
         }
+        desk.hush_again();
         match self.refused {
             Some(error) => self.many.ours.refuse(&error, Outcome::Denied, desk),
             None => self.many.next(desk),

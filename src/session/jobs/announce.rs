@@ -21,7 +21,7 @@ use crate::{
     guard::{fences, replicas::Replicas},
     key::{Key, Token},
     lock::{Claim, NoQuorum},
-    resp::{encode, expected::Expected, name::ReplyMode},
+    resp::{encode, expected::Expected},
 };
 
 /// Most times that the lock nodes raise a fence beyond one that the data node has seen. A larger one may have been
@@ -41,8 +41,8 @@ pub(super) fn granted(ours: Ours, lock: Granted, answer: Vec<u8>, desk: &mut Des
     let Granted { key, token, claim, fence, attached, again, least, .. } = lock;
     let lock = NewLock { key, token, claim, fence, attached, again, least, rounds: 0 };
     let replicas = desk.replicas();
-    let (said, left, missing) = (Vec::new(), Duration::ZERO, 0);
-    Box::new(Announcing { ours, lock, undo, answer, replicas, left, said, missing }).tell(desk)
+    let (said, left) = (Vec::new(), Duration::ZERO);
+    Box::new(Announcing { ours, lock, undo, answer, replicas, left, said }).tell(desk)
 }
 
 /// A lock that was just granted or attached to, and that the client has not been told of.
@@ -74,8 +74,6 @@ struct Announcing {
     left: Duration,
     /// The reply to the announcement, while WAIT's is missing.
     said: Vec<u8>,
-    /// Number of missing replies. The last ones are the announcement's and, if replicas must acknowledge, WAIT's.
-    missing: usize,
 }
 
 /// A lock whose fence the lock nodes are raising beyond one that the data node has seen, which a proxy with a clock
@@ -99,7 +97,6 @@ impl Announcing {
             self.left = left.map_or(Duration::ZERO, |(_, left)| left.duration());
             desk.ask(Expected::Number, |out| replicas.ask(out, Some(self.left)));
         }
-        self.missing = desk.owed.len();
         Progress::Wait(self)
     }
 
@@ -190,16 +187,14 @@ impl Announcing {
 
 impl Job for Announcing {
     fn reply(mut self: Box<Self>, reply: &[u8], desk: &mut Desk) -> Progress {
-        self.missing -= 1;
-        if self.missing > 0 {
-            if self.missing == 1 && self.replicas.is_some() {
+        if !desk.owed.is_empty() {
+            // If replicas must acknowledge, the last reply is WAIT's.
+            if desk.owed.len() == 1 && self.replicas.is_some() {
                 self.said = reply.to_vec();
             }
             return Progress::Wait(self);
         }
-        if desk.conn.reply_mode == ReplyMode::Off {
-            desk.hush();
-        }
+        desk.hush_again();
         let acknowledged = self.replicas.map(|replicas| (replicas, replicas.read(reply)));
         let said = std::mem::take(&mut self.said);
         let reply = if self.replicas.is_some() { &said[..] } else { reply };

@@ -3,7 +3,11 @@
 //! Each stage of such a command is a type of its own that holds exactly its data. A stage that waits for earlier
 //! replies is a [`Waits`]; any other is a [`Job`]. An event (all earlier replies are in, the data node answers a
 //! question of the proxy, the lock nodes answer) consumes the stage and returns a [`Progress`], which `Core::apply`
-//! carries out. A stage that asks the lock nodes names the method that hears the answer ([`Progress::ask`]).
+//! carries out.
+//!
+//! A stage that asks the lock nodes gives [`Progress::ask`] the function that hears the answer, and one that waits for the
+//! data node gives it to [`Progress::await_replies`]. Where nothing else is to be known of a stage, that function holds
+//! its data, and the stage is only [`Ours`].
 //!
 //! ```text
 //! Command ─ all earlier replies are in ─┬─ it passes: the data node is to refuse it
@@ -19,7 +23,8 @@
 //!   `adopted_many`: of several;
 //!   `adopted_kept`: a lock without a TTL; `adopted_beside`: a lock that another proxy has bridged; `adopted_exec`: a
 //!   transaction about one lock; `adopted_multi`: idioms inside a client's own transaction.
-//! - `asking`: questions that do not go over the session's own connection, and the stages that wait for their answers.
+//! - `asking`: questions that do not go over the session's own connection. `awaiting`: stages that wait for an answer,
+//!   or for replies of the data node.
 //! - `own`: a command of ours, until the client is known to have permission.
 //! - `authorize`: whether this client may lock this key.
 //! - `lock`, `unlock`, `renewing`, `attaching`: one file for each of our commands about a lock. `own_grant`:
@@ -44,6 +49,7 @@ pub(super) mod announce;
 mod asking;
 mod attaching;
 pub(super) mod authorize;
+mod awaiting;
 pub(super) mod flushing;
 mod inquiry;
 mod inquiry_locks;
@@ -57,7 +63,7 @@ mod undo;
 mod unlock;
 mod unsettled;
 
-use self::{asking::AskingJob, undo::Undo};
+use self::{asking::HeardQuestion, undo::Undo};
 pub(super) use self::{
     asking::{Answer, Attached, Question},
     attaching::FENCE_FORGOTTEN,
@@ -115,7 +121,7 @@ impl When {
 }
 
 /// A command that has begun.
-pub(super) trait Job: Send {
+pub(super) trait Job: Send + 'static {
     /// Takes in the data node's reply to a command that the proxy sent for this job. The client does not see that
     /// reply.
     fn reply(self: Box<Self>, _reply: &[u8], _desk: &mut Desk) -> Progress {
@@ -216,8 +222,8 @@ pub(super) trait Job: Send {
 pub(super) enum Progress {
     /// The command waits for replies that are owed.
     Wait(Box<dyn Job>),
-    /// The command waits for the answer to a question.
-    Ask(AskingJob),
+    /// The command waits for the answer to a question: made by [`Progress::ask`].
+    Ask(Box<dyn Job>, HeardQuestion),
     /// The command at the beginning of the unsent bytes passes.
     Pass(Pass),
     /// The command at the beginning of the unsent bytes is scanned again.

@@ -72,7 +72,7 @@ impl Both {
             Question::Renew { .. } => {
                 ("renew", Answer::Renew(Ok(Some(Renewed { validity, until, grant: None }))))
             }
-            Question::Look(_) => {
+            Question::Look { .. } => {
                 let (token, left, claim) =
                     (Token::from(b"t"), Some(validity), Some(Claim::adopted()));
                 ("look", Answer::Look(Ok(Some(Holding { token, left, claim }))))
