@@ -449,7 +449,7 @@ impl Core {
             }
             Progress::Ask(job, question) => {
                 self.unheard |= job.asks_for().is_some();
-                self.question = Asking::Now(Box::new(question));
+                self.question = Asking::Now(Box::new(question.into()));
                 self.turn = Turn::Job(job);
             }
             Progress::Pass(pass) => self.turn = Turn::Again(First::Pass(pass)),

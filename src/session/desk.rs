@@ -107,7 +107,7 @@ impl Desk {
     }
 
     /// Turns replies on if the client has turned them off, so that the next question is answered.
-    /// Returns whether they were off: [`Desk::hush`] turns them off again.
+    /// Returns whether they were off: [`Desk::hush_again`] turns them off again.
     pub(super) fn speak_up(&mut self) -> bool {
         let is_off = self.conn.reply_mode == ReplyMode::Off;
         if is_off {
@@ -118,14 +118,11 @@ impl Desk {
         is_off
     }
 
-    /// Counts down the replies to questions of the proxy's own. Once none is missing, turns replies
-    /// off again if the client has them off, and returns `true`.
-    pub(super) fn count_in(&mut self, missing: &mut usize) -> bool {
-        *missing -= 1;
-        if *missing == 0 && self.conn.reply_mode == ReplyMode::Off {
+    /// Turns replies off again if the client has them off, once the questions behind [`Desk::speak_up`] are answered.
+    pub(super) fn hush_again(&mut self) {
+        if self.conn.reply_mode == ReplyMode::Off {
             self.hush();
         }
-        *missing == 0
     }
 
     /// Turns replies off again.

@@ -1,10 +1,11 @@
 //! A session's questions under way: to the lock nodes, and to the data node about commands.
 
 use std::{
-    future::{Future, poll_fn},
+    future::{self, Future, poll_fn},
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use tokio::time::sleep;
@@ -15,28 +16,23 @@ use super::{
     shared::Shared,
 };
 use crate::{
-    bridge::{Asker, Bridge, Crossing, FollowingKeys},
+    bridge::{Asker, Crossing, FollowingKeys},
     card::ClientCard,
     clock::Instant,
-    key::Token,
+    key::{Key, Token},
     lock::{
-        Acquire, Alarm, Attach, LookUp, NotGranted, Raise, Release, Renew, SameToken, Waiter,
+        Acquire, Alarm, Attach, Claim, Grant, NotGranted, Release, Renew, SameToken, Waiter,
         jittered,
     },
 };
 
 /// A question, until it is answered. A LOCK whose question is dropped before that is undone on every node.
 pub(super) enum Asked {
-    Lock(Acquire),
+    Grant(Acquire),
     Wait(Box<Waiter>),
-    Unlock(Release),
+    Release(Release),
     Renew(Renew),
-    TakeOver(Acquire),
-    /// All are asked at once, so waiting for one after the other takes no longer.
-    Attached(Vec<Attach>, Vec<Attached>),
-    Look(LookUp),
-    Raise(Raise),
-    /// Asked in several steps, or of the data node over a connection of the proxy's own.
+    /// Asked seldom, in several steps, or of the data node over a connection of the proxy's own.
     Boxed(Pin<Box<dyn Future<Output = Answer> + Send>>),
 }
 
@@ -48,137 +44,45 @@ impl Asked {
         card: &Arc<ClientCard>,
         alarm: &mut Alarm,
     ) -> Asked {
+        let client = AskingClient { shared, card };
         if asks_for_grant(&question) && shared.engine.audit_trail_is_full() {
             let asking = once_there_is_room(question, shared.clone(), card.clone());
             return Asked::Boxed(Box::pin(asking));
         }
-        Asked::ask_now(question, shared, card, alarm)
-    }
-
-    fn ask_now(
-        question: Question,
-        shared: &Arc<Shared>,
-        card: &Arc<ClientCard>,
-        alarm: &mut Alarm,
-    ) -> Asked {
-        let question = match bridged(question, shared, card) {
-            Ok(asked) => return asked,
-            Err(question) => question,
-        };
-        let question = match left(question, shared) {
-            Ok(asked) => return asked,
-            Err(question) => question,
-        };
-        let engine = &shared.engine;
-        if takes_at_once(&question) && engine.paused_for().is_some() {
-            let held = NotGranted::Held {
-                remaining: None,
-                contested: false,
-                same_token: SameToken::Unknown,
-            };
-            return Asked::Boxed(Box::pin(async { Answer::Lock(Err(held)) }));
-        }
-        let mut asked =
-            match question {
-                Question::Lock { key, token, ttl, again, wait: None } => {
-                    Asked::Lock(engine.acquire(key, token, ttl, again).by(card))
-                }
-                Question::Lock { key, token, ttl, again, wait: Some(wait) } => {
-                    Asked::Wait(Box::new(engine.wait(key, token, ttl, wait, again).by(card)))
-                }
-                Question::Adopt { key, token, ttl, claim } => {
-                    Asked::Lock(engine.adopt(key, token, ttl, claim).by(card))
-                }
-                // Adopted commands know a claim only from the nodes.
-                Question::Unlock {
-                    key,
-                    token,
-                    claim: Some(claim),
-                    asker: Asker::Adopted | Asker::Told | Asker::BesideDataNode,
-                } => Asked::Unlock(engine.release_found(key, token, claim)),
-                Question::Unlock { key, token, claim, .. } => {
-                    Asked::Unlock(engine.release(key, token, claim))
-                }
-                Question::Renew { key, token, ttl, claim, .. } => {
-                    Asked::Renew(engine.renew(key, token, ttl, claim))
-                }
-                Question::TakeOver { key, token, ttl, claim } => {
-                    Asked::TakeOver(engine.take_over(key, token, ttl, claim).by(card))
-                }
-                Question::Attached(locks) => {
-                    let attach = |(key, token)| engine.attach(key, token);
-                    Asked::Attached(locks.into_iter().map(attach).collect(), Vec::new())
-                }
-                Question::Look(key) => Asked::Look(engine.look(key)),
-                Question::ClaimOf(key, token) => {
-                    let asking = engine.claim_held(key, token);
-                    Asked::Boxed(Box::pin(async move { Answer::ClaimOf(asking.await) }))
-                }
-                Question::TakeBack { name, fence, by } => {
-                    let taking = operator_acts::unlock(shared.clone(), name, fence, by);
-                    Asked::Boxed(Box::pin(async move { Answer::TakenBack(taking.await) }))
-                }
-                Question::Free(grants) => {
-                    let shared = shared.clone();
-                    Asked::Boxed(Box::pin(async move {
-                        shared.free(grants).await;
-                        Answer::Freed
-                    }))
-                }
-                Question::Raise { key, token, claim, fence } => {
-                    Asked::Raise(engine.raise(key, token, claim, fence))
-                }
-                Question::Keys(guards, command) => Asked::Boxed(Box::pin(async move {
-                    Answer::Keys(guards.catalog.keys(command).await)
-                })),
-                Question::Commands(guards, name) => Asked::Boxed(Box::pin(async move {
-                    Answer::Commands(guards.catalog.again(name).await)
-                })),
-                Question::Rest(time) => Asked::Boxed(Box::pin(async move {
-                    // Commands that wait must not all ask at once.
-                    sleep(jittered(time)).await;
-                    Answer::Rested
-                })),
-            };
+        let mut asked = client.ask(question);
         asked.give_back(alarm);
         asked
+    }
+
+    /// Asks by `asking`, whose outcome is the content of this kind of answer.
+    fn boxed<A: 'static>(
+        asking: impl Future<Output = A> + Send + 'static,
+        answer: fn(A) -> Answer,
+    ) -> Asked {
+        Asked::Boxed(Box::pin(async move { answer(asking.await) }))
     }
 
     /// Swaps the question's alarm with `alarm`.
     pub(super) fn give_back(&mut self, alarm: &mut Alarm) {
         let own = match self {
-            Asked::Lock(asked) | Asked::TakeOver(asked) => asked.alarm(),
-            Asked::Unlock(asked) => match asked.alarm() {
-                Some(own) => own,
-                None => return,
-            },
-            Asked::Renew(asked) => asked.alarm(),
+            Asked::Grant(asked) => Some(asked.alarm()),
+            Asked::Release(asked) => asked.alarm(),
+            Asked::Renew(asked) => Some(asked.alarm()),
             // A LOCK that waits in line has more than one thing to time.
-            Asked::Wait(_)
-            | Asked::Attached(..)
-            | Asked::Look(_)
-            | Asked::Raise(_)
-            | Asked::Boxed(_) => return,
+            Asked::Wait(_) | Asked::Boxed(_) => None,
         };
-        std::mem::swap(own, alarm);
+        if let Some(own) = own {
+            std::mem::swap(own, alarm);
+        }
     }
 
     /// Polls for the answer.
     pub(super) fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<Answer> {
         Poll::Ready(match self {
-            Asked::Lock(asked) => Answer::Lock(ready!(Pin::new(asked).poll(cx))),
-            Asked::Wait(asked) => Answer::Lock(ready!(Pin::new(asked).poll(cx))),
-            Asked::Unlock(asked) => Answer::Unlock(ready!(Pin::new(asked).poll(cx))),
+            Asked::Grant(asked) => Answer::Grant(ready!(Pin::new(asked).poll(cx))),
+            Asked::Wait(asked) => Answer::Grant(ready!(Pin::new(asked).poll(cx))),
+            Asked::Release(asked) => Answer::Unlock(ready!(Pin::new(asked).poll(cx))),
             Asked::Renew(asked) => Answer::Renew(ready!(Pin::new(asked).poll(cx))),
-            Asked::TakeOver(asked) => Answer::TakeOver(ready!(Pin::new(asked).poll(cx))),
-            Asked::Attached(asked, said) => {
-                while let Some(next) = asked.get_mut(said.len()) {
-                    said.push(ready!(Pin::new(next).poll(cx)));
-                }
-                Answer::Attached(std::mem::take(said))
-            }
-            Asked::Look(asked) => Answer::Look(ready!(Pin::new(asked).poll(cx))),
-            Asked::Raise(asked) => Answer::Raise(ready!(Pin::new(asked).poll(cx))),
             Asked::Boxed(asked) => ready!(asked.as_mut().poll(cx)),
         })
     }
@@ -203,118 +107,190 @@ async fn once_there_is_room(
         _ => None,
     };
     if let Err(error) = shared.engine.audit_trail_room(wait).await {
-        let refused = Err(NotGranted::NoQuorum(error));
-        return match question {
-            Question::TakeOver { .. } => Answer::TakeOver(refused),
-            _ => Answer::Lock(refused),
-        };
+        return Answer::Grant(Err(NotGranted::NoQuorum(error)));
     }
     if let Question::Lock { wait: Some(wait), .. } = &mut question {
         *wait = wait.saturating_sub(Instant::now().saturating_duration_since(since));
     }
-    let mut asked = Asked::ask_now(question, &shared, &card, &mut Alarm::default());
+    let mut asked = AskingClient { shared: &shared, card: &card }.ask(question);
     poll_fn(|cx| asked.poll_answer(cx)).await
 }
 
-/// Whether this asks for a lock that its client does not have, without waiting in line.
-fn takes_at_once(question: &Question) -> bool {
-    matches!(question, Question::Lock { again: None, wait: None, .. } | Question::Adopt { .. })
+/// The client for which a question is asked. A question about a lock of a rule that is bridged *now* is asked on both
+/// sides.
+#[derive(Clone, Copy)]
+struct AskingClient<'s> {
+    shared: &'s Arc<Shared>,
+    card: &'s Arc<ClientCard>,
 }
 
-/// Asks about a bridged lock on both sides. Returns any other question as it was.
-fn bridged(
-    question: Question,
-    shared: &Arc<Shared>,
-    card: &Arc<ClientCard>,
-) -> Result<Asked, Question> {
-    let bridge = shared.bridge.as_ref();
-    let nobody = Token::from(b"");
-    let (key, token, asker) = match &question {
-        Question::Lock { key, token, .. } => (key, token, Asker::Ours),
-        Question::Adopt { key, token, .. } => (key, token, Asker::Adopted),
-        Question::TakeOver { key, token, claim, .. } if claim.is_adopted() => {
-            (key, token, Asker::Adopted)
+impl AskingClient<'_> {
+    fn ask(self, question: Question) -> Asked {
+        let engine = &self.shared.engine;
+        match question {
+            Question::Lock { key, token, ttl, again, wait } => {
+                self.lock(key, token, ttl, again, wait)
+            }
+            Question::Adopt { key, token, ttl, claim } => self.adopt(key, token, ttl, claim),
+            Question::TakeOver { key, token, ttl, claim } => self.take_over(key, token, ttl, claim),
+            Question::Unlock { key, token, claim, asker } => self.unlock(key, token, claim, asker),
+            Question::Renew { key, token, ttl, claim, asker } => {
+                self.renew(key, token, ttl, claim, asker)
+            }
+            Question::Attached { locks } => Asked::boxed(self.attached(locks), Answer::Attached),
+            Question::Look { key } => self.look(key),
+            Question::ClaimOf { key, token } => {
+                Asked::boxed(engine.claim_held(key, token), Answer::ClaimOf)
+            }
+            Question::Raise { key, token, claim, fence } => {
+                Asked::boxed(engine.raise(key, token, claim, fence), Answer::Raise)
+            }
+            Question::TakeBack { name, fence, by } => {
+                let taking = operator_acts::unlock(self.shared.clone(), name, fence, by);
+                Asked::boxed(taking, Answer::TakenBack)
+            }
+            Question::Free { grants } => {
+                let shared = self.shared.clone();
+                Asked::boxed(async move { shared.free(grants).await }, Answer::Done)
+            }
+            Question::Keys { guards, command } => {
+                Asked::boxed(async move { guards.catalog.keys(command).await }, Answer::Keys)
+            }
+            Question::Commands { guards, name } => {
+                Asked::boxed(async move { guards.catalog.again(name).await }, Answer::Commands)
+            }
+            // Commands that wait must not all ask at once.
+            Question::Rest { time } => Asked::boxed(sleep(jittered(time)), Answer::Done),
         }
-        Question::Unlock { asker: Asker::BesideDataNode, .. }
-        | Question::Renew { asker: Asker::BesideDataNode, .. } => return Err(question),
-        Question::Unlock { key, token, asker, .. } | Question::Renew { key, token, asker, .. } => {
-            (key, token, *asker)
-        }
-        Question::Look(key) => (key, &nobody, Asker::Adopted),
-        Question::TakeOver { .. }
-        | Question::Attached(_)
-        | Question::ClaimOf(..)
-        | Question::TakeBack { .. }
-        | Question::Free(_)
-        | Question::Raise { .. }
-        | Question::Keys(..)
-        | Question::Commands(..)
-        | Question::Rest(_) => return Err(question),
-    };
-    let Some(crossing) = Crossing::of(bridge, (key, token), asker, card) else {
-        return followed(question, bridge);
-    };
-    Ok(Asked::Boxed(match question {
-        Question::Lock { ttl, again, wait, .. } => {
-            Box::pin(async move { Answer::Lock(crossing.acquire(ttl, again, wait).await) })
-        }
-        Question::Adopt { ttl, claim, .. } => {
-            Box::pin(async move { Answer::Lock(crossing.adopt(ttl, claim).await) })
-        }
-        Question::TakeOver { ttl, claim, .. } => {
-            Box::pin(async move { Answer::TakeOver(crossing.convert(ttl, claim).await) })
-        }
-        Question::Unlock { claim, .. } => {
-            Box::pin(async move { Answer::Unlock(crossing.release(claim).await) })
-        }
-        Question::Renew { ttl, claim, .. } => {
-            Box::pin(async move { Answer::Renew(crossing.renew(ttl, claim).await) })
-        }
-        _ => Box::pin(async move { Answer::Look(crossing.look().await) }),
-    }))
-}
-
-/// Refuses an adopted command that takes or extends a lock and was judged before its rule stepped to audit. By now
-/// the data node decides, and may have granted to another client what the lock nodes would grant to this one. Returns
-/// any other question as it was.
-fn left(question: Question, shared: &Arc<Shared>) -> Result<Asked, Question> {
-    let key = match &question {
-        Question::Adopt { key, .. } | Question::Renew { key, asker: Asker::Adopted, .. } => key,
-        Question::TakeOver { key, claim, .. } if claim.is_adopted() => key,
-        _ => return Err(question),
-    };
-    if !shared.bridge.as_ref().is_some_and(|bridge| bridge.leaves(key)) {
-        return Err(question);
     }
-    // `contested`, as the lock may be free: so it is not remembered as held, which would refuse later commands.
-    let held = || {
-        let (remaining, contested, same_token) = (None, true, SameToken::Unknown);
-        Err(NotGranted::Held { remaining, contested, same_token })
-    };
-    let answer = match question {
-        Question::Renew { .. } => Answer::Renew(Ok(None)),
-        Question::TakeOver { .. } => Answer::TakeOver(held()),
-        _ => Answer::Lock(held()),
-    };
-    Ok(Asked::Boxed(Box::pin(async move { answer })))
+
+    fn lock(
+        self,
+        key: Key,
+        token: Token,
+        ttl: Duration,
+        again: Option<Claim>,
+        wait: Option<Duration>,
+    ) -> Asked {
+        let engine = &self.shared.engine;
+        if let Some(crossing) = self.crossing(&key, &token, Asker::Ours) {
+            return Asked::boxed(crossing.acquire(ttl, again, wait), Answer::Grant);
+        }
+        match wait {
+            Some(wait) => {
+                Asked::Wait(Box::new(engine.wait(key, token, ttl, wait, again).by(self.card)))
+            }
+            None if again.is_none() && engine.paused_for().is_some() => refused(false),
+            None => Asked::Grant(engine.acquire(key, token, ttl, again).by(self.card)),
+        }
+    }
+
+    fn adopt(self, key: Key, token: Token, ttl: Duration, claim: Claim) -> Asked {
+        let engine = &self.shared.engine;
+        if let Some(crossing) = self.crossing(&key, &token, Asker::Adopted) {
+            return Asked::boxed(crossing.adopt(ttl, claim), Answer::Grant);
+        }
+        match self.leaves(&key) {
+            true => refused(true),
+            false if engine.paused_for().is_some() => refused(false),
+            false => Asked::Grant(engine.adopt(key, token, ttl, claim).by(self.card)),
+        }
+    }
+
+    fn take_over(self, key: Key, token: Token, ttl: Duration, claim: Claim) -> Asked {
+        if claim.is_adopted() {
+            if let Some(crossing) = self.crossing(&key, &token, Asker::Adopted) {
+                return Asked::boxed(crossing.convert(ttl, claim), Answer::Grant);
+            }
+            if self.leaves(&key) {
+                return refused(true);
+            }
+        }
+        Asked::Grant(self.shared.engine.take_over(key, token, ttl, claim).by(self.card))
+    }
+
+    fn unlock(self, key: Key, token: Token, claim: Option<Claim>, asker: Asker) -> Asked {
+        if let Some(crossing) = self.crossing(&key, &token, asker) {
+            return Asked::boxed(crossing.release(claim), Answer::Unlock);
+        }
+        if let Some(following) = self.following(&key, &token, asker) {
+            return Asked::boxed(following.release(claim), Answer::Unlock);
+        }
+        let engine = &self.shared.engine;
+        Asked::Release(match claim {
+            // Adopted commands know a claim only from the nodes.
+            Some(claim) if asker != Asker::Ours => engine.release_found(key, token, claim),
+            claim => engine.release(key, token, claim),
+        })
+    }
+
+    fn renew(
+        self,
+        key: Key,
+        token: Token,
+        ttl: Duration,
+        claim: Option<Claim>,
+        asker: Asker,
+    ) -> Asked {
+        if let Some(crossing) = self.crossing(&key, &token, asker) {
+            return Asked::boxed(crossing.renew(ttl, claim), Answer::Renew);
+        }
+        if let Some(following) = self.following(&key, &token, asker) {
+            return Asked::boxed(following.renew(ttl, claim), Answer::Renew);
+        }
+        if asker == Asker::Adopted && self.leaves(&key) {
+            return Asked::boxed(future::ready(Ok(None)), Answer::Renew);
+        }
+        Asked::Renew(self.shared.engine.renew(key, token, ttl, claim))
+    }
+
+    /// Asks about all locks at once, so waiting for one after the other takes no longer.
+    fn attached(
+        self,
+        locks: Vec<(Key, Token)>,
+    ) -> impl Future<Output = Vec<Attached>> + Send + 'static {
+        let attach = |(key, token)| self.shared.engine.attach(key, token);
+        let all: Vec<Attach> = locks.into_iter().map(attach).collect();
+        async move {
+            let mut said = Vec::with_capacity(all.len());
+            for one in all {
+                said.push(one.await);
+            }
+            said
+        }
+    }
+
+    fn look(self, key: Key) -> Asked {
+        match self.crossing(&key, &Token::from(b""), Asker::Adopted) {
+            Some(crossing) => Asked::boxed(crossing.look(), Answer::Look),
+            None => Asked::boxed(self.shared.engine.look(key), Answer::Look),
+        }
+    }
+
+    /// Returns what asks about a bridged lock on both sides.
+    fn crossing(self, key: &Key, token: &Token, asker: Asker) -> Option<Crossing> {
+        let bridge = self.shared.bridge.as_ref().filter(|_| asker != Asker::BesideDataNode);
+        Crossing::of(bridge, (key, token), asker, self.card)
+    }
+
+    /// Returns what gives back or extends, on both sides, a lock that another proxy may have taken on both.
+    fn following(self, key: &Key, token: &Token, asker: Asker) -> Option<FollowingKeys> {
+        let bridge = self.shared.bridge.as_ref().filter(|_| asker != Asker::BesideDataNode);
+        FollowingKeys::of(bridge, (key, token), asker)
+    }
+
+    /// Whether an adopted command that takes or extends this lock is refused, as it was judged before its rule stepped
+    /// to audit. By now the data node decides, and may have granted to another client what the lock nodes would grant
+    /// to this one.
+    fn leaves(self, key: &Key) -> bool {
+        self.shared.bridge.as_ref().is_some_and(|bridge| bridge.leaves(key))
+    }
 }
 
-/// Gives back or extends, on both sides, a lock that another proxy may have taken on both. Returns any other question
-/// as it was.
-fn followed(question: Question, bridge: Option<&Arc<Bridge>>) -> Result<Asked, Question> {
-    let following = match &question {
-        Question::Unlock { key, token, asker, .. } | Question::Renew { key, token, asker, .. } => {
-            FollowingKeys::of(bridge, (key, token), *asker)
-        }
-        _ => None,
-    };
-    Ok(Asked::Boxed(match (following, question) {
-        (Some(following), Question::Unlock { claim, .. }) => {
-            Box::pin(async move { Answer::Unlock(following.release(claim).await) })
-        }
-        (Some(following), Question::Renew { ttl, claim, .. }) => {
-            Box::pin(async move { Answer::Renew(following.renew(ttl, claim).await) })
-        }
-        (_, question) => return Err(question),
-    }))
+/// Refuses a lock that others hold or are to get. A `contested` one may be free: it is not remembered as held, which
+/// would refuse later commands.
+fn refused(contested: bool) -> Asked {
+    let same_token = SameToken::Unknown;
+    let held: Result<Grant, _> = Err(NotGranted::Held { remaining: None, contested, same_token });
+    Asked::boxed(future::ready(held), Answer::Grant)
 }

@@ -66,7 +66,7 @@ impl Arming {
             if !asked.is_empty() {
                 claimed.verified = true;
                 // The error need not be told: no write passes under a lock that is not held.
-                return verify(asked, Box::new(|_, desk| Arming::begin(claimed, desk)));
+                return verify(asked, |_, desk| Arming::begin(claimed, desk));
             }
         }
         claimed.claims = guard_locks(desk)

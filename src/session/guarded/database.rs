@@ -21,37 +21,33 @@ use crate::{
 };
 
 /// Asks the data node which database is selected. Earlier questions may still be unanswered.
-pub(super) fn ask(subject: Subject, desk: &mut Desk) -> Progress {
+pub(in crate::session) fn locate(desk: &mut Desk) {
     desk.ask(Expected::Text, |out| encode::command(out, &[b"CLIENT", b"INFO"]));
-    Progress::Wait(Box::new(Locating { subject, missing: desk.owed.len() }))
 }
 
-/// A write or MULTI for which the data node was asked which database is selected.
-struct Locating {
-    subject: Subject,
-    /// Number of missing replies; the last one is CLIENT INFO's.
-    missing: usize,
-}
-
-impl Job for Locating {
-    fn reply(mut self: Box<Self>, reply: &[u8], desk: &mut Desk) -> Progress {
-        self.missing -= 1;
-        if self.missing > 0 {
-            return Progress::Wait(self);
-        }
+/// Waits for the reply to [`locate`], with which `then` takes the stage on. By then the connection's database is the one
+/// that the reply tells, or unknown if it tells none.
+pub(in crate::session) fn await_database<S: Job>(
+    stage: S,
+    then: impl FnOnce(S, &[u8], &mut Desk) -> Progress + Send + 'static,
+) -> Progress {
+    Progress::await_replies(stage, |stage, reply, desk| {
         desk.conn.database = selected(reply);
-        if desk.conn.database.is_some() {
-            return short::begin(self.subject, desk);
+        then(stage, reply, desk)
+    })
+}
+
+/// Asks which database is selected, for a write or MULTI.
+pub(super) fn ask(subject: Subject, desk: &mut Desk) -> Progress {
+    locate(desk);
+    await_database(subject, |subject, reply, desk| match subject {
+        subject if desk.conn.database.is_some() => short::begin(subject, desk),
+        Subject::Multi(_) => arm_for_nothing(unknown(reply), desk),
+        Subject::Write(write) => {
+            desk.shared.metrics.guarded(GuardedWrite::Refused);
+            end(write, error_reply(&unknown(reply)), desk)
         }
-        let error = unknown(reply);
-        match self.subject {
-            Subject::Multi(_) => arm_for_nothing(error, desk),
-            Subject::Write(write) => {
-                desk.shared.metrics.guarded(GuardedWrite::Refused);
-                end(write, error_reply(&error), desk)
-            }
-        }
-    }
+    })
 }
 
 /// Returns the database that a reply to CLIENT INFO tells. Returns `None` unless the reply tells it exactly once.

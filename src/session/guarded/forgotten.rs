@@ -8,7 +8,7 @@
 use super::{
     super::{
         desk::Desk,
-        jobs::{Answer, Attached, FENCE_FORGOTTEN, Job, Progress, Question, not_asked},
+        jobs::{Attached, FENCE_FORGOTTEN, Job, Progress, Question},
         planted::{self, PlantedFault},
         session_metrics::GuardedWrite,
     },
@@ -40,8 +40,8 @@ pub(super) fn ask(subject: Subject, undo: Option<ConnectionChange>, desk: &mut D
             Some((claim.key.clone(), token.clone()))
         })
         .collect();
-    let question = Question::Attached(asked.clone());
-    Progress::Ask(Box::new(Checking { subject, undo, asked }), question)
+    let question = Question::attached(asked.clone());
+    Progress::ask(Checking { subject, undo, asked }, question, Checking::checked)
 }
 
 /// A write or MULTI about whose locks the lock nodes were asked, as the data node may not know the fences.
@@ -51,10 +51,11 @@ struct Checking {
     asked: Vec<(Key, Token)>,
 }
 
-impl Job for Checking {
+impl Job for Checking {}
+
+impl Checking {
     /// Has the fences announced again, or gives up. A transaction goes on with the locks that are left.
-    fn answer(mut self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
-        let Answer::Attached(said) = answer else { return not_asked() };
+    fn checked(mut self, said: Vec<Attached>, desk: &mut Desk) -> Progress {
         let mut refused = None;
         self.subject.claimed().claims.retain(|claim| {
             let at = self.asked.iter().position(|(key, _)| *key == claim.key);

@@ -237,34 +237,18 @@ impl ConnectionChange {
     pub(super) fn then(self, write: GuardedCommand, error: &[u8], desk: &mut Desk) -> Progress {
         let undo: &[u8] = if self.in_multi { b"DISCARD" } else { b"UNWATCH" };
         desk.ask(Expected::Ok, |out| encode::command(out, &[undo]));
-        let (answer, astray) = (error_reply(error), self.astray);
-        // The reply to WAIT may still be owed.
-        let missing = desk.owed.len();
-        Progress::Wait(Box::new(Undoing { write, answer, astray, missing }))
-    }
-}
-
-/// A write for which DISCARD or UNWATCH was sent to undo the question; `answer` follows the reply.
-struct Undoing {
-    write: GuardedCommand,
-    answer: Vec<u8>,
-    astray: bool,
-    /// Number of missing replies; the last one is DISCARD's or UNWATCH's.
-    missing: usize,
-}
-
-impl Job for Undoing {
-    fn reply(mut self: Box<Self>, reply: &[u8], desk: &mut Desk) -> Progress {
-        self.missing -= 1;
-        if self.missing > 0 {
-            return Progress::Wait(self);
-        }
-        // A transaction or WATCH that could not be undone leaves the connection in a state that the client does not
-        // know.
-        let is_undone = !reply.starts_with(b"-") || reply.starts_with(NOTHING_TO_DISCARD);
-        match end(self.write, self.answer, desk) {
-            Progress::Answer(answering) if self.astray || !is_undone => Progress::Close(answering),
-            progress => progress,
-        }
+        let answer = error_reply(error);
+        // The reply to WAIT may still be owed before that to DISCARD or UNWATCH.
+        Progress::await_replies(write, move |write, reply, desk| {
+            // A transaction or WATCH that could not be undone leaves the connection in a state that the client does
+            // not know.
+            let is_undone = !reply.starts_with(b"-") || reply.starts_with(NOTHING_TO_DISCARD);
+            match end(write, answer, desk) {
+                Progress::Answer(answering) if self.astray || !is_undone => {
+                    Progress::Close(answering)
+                }
+                progress => progress,
+            }
+        })
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{
     super::{
         desk::Desk,
-        jobs::{Answer, Job, Pass, Progress, Question, Waits, When, authorize, not_asked},
+        jobs::{Job, Pass, Progress, Question, Waits, When, authorize},
         session_metrics::GuardedWrite,
     },
     forgotten,
@@ -19,6 +19,7 @@ use crate::{
     guard::{
         Guards, Look, MAX_LOCKS, Need, Stop,
         fences::{self, FencedLock, MOVING},
+        learn::AskError,
         write::Write,
     },
     key::Key,
@@ -74,12 +75,12 @@ fn stopped(write: GuardedCommand, stop: Stop, guards: Arc<Guards>, desk: &mut De
     let (error, result) = match stop {
         Stop::Needs(needs) => return begin_write(write, needs, desk),
         Stop::Ask(command) => {
-            let question = Question::Keys(guards.clone(), command);
-            return Progress::Ask(Box::new(Learning { write, guards }), question);
+            let question = Question::keys(guards.clone(), command);
+            return Progress::ask(Learning { write, guards }, question, Learning::keys_told);
         }
         Stop::Unknown(name) => {
-            let question = Question::Commands(guards.clone(), name);
-            return Progress::Ask(Box::new(Learning { write, guards }), question);
+            let question = Question::commands(guards.clone(), name);
+            return Progress::ask(Learning { write, guards }, question, Learning::commands_read);
         }
         Stop::Databases(name) => {
             let name = shown(&name);
@@ -123,46 +124,51 @@ struct Learning {
     guards: Arc<Guards>,
 }
 
-impl Job for Learning {
-    fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
-        let Learning { write, guards } = *self;
-        let unknown =
-            |why: &str| format!("ERR the command could not be checked against the guards: {why}");
-        let refused = GuardedWrite::NotHeld;
-        match answer {
-            Answer::Keys(Err(error)) => {
-                refuse(write, unknown(&error.to_string()).as_bytes(), refused, desk)
+impl Job for Learning {}
+
+impl Learning {
+    /// Takes in which keys the command writes.
+    fn keys_told(self, said: Result<Vec<Vec<u8>>, AskError>, desk: &mut Desk) -> Progress {
+        let keys = match said {
+            Ok(keys) => keys,
+            Err(error) => return self.refuse(&error.to_string(), desk),
+        };
+        match self.guards.needs(keys.iter().map(Vec::as_slice)) {
+            Ok(audited) => {
+                desk.audit(&audited);
+                Progress::Pass(Pass::Counted)
             }
-            Answer::Keys(Ok(keys)) => match guards.needs(keys.iter().map(Vec::as_slice)) {
-                Ok(audited) => {
-                    desk.audit(&audited);
-                    Progress::Pass(Pass::Counted)
-                }
-                Err(stop) => stopped(write, stop, guards, desk),
-            },
-            Answer::Commands(was_read) => {
-                let table = guards.catalog.table().clone();
-                match guards.look(table.as_deref(), &desk.unsent[..write.length]) {
-                    // The command may be newer than the list of known commands.
-                    Look::Stop(_, Stop::Unknown(_), _) if table.is_none() || !was_read => {
-                        let error = unknown("the data node's commands cannot be read");
-                        refuse(write, error.as_bytes(), refused, desk)
-                    }
-                    // Redis does not know the command either, and answers with an error.
-                    Look::Stop(_, Stop::Unknown(_), _) => Progress::Pass(Pass::Counted),
-                    Look::Stop(_, stop, by_script) => {
-                        let write = GuardedCommand { by_script, ..write };
-                        Box::new(Guarded { write, stop, guards }).begin_again(desk)
-                    }
-                    Look::Audited(needs) => {
-                        desk.audit(&needs);
-                        Progress::Pass(Pass::Counted)
-                    }
-                    Look::Free | Look::More(..) | Look::TooLarge => Progress::Pass(Pass::Counted),
-                }
-            }
-            _ => not_asked(),
+            Err(stop) => stopped(self.write, stop, self.guards, desk),
         }
+    }
+
+    /// Takes in whether the data node's commands could be read.
+    fn commands_read(self, were_read: bool, desk: &mut Desk) -> Progress {
+        let Learning { write, guards } = &self;
+        let table = guards.catalog.table().clone();
+        match guards.look(table.as_deref(), &desk.unsent[..write.length]) {
+            // The command may be newer than the list of known commands.
+            Look::Stop(_, Stop::Unknown(_), _) if table.is_none() || !were_read => {
+                self.refuse("the data node's commands cannot be read", desk)
+            }
+            // Redis does not know the command either, and answers with an error.
+            Look::Stop(_, Stop::Unknown(_), _) => Progress::Pass(Pass::Counted),
+            Look::Stop(_, stop, by_script) => {
+                let Learning { write, guards } = self;
+                let write = GuardedCommand { by_script, ..write };
+                Box::new(Guarded { write, stop, guards }).begin_again(desk)
+            }
+            Look::Audited(needs) => {
+                desk.audit(&needs);
+                Progress::Pass(Pass::Counted)
+            }
+            Look::Free | Look::More(..) | Look::TooLarge => Progress::Pass(Pass::Counted),
+        }
+    }
+
+    fn refuse(self, why: &str, desk: &mut Desk) -> Progress {
+        let error = format!("ERR the command could not be checked against the guards: {why}");
+        refuse(self.write, error.as_bytes(), GuardedWrite::NotHeld, desk)
     }
 }
 
@@ -193,7 +199,7 @@ fn begin_write(mut write: GuardedCommand, needs: Vec<Need>, desk: &mut Desk) -> 
                     Some(error) => refuse(write, error.as_bytes(), GuardedWrite::Refused, desk),
                 }
             };
-            return verify(run_out, Box::new(then));
+            return verify(run_out, then);
         }
     }
     let mut claims = Vec::with_capacity(needs.len());
@@ -253,24 +259,10 @@ fn refuse_without_lock(write: GuardedCommand, need: &Need, key: &Key, desk: &mut
     desk.conn.next_only = false;
     let fence = desk.fence_place().fence_key(key);
     desk.ask(Expected::Set, |out| authorize::probe(out, &fence));
-    Progress::Wait(Box::new(Placing { write, error }))
-}
-
-/// A write without its lock, for which the node was asked whether it has the slot. If it has, `error` refuses the
-/// write.
-struct Placing {
-    write: GuardedCommand,
-    error: Vec<u8>,
-}
-
-impl Job for Placing {
-    fn reply(self: Box<Self>, reply: &[u8], desk: &mut Desk) -> Progress {
-        let Placing { write, error } = *self;
-        match fences::read_elsewhere(reply) {
-            Some(elsewhere) => refuse(write, elsewhere.as_bytes(), GuardedWrite::Refused, desk),
-            None => refuse(write, &error, GuardedWrite::NotHeld, desk),
-        }
-    }
+    Progress::await_replies(write, move |write, reply, desk| match fences::read_elsewhere(reply) {
+        Some(elsewhere) => refuse(write, elsewhere.as_bytes(), GuardedWrite::Refused, desk),
+        None => refuse(write, &error, GuardedWrite::NotHeld, desk),
+    })
 }
 
 fn not_held(Need { lock, key }: &Need) -> String {

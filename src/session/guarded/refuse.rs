@@ -3,7 +3,7 @@
 use super::{
     super::{
         desk::Desk,
-        jobs::{Answering, Job, Progress},
+        jobs::{Answering, Progress},
         session_metrics::GuardedWrite,
     },
     log::{first_word, tell_refused},
@@ -38,12 +38,12 @@ pub(super) fn refuse(
         ReplyMode::On if in_multi => {
             // Redis knows no such command, so EXEC will fail.
             desk.ask(Expected::Error, |out| encode::command(out, &[b"LOCK"]));
-            return Progress::Wait(Box::new(Failing { write, answer }));
+            return Progress::await_replies(write, |write, _, desk| end(write, answer, desk));
         }
         // The flag for this command must not be left for the next one.
         ReplyMode::On if std::mem::take(&mut desk.conn.next_only) => {
             desk.ask(Expected::Pong, |out| encode::command(out, &[b"PING"]));
-            return Progress::Wait(Box::new(Failing { write, answer }));
+            return Progress::await_replies(write, |write, _, desk| end(write, answer, desk));
         }
         ReplyMode::On => {}
         ReplyMode::Off | ReplyMode::Skip => {
@@ -58,19 +58,6 @@ pub(super) fn refuse(
         }
     }
     end(write, answer, desk)
-}
-
-/// A write for which a command was sent that makes the client's transaction fail, or uses up the flag set for the
-/// client's command; `answer` follows the reply.
-struct Failing {
-    write: GuardedCommand,
-    answer: Vec<u8>,
-}
-
-impl Job for Failing {
-    fn reply(self: Box<Self>, _reply: &[u8], desk: &mut Desk) -> Progress {
-        end(self.write, self.answer, desk)
-    }
 }
 
 /// Refuses a write of a RESP2 subscriber, or after MONITOR, in Redis's own words. It is not left to Redis, as no

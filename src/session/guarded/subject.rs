@@ -1,6 +1,6 @@
 //! The data that a guarded write, or a client's MULTI, carries from stage to stage.
 
-use super::super::desk::Desk;
+use super::super::{desk::Desk, jobs::Job};
 use crate::{
     guard::{fences::FencedLock, write::Write},
     log_text::shown,
@@ -38,6 +38,8 @@ pub(super) enum Subject {
     Multi(Claimed),
 }
 
+impl Job for Subject {}
+
 impl Subject {
     pub(super) fn claimed(&mut self) -> &mut Claimed {
         match self {
@@ -57,6 +59,8 @@ impl Subject {
         matches!(self, Subject::Multi(_))
     }
 }
+
+impl Job for GuardedCommand {}
 
 impl GuardedCommand {
     /// Turns replies on if they are off or skipped, so that all questions are answered.

@@ -6,7 +6,7 @@
 
 use super::super::{
     desk::Desk,
-    jobs::{Answer, Attached, FENCE_FORGOTTEN, Job, Progress, Question, not_asked},
+    jobs::{Attached, FENCE_FORGOTTEN, Job, Progress, Question},
 };
 use crate::{
     clock::Instant,
@@ -29,27 +29,20 @@ pub(super) fn run_out(
     .collect()
 }
 
-/// What is done once the lock nodes have answered. With an error, it is unknown whether all locks are held.
-type Then = Box<dyn FnOnce(Option<String>, &mut Desk) -> Progress + Send>;
+/// A write or MULTI for which the lock nodes are asked about locks whose time has run out.
+struct Verifying;
 
-/// Locks whose time has run out, and about which the lock nodes were asked.
-struct Verifying {
+impl Job for Verifying {}
+
+/// Asks the lock nodes about these locks. With an error, `then` is told that it is unknown whether all locks are held.
+pub(super) fn verify(
     asked: Vec<(Key, Token)>,
-    then: Then,
-}
-
-/// Asks the lock nodes about these locks.
-pub(super) fn verify(asked: Vec<(Key, Token)>, then: Then) -> Progress {
-    let question = Question::Attached(asked.clone());
-    Progress::Ask(Box::new(Verifying { asked, then }), question)
-}
-
-impl Job for Verifying {
-    fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
-        let Answer::Attached(said) = answer else { return not_asked() };
-        let error = take_in(&self.asked, said, desk);
-        (self.then)(error, desk)
-    }
+    then: impl FnOnce(Option<String>, &mut Desk) -> Progress + Send + 'static,
+) -> Progress {
+    Progress::ask(Verifying, Question::attached(asked.clone()), move |_, said, desk| {
+        let error = take_in(&asked, said, desk);
+        then(error, desk)
+    })
 }
 
 /// Takes in the lock nodes' answers about attached locks. Returns the error that refuses a write under them, if it is

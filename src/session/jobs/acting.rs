@@ -14,7 +14,7 @@ use super::{
         operator_acts::{self, NodePause, NotTakenBack},
         session_metrics::{Maintenance, Outcome, TakenBack},
     },
-    Answer, Job, Ours, Progress, Question, not_asked,
+    Ours, Progress, Question,
 };
 use crate::{
     card::ClientCard,
@@ -27,9 +27,11 @@ use crate::{
 pub(super) fn begin(ours: Ours, act: OperatorAct, desk: &mut Desk) -> Progress {
     desk.speak_up();
     desk.ask(Expected::Text, |out| encode::command(out, &[b"ACL", b"WHOAMI"]));
-    let missing = desk.owed.len();
-    let operator = Operator { card: desk.card.clone(), user: None };
-    Progress::Wait(Box::new(Introducing { ours, act, operator, missing }))
+    Progress::await_replies(ours, |ours, reply, desk| {
+        desk.hush_again();
+        let operator = Operator { card: desk.card.clone(), user: text_of(reply) };
+        carry_out(ours, act, &operator, desk)
+    })
 }
 
 /// The operator, as the log names it.
@@ -56,70 +58,35 @@ impl fmt::Display for Operator {
     }
 }
 
-/// A request for which the data node is asked who the operator is.
-struct Introducing {
-    ours: Ours,
-    act: OperatorAct,
-    operator: Operator,
-    /// Number of missing replies; the last one tells the user.
-    missing: usize,
-}
-
-/// An UNLOCK under way.
-struct TakingBack {
-    ours: Ours,
-}
-
-impl Job for Introducing {
-    fn reply(mut self: Box<Self>, reply: &[u8], desk: &mut Desk) -> Progress {
-        if !desk.count_in(&mut self.missing) {
-            return Progress::Wait(self);
+/// Carries out the request of an operator who is known.
+fn carry_out(ours: Ours, act: OperatorAct, operator: &Operator, desk: &mut Desk) -> Progress {
+    match act {
+        OperatorAct::Unlock { key: name, fence } => {
+            let question = Question::take_back(name, fence, operator.to_string());
+            Progress::ask(ours, question, answered)
         }
-        self.operator.user = text_of(reply);
-        let Introducing { ours, act, operator, .. } = *self;
-        match act {
-            OperatorAct::Unlock { key: name, fence } => {
-                let question = Question::TakeBack { name, fence, by: operator.to_string() };
-                Progress::Ask(Box::new(TakingBack { ours }), question)
-            }
-            OperatorAct::PauseNode { address, force } => {
-                of_node(ours, &address, NodePause::Pause { force }, &operator, desk)
-            }
-            OperatorAct::ResumeNode { address } => {
-                of_node(ours, &address, NodePause::Resume, &operator, desk)
-            }
-            OperatorAct::Pause { time } => {
-                desk.shared.engine.pause(time);
-                let action = match time.is_zero() {
-                    true => {
-                        warn!(by = %operator, "an operator has new LOCKs granted again");
-                        Maintenance::Unpause
-                    }
-                    false => {
-                        let time = written(time);
-                        warn!(time, by = %operator, "an operator has new LOCKs wait (LOCKGATE PAUSE)");
-                        Maintenance::Pause
-                    }
-                };
-                desk.shared.metrics.maintained(action, true);
-                answer_ok(ours)
-            }
+        OperatorAct::PauseNode { address, force } => {
+            of_node(ours, &address, NodePause::Pause { force }, operator, desk)
         }
-    }
-
-    fn ours(&self) -> Option<Ours> {
-        Some(self.ours)
-    }
-}
-
-impl Job for TakingBack {
-    fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
-        let Answer::TakenBack(done) = answer else { return not_asked() };
-        answered(self.ours, done, desk)
-    }
-
-    fn asks_for(&self) -> Option<Ours> {
-        Some(self.ours)
+        OperatorAct::ResumeNode { address } => {
+            of_node(ours, &address, NodePause::Resume, operator, desk)
+        }
+        OperatorAct::Pause { time } => {
+            desk.shared.engine.pause(time);
+            let action = match time.is_zero() {
+                true => {
+                    warn!(by = %operator, "an operator has new LOCKs granted again");
+                    Maintenance::Unpause
+                }
+                false => {
+                    let time = written(time);
+                    warn!(time, by = %operator, "an operator has new LOCKs wait (LOCKGATE PAUSE)");
+                    Maintenance::Pause
+                }
+            };
+            desk.shared.metrics.maintained(action, true);
+            answer_ok(ours)
+        }
     }
 }
 
@@ -150,7 +117,7 @@ fn answer_integer(ours: Ours, number: i64) -> Progress {
 }
 
 /// Answers an UNLOCK, which has been counted.
-fn answered(ours: Ours, done: Result<(), NotTakenBack>, desk: &Desk) -> Progress {
+fn answered(ours: Ours, done: Result<(), NotTakenBack>, desk: &mut Desk) -> Progress {
     let why = match done {
         Ok(()) => return answer_integer(ours, 1),
         Err(NotTakenBack::NotHeld) => return answer_integer(ours, 0),

@@ -5,11 +5,11 @@
 
 use super::{
     super::{desk::Desk, guarded::database, session_metrics::Outcome},
-    Answer, Job, Ours, Pass, Progress, Question, adopted_exec,
+    Ours, Pass, Progress, Question, adopted_exec,
     adopted_lock::{OneLock, left},
     adopted_many::Many,
     authorize::probe as probe_lock,
-    not_asked,
+    unexpected,
     unsettled::unsettled,
 };
 use crate::{
@@ -27,6 +27,9 @@ use crate::{
         name::{Own, ReplyMode},
     },
 };
+
+pub(super) const UNKNOWN_DATABASE: &str =
+    "ERR an adopted lock behind SELECT needs CLIENT INFO (adopt)";
 
 /// Returns the command of ours as which a task is counted.
 pub(super) fn verb(task: &AdoptTask) -> Own {
@@ -119,24 +122,10 @@ pub(super) fn fail_transaction(ours: Ours, error: &str, desk: &mut Desk) -> Prog
     encode::error(&mut answer, error);
     // Redis knows no such command, so EXEC will fail.
     desk.ask(Expected::Error, |out| encode::command(out, &[b"LOCK"]));
-    Progress::Wait(Box::new(FailingTransaction { ours, answer }))
-}
-
-/// A command for which another was sent that makes the client's transaction fail; `answer` follows the reply.
-struct FailingTransaction {
-    ours: Ours,
-    answer: Vec<u8>,
-}
-
-impl Job for FailingTransaction {
-    fn reply(self: Box<Self>, _error: &[u8], desk: &mut Desk) -> Progress {
-        self.ours.count(Outcome::BadRequest, desk);
-        self.ours.answer(self.answer, None)
-    }
-
-    fn ours(&self) -> Option<Ours> {
-        Some(self.ours)
-    }
+    Progress::await_replies(ours, |ours, _, desk| {
+        ours.count(Outcome::BadRequest, desk);
+        ours.answer(answer, None)
+    })
 }
 
 /// Returns the error for a command that is refused for this reason.
@@ -168,37 +157,15 @@ pub(super) fn begin(ours: Ours, mut task: AdoptTask, desk: &mut Desk) -> Progres
     if let Some(database) = desk.conn.database.or(is_refused.then_some(0)) {
         return begin_in(ours, task, database, desk);
     }
-    let missing = 1 + usize::from(desk.speak_up());
-    desk.ask(Expected::Text, |out| encode::command(out, &[b"CLIENT", b"INFO"]));
-    Progress::Wait(Box::new(LocatingLock { ours, task, missing }))
-}
-
-/// A task for which the data node was asked which database is selected.
-struct LocatingLock {
-    ours: Ours,
-    task: AdoptTask,
-    /// Number of missing replies; the last one is CLIENT INFO's.
-    missing: usize,
-}
-
-impl Job for LocatingLock {
-    fn reply(mut self: Box<Self>, reply: &[u8], desk: &mut Desk) -> Progress {
-        if !desk.count_in(&mut self.missing) {
-            return Progress::Wait(self);
-        }
-        desk.conn.database = database::selected(reply);
+    desk.speak_up();
+    database::locate(desk);
+    database::await_database(ours, |ours, _, desk| {
+        desk.hush_again();
         match desk.conn.database {
-            Some(database) => carry_out(self.ours, self.task, database, desk),
-            None => {
-                let error = "ERR an adopted lock behind SELECT needs CLIENT INFO (adopt)";
-                self.ours.refuse(error, Outcome::Denied, desk)
-            }
+            Some(database) => carry_out(ours, task, database, desk),
+            None => ours.refuse(UNKNOWN_DATABASE, Outcome::Denied, desk),
         }
-    }
-
-    fn ours(&self) -> Option<Ours> {
-        Some(self.ours)
-    }
+    })
 }
 
 /// Returns the name of a lock in this database; in database 0 the name is `lock`.
@@ -225,7 +192,7 @@ fn carry_out(ours: Ours, mut task: AdoptTask, database: u64, desk: &mut Desk) ->
             Many::begin((ours, task.sender), keys, (work, options.blind), &other_keys, desk)
         }
         (work, _) => {
-            let Some(key) = keys.pop() else { return not_asked() };
+            let Some(key) = keys.pop() else { return unexpected() };
             match work {
                 AdoptWork::Lock(work) => {
                     let mut lock = OneLock::new(ours, key, work);
@@ -235,7 +202,7 @@ fn carry_out(ours: Ours, mut task: AdoptTask, database: u64, desk: &mut Desk) ->
                 AdoptWork::Look(word) => look(ours, key, word),
                 AdoptWork::Watch => adopted_exec::watch(ours, key, desk),
                 AdoptWork::Queue(work) => adopted_exec::queue(ours, &key, work, desk),
-                AdoptWork::Refuse(_) | AdoptWork::Fail(_) => not_asked(),
+                AdoptWork::Refuse(_) | AdoptWork::Fail(_) => unexpected(),
             }
         }
     }
@@ -282,21 +249,8 @@ fn obstacle(
 
 /// Asks the lock nodes who holds a lock, for a command that reads it.
 fn look(ours: Ours, key: Key, word: LookWord) -> Progress {
-    let question = Question::Look(key.clone());
-    Progress::Ask(Box::new(Reading { ours, key, word }), question)
-}
-
-/// A command that reads a lock, about which the lock nodes are asked.
-struct Reading {
-    ours: Ours,
-    key: Key,
-    word: LookWord,
-}
-
-impl Job for Reading {
-    fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
-        let Answer::Look(said) = answer else { return not_asked() };
-        let Reading { ours, key, word } = *self;
+    let question = Question::look(key.clone());
+    Progress::ask(ours, question, move |ours, said, desk| {
         let holding = match said {
             Ok(holding) => holding,
             Err(error) => return unsettled(ours, &error, desk, move |_| look(ours, key, word)),
@@ -309,11 +263,7 @@ impl Job for Reading {
         let mut answer = Vec::new();
         encode_look(&mut answer, word, holding.as_ref(), desk);
         ours.answer(answer, None)
-    }
-
-    fn asks_for(&self) -> Option<Ours> {
-        Some(self.ours)
-    }
+    })
 }
 
 fn encode_look(out: &mut Vec<u8>, word: LookWord, holding: Option<&Holding>, desk: &Desk) {

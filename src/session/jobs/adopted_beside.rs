@@ -6,9 +6,11 @@
 //! The command passes whatever the lock nodes say: in mode audit nothing depends on them. A command inside MULTI,
 //! without a reply or about several keys passes as it came.
 
+use std::time::Duration;
+
 use super::{
     super::{desk::Desk, guarded::database},
-    Answer, Job, Pass, Progress, Question, Waits, When,
+    Job, Pass, Progress, Question, Waits, When,
     adopted::lock_in,
     adopted_lock::held_for,
     authorize::{self, Permission, Probe},
@@ -20,9 +22,9 @@ use crate::{
     },
     bridge::Asker,
     clock::Instant,
-    key::Key,
-    lock::{Claim, Holding},
-    resp::{encode, expected::Expected, name::ReplyMode},
+    key::{Key, Token},
+    lock::{Claim, Holding, NoQuorum},
+    resp::{expected::Expected, name::ReplyMode},
 };
 
 /// The command passes as it came.
@@ -42,30 +44,23 @@ impl Waits for BesideDataNode {
             return ask(*self.0, desk);
         }
         desk.ask(Expected::Set, |out| authorize::probe(out, &self.0.key));
-        desk.ask(Expected::Text, |out| encode::command(out, &[b"CLIENT", b"INFO"]));
-        Progress::Wait(Box::new(AskingBeside { task: self.0, permitted: None }))
+        database::locate(desk);
+        Progress::Wait(self)
     }
 }
 
-/// A task for which the data node was asked whether the client may, and which database is selected.
-struct AskingBeside {
-    task: Box<AdoptTask>,
-    permitted: Option<Permission>,
-}
-
-impl Job for AskingBeside {
-    fn reply(mut self: Box<Self>, reply: &[u8], desk: &mut Desk) -> Progress {
-        let Some(permitted) = self.permitted.take() else {
-            self.permitted = Some(authorize::read(Probe::Adopted(Expected::Set), reply));
-            return Progress::Wait(self);
-        };
-        desk.conn.database = database::selected(reply);
-        // The data node itself refuses a command that the client may not send.
-        if permitted != Permission::Granted || desk.conn.database.is_none() {
-            return PASSES;
-        }
-        desk.conn.permissions.remember(&Key::from(&self.task.key), Instant::now());
-        ask(*self.task, desk)
+impl Job for BesideDataNode {
+    /// Takes in whether the client may. The reply that tells the database comes next.
+    fn reply(self: Box<Self>, reply: &[u8], _: &mut Desk) -> Progress {
+        let permitted = authorize::read(Probe::Adopted(Expected::Set), reply);
+        database::await_database(*self, move |BesideDataNode(task), _, desk| {
+            // The data node itself refuses a command that the client may not send.
+            if permitted != Permission::Granted || desk.conn.database.is_none() {
+                return PASSES;
+            }
+            desk.conn.permissions.remember(&Key::from(&task.key), Instant::now());
+            ask(*task, desk)
+        })
     }
 }
 
@@ -76,58 +71,56 @@ fn ask(task: AdoptTask, desk: &Desk) -> Progress {
     if name.is_empty() || name.len() > desk.config.locks.max_key {
         return PASSES;
     }
-    let (key, asker) = (desk.key(&name), Asker::BesideDataNode);
+    let key = desk.key(&name);
     let AdoptWork::Lock(work) = task.work else { return PASSES };
-    let question = match (work.token.clone(), work.acts.own) {
-        (Some(token), Act::Free) => Question::Unlock { key, token, claim: None, asker },
+    match (work.token.clone(), work.acts.own) {
+        (Some(token), Act::Free) => release(key, token, None),
         (Some(token), Act::Renew) => {
             let ttl = held_for(work.ttl.unwrap_or_default(), desk);
-            Question::Renew { key, token, ttl, claim: None, asker }
+            renew(key, token, ttl, None)
         }
         _ => {
-            let looking = LookingBeside { key: key.clone(), work };
-            return Progress::Ask(Box::new(looking), Question::Look(key));
+            let question = Question::look(key.clone());
+            Progress::ask(AskedBeside, question, move |_, said, desk| {
+                looked(key, &work, said, desk)
+            })
         }
-    };
-    Progress::Ask(Box::new(AskedBeside), question)
+    }
 }
 
-/// A command for which the lock nodes are asked to release or renew what the token has there.
+/// A command for which the lock nodes are asked.
 struct AskedBeside;
 
-impl Job for AskedBeside {
-    fn answer(self: Box<Self>, _: Answer, _: &mut Desk) -> Progress {
-        PASSES
-    }
-}
+impl Job for AskedBeside {}
 
-/// A command for which the lock nodes are asked who holds the lock, as it names no token, or adds to the lock's TTL.
-struct LookingBeside {
+/// Takes in who holds the lock, for a command that names no token, or adds to the lock's TTL.
+fn looked(
     key: Key,
-    work: LockWork,
+    work: &LockWork,
+    said: Result<Option<Holding>, NoQuorum>,
+    desk: &mut Desk,
+) -> Progress {
+    let Ok(Some(Holding { token, left, claim })) = said else { return PASSES };
+    // A LOCK client's lock is its own: a blind command changes nothing.
+    let is_adopted = claim.is_some_and(Claim::is_adopted);
+    let (ttl, is_own) = (work.ttl.unwrap_or_default(), work.token.as_ref() == Some(&token));
+    match (work.acts.own, left) {
+        (Act::Free, _) if is_adopted => release(key, token, claim),
+        (Act::Renew, _) if is_adopted => renew(key, token, held_for(ttl, desk), claim),
+        (Act::AddTo, Some(left)) if is_own => {
+            // The time left on the lock nodes already includes what `held_for` has added.
+            renew(key, token, (left + ttl).min(held_for(desk.config.locks.max_ttl, desk)), claim)
+        }
+        _ => PASSES,
+    }
 }
 
-impl Job for LookingBeside {
-    fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
-        let LookingBeside { key, work } = *self;
-        let Answer::Look(Ok(Some(Holding { token, left, claim }))) = answer else { return PASSES };
-        let asker = Asker::BesideDataNode;
-        // A LOCK client's lock is its own: a blind command changes nothing.
-        let is_adopted = claim.is_some_and(Claim::is_adopted);
-        let (ttl, is_own) = (work.ttl.unwrap_or_default(), work.token.as_ref() == Some(&token));
-        let question = match work.acts.own {
-            Act::Free if is_adopted => Question::Unlock { key, token, claim, asker },
-            Act::Renew if is_adopted => {
-                Question::Renew { key, token, ttl: held_for(ttl, desk), claim, asker }
-            }
-            Act::AddTo if is_own => {
-                let Some(left) = left else { return PASSES };
-                // The time left on the lock nodes already includes what `held_for` has added.
-                let ttl = (left + ttl).min(held_for(desk.config.locks.max_ttl, desk));
-                Question::Renew { key, token, ttl, claim, asker }
-            }
-            _ => return PASSES,
-        };
-        Progress::Ask(Box::new(AskedBeside), question)
-    }
+fn release(key: Key, token: Token, claim: Option<Claim>) -> Progress {
+    let question = Question::unlock(key, token, claim, Asker::BesideDataNode);
+    Progress::ask(AskedBeside, question, |_, _, _| PASSES)
+}
+
+fn renew(key: Key, token: Token, ttl: Duration, claim: Option<Claim>) -> Progress {
+    let question = Question::renew(key, token, ttl, claim, Asker::BesideDataNode);
+    Progress::ask(AskedBeside, question, |_, _, _| PASSES)
 }

@@ -10,9 +10,9 @@ use super::{
         lock_transaction::{LockTransaction, SeenLock, Unqueued, WatchedLock},
         session_metrics::Outcome,
     },
-    Answer, Job, Ours, Pass, Progress, Question, Waits, When,
+    Ours, Pass, Progress, Question, Waits, When,
     adopted_lock::{OneLock, tell},
-    not_asked,
+    unexpected,
     unsettled::unsettled,
 };
 use crate::{
@@ -134,7 +134,7 @@ pub(super) fn watch(ours: Ours, key: Key, desk: &mut Desk) -> Progress {
 
 /// Queues what the one command of a transaction does to its lock.
 pub(super) fn queue(ours: Ours, key: &Key, work: QueuedWork, desk: &mut Desk) -> Progress {
-    let Some(stage) = desk.transaction.take() else { return not_asked() };
+    let Some(stage) = desk.transaction.take() else { return unexpected() };
     let error = match stage.queue(key, work) {
         Ok(queued) => {
             desk.transaction = Some(Box::new(queued));
@@ -199,24 +199,13 @@ struct Comparing {
 
 impl Comparing {
     fn ask(self) -> Progress {
-        let question = Question::Look(self.key.clone());
-        Progress::Ask(Box::new(self), question)
-    }
-}
-
-impl Job for Comparing {
-    fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
-        let Answer::Look(said) = answer else { return not_asked() };
-        match said {
+        let question = Question::look(self.key.clone());
+        Progress::ask(self.ours, question, |ours, said, desk| match said {
             Ok(holding) if self.seen.is_still(holding.as_ref()) => {
-                tell(self.ours, self.reply, Outcome::Ok, desk)
+                tell(ours, self.reply, Outcome::Ok, desk)
             }
-            Ok(_) => tell(self.ours, EXECUTED.other, Outcome::NotHeld, desk),
-            Err(error) => unsettled(self.ours, &error, desk, |_| self.ask()),
-        }
-    }
-
-    fn asks_for(&self) -> Option<Ours> {
-        Some(self.ours)
+            Ok(_) => tell(ours, EXECUTED.other, Outcome::NotHeld, desk),
+            Err(error) => unsettled(ours, &error, desk, |_| self.ask()),
+        })
     }
 }

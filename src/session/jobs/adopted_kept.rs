@@ -10,15 +10,15 @@ use super::{
         desk::Desk,
         session_metrics::Outcome,
     },
-    Answer, Job, Ours, Progress, Question,
+    Progress, Question,
     adopted_lock::{OneLock, TOO_SLOW, encode_reply, tell},
-    announce, not_asked,
+    announce,
     unsettled::{unsettled, unsettled_as},
 };
 use crate::{
     bridge::Asker,
     clock::Instant,
-    lock::{Grant, NotGranted},
+    lock::{Grant, NotGranted, Renewed},
 };
 
 /// Takes a lock's TTL away, or gives a TTL to a lock without one.
@@ -30,8 +30,10 @@ pub(super) fn convert(lock: OneLock, desk: &mut Desk) -> Progress {
     let (key, token) = (lock.key.clone(), lock.token.clone());
     let held = desk.tokens.held.get(&key).filter(|held| held.token == token);
     let is_ours = held.is_some_and(|held| !held.attached && held.claim == lock.claim);
-    let question = Question::TakeOver { key, token, ttl, claim };
-    Progress::Ask(Box::new(Converting { lock, is_ours, grant: None }), question)
+    let question = Question::take_over(key, token, ttl, claim);
+    Progress::ask(lock.ours, question, move |_, said, desk| {
+        Converting { lock, is_ours }.taken_over(said, desk)
+    })
 }
 
 /// A lock for which the lock nodes are asked for a new claim.
@@ -40,68 +42,52 @@ struct Converting {
     lock: OneLock,
     /// The connection was granted the lock, by the earlier claim.
     is_ours: bool,
-    /// The new grant, while its TTL is being shortened to the one that the client wants.
-    grant: Option<Grant>,
-}
-
-impl Job for Converting {
-    fn answer(mut self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
-        match answer {
-            Answer::TakeOver(Ok(grant)) if self.is_to_be_shorter(desk) => {
-                self.grant = Some(grant);
-                self.shorten(desk)
-            }
-            Answer::TakeOver(Ok(grant)) => self.converted(grant, desk),
-            Answer::Renew(Ok(Some(renewed))) => match self.grant {
-                Some(grant) => {
-                    let (validity, until) = (renewed.validity, renewed.until);
-                    self.converted(Grant { validity, until, ..grant }, desk)
-                }
-                None => not_asked(),
-            },
-            Answer::TakeOver(Err(
-                NotGranted::Held { .. }
-                | NotGranted::QueueFull { .. }
-                | NotGranted::Deadlock { .. },
-            ))
-            | Answer::Renew(Ok(None)) => self.lock.not_held(desk),
-            Answer::TakeOver(Err(NotGranted::NoQuorum(error))) => {
-                let lock = self.lock;
-                unsettled(lock.ours, &error, desk, |desk| convert(lock, desk))
-            }
-            Answer::Renew(Err(error)) => {
-                unsettled(self.lock.ours, &error, desk, |desk| self.shorten(desk))
-            }
-            _ => not_asked(),
-        }
-    }
-
-    fn asks_for(&self) -> Option<Ours> {
-        Some(self.lock.ours)
-    }
 }
 
 impl Converting {
+    /// Takes in whether the lock nodes have given the lock its new claim.
+    fn taken_over(self, said: Result<Grant, NotGranted>, desk: &mut Desk) -> Progress {
+        match said {
+            Ok(grant) if self.is_to_be_shorter(desk) => self.shorten(grant, desk),
+            Ok(grant) => self.converted(grant, desk),
+            Err(
+                NotGranted::Held { .. }
+                | NotGranted::QueueFull { .. }
+                | NotGranted::Deadlock { .. },
+            ) => self.lock.not_held(desk),
+            Err(NotGranted::NoQuorum(error)) => {
+                let lock = self.lock;
+                unsettled(lock.ours, &error, desk, |desk| convert(lock, desk))
+            }
+        }
+    }
+
     /// Whether the lock nodes hold the lock for longer than the client wants. They shorten nothing when the claim
     /// changes, as the keeper may still count on the lock.
     fn is_to_be_shorter(&self, desk: &Desk) -> bool {
         self.lock.ttl.is_some() && self.lock.terms(desk).0 < desk.config.locks.default_ttl
     }
 
-    /// Gives the lock, which has its new claim, the TTL that the client wants.
-    fn shorten(self: Box<Self>, desk: &Desk) -> Progress {
-        let Some(Grant { claim, .. }) = self.grant else { return not_asked() };
+    /// Gives the lock, which has its new claim by `grant`, the TTL that the client wants.
+    fn shorten(self, grant: Grant, desk: &Desk) -> Progress {
         let (ttl, _) = self.lock.terms(desk);
-        let (key, token, asker) = (self.lock.key.clone(), self.lock.token.clone(), Asker::Adopted);
-        Progress::Ask(self, Question::Renew { key, token, ttl, claim, asker })
+        let (key, token) = (self.lock.key.clone(), self.lock.token.clone());
+        let question = Question::renew(key, token, ttl, grant.claim, Asker::Adopted);
+        Progress::ask(self.lock.ours, question, move |ours, said, desk| match said {
+            Ok(Some(Renewed { validity, until, .. })) => {
+                self.converted(Grant { validity, until, ..grant }, desk)
+            }
+            Ok(None) => self.lock.not_held(desk),
+            Err(error) => unsettled(ours, &error, desk, move |desk| self.shorten(grant, desk)),
+        })
     }
 
     fn converted(self, grant: Grant, desk: &mut Desk) -> Progress {
         if self.lock.outlasts(grant.validity) {
-            let slow = Box::new(Converting { grant: Some(grant), ..self });
-            return unsettled_as(slow.lock.ours, TOO_SLOW, desk, |desk| slow.shorten(desk));
+            let ours = self.lock.ours;
+            return unsettled_as(ours, TOO_SLOW, desk, move |desk| self.shorten(grant, desk));
         }
-        let Converting { lock, is_ours, .. } = self;
+        let Converting { lock, is_ours } = self;
         let OneLock { ours, sender, key, token, ttl, replies, .. } = lock;
         desk.shared.engine.name_adopted(&key, &token, sender.name());
         let reply = if ttl.is_some() { replies.endless } else { replies.own };

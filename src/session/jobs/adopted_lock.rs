@@ -12,7 +12,7 @@ use super::{
         planted::{self, PlantedFault},
         session_metrics::Outcome,
     },
-    Answer, Job, Ours, Progress, Question, adopted_kept, announce, not_asked, unlock,
+    Job, Ours, Progress, Question, adopted_kept, announce, unexpected, unlock,
     unsettled::{unsettled, unsettled_as},
 };
 use crate::{
@@ -110,8 +110,23 @@ impl OneLock {
 
     /// Asks the lock nodes who holds the lock.
     fn look(self) -> Progress {
-        let question = Question::Look(self.key.clone());
-        Progress::Ask(Box::new(self), question)
+        let question = Question::look(self.key.clone());
+        Progress::ask(self, question, OneLock::holder_told)
+    }
+
+    /// Takes in who holds the lock.
+    fn holder_told(self, said: Result<Option<Holding>, NoQuorum>, desk: &mut Desk) -> Progress {
+        let error = match said {
+            Ok(holding) => return self.looked(holding, desk),
+            Err(error) => error,
+        };
+        let is_last = !self.names_token && self.acts.own == Act::Free && !self.ours.may_ask_again();
+        match is_last.then(|| desk.known_adopted(&self.key, self.is_own_only())).flatten() {
+            // The grant that this proxy knows is released all the same. Only if enough lock nodes answer that is the
+            // client told the outcome.
+            Some((token, claim)) => OneLock { token, claim: Some(claim), ..self }.release(desk),
+            None => unsettled(self.ours, &error, desk, |_| self.look()),
+        }
     }
 
     /// Does what is to be done, as the lock nodes have told who holds the lock.
@@ -196,7 +211,7 @@ impl OneLock {
         let (ttl, claim) = self.terms(desk);
         let (key, token) = (self.key.clone(), self.token.clone());
         self.releases = desk.shared.engine.releases(&key);
-        Progress::Ask(Box::new(self), Question::Adopt { key, token, ttl, claim })
+        Progress::ask(self, Question::adopt(key, token, ttl, claim), OneLock::taken)
     }
 
     /// Takes in whether the lock nodes have granted the lock.
@@ -211,7 +226,7 @@ impl OneLock {
                 }
                 return self.tell(self.replies.other, Outcome::Busy, desk);
             }
-            Err(NotGranted::QueueFull { .. } | NotGranted::Deadlock { .. }) => return not_asked(),
+            Err(NotGranted::QueueFull { .. } | NotGranted::Deadlock { .. }) => return unexpected(),
             Err(NotGranted::NoQuorum(error)) => {
                 return unsettled(self.ours, &error, desk, |desk| self.take(desk));
             }
@@ -255,7 +270,7 @@ impl OneLock {
         };
         let (key, token, claim) = (self.key.clone(), self.token.clone(), self.claim);
         let (ttl, asker) = (held_for(ttl, desk), Asker::Adopted);
-        Progress::Ask(Box::new(self), Question::Renew { key, token, ttl, claim, asker })
+        Progress::ask(self, Question::renew(key, token, ttl, claim, asker), OneLock::renewed)
     }
 
     /// Takes in whether the lock nodes have renewed the lock.
@@ -299,8 +314,8 @@ impl OneLock {
     fn release(self, desk: &mut Desk) -> Progress {
         let (key, token, claim) = (self.key.clone(), self.token.clone(), self.claim);
         unlock::gives_back(&key, &token, desk);
-        let asker = Asker::Adopted;
-        Progress::Ask(Box::new(self), Question::Unlock { key, token, claim, asker })
+        let question = Question::unlock(key, token, claim, Asker::Adopted);
+        Progress::ask(self, question, OneLock::released)
     }
 
     /// Takes in whether the lock nodes have released the lock.
@@ -342,30 +357,6 @@ impl OneLock {
 }
 
 impl Job for OneLock {
-    fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
-        match answer {
-            Answer::Look(Ok(holding)) => self.looked(holding, desk),
-            Answer::Look(Err(error)) => {
-                let is_last =
-                    !self.names_token && self.acts.own == Act::Free && !self.ours.may_ask_again();
-                let known =
-                    is_last.then(|| desk.known_adopted(&self.key, self.is_own_only())).flatten();
-                match known {
-                    // The grant that this proxy knows is released all the same. Only if enough lock nodes answer that
-                    // is the client told the outcome.
-                    Some((token, claim)) => {
-                        OneLock { token, claim: Some(claim), ..*self }.release(desk)
-                    }
-                    None => unsettled(self.ours, &error, desk, |_| self.look()),
-                }
-            }
-            Answer::Lock(said) => self.taken(said, desk),
-            Answer::Renew(said) => self.renewed(said, desk),
-            Answer::Unlock(said) => self.released(said, desk),
-            _ => not_asked(),
-        }
-    }
-
     fn asks_for(&self) -> Option<Ours> {
         Some(self.ours)
     }
@@ -410,33 +401,16 @@ fn wake(ours: Ours, reply: LockReply, aside: &[Vec<Vec<u8>>], desk: &mut Desk) -
     if aside.is_empty() {
         return tell(ours, reply, Outcome::Ok, desk);
     }
-    let missing = aside.len() + usize::from(desk.speak_up());
+    desk.speak_up();
     for command in aside {
         let words: Vec<&[u8]> = command.iter().map(Vec::as_slice).collect();
         desk.ask(Expected::Done, |out| encode::command(out, &words));
     }
-    Progress::Wait(Box::new(Waking { ours, reply, missing }))
-}
-
-/// A release for which the data node was sent commands that wake waiting clients. The lock stays released even if the
-/// data node does not carry them out.
-struct Waking {
-    ours: Ours,
-    reply: LockReply,
-    missing: usize,
-}
-
-impl Job for Waking {
-    fn reply(mut self: Box<Self>, _reply: &[u8], desk: &mut Desk) -> Progress {
-        if !desk.count_in(&mut self.missing) {
-            return Progress::Wait(self);
-        }
-        tell(self.ours, self.reply, Outcome::Ok, desk)
-    }
-
-    fn ours(&self) -> Option<Ours> {
-        Some(self.ours)
-    }
+    // The lock stays released even if the data node does not carry them out.
+    Progress::await_replies(ours, move |ours, _, desk| {
+        desk.hush_again();
+        tell(ours, reply, Outcome::Ok, desk)
+    })
 }
 
 /// Answers with this reply.

@@ -12,12 +12,11 @@ use super::{
         desk::Desk,
         session_metrics::Outcome,
     },
-    Answer, Job, Ours, Progress, Question,
+    Job, Ours, Progress, Question,
     adopted_lock::{RELEASE_UNDER_WAY, TOO_SLOW},
     authorize::{self, Permission, Probe},
-    not_asked,
     undo::Undo,
-    unlock,
+    unexpected, unlock,
     unsettled::{unsettled, unsettled_as},
 };
 use crate::{
@@ -29,7 +28,7 @@ use crate::{
     clock::Instant,
     config::BlindPolicy,
     key::{Key, Token},
-    lock::{Claim, Grant, Holding, NoQuorum, NotGranted, padded},
+    lock::{Claim, Grant, Holding, NoQuorum, NotGranted, Renewed, padded},
     resp::{encode, expected::Expected},
 };
 
@@ -102,34 +101,99 @@ impl Many {
         for key in others {
             desk.ask(Expected::Set, |out| authorize::probe(out, key));
         }
-        Progress::Wait(Box::new(Permitting { many, of_mode, missing: others.len(), refused: None }))
+        Progress::Wait(Box::new(Permitting { many, of_mode, refused: None }))
     }
 
     fn next(self, desk: &mut Desk) -> Progress {
         let Some(key) = self.keys.get(self.done).cloned() else { return self.end(desk) };
         let token = self.token.clone();
         let ttl = padded(self.ttl, &desk.config.locks);
-        let question = match self.act {
+        match self.act {
             Act::Take => {
-                let claim = Claim::adopted();
-                Question::Adopt { key, token, ttl, claim }
+                let question = Question::adopt(key.clone(), token, ttl, Claim::adopted());
+                Progress::ask(self, question, move |many, said, desk| many.taken(&key, said, desk))
             }
             // The lock nodes carry the release out sooner or later.
             Act::Renew if desk.tokens.is_given_back(&key, &token) => {
-                return Many { held: 0, ..self }.tell(desk);
+                Many { held: 0, ..self }.tell(desk)
             }
             Act::Renew if desk.shared.engine.must_release(&key) => {
-                return unsettled_as(self.ours, RELEASE_UNDER_WAY, desk, |desk| self.next(desk));
+                unsettled_as(self.ours, RELEASE_UNDER_WAY, desk, |desk| self.next(desk))
             }
-            Act::Renew => Question::Renew { key, token, ttl, claim: None, asker: Asker::Adopted },
-            Act::Free if self.blind.is_none() => {
-                unlock::gives_back(&key, &token, desk);
-                Question::Unlock { key, token, claim: None, asker: Asker::Adopted }
+            Act::Renew => {
+                let question = Question::renew(key.clone(), token, ttl, None, Asker::Adopted);
+                Progress::ask(self, question, move |many, said, desk| {
+                    many.renewed(&key, said, desk)
+                })
             }
-            Act::Free => Question::Look(key),
-            Act::Nothing | Act::AddTo => return not_asked(),
-        };
-        Progress::Ask(Box::new(self), question)
+            Act::Free if self.blind.is_none() => self.release(key, None, desk),
+            Act::Free => {
+                let question = Question::look(key.clone());
+                Progress::ask(self, question, |many, said, desk| many.looked(key, said, desk))
+            }
+            Act::Nothing | Act::AddTo => unexpected(),
+        }
+    }
+
+    fn release(self, key: Key, claim: Option<Claim>, desk: &mut Desk) -> Progress {
+        unlock::gives_back(&key, &self.token, desk);
+        let question = Question::unlock(key.clone(), self.token.clone(), claim, Asker::Adopted);
+        Progress::ask(self, question, move |many, said, desk| many.released(&key, said, desk))
+    }
+
+    /// Takes in whether the lock nodes have granted a lock.
+    fn taken(mut self, key: &Key, said: Result<Grant, NotGranted>, desk: &mut Desk) -> Progress {
+        match said {
+            Ok(grant) => {
+                let granted = Granted::here(key, &self.token, &grant, None);
+                self.ends_by(grant.until);
+                self.grants.push((grant, Undo::new(desk.shared.clone(), &granted)));
+                self.next(desk)
+            }
+            Err(NotGranted::NoQuorum(error)) => {
+                unsettled(self.ours, &error, desk, |desk| self.next(desk))
+            }
+            // What was granted is dropped with the job, which gives it back.
+            Err(_) => Many { held: 0, ..self }.tell(desk),
+        }
+    }
+
+    /// Takes in whether the lock nodes have renewed a lock.
+    fn renewed(
+        mut self,
+        key: &Key,
+        said: Result<Option<Renewed>, NoQuorum>,
+        desk: &mut Desk,
+    ) -> Progress {
+        match said {
+            Ok(Some(renewed)) => {
+                desk.tokens.renewed(key, &self.token, self.ttl, renewed.until);
+                self.ends_by(renewed.until);
+                self.next(desk)
+            }
+            Ok(None) => Many { held: 0, ..self }.tell(desk),
+            Err(error) => unsettled(self.ours, &error, desk, |desk| self.next(desk)),
+        }
+    }
+
+    /// Takes in whether the lock nodes have released a lock.
+    fn released(mut self, key: &Key, said: Result<bool, NoQuorum>, desk: &mut Desk) -> Progress {
+        match said {
+            Ok(released) => {
+                desk.tokens.remove(key, &self.token);
+                self.held += usize::from(released || self.was_held);
+            }
+            Err(error) if self.ours.may_ask_again() => {
+                // The lock nodes may have carried the release out all the same.
+                self.was_held |= error.was_held;
+                return unsettled(self.ours, &error, desk, |desk| self.next(desk));
+            }
+            // The others are released all the same.
+            Err(error) => drop(self.failed.get_or_insert(error)),
+        }
+        self.was_held = false;
+        self.done += 1;
+        self.next(desk)
     }
 
     fn end(mut self, desk: &mut Desk) -> Progress {
@@ -196,10 +260,8 @@ impl Many {
             }
         };
         if let Some((token, claim)) = holder {
-            unlock::gives_back(&key, &token, desk);
-            self.token = token.clone();
-            let (claim, asker) = (Some(claim), Asker::Adopted);
-            return Progress::Ask(Box::new(self), Question::Unlock { key, token, claim, asker });
+            self.token = token;
+            return self.release(key, Some(claim), desk);
         }
         self.held += usize::from(mem::take(&mut self.was_held));
         self.done += 1;
@@ -217,8 +279,6 @@ struct Permitting {
     many: Many,
     /// Number of missing replies to turning replies on, which come first.
     of_mode: usize,
-    /// Number of missing replies to the probes.
-    missing: usize,
     refused: Option<String>,
 }
 
@@ -231,9 +291,10 @@ impl Job for Permitting {
         if let Permission::Refused(error) = authorize::read(Probe::Adopted(Expected::Set), reply) {
             self.refused.get_or_insert(error);
         }
-        if !desk.count_in(&mut self.missing) {
+        if !desk.owed.is_empty() {
             return Progress::Wait(self);
         }
+        desk.hush_again();
         match self.refused {
             Some(error) => self.many.ours.refuse(&error, Outcome::Denied, desk),
             None => self.many.next(desk),
@@ -246,51 +307,6 @@ impl Job for Permitting {
 }
 
 impl Job for Many {
-    fn answer(mut self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
-        let Some(key) = self.keys.get(self.done).cloned() else { return not_asked() };
-        match answer {
-            Answer::Lock(Ok(grant)) => {
-                let granted = Granted::here(&key, &self.token, &grant, None);
-                self.ends_by(grant.until);
-                self.grants.push((grant, Undo::new(desk.shared.clone(), &granted)));
-                self.next(desk)
-            }
-            Answer::Lock(Err(NotGranted::NoQuorum(error))) | Answer::Renew(Err(error)) => {
-                unsettled(self.ours, &error, desk, |desk| self.next(desk))
-            }
-            // What was granted is dropped with the job, which gives it back.
-            Answer::Lock(Err(_)) | Answer::Renew(Ok(None)) => {
-                self.held = 0;
-                self.tell(desk)
-            }
-            Answer::Renew(Ok(Some(renewed))) => {
-                desk.tokens.renewed(&key, &self.token, self.ttl, renewed.until);
-                self.ends_by(renewed.until);
-                self.next(desk)
-            }
-            Answer::Unlock(said) => {
-                match said {
-                    Ok(released) => {
-                        desk.tokens.remove(&key, &self.token);
-                        self.held += usize::from(released || self.was_held);
-                    }
-                    Err(error) if self.ours.may_ask_again() => {
-                        // The lock nodes may have carried the release out all the same.
-                        self.was_held |= error.was_held;
-                        return unsettled(self.ours, &error, desk, |desk| self.next(desk));
-                    }
-                    // The others are released all the same.
-                    Err(error) => drop(self.failed.get_or_insert(error)),
-                }
-                self.was_held = false;
-                self.done += 1;
-                self.next(desk)
-            }
-            Answer::Look(said) => self.looked(key, said, desk),
-            _ => not_asked(),
-        }
-    }
-
     fn asks_for(&self) -> Option<Ours> {
         Some(self.ours)
     }

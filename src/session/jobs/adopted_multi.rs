@@ -56,7 +56,6 @@ const SEVERAL: &str =
 const GUARDS: &str = "ERR a lock that guards need is not taken or prolonged inside MULTI (adopt)";
 const REPLICAS: &str = "ERR adopted locks beside writes that replicas must acknowledge are not \
                         supported inside MULTI (adopt)";
-const UNKNOWN_DATABASE: &str = "ERR an adopted lock behind SELECT needs CLIENT INFO (adopt)";
 
 /// Queues an adopted command where the data node queues commands, or refuses it.
 pub(super) fn inside(ours: Ours, task: AdoptTask, desk: &mut Desk) -> Progress {
@@ -75,7 +74,7 @@ pub(super) fn inside(ours: Ours, task: AdoptTask, desk: &mut Desk) -> Progress {
         _ => {}
     }
     let Some(database) = desk.conn.database.filter(|_| desk.owed.counts_queued()) else {
-        return adopted::fail_transaction(ours, UNKNOWN_DATABASE, desk);
+        return adopted::fail_transaction(ours, adopted::UNKNOWN_DATABASE, desk);
     };
     if let Some(error) = obstacle(&task, database, desk) {
         return adopted::fail_transaction(ours, error, desk);
@@ -178,25 +177,17 @@ impl Waits for LocatingTransaction {
         if desk.conn.refuses_ours() {
             return Progress::Pass(Pass::Counted);
         }
-        desk.ask(Expected::Text, |out| encode::command(out, &[b"CLIENT", b"INFO"]));
-        Progress::Wait(Box::new(Located { when }))
+        database::locate(desk);
+        database::await_database(*self, move |_, _, desk| {
+            match desk.shared.guards.is_some() && prepare_to_arm(desk) {
+                true => Box::new(Arming).begin(when, desk),
+                false => Progress::Pass(Pass::Counted),
+            }
+        })
     }
 }
 
-/// A MULTI for which the data node was asked which database is selected.
-struct Located {
-    when: When,
-}
-
-impl Job for Located {
-    fn reply(self: Box<Self>, reply: &[u8], desk: &mut Desk) -> Progress {
-        desk.conn.database = database::selected(reply);
-        match desk.shared.guards.is_some() && prepare_to_arm(desk) {
-            true => Box::new(Arming).begin(self.when, desk),
-            false => Progress::Pass(Pass::Counted),
-        }
-    }
-}
+impl Job for LocatingTransaction {}
 
 /// EXEC of a transaction with adopted commands.
 pub(in crate::session) struct LockedExec {
@@ -209,6 +200,8 @@ impl LockedExec {
         LockedExec { length }
     }
 }
+
+impl Job for LockedExec {}
 
 impl Waits for LockedExec {
     fn begin(self: Box<Self>, when: When, desk: &mut Desk) -> Progress {
@@ -454,23 +447,13 @@ fn discard(error: &str, length: usize, desk: &mut Desk) -> Progress {
     desk.conn.transaction_ended();
     let mut answer = Vec::new();
     encode::error(&mut answer, error);
-    Progress::Wait(Box::new(Discarding { answer, length }))
-}
-
-/// An EXEC whose transaction is being discarded.
-struct Discarding {
-    answer: Vec<u8>,
-    length: usize,
-}
-
-impl Job for Discarding {
-    fn reply(self: Box<Self>, reply: &[u8], desk: &mut Desk) -> Progress {
+    Progress::await_replies(LockedExec { length }, |exec, reply, desk| {
         if !reply.starts_with(b"+OK") {
             return Progress::Relay;
         }
         (desk.conn.state.multi, desk.conn.state.watching) = (false, false);
-        Progress::Answer(Answering::new(self.answer, self.length))
-    }
+        Progress::Answer(Answering::new(answer, exec.length))
+    })
 }
 
 /// Returns the data node's reply to EXEC with these replies put in. Each goes to the first of its places, and the

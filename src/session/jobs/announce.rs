@@ -10,9 +10,8 @@ use super::{
         desk::Desk,
         planted::{self, PlantedFault},
     },
-    Answer, Job, Ours, Progress, Question,
+    Job, Ours, Progress, Question,
     lock::encode_grant,
-    not_asked,
     undo::Undo,
     unsettled::unsettled,
 };
@@ -21,8 +20,8 @@ use crate::{
     data::write_refusals::RefusedByData,
     guard::{fences, replicas::Replicas},
     key::{Key, Token},
-    lock::Claim,
-    resp::{encode, expected::Expected, name::ReplyMode},
+    lock::{Claim, NoQuorum},
+    resp::{encode, expected::Expected},
 };
 
 /// Most times that the lock nodes raise a fence beyond one that the data node has seen. A larger one may have been
@@ -42,8 +41,8 @@ pub(super) fn granted(ours: Ours, lock: Granted, answer: Vec<u8>, desk: &mut Des
     let Granted { key, token, claim, fence, attached, again, least, .. } = lock;
     let lock = NewLock { key, token, claim, fence, attached, again, least, rounds: 0 };
     let replicas = desk.replicas();
-    let (said, left, missing) = (Vec::new(), Duration::ZERO, 0);
-    Box::new(Announcing { ours, lock, undo, answer, replicas, left, said, missing }).tell(desk)
+    let (said, left) = (Vec::new(), Duration::ZERO);
+    Box::new(Announcing { ours, lock, undo, answer, replicas, left, said }).tell(desk)
 }
 
 /// A lock that was just granted or attached to, and that the client has not been told of.
@@ -75,14 +74,12 @@ struct Announcing {
     left: Duration,
     /// The reply to the announcement, while WAIT's is missing.
     said: Vec<u8>,
-    /// Number of missing replies. The last ones are the announcement's and, if replicas must acknowledge, WAIT's.
-    missing: usize,
 }
 
 /// A lock whose fence the lock nodes are raising beyond one that the data node has seen, which a proxy with a clock
 /// that was ahead has made. Only this lock's fence is raised, and only while the lock is held.
 struct Raising {
-    announcing: Announcing,
+    announcing: Box<Announcing>,
     claim: Claim,
     seen: u64,
 }
@@ -100,7 +97,6 @@ impl Announcing {
             self.left = left.map_or(Duration::ZERO, |(_, left)| left.duration());
             desk.ask(Expected::Number, |out| replicas.ask(out, Some(self.left)));
         }
-        self.missing = desk.owed.len();
         Progress::Wait(self)
     }
 
@@ -112,8 +108,8 @@ impl Announcing {
 
     fn raise(self: Box<Self>, claim: Claim, seen: u64) -> Progress {
         let (key, token) = (self.lock.key.clone(), self.lock.token.clone());
-        let question = Question::Raise { key, token, claim, fence: seen + 1 };
-        Progress::Ask(Box::new(Raising { announcing: *self, claim, seen }), question)
+        let question = Question::raise(key, token, claim, seen + 1);
+        Progress::ask(Raising { announcing: self, claim, seen }, question, Raising::raised)
     }
 
     /// Answers once the data node has taken the fence, with the time that is left: the announcement has taken some of
@@ -191,16 +187,14 @@ impl Announcing {
 
 impl Job for Announcing {
     fn reply(mut self: Box<Self>, reply: &[u8], desk: &mut Desk) -> Progress {
-        self.missing -= 1;
-        if self.missing > 0 {
-            if self.missing == 1 && self.replicas.is_some() {
+        if !desk.owed.is_empty() {
+            // If replicas must acknowledge, the last reply is WAIT's.
+            if desk.owed.len() == 1 && self.replicas.is_some() {
                 self.said = reply.to_vec();
             }
             return Progress::Wait(self);
         }
-        if desk.conn.reply_mode == ReplyMode::Off {
-            desk.hush();
-        }
+        desk.hush_again();
         let acknowledged = self.replicas.map(|replicas| (replicas, replicas.read(reply)));
         let said = std::mem::take(&mut self.said);
         let reply = if self.replicas.is_some() { &said[..] } else { reply };
@@ -252,12 +246,12 @@ impl Job for Announcing {
     }
 }
 
-impl Job for Raising {
-    fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
-        let Answer::Raise(said) = answer else { return not_asked() };
-        let mut announcing = Box::new(self.announcing);
+impl Raising {
+    /// Takes in the fence that counts on the lock nodes now.
+    fn raised(self, said: Result<Option<u64>, NoQuorum>, desk: &mut Desk) -> Progress {
+        let Raising { mut announcing, claim, seen } = self;
         let error = match said {
-            Ok(Some(fence)) if fence > self.seen => {
+            Ok(Some(fence)) if fence > seen => {
                 let lock = &mut announcing.lock;
                 desk.tokens.note_raised(&lock.key, lock.fence, fence);
                 lock.fence = fence;
@@ -269,7 +263,6 @@ impl Job for Raising {
             Ok(_) => "NOTHELD the lock had run out before its fence was raised, try again".into(),
             Err(error) if announcing.ours.may_ask_again() => {
                 let ours = announcing.ours;
-                let (claim, seen) = (self.claim, self.seen);
                 let again = move |_: &mut Desk| announcing.raise(claim, seen);
                 return unsettled(ours, &error, desk, again);
             }
@@ -277,7 +270,9 @@ impl Job for Raising {
         };
         announcing.fail(error.as_bytes(), desk)
     }
+}
 
+impl Job for Raising {
     fn needs_replies(&self) -> bool {
         false
     }

@@ -6,9 +6,8 @@ use super::{
         desk::Desk,
         session_metrics::Outcome,
     },
-    Answer, Job, Ours, Progress, Question, announce,
+    Attached, Ours, Progress, Question, announce,
     lock::{encode_grant, no_quorum},
-    not_asked,
 };
 use crate::{
     clock::Instant,
@@ -21,13 +20,6 @@ use crate::{
 /// Error for a lock whose fence the lock nodes have forgotten.
 pub(in crate::session) const FENCE_FORGOTTEN: &str =
     "ERR too few lock nodes know this lock's fence (locks.fence_ttl), LOCK it again";
-
-/// A LOCK.ATTACH about which the lock nodes are asked.
-struct Attaching {
-    ours: Ours,
-    key: Key,
-    token: Token,
-}
 
 /// Asks the lock nodes.
 ///
@@ -42,8 +34,8 @@ pub(super) fn begin(
     if !desk.tokens.make_room(&key, ours.since) {
         return Err(BadRequest::TooManyLocks(MAX_TOKENS));
     }
-    let question = Question::Attached(vec![(key.clone(), token.clone())]);
-    Ok(Progress::Ask(Box::new(Attaching { ours, key, token }), question))
+    let question = Question::attached(vec![(key.clone(), token.clone())]);
+    Ok(Progress::ask(ours, question, |ours, said, desk| attached(ours, key, token, said, desk)))
 }
 
 /// Answers LOCK.DETACH, without asking the lock nodes.
@@ -55,36 +47,29 @@ pub(super) fn detach(ours: Ours, key: &Key, desk: &mut Desk) -> Progress {
     ours.answer(out, None)
 }
 
-impl Job for Attaching {
-    fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
-        let Answer::Attached(said) = answer else { return not_asked() };
-        let Attaching { ours, key, token } = *self;
-        let mut out = Vec::with_capacity(96);
-        // Only one lock was asked about.
-        match said.into_iter().next() {
-            Some(Ok(Some(grant))) => {
-                // The TTL of the lock's LOCK is not known here; a RENEW without a TTL uses the default.
-                let (ttl, now) = (desk.config.locks.default_ttl, Instant::now());
-                let fence = desk.tokens.attach((&key, &token), ttl, grant, now);
-                encode_grant(&mut out, &token, fence, grant.validity);
-                ours.count(Outcome::Ok, desk);
-                let granted = Granted::elsewhere(&key, &token, &Grant { fence, ..grant });
-                announce::granted(ours, granted, out, desk)
-            }
-            Some(Ok(None)) | None => {
-                desk.tokens.not_held(&key, &token);
-                encode::null_array(&mut out, desk.conn.state.resp3);
-                ours.count(Outcome::NotHeld, desk);
-                ours.answer(out, None)
-            }
-            Some(Err(NotAttached::FenceForgotten)) => {
-                ours.refuse(FENCE_FORGOTTEN, Outcome::NotHeld, desk)
-            }
-            Some(Err(NotAttached::NoQuorum(error))) => no_quorum(ours, &error, desk),
+/// Takes in whether the token holds the lock.
+fn attached(ours: Ours, key: Key, token: Token, said: Vec<Attached>, desk: &mut Desk) -> Progress {
+    let mut out = Vec::with_capacity(96);
+    // Only one lock was asked about.
+    match said.into_iter().next() {
+        Some(Ok(Some(grant))) => {
+            // The TTL of the lock's LOCK is not known here; a RENEW without a TTL uses the default.
+            let (ttl, now) = (desk.config.locks.default_ttl, Instant::now());
+            let fence = desk.tokens.attach((&key, &token), ttl, grant, now);
+            encode_grant(&mut out, &token, fence, grant.validity);
+            ours.count(Outcome::Ok, desk);
+            let granted = Granted::elsewhere(&key, &token, &Grant { fence, ..grant });
+            announce::granted(ours, granted, out, desk)
         }
-    }
-
-    fn asks_for(&self) -> Option<Ours> {
-        Some(self.ours)
+        Some(Ok(None)) | None => {
+            desk.tokens.not_held(&key, &token);
+            encode::null_array(&mut out, desk.conn.state.resp3);
+            ours.count(Outcome::NotHeld, desk);
+            ours.answer(out, None)
+        }
+        Some(Err(NotAttached::FenceForgotten)) => {
+            ours.refuse(FENCE_FORGOTTEN, Outcome::NotHeld, desk)
+        }
+        Some(Err(NotAttached::NoQuorum(error))) => no_quorum(ours, &error, desk),
     }
 }

@@ -6,11 +6,11 @@
 
 use super::{
     super::{desk::Desk, guarded::database},
-    Answer, Answering, Job, Pass, Progress, Question, Waits, When, not_asked, unlock,
+    Answering, Job, Pass, Progress, Question, Waits, When, unlock,
 };
 use crate::{
     adopt::FlushCommand,
-    resp::{encode, expected::Expected, name::ReplyMode},
+    resp::{expected::Expected, name::ReplyMode},
 };
 
 /// A FLUSHDB or FLUSHALL.
@@ -23,26 +23,28 @@ impl Waits for Flushing {
         }
         let is_locating = !self.0.is_all && desk.conn.database.is_none();
         if is_locating {
-            desk.ask(Expected::Text, |out| encode::command(out, &[b"CLIENT", b"INFO"]));
+            database::locate(desk);
         }
         desk.ask(Expected::Ok, |out| out.extend_from_slice(&self.0.command));
-        Progress::Wait(Box::new(Flushed { flush: self.0, is_locating }))
+        match is_locating {
+            true => Progress::Wait(self),
+            false => Progress::await_replies(*self, Flushing::flushed),
+        }
     }
 }
 
-/// A command that was sent to the data node, behind the question which database is selected if that is unknown.
-struct Flushed {
-    flush: FlushCommand,
-    is_locating: bool,
+impl Job for Flushing {
+    /// Takes in which database is selected. The reply to the command comes next.
+    fn reply(self: Box<Self>, reply: &[u8], desk: &mut Desk) -> Progress {
+        desk.conn.database = database::selected(reply);
+        Progress::await_replies(*self, Flushing::flushed)
+    }
 }
 
-impl Job for Flushed {
-    fn reply(mut self: Box<Self>, reply: &[u8], desk: &mut Desk) -> Progress {
-        if std::mem::take(&mut self.is_locating) {
-            desk.conn.database = database::selected(reply);
-            return Progress::Wait(self);
-        }
-        let FlushCommand { is_all, length, .. } = self.flush;
+impl Flushing {
+    /// Releases the locks if the data node has carried the command out.
+    fn flushed(self, reply: &[u8], desk: &mut Desk) -> Progress {
+        let FlushCommand { is_all, length, .. } = self.0;
         let answering = Answering::new(reply.to_vec(), length);
         let scope = if is_all { None } else { desk.conn.database };
         if !reply.starts_with(b"+OK") || scope.is_none() && !is_all {
@@ -53,18 +55,6 @@ impl Job for Flushed {
             unlock::gives_back(key, token, desk);
             desk.tokens.remove(key, token);
         }
-        Progress::Ask(Box::new(Freeing(answering)), Question::Free(grants))
-    }
-}
-
-/// The answer to a command whose locks are being released.
-struct Freeing(Box<Answering>);
-
-impl Job for Freeing {
-    fn answer(self: Box<Self>, answer: Answer, _: &mut Desk) -> Progress {
-        match answer {
-            Answer::Freed => Progress::Answer(self.0),
-            _ => not_asked(),
-        }
+        Progress::ask(self, Question::free(grants), |_, (), _| Progress::Answer(answering))
     }
 }

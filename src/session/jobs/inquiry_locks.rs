@@ -4,13 +4,13 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     super::{desk::Desk, session_metrics::Outcome},
-    Answer, Job, Ours, Progress, Question, not_asked,
+    Ours, Progress, Question,
 };
 use crate::{
     card::ClientCard,
     clock::millis,
     key::Key,
-    lock::{LockStatus, LocksWanted, MOST_TOLD, NoQuorum},
+    lock::{Holding, LockStatus, LocksWanted, MOST_TOLD},
     resp::encode,
 };
 
@@ -37,8 +37,12 @@ impl Desk {
                 ours.answer(out, None)
             }
             None => {
-                let question = Question::Look(key.clone());
-                Progress::Ask(Box::new(Elsewhere { ours, key, left: None }), question)
+                let question = Question::look(key.clone());
+                Progress::ask(ours, question, |ours, said, desk| match said {
+                    Ok(Some(holding)) => ask_for_fence(ours, key, holding, desk),
+                    Ok(None) => tell_nobody(ours, desk),
+                    Err(error) => ours.refuse(&error.told(), Outcome::NoQuorum, desk),
+                })
             }
         }
     }
@@ -129,42 +133,24 @@ impl Desk {
     }
 }
 
-/// A LOCKGATE LOCK for which the lock nodes are asked, as the lock was not granted here.
-struct Elsewhere {
+/// Asks the lock nodes for the fence of a lock whose holder they have named.
+fn ask_for_fence(
     ours: Ours,
     key: Key,
-    /// Set once the nodes have named a holder and are asked for its fence: how long the lock lasts.
-    left: Option<Option<Duration>>,
-}
-
-impl Job for Elsewhere {
-    fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
-        let Elsewhere { ours, key, left } = *self;
-        match (answer, left) {
-            (Answer::Look(Ok(Some(holding))), None) => {
-                let left = Some(holding.left);
-                // A holder without a token has no fence.
-                if holding.token.is_empty() {
-                    return tell_elsewhere(ours, &key, None, holding.left, desk);
-                }
-                let question = Question::Attached(vec![(key.clone(), holding.token)]);
-                Progress::Ask(Box::new(Elsewhere { ours, key, left }), question)
-            }
-            (Answer::Look(Ok(None)), None) => tell_nobody(ours, desk),
-            (Answer::Look(Err(error)), None) => tell_silence(ours, &error, desk),
-            (Answer::Attached(said), Some(left)) => match said.into_iter().next() {
-                // The lock was given back meanwhile.
-                Some(Ok(None)) | None => tell_nobody(ours, desk),
-                Some(Ok(Some(grant))) => tell_elsewhere(ours, &key, Some(grant.fence), left, desk),
-                Some(Err(_)) => tell_elsewhere(ours, &key, None, left, desk),
-            },
-            _ => not_asked(),
-        }
+    Holding { token, left, .. }: Holding,
+    desk: &Desk,
+) -> Progress {
+    // A holder without a token has no fence.
+    if token.is_empty() {
+        return tell_elsewhere(ours, &key, None, left, desk);
     }
-
-    fn asks_for(&self) -> Option<Ours> {
-        Some(self.ours)
-    }
+    let question = Question::attached(vec![(key.clone(), token)]);
+    Progress::ask(ours, question, move |ours, said, desk| match said.into_iter().next() {
+        // The lock was given back meanwhile.
+        Some(Ok(None)) | None => tell_nobody(ours, desk),
+        Some(Ok(Some(grant))) => tell_elsewhere(ours, &key, Some(grant.fence), left, desk),
+        Some(Err(_)) => tell_elsewhere(ours, &key, None, left, desk),
+    })
 }
 
 fn tell_elsewhere(
@@ -192,10 +178,6 @@ fn tell_nobody(ours: Ours, desk: &Desk) -> Progress {
     let mut out = Vec::new();
     encode::null(&mut out, desk.conn.state.resp3);
     ours.answer(out, None)
-}
-
-fn tell_silence(ours: Ours, error: &NoQuorum, desk: &Desk) -> Progress {
-    ours.refuse(&error.told(), Outcome::NoQuorum, desk)
 }
 
 /// Encodes a client's address and name, in two fields.

@@ -9,7 +9,7 @@ use super::{
         desk::Desk,
         session_metrics::Outcome,
     },
-    Answer, Job, Ours, Progress, Question, announce, not_asked,
+    Attached, Job, Ours, Progress, Question, announce, unexpected,
 };
 use crate::{
     clock::{Instant, millis},
@@ -91,23 +91,15 @@ struct LockWanted {
     wait: Option<Duration>,
 }
 
-/// A LOCK for which the lock nodes are asked whether this connection still has the lock that it would wait for.
-struct Doubting {
-    ours: Ours,
-    wanted: LockWanted,
-    /// The token of the lease that the connection was granted.
-    held: Token,
-}
-
-impl Job for Doubting {
-    fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
-        let Answer::Attached(said) = answer else { return not_asked() };
-        let Doubting { ours, wanted, held } = *self;
+impl LockWanted {
+    /// Takes in whether this connection still has the lock that the LOCK would wait for, by the lease with the token
+    /// `held`.
+    fn doubted(self, ours: Ours, held: &Token, said: Vec<Attached>, desk: &mut Desk) -> Progress {
         // Only one lock was asked about.
         match said.into_iter().next() {
             Some(Ok(None)) | None => {
-                desk.tokens.not_held(&wanted.key, &held);
-                wanted.ask(ours, None, desk)
+                desk.tokens.not_held(&self.key, held);
+                self.ask(ours, None, desk)
             }
             Some(Err(NotAttached::NoQuorum(error))) => {
                 desk.tokens.stood_in_the_way(InTheWay::Unknown(Instant::now()));
@@ -120,12 +112,6 @@ impl Job for Doubting {
         }
     }
 
-    fn asks_for(&self) -> Option<Ours> {
-        Some(self.ours)
-    }
-}
-
-impl LockWanted {
     /// Asks the lock nodes. `own_lease`: the token of this connection's own lease that the LOCK waits for.
     fn ask(self, ours: Ours, own_lease: Option<Token>, desk: &Desk) -> Progress {
         let LockWanted { key, token, wait, .. } = &self;
@@ -134,8 +120,8 @@ impl LockWanted {
         let (is_again, is_bridged) = (again.is_some(), desk.shared.is_bridged(key));
         let ttl = self.ttl.unwrap_or(desk.config.locks.default_ttl);
         let (key, token, wait) = (key.clone(), token.clone(), *wait);
-        let question = Question::Lock { key, token, ttl, again, wait };
-        let job = Locking {
+        let question = Question::lock(key, token, ttl, again, wait);
+        let locking = Locking {
             ours,
             wanted: self,
             ttl,
@@ -144,13 +130,37 @@ impl LockWanted {
             is_bridged,
             granted_before: None,
         };
-        Progress::Ask(Box::new(job), question)
+        Progress::ask(locking, question, Locking::answered)
     }
 }
 
 impl Job for Locking {
-    fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
-        let Answer::Lock(said) = answer else { return not_asked() };
+    fn asks_for(&self) -> Option<Ours> {
+        Some(self.ours)
+    }
+
+    fn waits_in_line(&self) -> bool {
+        self.wanted.wait.is_some()
+    }
+
+    fn gives_way(&self) -> bool {
+        self.own_lease.is_some()
+    }
+
+    fn more_came(self: Box<Self>, _desk: &mut Desk) -> Progress {
+        let Locking { ours, mut wanted, own_lease, .. } = *self;
+        let Some(held) = own_lease else { return unexpected() };
+        let waited = Instant::now().saturating_duration_since(ours.since);
+        wanted.wait = wanted.wait.map(|wait| wait.saturating_sub(waited));
+        let question = Question::attached(vec![(wanted.key.clone(), held.clone())]);
+        let doubted = move |ours, said, desk: &mut Desk| wanted.doubted(ours, &held, said, desk);
+        Progress::ask(ours, question, doubted)
+    }
+}
+
+impl Locking {
+    /// Takes in whether the lock nodes have granted the lock.
+    fn answered(self, said: Result<Grant, NotGranted>, desk: &mut Desk) -> Progress {
         match said {
             Ok(grant) if !self.is_bridged && desk.shared.is_bridged(&self.wanted.key) => {
                 self.ask_for_keys(&grant)
@@ -167,45 +177,29 @@ impl Job for Locking {
         }
     }
 
-    fn asks_for(&self) -> Option<Ours> {
-        Some(self.ours)
-    }
-
-    fn waits_in_line(&self) -> bool {
-        self.wanted.wait.is_some()
-    }
-
-    fn gives_way(&self) -> bool {
-        self.own_lease.is_some()
-    }
-
-    fn more_came(self: Box<Self>, _desk: &mut Desk) -> Progress {
-        let Locking { ours, mut wanted, own_lease, .. } = *self;
-        let Some(held) = own_lease else { return not_asked() };
-        let waited = Instant::now().saturating_duration_since(ours.since);
-        wanted.wait = wanted.wait.map(|wait| wait.saturating_sub(waited));
-        let question = Question::Attached(vec![(wanted.key.clone(), held.clone())]);
-        Progress::Ask(Box::new(Doubting { ours, wanted, held }), question)
-    }
-}
-
-impl Locking {
     /// Asks for the lock once more, with its keys on the data node: its rule was bridged while the client waited.
     fn ask_for_keys(self, grant: &Grant) -> Progress {
         let Locking { wanted: LockWanted { key, token, .. }, ttl, .. } = &self;
         let (key, token, ttl, again) = (key.clone(), token.clone(), *ttl, grant.claim);
-        let question = Question::Lock { key, token, ttl, again, wait: None };
+        let question = Question::lock(key, token, ttl, again, None);
         let granted_before = Some(grant.claim);
-        let job = Locking { is_bridged: true, own_lease: None, granted_before, ..self };
-        Progress::Ask(Box::new(job), question)
+        let locking = Locking { is_bridged: true, own_lease: None, granted_before, ..self };
+        Progress::ask(locking, question, Locking::answered)
     }
 
     /// Asks whether the client's own token has the lock for which it has waited.
     fn ask_for_claim(mut self, why: NotGranted, desk: &Desk) -> Progress {
         self.give_back_granted(desk);
         let LockWanted { key, token, .. } = &self.wanted;
-        let question = Question::ClaimOf(key.clone(), token.clone());
-        Progress::Ask(Box::new(WaitedInVain { locking: self, why }), question)
+        let question = Question::claim_of(key.clone(), token.clone());
+        Progress::ask(self.ours, question, move |_, said, desk| {
+            let same_token = match said {
+                Ok(claim) => SameToken::Grants(claim.into_iter().collect()),
+                Err(_) => SameToken::Unknown,
+            };
+            desk.tokens.stood_in_the_way(InTheWay::of(same_token, Instant::now()));
+            self.tell(&why, desk)
+        })
     }
 
     /// Gives back what the lock nodes granted before the lock's rule was bridged.
@@ -264,30 +258,6 @@ impl Locking {
         desk.tokens.granted(key, Held::granted(token, ttl, &grant, keep), now);
         ours.count(Outcome::Ok, desk);
         announce::granted(ours, granted, out, desk)
-    }
-}
-
-/// A LOCK whose lock did not become free in time, and for which the lock nodes are asked whether the client's token
-/// has it.
-struct WaitedInVain {
-    locking: Locking,
-    why: NotGranted,
-}
-
-impl Job for WaitedInVain {
-    fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
-        let Answer::ClaimOf(said) = answer else { return not_asked() };
-        let WaitedInVain { locking, why } = *self;
-        let same_token = match said {
-            Ok(claim) => SameToken::Grants(claim.into_iter().collect()),
-            Err(_) => SameToken::Unknown,
-        };
-        desk.tokens.stood_in_the_way(InTheWay::of(same_token, Instant::now()));
-        locking.tell(&why, desk)
-    }
-
-    fn asks_for(&self) -> Option<Ours> {
-        Some(self.locking.ours)
     }
 }
 

@@ -16,7 +16,13 @@ impl Waits for Refused {
         let command: &[u8] = if self.ends_transaction { b"DISCARD" } else { b"LOCK" };
         let expected = if self.ends_transaction { Expected::Ok } else { Expected::Error };
         desk.ask(expected, |out| encode::command(out, &[command]));
-        Progress::Wait(Box::new(EndingTransaction { refused: *self }))
+        Progress::await_replies(*self, |refused, reply, desk| {
+            if refused.ends_transaction && reply.starts_with(b"+OK") {
+                (desk.conn.state.multi, desk.conn.state.watching) = (false, false);
+                desk.conn.transaction_ended();
+            }
+            tell(refused, desk)
+        })
     }
 
     fn is_unsent(&self) -> bool {
@@ -28,21 +34,8 @@ impl Waits for Refused {
     }
 }
 
+impl Job for Refused {}
+
 fn tell(refused: Refused, desk: &mut Desk) -> Progress {
     Progress::Answer(Answering::new(desk.losing.answer(refused.count), 0))
-}
-
-/// Refused commands whose transaction is being made to fail, or ended.
-struct EndingTransaction {
-    refused: Refused,
-}
-
-impl Job for EndingTransaction {
-    fn reply(self: Box<Self>, reply: &[u8], desk: &mut Desk) -> Progress {
-        if self.refused.ends_transaction && reply.starts_with(b"+OK") {
-            (desk.conn.state.multi, desk.conn.state.watching) = (false, false);
-            desk.conn.transaction_ended();
-        }
-        tell(self.refused, desk)
-    }
 }

@@ -5,6 +5,10 @@
 //! question of the proxy, the lock nodes answer) consumes the stage and returns a [`Progress`], which `Core::apply`
 //! carries out.
 //!
+//! A stage that asks the lock nodes gives [`Progress::ask`] the function that hears the answer, and one that waits for the
+//! data node gives it to [`Progress::await_replies`]. Where nothing else is to be known of a stage, that function holds
+//! its data, and the stage is only [`Ours`].
+//!
 //! ```text
 //! Command ─ all earlier replies are in ─┬─ it passes: the data node is to refuse it
 //!                                       ├─ Probing ─ may this client lock this key? ─┐
@@ -19,6 +23,8 @@
 //!   `adopted_many`: of several;
 //!   `adopted_kept`: a lock without a TTL; `adopted_beside`: a lock that another proxy has bridged; `adopted_exec`: a
 //!   transaction about one lock; `adopted_multi`: idioms inside a client's own transaction.
+//! - `asking`: questions that do not go over the session's own connection. `awaiting`: stages that wait for an answer,
+//!   or for replies of the data node.
 //! - `own`: a command of ours, until the client is known to have permission.
 //! - `authorize`: whether this client may lock this key.
 //! - `lock`, `unlock`, `renewing`, `attaching`: one file for each of our commands about a lock. `own_grant`:
@@ -40,8 +46,10 @@ mod adopted_lock;
 mod adopted_many;
 pub(super) mod adopted_multi;
 pub(super) mod announce;
+mod asking;
 mod attaching;
 pub(super) mod authorize;
+mod awaiting;
 pub(super) mod flushing;
 mod inquiry;
 mod inquiry_locks;
@@ -55,23 +63,20 @@ mod undo;
 mod unlock;
 mod unsettled;
 
-use std::{sync::Arc, time::Duration};
-
-pub(super) use self::attaching::FENCE_FORGOTTEN;
-use self::undo::Undo;
+use self::{asking::HeardQuestion, undo::Undo};
+pub(super) use self::{
+    asking::{Answer, Attached, Question},
+    attaching::FENCE_FORGOTTEN,
+};
 use super::{
     desk::Desk,
     filter::Whose,
-    operator_acts::NotTakenBack,
     session_metrics::{Outcome, Verb},
 };
 use crate::{
-    bridge::Asker,
     clock::Instant,
     config::NoQuorumPolicy,
-    guard::{Guards, asked::AskedCommand, learn::AskError},
-    key::{Key, Token},
-    lock::{Claim, Grant, Holding, NoQuorum, NotAttached, NotGranted, Renewed},
+    key::Key,
     resp::{
         encode,
         name::{Own, ReplyMode},
@@ -116,7 +121,7 @@ impl When {
 }
 
 /// A command that has begun.
-pub(super) trait Job: Send {
+pub(super) trait Job: Send + 'static {
     /// Takes in the data node's reply to a command that the proxy sent for this job. The client does not see that
     /// reply.
     fn reply(self: Box<Self>, _reply: &[u8], _desk: &mut Desk) -> Progress {
@@ -126,7 +131,7 @@ pub(super) trait Job: Send {
 
     /// Takes in the answer to the question of [`Progress::Ask`].
     fn answer(self: Box<Self>, _answer: Answer, _desk: &mut Desk) -> Progress {
-        not_asked()
+        unexpected()
     }
 
     /// Returns the command of ours for which the lock nodes are being asked.
@@ -161,7 +166,7 @@ pub(super) trait Job: Send {
 
     /// Takes in that the client has sent more behind this command.
     fn more_came(self: Box<Self>, _desk: &mut Desk) -> Progress {
-        not_asked()
+        unexpected()
     }
 
     /// Whether this is a LOCK of this key whose fence is being announced.
@@ -217,8 +222,8 @@ pub(super) trait Job: Send {
 pub(super) enum Progress {
     /// The command waits for replies that are owed.
     Wait(Box<dyn Job>),
-    /// The command waits for the answer to a question.
-    Ask(Box<dyn Job>, Question),
+    /// The command waits for the answer to a question: made by [`Progress::ask`].
+    Ask(Box<dyn Job>, HeardQuestion),
     /// The command at the beginning of the unsent bytes passes.
     Pass(Pass),
     /// The command at the beginning of the unsent bytes is scanned again.
@@ -247,72 +252,9 @@ pub(super) enum Pass {
     Unanswered(ReplyMode),
 }
 
-/// A question that does not go over the session's own connection to the data node. It goes to the lock nodes unless
-/// its comment says otherwise; about a bridged lock, to the data node too. At most one is under way at a time.
-pub(super) enum Question {
-    /// Takes a lock.
-    Lock { key: Key, token: Token, ttl: Duration, again: Option<Claim>, wait: Option<Duration> },
-    /// Takes a lock for an adopted command, by this claim, unless it is held, even by the same token. The answer is an
-    /// [`Answer::Lock`].
-    Adopt { key: Key, token: Token, ttl: Duration, claim: Claim },
-    /// Releases a lock.
-    Unlock { key: Key, token: Token, claim: Option<Claim>, asker: Asker },
-    /// Renews a lock.
-    Renew { key: Key, token: Token, ttl: Duration, claim: Option<Claim>, asker: Asker },
-    /// Gives a lock this new claim, so that it gets another keeper, or none.
-    TakeOver { key: Key, token: Token, ttl: Duration, claim: Claim },
-    /// Whether these tokens hold these locks.
-    Attached(Vec<(Key, Token)>),
-    /// Who holds this lock.
-    Look(Key),
-    /// By which claim this token holds this lock.
-    ClaimOf(Key, Token),
-    /// Takes a lock back for an operator, from the grant with this fence or from whichever has the lock. The data node
-    /// is told too, over a connection of the proxy's own.
-    TakeBack { name: Vec<u8>, fence: Option<u64>, by: String },
-    /// Gives these locks back.
-    Free(Vec<(Key, Token, Claim)>),
-    /// Raises the fence of a lock to at least this number.
-    Raise { key: Key, token: Token, claim: Claim, fence: u64 },
-    /// Which keys this command writes: asked of the data node, over a connection of the proxy's own.
-    Keys(Arc<Guards>, AskedCommand),
-    /// Which commands the data node has, as the one of this name is not known: asked of the data node, over a
-    /// connection of the proxy's own.
-    Commands(Arc<Guards>, Vec<u8>),
-    /// Waits for between half of this time and all of it: nothing is asked.
-    Rest(Duration),
-}
-
-/// Whether a token holds a lock.
-pub(super) type Attached = Result<Option<Grant>, NotAttached>;
-
-/// The answer to the [`Question`] of the same name.
-pub(super) enum Answer {
-    Lock(Result<Grant, NotGranted>),
-    Unlock(Result<bool, NoQuorum>),
-    Renew(Result<Option<Renewed>, NoQuorum>),
-    TakeOver(Result<Grant, NotGranted>),
-    /// In the question's order.
-    Attached(Vec<Attached>),
-    /// `None`: the lock is free, or the votes are split: no token can be on a quorum. Nor has a bridged lock a key.
-    Look(Result<Option<Holding>, NoQuorum>),
-    /// `None`: the token does not hold it.
-    ClaimOf(Result<Option<Claim>, NoQuorum>),
-    /// The answer to `TakeBack`.
-    TakenBack(Result<(), NotTakenBack>),
-    /// The answer to `Free`, whether or not all lock nodes have answered.
-    Freed,
-    /// The fence that counts; `None` if the lock is not held any more.
-    Raise(Result<Option<u64>, NoQuorum>),
-    Keys(Result<Vec<Vec<u8>>, AskError>),
-    /// Whether the commands could be read.
-    Commands(bool),
-    Rested,
-}
-
-/// Handles an answer to a question that was not asked: the state of the connection is unknown.
-pub(super) fn not_asked() -> Progress {
-    debug_assert!(false, "the answer to another question");
+/// Handles an event that this stage cannot have: the state of the connection is unknown.
+pub(super) fn unexpected() -> Progress {
+    debug_assert!(false, "an event of another stage");
     Progress::Relay
 }
 

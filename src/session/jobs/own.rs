@@ -206,7 +206,7 @@ impl Waits for OwnCommand {
         if !ask && remembered && fence.is_none() {
             return asked.carry_out(ours, now, desk);
         }
-        let missing = 1 + usize::from(desk.speak_up()) + usize::from(fence.is_some());
+        desk.speak_up();
         let probed = match &asked {
             OwnRequest::Lock { key, .. } => desk.shared.set_key(key),
             _ => Vec::new(),
@@ -226,7 +226,7 @@ impl Waits for OwnCommand {
             desk.ask(Expected::Set, |out| authorize::probe(out, &fence));
             SlotAnswer::Asked
         });
-        Progress::Wait(Box::new(Probing { ours, asked, slot, missing }))
+        Progress::Wait(Box::new(Probing { ours, asked, slot }))
     }
 }
 
@@ -234,10 +234,9 @@ impl Waits for OwnCommand {
 struct Probing {
     ours: Ours,
     asked: OwnRequest,
-    /// Whether the node has the slot of the lock's fence; `None` if that does not matter.
+    /// Whether the node has the slot of the lock's fence; `None` if that does not matter. If it is asked, its answer is
+    /// the last reply, behind that to the probe.
     slot: Option<SlotAnswer>,
-    /// Number of missing replies. The last ones answer the probe and, if it is asked, whether the node has the slot.
-    missing: usize,
 }
 
 /// What is known of the slot of a fence.
@@ -250,12 +249,13 @@ enum SlotAnswer {
 
 impl Job for Probing {
     fn reply(mut self: Box<Self>, reply: &[u8], desk: &mut Desk) -> Progress {
-        if !desk.count_in(&mut self.missing) {
-            if self.missing == 1 && self.slot.is_some() {
+        if !desk.owed.is_empty() {
+            if desk.owed.len() == 1 && self.slot.is_some() {
                 self.slot = Some(SlotAnswer::Permitted(reply.to_vec()));
             }
             return Progress::Wait(self);
         }
+        desk.hush_again();
         let (permitted, slot) = match self.slot.take() {
             Some(SlotAnswer::Permitted(permitted)) => (permitted, Some(reply)),
             _ => (reply.to_vec(), None),

@@ -13,14 +13,13 @@ use super::{
         desk::Desk,
         session_metrics::{LeftAlone, Outcome},
     },
-    Answer, Job, Ours, Progress, Question,
+    Ours, Progress, Question,
     lock::no_quorum,
-    not_asked,
 };
 use crate::{
     command::{BadRequest, shown as shown_in_error},
     key::{Key, Token},
-    lock::Claim,
+    lock::{Claim, NoQuorum},
     log_text::{FewLines, shown},
     resp::encode,
 };
@@ -35,9 +34,6 @@ pub(super) struct GrantOfToken {
     /// Whether it is an UNLOCK.
     pub(super) unlocks: bool,
 }
-
-/// A continuation with the grant that has this claim.
-type GoOn = Box<dyn FnOnce(Ours, Key, Token, Claim) -> Progress + Send>;
 
 /// Why an UNLOCK or RENEW is about no grant.
 pub(super) enum NoGrant {
@@ -98,23 +94,21 @@ impl NoGrant {
 
 impl GrantOfToken {
     /// Asks the lock nodes which grant the token has, and goes on with that grant if the sender can have it.
-    pub(super) fn find(self, go_on: GoOn) -> Progress {
-        let question = Question::ClaimOf(self.key.clone(), self.token.clone());
-        Progress::Ask(Box::new(FindingClaim { asks: self, go_on }), question)
+    pub(super) fn find(
+        self,
+        go_on: impl FnOnce(Ours, Key, Token, Claim) -> Progress + Send + 'static,
+    ) -> Progress {
+        let question = Question::claim_of(self.key.clone(), self.token.clone());
+        Progress::ask(self.ours, question, |_, said, desk| self.found(said, go_on, desk))
     }
-}
 
-/// A command for which the lock nodes are asked which grant the token has.
-struct FindingClaim {
-    asks: GrantOfToken,
-    go_on: GoOn,
-}
-
-impl Job for FindingClaim {
-    fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
-        let Answer::ClaimOf(said) = answer else { return not_asked() };
-        let FindingClaim { asks, go_on } = *self;
-        let GrantOfToken { ours, key, token, in_the_way, unlocks } = asks;
+    fn found(
+        self,
+        said: Result<Option<Claim>, NoQuorum>,
+        go_on: impl FnOnce(Ours, Key, Token, Claim) -> Progress,
+        desk: &mut Desk,
+    ) -> Progress {
+        let GrantOfToken { ours, key, token, in_the_way, unlocks } = self;
         let claim = match said {
             Ok(Some(claim)) => claim,
             Ok(None) => {
@@ -138,10 +132,6 @@ impl Job for FindingClaim {
                 ours.refuse(&error.to_string(), Outcome::NotHeld, desk)
             }
         }
-    }
-
-    fn asks_for(&self) -> Option<Ours> {
-        Some(self.asks.ours)
     }
 }
 

@@ -38,7 +38,10 @@ impl Waits for ClientReply {
             // The data node will obey without a reply if CLIENT REPLY is allowed at all.
             (ReplyMode::On, mode) => {
                 desk.ask(Expected::Ok, |out| encode::command(out, &[b"CLIENT", b"REPLY", b"ON"]));
-                Progress::Wait(Box::new(Obeying { mode }))
+                Progress::await_replies(*self, move |_, reply, _| match reply.starts_with(b"+OK") {
+                    true => Progress::Pass(Pass::Unanswered(mode)),
+                    false => Progress::Pass(Pass::Counted),
+                })
             }
             // The command is queued without a reply, so its outcome stays unknown.
             _ if desk.conn.blind_multi => Progress::Relay,
@@ -53,17 +56,7 @@ impl Waits for ClientReply {
     }
 }
 
-/// A CLIENT REPLY OFF or SKIP, while the data node is asked whether it would obey it.
-struct Obeying {
-    mode: ReplyMode,
-}
-
-impl Job for Obeying {
-    fn reply(self: Box<Self>, reply: &[u8], _desk: &mut Desk) -> Progress {
-        let is_obeyed = reply.starts_with(b"+OK");
-        Progress::Pass(if is_obeyed { Pass::Unanswered(self.mode) } else { Pass::Counted })
-    }
-}
+impl Job for ClientReply {}
 
 /// What is forwarded in place of a command whose bytes were dropped: another command, which has one plain reply.
 pub(in crate::session) struct Instead(pub(in crate::session) Vec<u8>);
@@ -104,27 +97,23 @@ impl Waits for Unidentified {
             desk.conn.state.known = true;
             return Progress::Again;
         }
+        // The data node answers this only to a client that has authenticated.
         desk.ask(Expected::Pong, |out| encode::command(out, &[b"PING"]));
-        Progress::Wait(Box::new(Identifying))
+        Progress::await_replies(*self, |_, reply, desk| {
+            if !reply.starts_with(b"-NOAUTH") {
+                desk.conn.state.known = true;
+                return Progress::Again;
+            }
+            let Some(least) = too_much_of_a_stranger(&desk.unsent) else {
+                return Progress::Stranger(reply.to_vec());
+            };
+            // These are the fewest bytes that Redis refuses as it would refuse this command. Redis words the error
+            // and closes.
+            desk.to_data.push(least);
+            desk.unsent = Vec::new();
+            Progress::Mute
+        })
     }
 }
 
-/// A command for which the data node was asked something that it answers only to a client that has authenticated.
-struct Identifying;
-
-impl Job for Identifying {
-    fn reply(self: Box<Self>, reply: &[u8], desk: &mut Desk) -> Progress {
-        if !reply.starts_with(b"-NOAUTH") {
-            desk.conn.state.known = true;
-            return Progress::Again;
-        }
-        let Some(least) = too_much_of_a_stranger(&desk.unsent) else {
-            return Progress::Stranger(reply.to_vec());
-        };
-        // These are the fewest bytes that Redis refuses as it would refuse this command. Redis words the error and
-        // closes.
-        desk.to_data.push(least);
-        desk.unsent = Vec::new();
-        Progress::Mute
-    }
-}
+impl Job for Unidentified {}

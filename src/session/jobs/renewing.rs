@@ -8,9 +8,8 @@ use super::{
         desk::Desk,
         session_metrics::Outcome,
     },
-    Answer, Job, Ours, Progress, Question, announce,
+    Ours, Progress, Question, announce,
     lock::{encode_millis, no_quorum},
-    not_asked,
     own_grant::{self, GrantOfToken, not_held},
 };
 use crate::{
@@ -21,22 +20,6 @@ use crate::{
     lock::{Claim, NotGranted},
     resp::encode,
 };
-
-/// A RENEW about which the lock nodes are asked.
-struct Renewing {
-    ours: Ours,
-    key: Key,
-    token: Token,
-    ttl: Duration,
-}
-
-/// A RENEW by which the connection becomes the keeper of a session lock.
-struct TakingOver {
-    ours: Ours,
-    key: Key,
-    token: Token,
-    ttl: Duration,
-}
 
 /// Asks the lock nodes.
 ///
@@ -69,10 +52,10 @@ pub(super) fn begin(
     Ok(match desk.tokens.in_the_way(&key, &token) {
         Some(in_the_way) => {
             let asks = GrantOfToken { ours, key, token, in_the_way, unlocks: false };
-            asks.find(Box::new(move |ours, key, token, claim| match takes_over {
+            asks.find(move |ours, key, token, claim| match takes_over {
                 true => take_over(ours, key, token, ttl),
                 false => ask(ours, key, token, ttl, (Some(claim), Asker::Told)),
-            }))
+            })
         }
         None if takes_over => take_over(ours, key, token, ttl),
         None => ask(ours, key, token, ttl, (claim, Asker::Ours)),
@@ -87,15 +70,36 @@ pub(super) fn ask(
     ttl: Duration,
     (claim, asker): (Option<Claim>, Asker),
 ) -> Progress {
-    let question = Question::Renew { key: key.clone(), token: token.clone(), ttl, claim, asker };
-    Progress::Ask(Box::new(Renewing { ours, key, token, ttl }), question)
+    let question = Question::renew(key.clone(), token.clone(), ttl, claim, asker);
+    Progress::ask(ours, question, move |ours, said, desk| match said {
+        Ok(Some(grant)) => {
+            desk.tokens.renewed(&key, &token, ttl, grant.until);
+            let out = renewed(ours, grant.validity, desk);
+            ours.answer(out, None)
+        }
+        Ok(None) => nothing_held(ours, (&key, &token), desk),
+        Err(error) => no_quorum(ours, &error, desk),
+    })
 }
 
 /// Asks the lock nodes to give the token's lock another keeper.
 pub(super) fn take_over(ours: Ours, key: Key, token: Token, ttl: Duration) -> Progress {
-    let claim = Claim::new();
-    let question = Question::TakeOver { key: key.clone(), token: token.clone(), ttl, claim };
-    Progress::Ask(Box::new(TakingOver { ours, key, token, ttl }), question)
+    let question = Question::take_over(key.clone(), token.clone(), ttl, Claim::new());
+    Progress::ask(ours, question, move |ours, said, desk| match said {
+        Ok(grant) => {
+            let now = Instant::now();
+            let keep = desk.keep(&key, &token, ttl, &grant);
+            let validity = keep.as_ref().map(|keep| keep.within_hold(grant.validity));
+            let out = renewed(ours, validity.unwrap_or(grant.validity), desk);
+            let granted = Granted::elsewhere(&key, &token, &grant);
+            desk.tokens.insert(key, Held::granted(token, ttl, &grant, keep), now);
+            announce::granted(ours, granted, out, desk)
+        }
+        Err(
+            NotGranted::Held { .. } | NotGranted::QueueFull { .. } | NotGranted::Deadlock { .. },
+        ) => nothing_held(ours, (&key, &token), desk),
+        Err(NotGranted::NoQuorum(error)) => no_quorum(ours, &error, desk),
+    })
 }
 
 /// Returns the answer with the validity, and counts the command.
@@ -113,52 +117,4 @@ fn nothing_held(ours: Ours, (key, token): (&Key, &Token), desk: &mut Desk) -> Pr
     encode::integer(&mut out, 0);
     ours.count(Outcome::NotHeld, desk);
     ours.answer(out, None)
-}
-
-impl Job for Renewing {
-    fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
-        let Answer::Renew(said) = answer else { return not_asked() };
-        let Renewing { ours, key, token, ttl } = *self;
-        match said {
-            Ok(Some(grant)) => {
-                desk.tokens.renewed(&key, &token, ttl, grant.until);
-                let out = renewed(ours, grant.validity, desk);
-                ours.answer(out, None)
-            }
-            Ok(None) => nothing_held(ours, (&key, &token), desk),
-            Err(error) => no_quorum(ours, &error, desk),
-        }
-    }
-
-    fn asks_for(&self) -> Option<Ours> {
-        Some(self.ours)
-    }
-}
-
-impl Job for TakingOver {
-    fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
-        let Answer::TakeOver(said) = answer else { return not_asked() };
-        let TakingOver { ours, key, token, ttl } = *self;
-        match said {
-            Ok(grant) => {
-                let now = Instant::now();
-                let keep = desk.keep(&key, &token, ttl, &grant);
-                let validity = keep.as_ref().map(|keep| keep.within_hold(grant.validity));
-                let out = renewed(ours, validity.unwrap_or(grant.validity), desk);
-                let granted = Granted::elsewhere(&key, &token, &grant);
-                desk.tokens.insert(key, Held::granted(token, ttl, &grant, keep), now);
-                announce::granted(ours, granted, out, desk)
-            }
-            Err(
-                NotGranted::Held { .. }
-                | NotGranted::QueueFull { .. }
-                | NotGranted::Deadlock { .. },
-            ) => nothing_held(ours, (&key, &token), desk),
-            Err(NotGranted::NoQuorum(error)) => no_quorum(ours, &error, desk),
-        }
-    }
-
-    fn asks_for(&self) -> Option<Ours> {
-        Some(self.ours)
-    }
 }

@@ -2,9 +2,8 @@
 
 use super::{
     super::{desk::Desk, session_metrics::Outcome},
-    Answer, Job, Ours, Progress, Question,
+    Ours, Progress, Question,
     lock::no_quorum,
-    not_asked,
     own_grant::{self, GrantOfToken},
 };
 use crate::{
@@ -14,13 +13,6 @@ use crate::{
     lock::Claim,
     resp::encode,
 };
-
-/// An UNLOCK about which the lock nodes are asked.
-struct Unlocking {
-    ours: Ours,
-    key: Key,
-    token: Token,
-}
 
 /// Notes that the connection's lock is about to be released. Returns the claim of the connection's
 /// grant.
@@ -53,7 +45,7 @@ pub(super) fn begin(
         Some(in_the_way) => {
             let asks = GrantOfToken { ours, key, token, in_the_way, unlocks: true };
             let go_on = |ours, key, token, claim| ask(ours, key, token, (Some(claim), Asker::Told));
-            Ok(asks.find(Box::new(go_on)))
+            Ok(asks.find(go_on))
         }
         None => {
             let claim = gives_back(&key, &token, desk);
@@ -69,25 +61,16 @@ pub(super) fn ask(
     token: Token,
     (claim, asker): (Option<Claim>, Asker),
 ) -> Progress {
-    let question = Question::Unlock { key: key.clone(), token: token.clone(), claim, asker };
-    Progress::Ask(Box::new(Unlocking { ours, key, token }), question)
-}
-
-impl Job for Unlocking {
-    fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
-        let Answer::Unlock(said) = answer else { return not_asked() };
+    let question = Question::unlock(key.clone(), token.clone(), claim, asker);
+    Progress::ask(ours, question, move |ours, said, desk| {
         let released = match said {
             Ok(released) => released,
-            Err(error) => return no_quorum(self.ours, &error, desk),
+            Err(error) => return no_quorum(ours, &error, desk),
         };
-        desk.tokens.remove(&self.key, &self.token);
+        desk.tokens.remove(&key, &token);
         let mut out = Vec::new();
         encode::integer(&mut out, i64::from(released));
-        self.ours.count(if released { Outcome::Ok } else { Outcome::NotHeld }, desk);
-        self.ours.answer(out, None)
-    }
-
-    fn asks_for(&self) -> Option<Ours> {
-        Some(self.ours)
-    }
+        ours.count(if released { Outcome::Ok } else { Outcome::NotHeld }, desk);
+        ours.answer(out, None)
+    })
 }

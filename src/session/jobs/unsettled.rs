@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use super::{
     super::{desk::Desk, session_metrics::Outcome},
-    Answer, Answering, Job, Ours, Progress, Question,
+    Answering, Job, Ours, Progress, Question,
     lock::no_quorum,
-    not_asked,
 };
 use crate::{clock::Instant, config::NoQuorumPolicy, lock::NoQuorum, resp::encode};
 
@@ -19,25 +18,12 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// The shortest and the longest pause between two questions.
 const PAUSES: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(250)];
 
-/// What is done once the lock nodes may be asked again.
-type Anew = Box<dyn FnOnce(&mut Desk) -> Progress + Send>;
-
 /// A command for which the lock nodes are to be asked again in a moment.
-struct Resting {
-    ours: Ours,
-    anew: Anew,
-}
+struct Resting(Ours);
 
 impl Job for Resting {
-    fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
-        match answer {
-            Answer::Rested => (self.anew)(desk),
-            _ => not_asked(),
-        }
-    }
-
     fn asks_for(&self) -> Option<Ours> {
-        Some(self.ours)
+        Some(self.0)
     }
 
     fn rests(&self) -> bool {
@@ -82,7 +68,7 @@ fn rest(
     anew: impl FnOnce(&mut Desk) -> Progress + Send + 'static,
 ) -> Progress {
     desk.shared.metrics.adopt_retries.increment(1);
-    Progress::Ask(Box::new(Resting { ours, anew: Box::new(anew) }), Question::Rest(pause))
+    Progress::ask(Resting(ours), Question::rest(pause), |_, (), desk| anew(desk))
 }
 
 /// Returns how long to wait before the lock nodes are asked again. `None`: they are not.

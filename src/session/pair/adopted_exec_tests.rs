@@ -40,7 +40,7 @@ impl Others {
             holder.is_some_and(|(held, of)| *held.as_bytes() == **token && claim == Some(of))
         };
         match question {
-            Question::Look(_) => {
+            Question::Look { .. } => {
                 self.asked.push("look".into());
                 Answer::Look(Ok(self.holder.map(|(token, claim)| {
                     let left = Some(Duration::from_secs(9));
@@ -50,7 +50,7 @@ impl Others {
             Question::Adopt { .. } => {
                 self.asked.push("adopt".into());
                 assert!(self.holder.is_some());
-                Answer::Lock(Err(NotGranted::Held {
+                Answer::Grant(Err(NotGranted::Held {
                     remaining: None,
                     contested: false,
                     same_token: SameToken::Unknown,
@@ -243,7 +243,7 @@ async fn too_few_lock_nodes_are_told_and_a_late_extension_is_no_success() {
     let (mut pair, mut others) = (enforced(), Others::with(Some("t")));
     others.told(&mut pair, &[WATCH]);
     pair.commands(&[GET]);
-    assert!(matches!(pair.question(), Question::Look(_)));
+    assert!(matches!(pair.question(), Question::Look { .. }));
     pair.answer(Answer::Look(Err(missing())));
     let told = others.told(&mut pair, &[MULTI, DEL, EXEC]);
     assert!(told.contains("-ERR no GET told who holds the adopted lock 'a'"), "{told}");

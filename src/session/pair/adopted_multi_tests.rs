@@ -66,13 +66,13 @@ impl Both {
         let (asked, answer) = match question {
             Question::Adopt { claim, .. } => {
                 let claim = Some(claim);
-                ("adopt", Answer::Lock(Ok(Grant { fence: 7, claim, validity, until })))
+                ("adopt", Answer::Grant(Ok(Grant { fence: 7, claim, validity, until })))
             }
             Question::Unlock { .. } => ("unlock", Answer::Unlock(Ok(true))),
             Question::Renew { .. } => {
                 ("renew", Answer::Renew(Ok(Some(Renewed { validity, until, grant: None }))))
             }
-            Question::Look(_) => {
+            Question::Look { .. } => {
                 let (token, left, claim) =
                     (Token::from(b"t"), Some(validity), Some(Claim::adopted()));
                 ("look", Answer::Look(Ok(Some(Holding { token, left, claim }))))

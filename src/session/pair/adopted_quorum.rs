@@ -27,12 +27,13 @@ fn missing() -> NoQuorum {
 /// Returns the answer to a question if too few lock nodes answer.
 fn none(question: &Question) -> Answer {
     match question {
-        Question::Adopt { .. } => Answer::Lock(Err(NotGranted::NoQuorum(missing()))),
-        Question::TakeOver { .. } => Answer::TakeOver(Err(NotGranted::NoQuorum(missing()))),
+        Question::Adopt { .. } | Question::TakeOver { .. } => {
+            Answer::Grant(Err(NotGranted::NoQuorum(missing())))
+        }
         Question::Unlock { .. } => Answer::Unlock(Err(missing())),
         Question::Renew { .. } => Answer::Renew(Err(missing())),
-        Question::Look(_) => Answer::Look(Err(missing())),
-        Question::Rest(_) => Answer::Rested,
+        Question::Look { .. } => Answer::Look(Err(missing())),
+        Question::Rest { .. } => Answer::Done(()),
         _ => panic!("another question"),
     }
 }
@@ -44,13 +45,13 @@ fn answered(question: &Question, is_held: bool) -> Answer {
     let claim = Some(Claim::adopted());
     match question {
         Question::Adopt { claim, .. } => {
-            Answer::Lock(Ok(Grant { fence: 7, claim: Some(*claim), validity, until }))
+            Answer::Grant(Ok(Grant { fence: 7, claim: Some(*claim), validity, until }))
         }
         Question::Unlock { .. } => Answer::Unlock(Ok(is_held)),
         Question::Renew { .. } => {
             Answer::Renew(Ok(is_held.then_some(Renewed { validity, until, grant: None })))
         }
-        Question::Look(_) => Answer::Look(Ok(is_held.then(|| Holding {
+        Question::Look { .. } => Answer::Look(Ok(is_held.then(|| Holding {
             token: Token::from(b"t"),
             left: Some(validity),
             claim,
@@ -64,8 +65,8 @@ fn kind(question: &Question) -> &'static str {
         Question::Adopt { .. } => "adopt",
         Question::Unlock { .. } => "unlock",
         Question::Renew { .. } => "renew",
-        Question::Look(_) => "look",
-        Question::Rest(_) => "rest",
+        Question::Look { .. } => "look",
+        Question::Rest { .. } => "rest",
         _ => "another",
     }
 }
@@ -79,9 +80,9 @@ fn ride_out(pair: &mut Pair, is_held: bool) -> Vec<&'static str> {
         }
         let Some(question) = pair.core.question() else { return asked };
         asked.push(kind(&question));
-        if matches!(*question, Question::Rest(_)) {
+        if matches!(*question, Question::Rest { .. }) {
             is_away = false;
-            pair.answer(Answer::Rested);
+            pair.answer(Answer::Done(()));
         } else if is_away {
             pair.answer(none(&question));
         } else {
@@ -143,9 +144,9 @@ async fn a_lock_is_asked_for_again_by_another_claim() {
     pair.commands(&[TAKE]);
     pair.reply("-ERR syntax error\r\n");
     let Question::Adopt { claim: first, .. } = pair.question() else { panic!("another question") };
-    pair.answer(Answer::Lock(Err(NotGranted::NoQuorum(missing()))));
-    assert!(matches!(pair.question(), Question::Rest(_)));
-    pair.answer(Answer::Rested);
+    pair.answer(Answer::Grant(Err(NotGranted::NoQuorum(missing()))));
+    assert!(matches!(pair.question(), Question::Rest { .. }));
+    pair.answer(Answer::Done(()));
     let Question::Adopt { claim: second, .. } = pair.question() else { panic!("another question") };
     assert_ne!(first, second, "the undo of the first may come late");
 }
@@ -158,8 +159,8 @@ async fn what_was_released_meanwhile_counts_as_released() {
         pair.reply("-ERR syntax error\r\n");
         assert!(matches!(pair.question(), Question::Unlock { .. }));
         pair.answer(Answer::Unlock(Err(NoQuorum { was_held, ..missing() })));
-        assert!(matches!(pair.question(), Question::Rest(_)));
-        pair.answer(Answer::Rested);
+        assert!(matches!(pair.question(), Question::Rest { .. }));
+        pair.answer(Answer::Done(()));
         assert!(matches!(pair.question(), Question::Unlock { .. }));
         pair.answer(Answer::Unlock(Ok(false)));
         assert_eq!(pair.at_client(), told);
@@ -175,7 +176,7 @@ async fn the_connection_ends_once_the_time_is_over_or_at_once() {
         pair.at_data();
         pair.reply("-ERR syntax error\r\n");
         while let Some(question) = pair.core.question() {
-            if let Question::Rest(time) = *question {
+            if let Question::Rest { time } = *question {
                 tokio::time::advance(time).await;
             }
             pair.answer(none(&question));
@@ -208,7 +209,7 @@ async fn a_client_that_has_gone_is_waited_for_no_longer() {
         }
         pair.answer(none(&question));
         if !hangs_up_first {
-            assert!(matches!(pair.question(), Question::Rest(_)));
+            assert!(matches!(pair.question(), Question::Rest { .. }));
             assert!(pair.core.client_closed(), "it is given up");
             pair.settle();
         }

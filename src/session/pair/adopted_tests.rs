@@ -37,7 +37,7 @@ pub(super) fn enforced_with(options: AdoptOptions) -> Pair {
 fn valid_for(millis: u64) -> Answer {
     let validity = Duration::from_millis(millis);
     let (claim, until) = (Some(Claim::new()), Instant::now() + validity);
-    Answer::Lock(Ok(Grant { fence: 7, claim, validity, until }))
+    Answer::Grant(Ok(Grant { fence: 7, claim, validity, until }))
 }
 
 #[tokio::test(start_paused = true)]
@@ -156,11 +156,11 @@ async fn a_blind_command_may_be_for_the_grant_of_its_own_connection_alone() {
         assert!(matches!(pair.question(), Question::Adopt { .. }));
         let (claim, validity) = (Some(Claim::adopted()), Duration::from_secs(1));
         let until = Instant::now() + validity;
-        pair.answer(Answer::Lock(Ok(Grant { fence: 7, claim, validity, until })));
+        pair.answer(Answer::Grant(Ok(Grant { fence: 7, claim, validity, until })));
         assert_eq!(pair.at_client(), "+OK\r\n");
         for blind in [&["PEXPIRE", "old:a", "500"][..], &["DEL", "old:a"]] {
             pair.commands(&[blind]);
-            assert!(matches!(pair.question(), Question::Look(_)));
+            assert!(matches!(pair.question(), Question::Look { .. }));
             let claim = if is_own { claim } else { Some(Claim::adopted()) };
             let token = Token::from(token.as_bytes());
             pair.answer(Answer::Look(Ok(Some(Holding { token, left: Some(validity), claim }))));
@@ -187,7 +187,7 @@ async fn a_blind_command_may_be_for_the_grant_of_its_own_connection_alone() {
     let mut pair = enforced_with(options);
     pair.commands(&[&["DEL", "old:a"]]);
     pair.reply("-ERR syntax error\r\n");
-    assert!(matches!(pair.question(), Question::Look(_)));
+    assert!(matches!(pair.question(), Question::Look { .. }));
     let (token, left) = (Token::from(b"t"), Some(Duration::from_secs(1)));
     pair.answer(Answer::Look(Ok(Some(Holding { token, left, claim: Some(Claim::adopted()) }))));
     assert_eq!(pair.at_client(), ":0\r\n");
@@ -203,7 +203,7 @@ async fn what_is_added_to_a_ttl_is_cut_where_ttls_are() {
         let mut pair = enforced_with(AdoptOptions { long_ttl, ..AdoptOptions::default() });
         pair.commands(&[&["EVALSHA", extend, "1", "old:a", "t", "50000", "0"]]);
         pair.reply("-ERR syntax error\r\n");
-        assert!(matches!(pair.question(), Question::Look(_)));
+        assert!(matches!(pair.question(), Question::Look { .. }));
         let (token, left) = (Token::from(b"t"), Some(Duration::from_secs(30)));
         pair.answer(Answer::Look(Ok(Some(Holding { token, left, claim: Some(Claim::adopted()) }))));
         if !is_cut {
@@ -226,7 +226,7 @@ async fn where_locks_have_no_ttl_what_is_done_follows_from_one_look() {
         let mut pair = enforced_with(options);
         pair.commands(&[&["EVALSHA", again, "1", "old:a", "t", "1", "false"]]);
         pair.reply("-ERR syntax error\r\n");
-        assert!(matches!(pair.question(), Question::Look(_)));
+        assert!(matches!(pair.question(), Question::Look { .. }));
         let claim = Some(if left.is_some() { Claim::adopted() } else { Claim::endless() });
         let holding = holder.map(|token| Holding { token: Token::from(token), left, claim });
         pair.answer(Answer::Look(Ok(holding)));
@@ -238,7 +238,7 @@ async fn where_locks_have_no_ttl_what_is_done_follows_from_one_look() {
                 // Another connection has released the lock meanwhile: it is free, and is taken.
                 let (remaining, same_token) = (None, SameToken::Unknown);
                 let held = NotGranted::Held { remaining, contested: false, same_token };
-                pair.answer(Answer::TakeOver(Err(held)));
+                pair.answer(Answer::Grant(Err(held)));
                 assert!(matches!(pair.question(), Question::Adopt { .. }));
                 pair.answer(valid_for(1000));
                 assert_eq!(pair.at_client(), ":1\r\n");
@@ -269,7 +269,7 @@ async fn each_of_several_keys_is_freed_by_itself() {
         ("d", None),
         ("a", None),
     ] {
-        let Question::Look(key) = pair.question() else { panic!("another question") };
+        let Question::Look { key } = pair.question() else { panic!("another question") };
         assert_eq!(&key[..], format!("lock:{name}").as_bytes());
         let Some((token, claim)) = holder else {
             pair.answer(Answer::Look(Ok(None)));

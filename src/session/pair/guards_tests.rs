@@ -167,7 +167,7 @@ async fn a_claim_that_has_run_out_is_asked_about_in_the_middle() {
     pair.lock("a", 7);
     pair.commands(&[&["LOCK.ATTACH", "b", "s"]]);
     let attached = |fence| {
-        let Answer::Lock(Ok(grant)) = granted(fence) else { panic!("no grant") };
+        let Answer::Grant(Ok(grant)) = granted(fence) else { panic!("no grant") };
         Answer::Attached(vec![Ok(Some(grant))])
     };
     pair.reply("-ERR syntax error\r\n");
@@ -193,7 +193,7 @@ async fn a_claim_that_has_run_out_is_asked_about_in_the_middle() {
     let call = pair.at_data();
     assert!(call.contains("g:a") && !call.contains("g:b"), "{call}");
     pair.reply(":1\r\n");
-    assert!(matches!(pair.question(), Question::Attached(all) if all.len() == 1));
+    assert!(matches!(pair.question(), Question::Attached { locks } if locks.len() == 1));
     assert_eq!(pair.at_data(), "");
     pair.answer(Answer::Attached(vec![Ok(None)]));
     let told = pair.at_client();

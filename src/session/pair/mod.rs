@@ -242,5 +242,5 @@ fn text(words: &[&str]) -> String {
 fn granted(fence: u64) -> Answer {
     let validity = Duration::from_secs(10);
     let (claim, until) = (Some(Claim::new()), Instant::now() + validity);
-    Answer::Lock(Ok(Grant { fence, claim, validity, until }))
+    Answer::Grant(Ok(Grant { fence, claim, validity, until }))
 }

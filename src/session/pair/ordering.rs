@@ -16,7 +16,7 @@ async fn a_lock_waits_for_earlier_replies_and_all_behind_it_wait_for_it() {
     assert!(matches!(pair.question(), Question::Lock { wait: None, .. }));
     let held =
         NotGranted::Held { remaining: None, contested: false, same_token: SameToken::Unknown };
-    pair.answer(Answer::Lock(Err(held)));
+    pair.answer(Answer::Grant(Err(held)));
     assert_eq!(pair.at_client(), "*-1\r\n");
     assert_eq!(pair.at_data(), text(&["GET", "b"]));
 }
@@ -42,7 +42,7 @@ async fn an_answer_is_never_placed_inside_a_reply() {
     pair.question();
     let held =
         NotGranted::Held { remaining: None, contested: false, same_token: SameToken::Unknown };
-    pair.answer(Answer::Lock(Err(held)));
+    pair.answer(Answer::Grant(Err(held)));
     assert_eq!(pair.at_client(), ">2\r\n+invalidate\r\n");
     pair.reply("*1\r\n$1\r\nx\r\n");
     assert_eq!(pair.at_client(), "*1\r\n$1\r\nx\r\n*-1\r\n");
@@ -63,7 +63,7 @@ async fn a_client_without_replies_gets_none_of_ours() {
     pair.question();
     let held =
         NotGranted::Held { remaining: None, contested: false, same_token: SameToken::Unknown };
-    pair.answer(Answer::Lock(Err(held)));
+    pair.answer(Answer::Grant(Err(held)));
     assert_eq!(pair.at_client(), "");
 }
 
