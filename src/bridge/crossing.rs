@@ -98,11 +98,7 @@ impl Crossing {
     ) -> Result<Grant, NotGranted> {
         let Crossing { bridge, key, token, .. } = self;
         if again.is_none() && bridge.engine.paused_for().is_some() {
-            return Err(NotGranted::Held {
-                remaining: None,
-                contested: false,
-                same_token: SameToken::Unknown,
-            });
+            return Err(NotGranted::held(true));
         }
         let kept = match again {
             Some(_) => self.keep(ttl).await.map_err(NotGranted::NoQuorum)?,
@@ -112,11 +108,7 @@ impl Crossing {
             KeysKept::Kept | KeysKept::Made => None,
             KeysKept::Released => Some(self.take_keys(ttl).await?),
             KeysKept::Refused => {
-                return Err(NotGranted::Held {
-                    remaining: None,
-                    contested: false,
-                    same_token: SameToken::Unknown,
-                });
+                return Err(NotGranted::held(false));
             }
         };
         let (key, token) = (key.clone(), token.clone());
@@ -136,7 +128,7 @@ impl Crossing {
         let said = bridge.keys.take(places, token, bridge.lasts(ttl)).await;
         said.map_err(|error| NotGranted::NoQuorum(silent(&error)))?.map_err(|left| {
             let remaining = u64::try_from(left).ok().map(Duration::from_millis);
-            NotGranted::Held { remaining, contested: false, same_token: SameToken::Unknown }
+            NotGranted::Held { remaining, may_be_free: false, same_token: SameToken::Unknown }
         })
     }
 
@@ -195,8 +187,7 @@ impl Crossing {
     /// it.
     pub(crate) async fn convert(self, ttl: Duration, claim: Claim) -> Result<Grant, NotGranted> {
         let Crossing { bridge, key, token, .. } = &self;
-        let nobodys =
-            NotGranted::Held { remaining: None, contested: false, same_token: SameToken::Unknown };
+        let nobodys = NotGranted::held(false);
         let taking = bridge.engine.take_over(key.clone(), token.clone(), ttl, claim);
         let grant = match taking.by(&self.card).await {
             Err(NotGranted::Held { .. }) => {

@@ -218,7 +218,7 @@ impl Acquire {
     fn held(&mut self) -> NotGranted {
         self.give_up();
         let votes = self.tally.operation.votes();
-        let contested = self.granting() > 0;
+        let may_be_free = self.granting() > 0;
         // The lock may be free once a quorum of nodes is.
         let mut held: Vec<Option<Duration>> = votes
             .iter()
@@ -238,7 +238,7 @@ impl Acquire {
             _ => None,
         });
         let same_token = SameToken::Grants(same.collect());
-        NotGranted::Held { remaining, contested, same_token }
+        NotGranted::Held { remaining, may_be_free, same_token }
     }
 
     /// Gives the attempt up. Returns the answer to votes that do not decide, or came too late.

@@ -205,8 +205,9 @@ pub enum NotGranted {
     Held {
         /// The time after which a quorum of nodes is free, unless the lock is renewed. `None`: too few nodes named one.
         remaining: Option<Duration>,
-        /// Whether some nodes granted the lock: other clients asked at the same time.
-        contested: bool,
+        /// Whether the lock may be free: some nodes granted it, as other clients asked at the same time, or no node was
+        /// asked.
+        may_be_free: bool,
         /// Grants of the same token that stood in the way.
         same_token: SameToken,
     },
@@ -222,6 +223,13 @@ pub enum NotGranted {
     },
     /// Too few nodes answered to decide.
     NoQuorum(NoQuorum),
+}
+
+impl NotGranted {
+    /// Refuses a lock of which nothing more is known.
+    pub(crate) fn held(may_be_free: bool) -> NotGranted {
+        NotGranted::Held { remaining: None, may_be_free, same_token: SameToken::Unknown }
+    }
 }
 
 /// Why LOCK.ATTACH could not be answered.

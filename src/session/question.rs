@@ -20,10 +20,7 @@ use crate::{
     card::ClientCard,
     clock::Instant,
     key::{Key, Token},
-    lock::{
-        Acquire, Alarm, Attach, Claim, Grant, NotGranted, Release, Renew, SameToken, Waiter,
-        jittered,
-    },
+    lock::{Acquire, Alarm, Attach, Claim, Grant, NotGranted, Release, Renew, Waiter, jittered},
 };
 
 /// A question, until it is answered. A LOCK whose question is dropped before that is undone on every node.
@@ -180,7 +177,7 @@ impl AskingClient<'_> {
             Some(wait) => {
                 Asked::Wait(Box::new(engine.wait(key, token, ttl, wait, again).by(self.card)))
             }
-            None if again.is_none() && engine.paused_for().is_some() => refused(false),
+            None if again.is_none() && engine.paused_for().is_some() => refused(),
             None => Asked::Grant(engine.acquire(key, token, ttl, again).by(self.card)),
         }
     }
@@ -190,9 +187,8 @@ impl AskingClient<'_> {
         if let Some(crossing) = self.crossing(&key, &token, Asker::Adopted) {
             return Asked::boxed(crossing.adopt(ttl, claim), Answer::Grant);
         }
-        match self.leaves(&key) {
-            true => refused(true),
-            false if engine.paused_for().is_some() => refused(false),
+        match self.leaves(&key) || engine.paused_for().is_some() {
+            true => refused(),
             false => Asked::Grant(engine.adopt(key, token, ttl, claim).by(self.card)),
         }
     }
@@ -203,7 +199,7 @@ impl AskingClient<'_> {
                 return Asked::boxed(crossing.convert(ttl, claim), Answer::Grant);
             }
             if self.leaves(&key) {
-                return refused(true);
+                return refused();
             }
         }
         Asked::Grant(self.shared.engine.take_over(key, token, ttl, claim).by(self.card))
@@ -287,10 +283,8 @@ impl AskingClient<'_> {
     }
 }
 
-/// Refuses a lock that others hold or are to get. A `contested` one may be free: it is not remembered as held, which
-/// would refuse later commands.
-fn refused(contested: bool) -> Asked {
-    let same_token = SameToken::Unknown;
-    let held: Result<Grant, _> = Err(NotGranted::Held { remaining: None, contested, same_token });
-    Asked::boxed(future::ready(held), Answer::Grant)
+/// Refuses a lock of which no node was asked.
+fn refused() -> Asked {
+    let refused: Result<Grant, _> = Err(NotGranted::held(true));
+    Asked::boxed(future::ready(refused), Answer::Grant)
 }

@@ -183,6 +183,21 @@ fn new_locks_wait_while_holders_go_on() {
     assert_eq!((done(&proxy, "pause", "ok"), done(&proxy, "unpause", "ok")), (3.0, 2.0));
 }
 
+/// Adopted commands that were refused in a pause say nothing about the lock.
+#[test]
+fn an_adopted_lock_is_granted_at_once_when_the_pause_ends() {
+    for mode in ["enforce", "bridge"] {
+        let rules = format!("adopt: {{keys: 'lock:*', lock: '{{1}}', mode: {mode}}}");
+        let proxy = Proxy::with().nodes(3).top(&rules).start();
+        let mut client = proxy.client();
+        let take = ["SET", "lock:job", "t", "NX", "PX", "20000"];
+        assert_eq!(client.cmd(&["LOCKGATE", "PAUSE", "60000"]), Reply::ok());
+        assert_eq!(client.cmd(&take), Reply::NullBulk);
+        assert_eq!(client.cmd(&["LOCKGATE", "UNPAUSE"]), Reply::ok());
+        assert_eq!(client.cmd(&take), Reply::ok(), "{mode}");
+    }
+}
+
 #[test]
 fn who_may_not_kill_connections_may_pause_nothing() {
     let mut proxy = deployment();

@@ -330,14 +330,14 @@ impl Queues {
             NotGranted::NoQuorum(error) => Some(error.clone()),
             _ => None,
         };
-        queue.is_held = matches!(why, NotGranted::Held { contested: false, .. });
+        queue.is_held = matches!(why, NotGranted::Held { may_be_free: false, .. });
         match why {
-            NotGranted::Held { remaining, contested: false, .. } => {
+            NotGranted::Held { remaining, may_be_free: false, .. } => {
                 queue.clashed = false;
                 queue.sleep(*remaining, self.quorum());
                 self.listen(key, queue);
             }
-            NotGranted::Held { contested: true, .. } => {
+            NotGranted::Held { may_be_free: true, .. } => {
                 queue.clashed = true;
                 queue.retry_after(CONTENDING);
             }

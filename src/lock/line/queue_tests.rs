@@ -6,13 +6,13 @@ use crate::lock::SameToken;
 const TTL: Duration = Duration::from_secs(10);
 const HELD: NotGranted = NotGranted::Held {
     remaining: Some(Duration::from_secs(10)),
-    contested: false,
+    may_be_free: false,
     same_token: SameToken::Unknown,
 };
 /// Rounds in which two threads meet.
 const ROUNDS: usize = 1_000_000;
 const CLASHED: NotGranted =
-    NotGranted::Held { remaining: None, contested: true, same_token: SameToken::Unknown };
+    NotGranted::Held { remaining: None, may_be_free: true, same_token: SameToken::Unknown };
 
 /// Makes queues over five nodes, for at most three waiters and two hand-overs in a row.
 fn queues() -> Queues {
@@ -140,7 +140,7 @@ async fn who_listens_sleeps_long_and_who_does_not_looks_often() {
     assert_eq!(turn(&queues, 1), "ask Retry");
     let soon = NotGranted::Held {
         remaining: Some(Duration::from_millis(3)),
-        contested: false,
+        may_be_free: false,
         same_token: SameToken::Unknown,
     };
     queues.refused(b"k", 1, &soon);

@@ -20,7 +20,7 @@ use super::{
 use crate::{
     card::ClientCard,
     key::{Key, Token},
-    lock::{Acquire, Claim, Grant, NotGranted, SameToken, lock_metrics::WakeUp, locks::Locks},
+    lock::{Acquire, Claim, Grant, NotGranted, lock_metrics::WakeUp, locks::Locks},
 };
 
 /// Numbers that tell waiters apart.
@@ -84,11 +84,7 @@ impl Waiter {
             asking,
             circle: None,
             timer: Box::pin(sleep_until(deadline)),
-            last: NotGranted::Held {
-                remaining: None,
-                contested: false,
-                same_token: SameToken::Unknown,
-            },
+            last: NotGranted::held(false),
         }
     }
 

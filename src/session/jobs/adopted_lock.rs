@@ -218,10 +218,10 @@ impl OneLock {
     fn taken(self, said: Result<Grant, NotGranted>, desk: &mut Desk) -> Progress {
         let grant = match said {
             Ok(grant) => grant,
-            Err(NotGranted::Held { remaining, contested, same_token }) => {
+            Err(NotGranted::Held { remaining, may_be_free, same_token }) => {
                 desk.tokens.refused_adopted(&self.key, &self.token, same_token);
                 // Split votes say that several clients ask, and not that one holds the lock.
-                if !contested && desk.shared.engine.releases(&self.key) == self.releases {
+                if !may_be_free && desk.shared.engine.releases(&self.key) == self.releases {
                     desk.shared.engine.note_held(&self.key, remaining, self.ours.since);
                 }
                 return self.tell(self.replies.other, Outcome::Busy, desk);

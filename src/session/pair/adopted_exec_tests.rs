@@ -50,11 +50,7 @@ impl Others {
             Question::Adopt { .. } => {
                 self.asked.push("adopt".into());
                 assert!(self.holder.is_some());
-                Answer::Grant(Err(NotGranted::Held {
-                    remaining: None,
-                    contested: false,
-                    same_token: SameToken::Unknown,
-                }))
+                Answer::Grant(Err(NotGranted::held(false)))
             }
             Question::Unlock { token, claim, .. } => {
                 self.asked.push("unlock".into());

@@ -237,7 +237,7 @@ async fn where_locks_have_no_ttl_what_is_done_follows_from_one_look() {
                 assert!(matches!(pair.question(), Question::TakeOver { .. }));
                 // Another connection has released the lock meanwhile: it is free, and is taken.
                 let (remaining, same_token) = (None, SameToken::Unknown);
-                let held = NotGranted::Held { remaining, contested: false, same_token };
+                let held = NotGranted::Held { remaining, may_be_free: false, same_token };
                 pair.answer(Answer::Grant(Err(held)));
                 assert!(matches!(pair.question(), Question::Adopt { .. }));
                 pair.answer(valid_for(1000));

@@ -14,8 +14,7 @@ async fn a_lock_waits_for_earlier_replies_and_all_behind_it_wait_for_it() {
     assert_eq!(pair.at_data(), text(&["SET", "lock:k", "x", "NX", "XX"]));
     pair.reply("-ERR syntax error\r\n");
     assert!(matches!(pair.question(), Question::Lock { wait: None, .. }));
-    let held =
-        NotGranted::Held { remaining: None, contested: false, same_token: SameToken::Unknown };
+    let held = NotGranted::held(false);
     pair.answer(Answer::Grant(Err(held)));
     assert_eq!(pair.at_client(), "*-1\r\n");
     assert_eq!(pair.at_data(), text(&["GET", "b"]));
@@ -40,8 +39,7 @@ async fn an_answer_is_never_placed_inside_a_reply() {
     pair.commands(&[&["LOCK", "k", "t", "PX", "1000"]]);
     pair.reply("-ERR syntax error\r\n>2\r\n+invalidate\r\n");
     pair.question();
-    let held =
-        NotGranted::Held { remaining: None, contested: false, same_token: SameToken::Unknown };
+    let held = NotGranted::held(false);
     pair.answer(Answer::Grant(Err(held)));
     assert_eq!(pair.at_client(), ">2\r\n+invalidate\r\n");
     pair.reply("*1\r\n$1\r\nx\r\n");
@@ -61,8 +59,7 @@ async fn a_client_without_replies_gets_none_of_ours() {
     pair.reply("+OK\r\n-ERR syntax error\r\n");
     assert_eq!(pair.at_data(), text(&["CLIENT", "REPLY", "OFF"]));
     pair.question();
-    let held =
-        NotGranted::Held { remaining: None, contested: false, same_token: SameToken::Unknown };
+    let held = NotGranted::held(false);
     pair.answer(Answer::Grant(Err(held)));
     assert_eq!(pair.at_client(), "");
 }
