@@ -207,21 +207,7 @@ impl Waits for OwnCommand {
             return asked.carry_out(ours, now, desk);
         }
         desk.speak_up();
-        let probed = match &asked {
-            OwnRequest::Lock { key, .. } => desk.shared.set_key(key),
-            _ => Vec::new(),
-        };
-        match &asked {
-            OwnRequest::Lock { .. } => {
-                desk.ask(Expected::Set, |out| authorize::probe(out, &probed));
-            }
-            OwnRequest::Inquiry(_) if ours.own == Own::Command => {
-                desk.ask(Expected::Number, |out| encode::command(out, &[b"COMMAND", b"COUNT"]));
-            }
-            OwnRequest::Inquiry(_) => desk.ask(Expected::Text, authorize::probe_operator),
-            OwnRequest::Act(_) => desk.ask(Expected::Error, authorize::probe_act),
-            OwnRequest::Adopted(task) => adopted::probe(task, desk),
-        }
+        asked.probe(ours.own, desk);
         let slot = fence.map(|fence| {
             desk.ask(Expected::Set, |out| authorize::probe(out, &fence));
             SlotAnswer::Asked
@@ -303,6 +289,22 @@ impl OwnRequest {
         let is_taken = matches!(request, Ok(Request::Lock { .. } | Request::Attach { .. }));
         let is_placed = is_taken && desk.has_slots() && desk.is_guard_lock(key);
         is_placed.then(|| desk.fence_place().fence_key(key))
+    }
+
+    /// Asks the data node whether the client may make the request.
+    fn probe(&self, own: Own, desk: &mut Desk) {
+        match self {
+            OwnRequest::Lock { key, .. } => {
+                let probed = desk.shared.set_key(key);
+                desk.ask(Expected::Set, |out| authorize::probe(out, &probed));
+            }
+            OwnRequest::Inquiry(_) if own == Own::Command => {
+                desk.ask(Expected::Number, |out| encode::command(out, &[b"COMMAND", b"COUNT"]));
+            }
+            OwnRequest::Inquiry(_) => desk.ask(Expected::Text, authorize::probe_operator),
+            OwnRequest::Act(_) => desk.ask(Expected::Error, authorize::probe_act),
+            OwnRequest::Adopted(task) => adopted::probe(task, desk),
+        }
     }
 
     /// Carries out the request of a client that may make it: asks the lock nodes, or answers the
