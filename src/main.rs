@@ -152,7 +152,16 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            let _ = error.print();
+            return match error.use_stderr() && is_exec() {
+                true => ExitCode::from(exec::FAILED),
+                false => ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(u8::MAX)),
+            };
+        }
+    };
     let result = match arguments.command {
         Some(Command::Check { source }) => check(source.path().as_deref()),
         Some(Command::Doctor { json, source }) => {
@@ -193,6 +202,11 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Whether the command is exec, whose own statuses must not be taken for those of what it runs.
+fn is_exec() -> bool {
+    std::env::args_os().nth(1).is_some_and(|word| word == "exec")
 }
 
 /// Reads a time, written as in the configuration.

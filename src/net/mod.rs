@@ -18,7 +18,7 @@ pub(crate) mod tls;
 
 use std::{
     io,
-    os::fd::AsFd,
+    os::fd::{AsFd, OwnedFd},
     pin::Pin,
     task::{Context, Poll},
     time::Duration,
@@ -26,7 +26,7 @@ use std::{
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    io::{Errno, FdFlags, fcntl_setfd, ioctl_fionread},
+    io::{Errno, FdFlags, fcntl_dupfd_cloexec, fcntl_setfd, ioctl_fionread},
 };
 use socket2::{SockRef, TcpKeepalive};
 use tokio::{
@@ -191,19 +191,25 @@ impl Stream {
         readable.unwrap_or_default()
     }
 
-    /// Leaves the socket open in the commands that this process starts.
+    /// Returns a copy of the socket that the commands which this process starts have too, under a number that scripts
+    /// give to no file of their own: flock's are 9 and 200, a shell's 10 and 255.
     ///
     /// # Errors
     /// The operating system's.
-    pub(crate) fn leave_open(&self) -> io::Result<()> {
+    pub(crate) fn inherited(&self) -> io::Result<OwnedFd> {
         let socket = match self {
             Stream::Tcp(stream) => stream.as_fd(),
             Stream::Unix(stream) => stream.as_fd(),
             Stream::Tls(stream) => stream.tcp().as_fd(),
             #[cfg(test)]
-            Stream::Memory(_) => return Ok(()),
+            Stream::Memory(_) => return Err(io::ErrorKind::Unsupported.into()),
         };
-        Ok(fcntl_setfd(socket, FdFlags::empty())?)
+        // A process may be allowed fewer files.
+        let copy =
+            [700, 100, 0].into_iter().find_map(|from| fcntl_dupfd_cloexec(socket, from).ok());
+        let copy = copy.ok_or_else(io::Error::last_os_error)?;
+        fcntl_setfd(&copy, FdFlags::empty())?;
+        Ok(copy)
     }
 
     /// Makes dropping this stream reset the connection: bytes that the peer has not received yet are never

@@ -1,7 +1,7 @@
 //! The client library's connections to a Redis, over [`Stream`](super::Stream): for the proxy's own
 //! questions, not for clients' commands.
 
-use std::{io, sync::LazyLock, time::Duration};
+use std::{io, os::fd::OwnedFd, sync::LazyLock, time::Duration};
 
 use bb8_redis::{
     bb8::ManageConnection,
@@ -72,17 +72,17 @@ pub(crate) async fn connect_for(
     over(super::connect(url, connector, LIMIT, KEEPALIVE).await?, url, longest).await
 }
 
-/// Connects as [`connect`] does. Commands that this process starts have the socket too.
+/// Connects as [`connect`] does. Returns [`Stream::inherited`]'s copy of the socket too.
 ///
 /// # Errors
 /// Those of [`connect`].
 pub(crate) async fn connect_inherited(
     url: &RedisUrl,
     connector: &Connector,
-) -> Result<Connection, RedisError> {
+) -> Result<(Connection, OwnedFd), RedisError> {
     let stream = super::connect(url, connector, LIMIT, KEEPALIVE).await?;
-    stream.leave_open()?;
-    over(stream, url, ORDINARY).await
+    let copy = stream.inherited()?;
+    Ok((over(stream, url, ORDINARY).await?, copy))
 }
 
 /// Has the client library use a stream.

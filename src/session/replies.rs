@@ -69,30 +69,10 @@ impl Core {
                 NextReply::End => None,
                 NextReply::Broken => Some(Verdict::Lost),
             };
-            let heard = match &mut self.filter {
+            let heard = match self.filter {
                 None => Heard::Nothing,
-                Some(filter) => {
-                    let resp3 = self.desk.conn.state.resp3;
-                    let mut fed = filter.feed(&bytes[begin..pos], verdict.is_some(), whole, resp3);
-                    if let Some(held) = filter.holds()
-                        && !self.desk.reserve_room(self.desk.unsent.len() + held, true)
-                    {
-                        fed.heard = Heard::Unreadable;
-                    }
-                    if fed.taken > 0 || !fed.instead.is_empty() {
-                        self.to_client.push(&bytes[from..begin]);
-                        self.to_client.push(&fed.instead);
-                        from = begin + fed.taken;
-                    }
-                    if !fed.behind.is_empty() {
-                        self.to_client.push(&bytes[from..pos]);
-                        self.to_client.push(&fed.behind);
-                        from = pos;
-                    }
-                    if verdict.is_some() {
-                        self.filter = None;
-                    }
-                    fed.heard
+                Some(_) => {
+                    self.pass_filter(bytes, (begin, pos), &mut from, (verdict.is_some(), whole))
                 }
             };
             match verdict {
@@ -122,6 +102,40 @@ impl Core {
         }
         debug_assert!(from <= bytes.len());
         from
+    }
+
+    /// Has the filter see the bytes of a reply from `begin` to `pos`. Adds to the client's outbox what stands in their
+    /// place, and all before them from `from` on, which then tells where the next bytes to pass begin. `ended` and
+    /// `whole`: those of [`Filter::feed`].
+    fn pass_filter(
+        &mut self,
+        bytes: &[u8],
+        (begin, pos): (usize, usize),
+        from: &mut usize,
+        (ended, whole): (bool, bool),
+    ) -> Heard {
+        let Some(filter) = &mut self.filter else { return Heard::Nothing };
+        let resp3 = self.desk.conn.state.resp3;
+        let mut fed = filter.feed(&bytes[begin..pos], ended, whole, resp3);
+        if let Some(held) = filter.holds()
+            && !self.desk.reserve_room(self.desk.unsent.len() + held, true)
+        {
+            fed.heard = Heard::Unreadable;
+        }
+        if fed.taken > 0 || !fed.instead.is_empty() {
+            self.to_client.push(&bytes[*from..begin]);
+            self.to_client.push(&fed.instead);
+            *from = begin + fed.taken;
+        }
+        if !fed.behind.is_empty() {
+            self.to_client.push(&bytes[*from..pos]);
+            self.to_client.push(&fed.behind);
+            *from = pos;
+        }
+        if ended {
+            self.filter = None;
+        }
+        fed.heard
     }
 
     /// Takes in that the client has another name, or none.

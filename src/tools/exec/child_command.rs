@@ -15,7 +15,9 @@ use std::{
 };
 
 use clap::Args;
-use rustix::process::{Pid, Signal, getpgrp, getpid, getppid, kill_process};
+use rustix::process::{
+    Pid, Signal, WaitOptions, getpgrp, getpid, getppid, kill_process, wait, waitpid,
+};
 use tokio::{
     process::{Child, Command},
     signal::unix::{self, SignalKind},
@@ -23,11 +25,22 @@ use tokio::{
 };
 
 use super::super::say::complain;
+use crate::log_text::plain_line;
 
 /// This program.
 const OURSELVES: &str = "/proc/self/exe";
 /// How often descendants that were killed are looked for again.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// The signals that the command gets too.
+const PASSED_ON: [Signal; 7] = [
+    Signal::TERM,
+    Signal::INT,
+    Signal::HUP,
+    Signal::QUIT,
+    Signal::ALARM,
+    Signal::USR1,
+    Signal::USR2,
+];
 /// Exit statuses of a shell for a command that cannot be run, and for one that is not there.
 const CANNOT_RUN: u8 = 126;
 const NOT_FOUND: u8 = 127;
@@ -56,7 +69,8 @@ pub fn become_command(step: &ExecStep) -> ExitCode {
         return ExitCode::from(super::FAILED);
     };
     let error = std::process::Command::new(program).args(arguments).exec();
-    complain(format_args!("lockgate exec: {}: {error}", program.to_string_lossy()));
+    let program = program.to_string_lossy();
+    complain(format_args!("lockgate exec: {}: {error}", plain_line(&program)));
     ExitCode::from(match error.kind() {
         io::ErrorKind::NotFound => NOT_FOUND,
         _ => CANNOT_RUN,
@@ -114,34 +128,56 @@ impl ChildCommand {
 
     /// Asks the command and all its descendants to end.
     pub(super) fn terminate(&self) {
-        for pid in descendants() {
-            let _ = kill_process(pid, Signal::TERM);
+        signal_all(Signal::TERM);
+    }
+
+    /// Ends the command and those of its descendants that can be seen now; [`ChildCommand::end_descendants`] ends the
+    /// others.
+    pub(super) fn kill(&self) {
+        signal_all(Signal::KILL);
+    }
+
+    /// Reaps orphans that have ended, which were adopted from the command.
+    pub(super) fn reap_orphans(&self) {
+        let own = self.child.id().and_then(pid);
+        for process in processes().filter(|process| process.is_ended && process.parent == getpid())
+        {
+            if Some(process.pid) != own {
+                // It is not reaped twice: only this thread does.
+                let _ = waitpid(Some(process.pid), WaitOptions::NOHANG);
+            }
         }
     }
 
-    /// Ends the command and all its descendants.
-    pub(super) async fn kill(&self) {
-        // One that is just being made may be missed.
-        loop {
-            let found = descendants();
-            for pid in &found {
-                let _ = kill_process(*pid, Signal::KILL);
+    /// Waits until all descendants of a command that has ended and was waited for are gone too, and ends them from
+    /// `kill_at` on. Each of them that is not a child of another is one of this process, so none is left once this
+    /// process has no child: a list of processes may miss one that was just made.
+    pub(super) async fn end_descendants(self, kill_at: Instant) {
+        while has_children() {
+            if Instant::now() >= kill_at {
+                signal_all(Signal::KILL);
             }
             sleep(LOOK_EVERY).await;
-            if found.is_empty() {
-                return;
-            }
         }
     }
+}
 
-    /// Waits until all descendants of a command that has ended are gone too, and ends them at `kill_at`.
-    pub(super) async fn end_descendants(&self, kill_at: Instant) {
-        while !descendants().is_empty() {
-            match Instant::now() < kill_at {
-                true => sleep(LOOK_EVERY).await,
-                false => self.kill().await,
-            }
+/// Reaps all children that have ended. Returns whether any is left.
+fn has_children() -> bool {
+    loop {
+        match wait(WaitOptions::NOHANG) {
+            Ok(Some(_)) => {}
+            Ok(None) => return true,
+            Err(_) => return false,
         }
+    }
+}
+
+/// Sends a signal to all processes below this one that can be seen now.
+fn signal_all(signal: Signal) {
+    for pid in descendants() {
+        // It may have ended.
+        let _ = kill_process(pid, signal);
     }
 }
 
@@ -156,27 +192,39 @@ fn pid(id: u32) -> Option<Pid> {
     i32::try_from(id).ok().and_then(Pid::from_raw)
 }
 
+/// A process, as /proc has it.
+struct Process {
+    pid: Pid,
+    parent: Pid,
+    /// It has ended, and its parent has not waited for it yet.
+    is_ended: bool,
+}
+
+/// Returns all processes.
+fn processes() -> impl Iterator<Item = Process> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| {
+        let pid = Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)?;
+        let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
+        // Behind the program's name, which may have brackets: the state, and the parent.
+        let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+        let is_ended = matches!(fields.next()?, "Z" | "X");
+        let parent = Pid::from_raw(fields.next()?.parse().ok()?)?;
+        Some(Process { pid, parent, is_ended })
+    })
+}
+
 /// Returns all processes below this one that have not ended.
 fn descendants() -> Vec<Pid> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let all: Vec<(i32, i32)> = entries
-        .filter_map(|entry| {
-            let id: i32 = entry.file_name().to_str()?.parse().ok()?;
-            let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
-            // Behind the program's name, which may have brackets: the state, and the parent.
-            let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
-            let state = fields.next()?;
-            let parent = fields.next()?.parse().ok()?;
-            (!matches!(state, "Z" | "X")).then_some((id, parent))
-        })
-        .collect();
-    let mut family = vec![getpid().as_raw_nonzero().get()];
+    let all: Vec<Process> = processes().filter(|process| !process.is_ended).collect();
+    let mut family = vec![getpid()];
     let mut at = 0;
     while let Some(parent) = family.get(at).copied() {
-        family.extend(all.iter().filter(|(_, of)| *of == parent).map(|(id, _)| *id));
+        let children = all.iter().filter(|process| process.parent == parent);
+        family.extend(children.map(|process| process.pid));
         at += 1;
     }
-    family.drain(1..).filter_map(Pid::from_raw).collect()
+    family.split_off(1)
 }
 
 /// The signals that exec passes on.
@@ -188,9 +236,7 @@ impl Signals {
     /// Listens to the signals that this process does not ignore.
     pub(super) fn listen() -> Signals {
         let ignored = ignored();
-        let all =
-            [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2];
-        let listening = all
+        let listening = PASSED_ON
             .into_iter()
             .filter(|signal| ignored & (1 << (signal.as_raw() - 1)) == 0)
             .filter_map(|signal| {

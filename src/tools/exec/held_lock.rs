@@ -1,15 +1,16 @@
 //! The lock of `lockgate exec`: taken, confirmed every third of its TTL, and given back.
 
-use std::time::Duration;
+use std::{os::fd::OwnedFd, time::Duration};
 
 use bb8_redis::redis::{self, RedisError, Value};
 use tokio::{
     sync::{oneshot, watch},
-    time::{Instant, sleep, sleep_until},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 
 use crate::{
     config::{ClientTls, RedisUrl},
+    log_text::plain_line,
     net::{
         Connector,
         redis_client::{self, Connection},
@@ -18,9 +19,13 @@ use crate::{
 
 /// Pause before a question that was not answered is asked again.
 const AGAIN: Duration = Duration::from_millis(250);
+/// How long the answer to a LOCK may take, beyond its WAIT.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 /// Errors that end by themselves.
 const PASSING: [&str; 7] =
     ["NOQUORUM", "TRYAGAIN", "LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS"];
+/// Words around the longest WAIT in the proxy's error for a longer one.
+const LONGEST_WAIT: (&str, &str) = ("the longest is ", " ms (locks.max_wait)");
 
 /// How a lock is taken.
 #[derive(Debug, Clone, Copy)]
@@ -46,6 +51,8 @@ pub(super) struct LockStanding {
     pub(super) until: Instant,
     /// The server has said that the lock is not held any more.
     pub(super) lost: bool,
+    /// Why the last question was not answered.
+    pub(super) trouble: Option<String>,
 }
 
 /// What became of a lock that was to be given back.
@@ -64,13 +71,25 @@ struct Server {
     way: Connector,
 }
 
+/// A LOCK that was granted.
+struct FirstGrant {
+    connection: Connection,
+    socket: OwnedFd,
+    /// When the LOCK was sent.
+    since: Instant,
+    fence: u64,
+    validity: Duration,
+}
+
 /// A lock that is held. Dropped, it is left to its connection's end, or to its TTL.
 pub(super) struct HeldLock {
     server: Server,
     /// `None`: it has ended.
     connection: Option<Connection>,
-    /// The connection is not the one by which the lock was taken: the command does not have its socket. So the lock
-    /// is renewed as a lease from then on, which does not end with exec.
+    /// The copy of the first connection's socket that the command gets, until it has it.
+    socket: Option<OwnedFd>,
+    /// Whether the lock is renewed as a lease, as it was taken as one, or as the first connection has ended: of no
+    /// other has the command the socket, and a session lock would end with exec.
     is_lease: bool,
     key: Vec<u8>,
     token: String,
@@ -82,13 +101,6 @@ pub(super) struct HeldLock {
     standing: LockStanding,
 }
 
-impl Server {
-    /// Connects. The commands that are started from now on have the socket too.
-    async fn connect(&self) -> Result<Connection, RedisError> {
-        redis_client::connect_inherited(&self.url, &self.way).await
-    }
-}
-
 impl HeldLock {
     /// Takes the lock `key` at the server. Errors that end by themselves are waited for too.
     pub(super) async fn take(
@@ -98,41 +110,57 @@ impl HeldLock {
         terms: Terms,
     ) -> Result<HeldLock, NotLocked> {
         let way = Connector::start("exec", tls, std::slice::from_ref(url));
-        let server = Server { url: url.clone(), way };
+        let mut server = Server { url: url.clone(), way };
         // The same token each time: a LOCK whose answer was lost is not in the way of the next.
-        let token = format!("{:032x}", rand::random::<u128>());
+        let mut token = format!("{:032x}", rand::random::<u128>());
         let until = Instant::now() + terms.wait.unwrap_or_default();
+        let mut longest = Duration::MAX;
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            match server.try_once(key, &token, terms, left).await {
-                Ok(Some((connection, since, (fence, validity)))) => {
-                    let is_lease = terms.at_least.is_some();
-                    let standing = LockStanding { until: since + validity, lost: false };
-                    let key = key.to_vec();
-                    let mut lock = HeldLock {
-                        server,
-                        connection: Some(connection),
-                        is_lease,
-                        key,
-                        token,
-                        fence,
-                        terms,
-                        since,
-                        validity,
-                        standing,
-                    };
-                    // The validity of a LOCK that has waited began later than the LOCK, nobody here knows when.
-                    if since.elapsed() > AGAIN {
-                        lock.confirm().await;
+            let wait = left.min(longest);
+            let locking = server.lock(key, &token, terms, wait);
+            let said = match timeout(wait + ANSWER_LIMIT, locking).await {
+                Ok(said) => said,
+                Err(_) => return Err(NotLocked::Failed(format!("{url}: no answer to LOCK"))),
+            };
+            match said {
+                Ok(Some(grant)) => {
+                    let mut lock = HeldLock::of(server, key, token, terms, grant);
+                    // The validity of a LOCK that has waited began later than the LOCK; only the proxy knows when.
+                    if lock.since.elapsed() > AGAIN {
+                        let _ = timeout(ANSWER_LIMIT, lock.confirm()).await;
                     }
-                    return Ok(lock);
+                    match lock.standing.lost {
+                        true => (server, token) = (lock.server, lock.token),
+                        false => return Ok(lock),
+                    }
                 }
-                // The proxy's locks.max_wait may be shorter.
-                Ok(None) if left <= AGAIN => return Err(NotLocked::Held),
+                Ok(None) if left <= wait => return Err(NotLocked::Held),
                 Ok(None) => {}
-                Err(error) if left > AGAIN && passes(&error) => sleep(AGAIN).await,
-                Err(error) => return Err(NotLocked::Failed(server.words(&error))),
+                Err(error) => match longest_wait(&error) {
+                    Some(most) if most < wait => longest = most,
+                    _ if left > AGAIN && passes(&error) => sleep(AGAIN).await,
+                    _ => return Err(NotLocked::Failed(server.words(&error))),
+                },
             }
+        }
+    }
+
+    fn of(server: Server, key: &[u8], token: String, terms: Terms, grant: FirstGrant) -> HeldLock {
+        let FirstGrant { connection, socket, since, fence, validity } = grant;
+        let standing = LockStanding { until: since + validity, lost: false, trouble: None };
+        HeldLock {
+            server,
+            connection: Some(connection),
+            socket: Some(socket),
+            is_lease: terms.at_least.is_some(),
+            key: key.to_vec(),
+            token,
+            fence,
+            terms,
+            since,
+            validity,
+            standing,
         }
     }
 
@@ -143,6 +171,11 @@ impl HeldLock {
 
     pub(super) fn standing(&self) -> LockStanding {
         self.standing.clone()
+    }
+
+    /// Notes that the command has started, and has the socket.
+    pub(super) fn has_started(&mut self) {
+        self.socket = None;
     }
 
     /// Returns what the command finds in its environment.
@@ -171,20 +204,21 @@ impl HeldLock {
             let asked = Instant::now();
             tokio::select! {
                 _ = &mut stopped => return self,
-                is_confirmed = self.confirm() => {
-                    let pause = if is_confirmed { self.validity / 3 } else { AGAIN };
-                    next = asked + pause;
-                }
+                () = self.confirm() => {}
             }
+            let pause = if self.standing.trouble.is_none() { self.validity / 3 } else { AGAIN };
+            next = asked + pause;
             told.send_replace(self.standing.clone());
         }
         self
     }
 
-    /// Asks whether the lock is held, and prolongs it. Returns whether an answer told.
-    async fn confirm(&mut self) -> bool {
+    /// Asks whether the lock is held, and prolongs it.
+    async fn confirm(&mut self) {
         let asked = Instant::now();
-        match self.renew(self.terms.at_least.unwrap_or(self.validity)).await {
+        let said = self.renew(self.terms.at_least.unwrap_or(self.validity)).await;
+        self.standing.trouble = None;
+        match said {
             Ok(0) => self.standing.lost = true,
             Ok(left) => {
                 let left = Duration::from_millis(u64::try_from(left).unwrap_or(0));
@@ -192,45 +226,37 @@ impl HeldLock {
             }
             Err(error) if error.code() == Some("LOCKLOST") => self.standing.lost = true,
             Err(error) => {
+                self.standing.trouble = Some(self.server.words(&error));
                 if error.is_io_error() {
                     self.connection = None;
                 }
-                return false;
             }
         }
-        true
     }
 
     /// Renews the lock, for `ttl` where it is a lease. Returns the validity in ms; 0: it is not held.
     async fn renew(&mut self, ttl: Duration) -> Result<i64, RedisError> {
-        let connection = match &mut self.connection {
-            Some(connection) => connection,
-            None => {
-                // The command has the socket of the first connection alone.
-                self.is_lease = true;
-                self.connection.insert(self.server.connect().await?)
-            }
-        };
+        self.is_lease |= self.connection.is_none();
         let mut renew = redis::cmd("RENEW");
         renew.arg(&self.key).arg(&self.token);
         if self.is_lease {
             renew.arg("PX").arg(in_millis(ttl));
         }
-        renew.query_async(&mut connection.redis).await
+        self.ask(&renew).await
     }
 
     /// Gives the lock back. A lease that is to last longer is left to run out.
     pub(super) async fn give_back(mut self) -> GivenBack {
-        let left = self.terms.at_least.map_or(Duration::ZERO, |at_least| {
-            (self.since + at_least).saturating_duration_since(Instant::now())
-        });
-        if self.standing.lost {
-            return GivenBack::WasLost;
-        }
-        // To be waited for is a lease of its rest alone.
+        let least = self.terms.at_least.unwrap_or_default();
+        let left = (self.since + least).saturating_duration_since(Instant::now());
         let said = match left.is_zero() {
-            true => self.unlock().await,
+            true => {
+                let mut unlock = redis::cmd("UNLOCK");
+                unlock.arg(&self.key).arg(&self.token);
+                self.ask(&unlock).await
+            }
             false if self.standing.until <= Instant::now() + left => return GivenBack::Done,
+            // It was prolonged, and lasts too long.
             false => self.renew(left).await,
         };
         match said {
@@ -243,61 +269,72 @@ impl HeldLock {
         }
     }
 
-    async fn unlock(&mut self) -> Result<i64, RedisError> {
+    /// Sends a command, on a new connection if the last has ended.
+    async fn ask(&mut self, command: &redis::Cmd) -> Result<i64, RedisError> {
         let connection = match &mut self.connection {
             Some(connection) => connection,
-            None => self.connection.insert(self.server.connect().await?),
+            None => {
+                let Server { url, way } = &self.server;
+                self.connection.insert(redis_client::connect(url, way).await?)
+            }
         };
-        let mut unlock = redis::cmd("UNLOCK");
-        unlock.arg(&self.key).arg(&self.token).query_async(&mut connection.redis).await
+        command.query_async(&mut connection.redis).await
     }
 }
 
 impl Server {
-    /// Sends one LOCK, on a connection of its own. Returns the connection, when the LOCK was sent, its fence and its
-    /// validity; `None` if another client holds the lock.
-    async fn try_once(
+    /// Sends one LOCK, on a connection of its own. Returns `None` if another client holds the lock.
+    async fn lock(
         &self,
         key: &[u8],
         token: &str,
         terms: Terms,
-        left: Duration,
-    ) -> Result<Option<(Connection, Instant, (u64, Duration))>, RedisError> {
-        let mut connection = self.connect().await?;
+        wait: Duration,
+    ) -> Result<Option<FirstGrant>, RedisError> {
+        let (mut connection, socket) =
+            redis_client::connect_inherited(&self.url, &self.way).await?;
         let mut lock = redis::cmd("LOCK");
         lock.arg(key).arg(token);
         if let Some(at_least) = terms.at_least {
             lock.arg("PX").arg(in_millis(at_least));
         }
-        if !left.is_zero() {
-            lock.arg("WAIT").arg(in_millis(left));
+        if !wait.is_zero() {
+            lock.arg("WAIT").arg(in_millis(wait));
         }
         let since = Instant::now();
         let granted = match lock.query_async::<Value>(&mut connection.redis).await? {
             Value::Nil => return Ok(None),
             granted => granted,
         };
-        let answer: (String, u64, u64) = redis::from_redis_value(granted)?;
-        let (_, fence, validity) = answer;
-        Ok(Some((connection, since, (fence, Duration::from_millis(validity)))))
+        let (_, fence, validity): (String, u64, u64) = redis::from_redis_value(granted)?;
+        let validity = Duration::from_millis(validity);
+        Ok(Some(FirstGrant { connection, socket, since, fence, validity }))
     }
 
-    /// An error in the server's own words.
+    /// An error in the server's own words, in one line.
     fn words(&self, error: &RedisError) -> String {
-        let Server { url, .. } = self;
-        match (error.code(), error.detail()) {
+        let url = &self.url;
+        let words = match (error.code(), error.detail()) {
             (_, Some(detail)) if detail.starts_with("unknown command 'LOCK'") => {
                 format!("{url} is no Lockgate: {detail}")
             }
             (Some(code), Some(detail)) => format!("{url}: {code} {detail}"),
             _ => format!("{url}: {error}"),
-        }
+        };
+        plain_line(&words).into_owned()
     }
 }
 
 /// Whether the cause may pass: the server is away, or says so.
 fn passes(error: &RedisError) -> bool {
     error.is_io_error() || error.code().is_some_and(|code| PASSING.contains(&code))
+}
+
+/// Returns the longest WAIT, if the proxy has refused a longer one.
+fn longest_wait(error: &RedisError) -> Option<Duration> {
+    let (before, behind) = LONGEST_WAIT;
+    let (_, rest) = error.detail()?.split_once(before)?;
+    rest.strip_suffix(behind)?.parse().ok().map(Duration::from_millis)
 }
 
 /// Waits until the connection has ended.

@@ -15,8 +15,9 @@ use std::{ffi::OsString, process::ExitCode, time::Duration};
 
 use clap::Args;
 use tokio::{
+    signal::unix::{self, SignalKind},
     sync::{oneshot, watch},
-    time::{Instant, sleep_until, timeout},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 
 pub use self::child_command::{ExecStep, become_command};
@@ -25,19 +26,26 @@ use self::{
     held_lock::{GivenBack, HeldLock, LockStanding, NotLocked, Terms},
 };
 use super::say::complain;
-use crate::config::{self, ClientTls, RedisUrl, written};
+use crate::{
+    config::{self, ClientTls, RedisUrl, written},
+    log_text::plain_line,
+};
 
 /// Exit status if the lock is held by another client.
 const NOT_GOT: u8 = 1;
 /// Exit status if the lock was lost before the command had ended.
 const LOST: u8 = 124;
 /// Exit status if exec itself fails, such as for a server that cannot be reached.
-const FAILED: u8 = 125;
+pub const FAILED: u8 = 125;
 
 /// The environment variable that names the server.
 const SERVER_VARIABLE: &str = "LOCKGATE_URL";
 /// The server that is asked without one: that of `lockgate dev`.
 const DEFAULT_SERVER: &str = "redis://127.0.0.1:6380";
+/// How long the first answer may take once this process goes on after it was stopped.
+const FIRST_ANSWER: Duration = Duration::from_millis(500);
+/// Pause between two looks for processes that must be killed.
+const KILL_EVERY: Duration = Duration::from_millis(5);
 /// How long giving the lock back may take.
 const END_LIMIT: Duration = Duration::from_secs(2);
 
@@ -93,7 +101,7 @@ pub fn run(options: &ExecOptions) -> ExitCode {
             runtime.shutdown_background();
             status
         }
-        Err(error) => Err(Failed::with(FAILED, error.to_string())),
+        Err(error) => Err(failed(error)),
     };
     ExitCode::from(status.unwrap_or_else(|Failed { status, what }| {
         complain(format_args!("lockgate exec: {what}"));
@@ -105,6 +113,11 @@ pub fn run(options: &ExecOptions) -> ExitCode {
 struct Failed {
     status: u8,
     what: String,
+}
+
+/// An error of the operating system's.
+fn failed(error: impl ToString) -> Failed {
+    Failed::with(FAILED, error.to_string())
 }
 
 impl Failed {
@@ -121,7 +134,13 @@ fn server(options: &ExecOptions) -> Result<RedisUrl, Failed> {
         Some((SERVER_VARIABLE, url))
     });
     let (place, url) = named.unwrap_or(("--server", DEFAULT_SERVER.into()));
-    url.parse().map_err(|error| Failed::with(FAILED, format!("{place}: {error}")))
+    let url: RedisUrl =
+        url.parse().map_err(|error| Failed::with(FAILED, format!("{place}: {error}")))?;
+    if !url.tls && (options.cacert.is_some() || options.cert.is_some()) {
+        let what = "--cacert, --cert and --key are for TLS: a server at rediss://";
+        return Err(Failed::with(FAILED, what.into()));
+    }
+    Ok(url)
 }
 
 async fn under_lock(options: &ExecOptions) -> Result<u8, Failed> {
@@ -152,13 +171,15 @@ async fn under_lock(options: &ExecOptions) -> Result<u8, Failed> {
         let _ = timeout(END_LIMIT, lock.give_back()).await;
         return Err(Failed::with(FAILED, what));
     }
+    let mut lock = lock;
     let child = match ChildCommand::start(&options.command, &lock.environment()) {
         Ok(child) => child,
         Err(error) => {
             let _ = timeout(END_LIMIT, lock.give_back()).await;
-            return Err(Failed::with(FAILED, error.to_string()));
+            return Err(failed(error));
         }
     };
+    lock.has_started();
     let (told, standing) = watch::channel(lock.standing());
     let (stop, stopped) = oneshot::channel();
     let keeping = tokio::spawn(lock.keep(told, stopped));
@@ -166,7 +187,7 @@ async fn under_lock(options: &ExecOptions) -> Result<u8, Failed> {
         WatchedCommand { child, standing, grace: options.grace, lock: shown(&options.lock) };
     let ended = watched.until_ended().await?;
     drop(stop);
-    let lock = keeping.await.map_err(|error| Failed::with(FAILED, error.to_string()))?;
+    let lock = keeping.await.map_err(failed)?;
     if ended.was_lost {
         return Ok(LOST);
     }
@@ -194,7 +215,7 @@ async fn give_back(lock: HeldLock, status: u8, name: String) -> Result<u8, Faile
 
 /// A lock's name as messages have it.
 fn shown(lock: &OsString) -> String {
-    format!("'{}'", lock.to_string_lossy())
+    format!("'{}'", plain_line(&lock.to_string_lossy()))
 }
 
 /// The running command, and how its lock is.
@@ -217,6 +238,7 @@ impl WatchedCommand {
     /// Passes signals on, and ends the command if its lock is not confirmed any more.
     async fn until_ended(mut self) -> Result<CommandEnd, Failed> {
         let mut signals = Signals::listen();
+        let mut children = unix::signal(SignalKind::child()).map_err(failed)?;
         // When the command must have ended, once its lock is in doubt.
         let mut kill_at = None;
         loop {
@@ -227,23 +249,38 @@ impl WatchedCommand {
             }
             tokio::select! {
                 status = self.child.wait() => {
-                    let status = status.map_err(|error| Failed::with(FAILED, error.to_string()))?;
+                    let status = status.map_err(failed)?;
                     if let Some(kill_at) = kill_at {
                         self.child.end_descendants(kill_at).await;
                     }
                     return Ok(CommandEnd { status, was_lost: kill_at.is_some() });
                 }
                 signal = signals.next() => self.child.pass_on(signal),
+                _ = children.recv() => self.child.reap_orphans(),
                 _ = self.standing.changed(), if kill_at.is_none() => {}
                 () = sleep_until(standing.until - self.grace), if kill_at.is_none() => {
+                    if self.was_asleep(&standing) {
+                        // The question that is due is asked first, as the proxy may have kept the lock.
+                        let _ = timeout(FIRST_ANSWER, self.standing.changed()).await;
+                        if self.standing.borrow().until > standing.until {
+                            continue;
+                        }
+                    }
                     kill_at = Some(standing.until);
-                    self.end("is not confirmed by any answer");
+                    let why = standing.trouble.unwrap_or_else(|| "no answer".into());
+                    self.end(&format!("is not confirmed ({why})"));
                 }
                 () = sleep_until(kill_at.unwrap_or(standing.until)), if kill_at.is_some() => {
-                    self.child.kill().await;
+                    self.child.kill();
+                    sleep(KILL_EVERY).await;
                 }
             }
         }
+    }
+
+    /// Whether this process was stopped for so long that the lock could not be confirmed.
+    fn was_asleep(&self, standing: &LockStanding) -> bool {
+        standing.trouble.is_none() && Instant::now() > standing.until
     }
 
     /// Asks the command to end, and says why.
