@@ -430,6 +430,11 @@ fn a_value_from_the_environment_is_never_repeated() {
     }
     refuses_without_repeating("data: '${SECRET}://x'", &secret);
     refuses_without_repeating("listen: ['${SECRET}']", &secret);
+    // Addresses, which errors repeat.
+    refuses_without_repeating("data: {primary: 'unix:///${SECRET}'}", &secret);
+    refuses_without_repeating("data: {cluster: ['${SECRET}:1', '${SECRET}:1']}", &secret);
+    let nodes = "'redis://${SECRET}', 'redis://${SECRET}', 'redis://c'";
+    refuses_without_repeating(&format!("locks: {{nodes: [{nodes}]}}"), &secret);
 }
 
 fn refuses_without_repeating(text: &str, environment: Environment<'_>) {

@@ -18,6 +18,9 @@ const ALIKE: f64 = 0.75;
 /// The most problems that are reported of one file. Finding each one's line reads the file again: thousands
 /// (say, of another program's file) would take minutes.
 const MOST_PROBLEMS: usize = 100;
+/// Bytes of the shortest value of a variable that no message repeats. Shorter ones are numbers and common words, of
+/// which messages have others.
+const SHORTEST_SECRET: usize = 6;
 
 /// Looks a variable up in the environment.
 pub(crate) type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -30,6 +33,8 @@ pub(super) struct Reader<'a> {
     problems: Vec<Problem>,
     /// Whether there are more problems than `problems` has.
     more: bool,
+    /// The variables of the environment that values had, and what they stand for.
+    variables: Vec<(String, String)>,
 }
 
 /// A mapping and its path in the file.
@@ -40,7 +45,7 @@ pub(super) struct Section<'v> {
 
 impl<'a> Reader<'a> {
     pub(super) fn new(text: &'a str, file: &'a str, environment: Environment<'a>) -> Reader<'a> {
-        Reader { text, file, environment, problems: Vec::new(), more: false }
+        Reader { text, file, environment, problems: Vec::new(), more: false, variables: Vec::new() }
     }
 
     /// Returns all problems; `Ok` if there are none.
@@ -53,6 +58,12 @@ impl<'a> Reader<'a> {
             let line = self.problems.last().and_then(|last| last.line);
             let what = format!("these are {MOST_PROBLEMS} problems, and there are more");
             self.problems.push(Problem { line, key: String::new(), what });
+        }
+        // What a variable stands for may be a secret, wherever in a value it stands.
+        for (name, stands_for) in &self.variables {
+            for problem in &mut self.problems {
+                problem.what = problem.what.replace(stands_for, &format!("${{{name}}}"));
+            }
         }
         Err(ConfigErrors { file: self.file.to_owned(), problems: self.problems })
     }
@@ -205,7 +216,7 @@ impl<'a> Reader<'a> {
 
     /// Replaces each `${NAME}` by the environment's value, and `$$` by a dollar sign. This comes after parsing,
     /// so that no value can change the structure.
-    fn expand(&self, value: &Value) -> Result<Value, String> {
+    fn expand(&mut self, value: &Value) -> Result<Value, String> {
         // The YAML crate would ignore the tag.
         if let Value::Tagged(_) = value {
             return Err("a tag (!…) has no meaning here; leave it out".into());
@@ -223,7 +234,11 @@ impl<'a> Reader<'a> {
                 rest.strip_prefix('{').and_then(|rest| rest.split_once('}'))
             {
                 let value = (self.environment)(name);
-                out += &value.ok_or(format!("the environment has no variable {name}"))?;
+                let value = value.ok_or(format!("the environment has no variable {name}"))?;
+                out += &value;
+                if value.len() >= SHORTEST_SECRET {
+                    self.variables.push((name.to_owned(), value));
+                }
                 rest = after;
             } else {
                 return Err("a '$' that begins no ${NAME}; write '$$' for a dollar sign".into());
