@@ -10,11 +10,13 @@ use crate::session::{
 
 const PERMITTED: &str = "-ERR syntax error\r\n";
 
-/// Makes an answer of grants for ten seconds with these fences, for the keys of the question.
+/// Makes an answer of grants with these fences, for the keys of the question: the first for ten seconds, each further
+/// one for a second less.
 fn all_granted(pair: &mut Pair, fences: &[u64]) -> Answer {
     let Question::LockAll { wanted } = pair.question() else { panic!("another question") };
-    let validity = Duration::from_secs(10);
+    let mut validity = Duration::from_secs(11);
     let grant = |(key, fence): (&_, &u64)| {
+        validity -= Duration::from_secs(1);
         let (claim, until) = (Some(Claim::new()), Instant::now() + validity);
         let grant = Grant { fence: *fence, claim, validity, until };
         let lock = Granted::here(key, &wanted.token, &grant, None);
@@ -34,7 +36,7 @@ async fn the_data_node_is_asked_about_each_key() {
     pair.reply(PERMITTED);
     let granted = all_granted(&mut pair, &[7, 5]);
     pair.answer(granted);
-    assert_eq!(pair.at_client(), "*3\r\n$1\r\nt\r\n:10000\r\n*2\r\n:7\r\n:5\r\n");
+    assert_eq!(pair.at_client(), "*3\r\n$1\r\nt\r\n:9000\r\n*2\r\n:7\r\n:5\r\n");
     assert_eq!(pair.at_data(), text(&["PING"]));
     pair.reply("+PONG\r\n");
     pair.at_client();
@@ -95,7 +97,7 @@ async fn the_fences_are_announced_one_after_the_other() {
             assert!(pair.core.desk.tokens.held.is_empty(), "both are given back");
         } else {
             pair.reply("$1\r\n5\r\n");
-            assert_eq!(pair.at_client(), "*3\r\n$1\r\nt\r\n:10000\r\n*2\r\n:7\r\n:5\r\n");
+            assert_eq!(pair.at_client(), "*3\r\n$1\r\nt\r\n:9000\r\n*2\r\n:7\r\n:5\r\n");
             pair.commands(&[&["SET", "g:a", "1"]]);
             assert!(pair.at_data().contains("EVALSHA"));
         }
