@@ -106,7 +106,9 @@ where
         let mut first: Option<(usize, NewGrant)> = None;
         let mut rests = 0;
         loop {
-            self.room(left()).await.map_err(NoneGranted::unknown)?;
+            if first.is_none() {
+                self.room(left()).await.map_err(NoneGranted::unknown)?;
+            }
             let (at, none) = match NoneGranted::of(self.try_all(first.take()).await) {
                 Ok(all) => return Ok(all),
                 Err(refused) => refused,
@@ -129,7 +131,8 @@ where
         }
     }
 
-    /// Waits for room in the audit trail for the records of the grants.
+    /// Waits for room in the audit trail for the records of the grants. The client must have none of the locks
+    /// meanwhile.
     async fn room(&self, wait: Option<Duration>) -> Result<(), NotGranted> {
         match self.shared.engine.audit_trail_is_full() {
             true => self.shared.engine.audit_trail_room(wait).await.map_err(NotGranted::NoQuorum),
