@@ -230,11 +230,10 @@ fn command_tells_of_ours_as_redis_tells_of_its_own() {
         assert_eq!(mlock[3..6], lmpop[3..6], "no key has a fixed place");
         let docs = field(&client.cmd(&["COMMAND", "DOCS", "mlock"]), "mlock");
         let redis = field(&client.cmd(&["COMMAND", "DOCS", "lmpop"]), "lmpop");
-        let (ours, of_lmpop) = (field(&docs, "arguments"), field(&redis, "arguments"));
-        let (ours, of_lmpop) = (elements(ours), elements(of_lmpop));
-        for place in 0..2 {
-            assert_eq!(names_of(&ours[place]), names_of(&of_lmpop[place]));
-            assert_eq!(shape(&ours[place]), shape(&of_lmpop[place]));
+        let arguments = |docs: &Reply| elements(field(docs, "arguments"));
+        for (of_mlock, of_lmpop) in arguments(&docs).iter().zip(&arguments(&redis)).take(2) {
+            assert_eq!(names_of(of_mlock), names_of(of_lmpop));
+            assert_eq!(shape(of_mlock), shape(of_lmpop));
         }
         let container = elements(client.cmd(&["COMMAND", "INFO", "client"]));
         let (lockgate, redis) = (elements(ours[3].clone()), elements(container[0].clone()));
