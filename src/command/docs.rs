@@ -3,8 +3,16 @@
 use crate::resp::{encode, name::Own};
 
 /// Our commands, as COMMAND lists them.
-pub(crate) const OURS: [Own; 6] =
-    [Own::Lock, Own::Unlock, Own::Renew, Own::Attach, Own::Detach, Own::Lockgate];
+pub(crate) const OURS: [Own; 8] = [
+    Own::Lock,
+    Own::Unlock,
+    Own::Renew,
+    Own::Mlock,
+    Own::Munlock,
+    Own::Attach,
+    Own::Detach,
+    Own::Lockgate,
+];
 
 /// An argument in COMMAND DOCS.
 struct Argument {
@@ -13,8 +21,21 @@ struct Argument {
     /// The word before the argument.
     token: Option<&'static str>,
     optional: bool,
+    /// Whether there may be several.
+    multiple: bool,
     /// Alternatives, one of which stands for the argument.
     choices: &'static [Argument],
+}
+
+/// The words of a command that are keys.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum KeyWords {
+    /// None.
+    Nothing,
+    /// The first word behind the name.
+    First,
+    /// As many as the first word behind the name says, from the second on.
+    Counted,
 }
 
 /// A command or subcommand of ours.
@@ -26,22 +47,28 @@ struct Described {
     arity: i64,
     flags: &'static [&'static str],
     categories: &'static [&'static str],
-    /// Whether the first argument is a key.
-    has_key: bool,
+    keys: KeyWords,
     arguments: &'static [Argument],
     subcommands: &'static [Described],
 }
 
-const KEY: Argument =
-    Argument { name: "key", kind: "key", token: None, optional: false, choices: &[] };
-const TOKEN: Argument =
-    Argument { name: "token", kind: "string", token: None, optional: true, choices: &[] };
+const KEY: Argument = Argument {
+    name: "key",
+    kind: "key",
+    token: None,
+    optional: false,
+    multiple: false,
+    choices: &[],
+};
+const NUMKEYS: Argument = Argument { name: "numkeys", kind: "integer", ..KEY };
+const KEYS: Argument = Argument { multiple: true, ..KEY };
+const TOKEN: Argument = Argument { name: "token", kind: "string", optional: true, ..KEY };
 const EXPIRATION: Argument = Argument {
     name: "expiration",
     kind: "oneof",
-    token: None,
     optional: true,
     choices: &[number("milliseconds", "PX", false), number("seconds", "EX", false)],
+    ..KEY
 };
 /// Which grant LOCKGATE UNLOCK means.
 const GRANT: &[Argument] = &[number("fence", "FENCE", false), word("any", "ANY")];
@@ -54,18 +81,19 @@ const BY: Argument = Argument {
     token: Some("BY"),
     optional: true,
     choices: &[word("waiters", "WAITERS"), word("age", "AGE"), word("wait", "WAIT")],
+    ..KEY
 };
 /// A lock's name in LOCKGATE. A cluster client must not route by it: the answer is this proxy's.
 const LOCK_NAME: Argument = Argument { name: "key", optional: false, ..TOKEN };
 const WAIT: Argument = number("milliseconds", "WAIT", true);
 
 const fn number(name: &'static str, token: &'static str, optional: bool) -> Argument {
-    Argument { name, kind: "integer", token: Some(token), optional, choices: &[] }
+    Argument { name, kind: "integer", token: Some(token), optional, ..KEY }
 }
 
 /// Returns an argument that is a fixed word.
 const fn word(name: &'static str, token: &'static str) -> Argument {
-    Argument { name, kind: "pure-token", token: Some(token), optional: false, choices: &[] }
+    Argument { name, kind: "pure-token", token: Some(token), ..KEY }
 }
 
 const LOCK: Described = Described {
@@ -76,7 +104,7 @@ const LOCK: Described = Described {
     arity: -2,
     flags: &["write", "noscript", "blocking"],
     categories: &["@write", "@slow", "@blocking"],
-    has_key: true,
+    keys: KeyWords::First,
     arguments: &[KEY, TOKEN, EXPIRATION, WAIT],
     subcommands: &[],
 };
@@ -92,6 +120,25 @@ const RENEW: Described = Described {
     name: "renew",
     summary: "Gives a lock a fresh TTL.",
     arguments: &[KEY, TOKEN, EXPIRATION],
+    ..UNLOCK
+};
+const MLOCK: Described = Described {
+    name: "mlock",
+    summary: "Takes all of several locks, or none. \
+              Without PX or EX they live as long as the connection.",
+    arity: -3,
+    flags: &["write", "noscript", "blocking", "movablekeys"],
+    keys: KeyWords::Counted,
+    arguments: &[NUMKEYS, KEYS, TOKEN, EXPIRATION, WAIT],
+    ..LOCK
+};
+const MUNLOCK: Described = Described {
+    name: "munlock",
+    summary: "Gives several locks back, or hands them over to who waits for them.",
+    arity: -3,
+    flags: &["write", "noscript", "movablekeys"],
+    keys: KeyWords::Counted,
+    arguments: &[NUMKEYS, KEYS, TOKEN],
     ..UNLOCK
 };
 const ATTACH: Described = Described {
@@ -115,7 +162,7 @@ const LOCKGATE: Described = Described {
     arity: -2,
     flags: &[],
     categories: &["@slow"],
-    has_key: false,
+    keys: KeyWords::Nothing,
     arguments: &[],
     subcommands: &[
         subcommand("lockgate|help", "Shows the subcommands.", 2, &[]),
@@ -180,7 +227,7 @@ const fn subcommand(
         arity,
         flags: &["noscript", "loading", "stale"],
         categories: &["@slow", "@dangerous"],
-        has_key: false,
+        keys: KeyWords::Nothing,
         arguments,
         subcommands: &[],
     }
@@ -191,6 +238,8 @@ fn described(own: Own) -> &'static Described {
         Own::Lock => &LOCK,
         Own::Unlock => &UNLOCK,
         Own::Renew => &RENEW,
+        Own::Mlock => &MLOCK,
+        Own::Munlock => &MUNLOCK,
         Own::Attach => &ATTACH,
         Own::Detach => &DETACH,
         Own::Lockgate | Own::Command => &LOCKGATE,
@@ -213,16 +262,16 @@ fn info_of(out: &mut Vec<u8>, it: &Described, resp3: bool) {
     encode::bulk(out, it.name.as_bytes());
     encode::integer(out, it.arity);
     words(out, it.flags, resp3);
-    // First key, last key, step.
+    // First key, last key, step. Of counted keys Redis tells none here.
     for _ in 0..3 {
-        encode::integer(out, i64::from(it.has_key));
+        encode::integer(out, i64::from(it.keys == KeyWords::First));
     }
     words(out, it.categories, resp3);
     // No tips.
     encode::set(out, 0, resp3);
-    encode::set(out, usize::from(it.has_key), resp3);
-    if it.has_key {
-        key_specification(out, resp3);
+    encode::set(out, usize::from(it.keys != KeyWords::Nothing), resp3);
+    if it.keys != KeyWords::Nothing {
+        key_specification(out, it.keys, resp3);
     }
     if it.subcommands.is_empty() {
         encode::set(out, 0, resp3);
@@ -232,15 +281,18 @@ fn info_of(out: &mut Vec<u8>, it: &Described, resp3: bool) {
     }
 }
 
-/// Appends the key specification: the first argument is the only key.
-fn key_specification(out: &mut Vec<u8>, resp3: bool) {
+/// Appends the key specification.
+fn key_specification(out: &mut Vec<u8>, keys: KeyWords, resp3: bool) {
     encode::map(out, 3, resp3);
     encode::bulk(out, b"flags");
     words(out, &["RW", "access", "update"], resp3);
-    for (field, kind, numbers) in [
-        ("begin_search", "index", &[("index", 1)][..]),
-        ("find_keys", "range", &[("lastkey", 0), ("keystep", 1), ("limit", 0)]),
-    ] {
+    let (kind, numbers) = match keys {
+        KeyWords::Counted => ("keynum", [("keynumidx", 0), ("firstkey", 1), ("keystep", 1)]),
+        _ => ("range", [("lastkey", 0), ("keystep", 1), ("limit", 0)]),
+    };
+    for (field, kind, numbers) in
+        [("begin_search", "index", &[("index", 1)][..]), ("find_keys", kind, &numbers)]
+    {
         encode::bulk(out, field.as_bytes());
         encode::map(out, 2, resp3);
         text(out, "type", kind);
@@ -280,7 +332,11 @@ fn arguments(out: &mut Vec<u8>, all: &[Argument], resp3: bool) {
     encode::array(out, all.len());
     for argument in all {
         let (is_key, has_choices) = (argument.kind == "key", !argument.choices.is_empty());
-        let has = [is_key, argument.token.is_some(), argument.optional, has_choices];
+        let flags: Vec<&str> = [(argument.optional, "optional"), (argument.multiple, "multiple")]
+            .into_iter()
+            .filter_map(|(is_set, flag)| is_set.then_some(flag))
+            .collect();
+        let has = [is_key, argument.token.is_some(), !flags.is_empty(), has_choices];
         encode::map(out, 2 + has.into_iter().filter(|has| *has).count(), resp3);
         text(out, "name", argument.name);
         text(out, "type", argument.kind);
@@ -291,9 +347,9 @@ fn arguments(out: &mut Vec<u8>, all: &[Argument], resp3: bool) {
         if let Some(token) = argument.token {
             text(out, "token", token);
         }
-        if argument.optional {
+        if !flags.is_empty() {
             encode::bulk(out, b"flags");
-            words(out, &["optional"], resp3);
+            words(out, &flags, resp3);
         }
         if has_choices {
             arguments(out, argument.choices, resp3);

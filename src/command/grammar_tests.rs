@@ -181,6 +181,9 @@ fn what_was_not_meant_for_a_token_is_none() {
         for own in [Own::Lock, Own::Unlock, Own::Renew, Own::Attach] {
             assert!(read(own, &format!("k {word}")).is_err(), "{own:?} {word}");
         }
+        for own in [Own::Mlock, Own::Munlock] {
+            assert!(read_many(own, &format!("1 k {word}")).is_err(), "{own:?} {word}");
+        }
     }
     let empty = |own: Own, words: &[&[u8]]| {
         let key = full_key(words[0], &config());
@@ -204,4 +207,96 @@ fn lockgates_own_keys_are_out_of_reach() {
     let words = [b"lockgate:fence:x".to_vec(), b"PX".to_vec(), b"100".to_vec()];
     let key = full_key(&words[0], &config);
     assert_eq!(parse(Own::Lock, &key, &words, &config), Err(BadRequest::Reserved));
+}
+
+/// The keys on the nodes, and the request.
+type ReadMany = Result<(Vec<Key>, Request), BadRequest>;
+
+fn read_many(own: Own, words: &str) -> ReadMany {
+    let words: Vec<Vec<u8>> = words.split(' ').map(|w| w.as_bytes().to_vec()).collect();
+    check_arity(own, words.len() + 1)?;
+    let (keys, rest) = divide(&words)?;
+    let full_keys: Vec<Key> = keys.iter().map(|key| full_key(key, &config())).collect();
+    let request = parse_many(own, (&full_keys, keys), rest, &config())?;
+    Ok((full_keys, request))
+}
+
+#[test]
+fn the_number_of_keys_says_which_words_are_keys() {
+    let keys = |keys: &[&str]| -> Vec<Key> { keys.iter().map(Key::from).collect() };
+    let lock = |token: Option<&str>, ttl: Option<u64>, wait: Option<u64>| Request::Lock {
+        token: token.map(Token::from),
+        ttl: ttl.map(Duration::from_millis),
+        wait: wait.map(Duration::from_millis),
+    };
+    let two = keys(&["lock:a", "lock:b"]);
+    assert_eq!(read_many(Own::Mlock, "2 a b"), Ok((two.clone(), lock(None, None, None))));
+    assert_eq!(read_many(Own::Mlock, "2 a b t"), Ok((two.clone(), lock(Some("t"), None, None))));
+    let all = lock(Some("t"), Some(2000), Some(7));
+    assert_eq!(read_many(Own::Mlock, "2 a b t WAIT 7 ex 2"), Ok((two.clone(), all)));
+    let words = keys(&["lock:PX", "lock:9"]);
+    assert_eq!(read_many(Own::Mlock, "2 PX 9 px 8"), Ok((words, lock(None, Some(8), None))));
+    let one = keys(&["lock:2"]);
+    assert_eq!(read_many(Own::Mlock, "1 2 PX 9"), Ok((one, lock(None, Some(9), None))));
+    let unlock = |token: Option<&str>| Request::Unlock { token: token.map(Token::from) };
+    assert_eq!(read_many(Own::Munlock, "2 a b"), Ok((two.clone(), unlock(None))));
+    assert_eq!(read_many(Own::Munlock, "2 a b t"), Ok((two, unlock(Some("t")))));
+    let most = (1..=MAX_KEYS).map(|n| format!(" k{n}")).collect::<String>();
+    let (all, _) = read_many(Own::Mlock, &format!("128{most} t PX 9 WAIT 9")).unwrap();
+    assert_eq!(all.len(), MAX_KEYS);
+    assert_eq!(format!("MLOCK 128{most} t PX 9 WAIT 9").split(' ').count(), max_words(Own::Mlock));
+}
+
+#[test]
+fn numbers_of_keys_that_do_not_fit_are_named() {
+    let (above, less) = ("ERR numkeys should be greater than 0", "is not");
+    let missing =
+        "ERR Number of keys can't be greater than number of args, numkeys is 3, and 2 words follow";
+    let cases = [
+        (Own::Mlock, "2", "ERR wrong number of arguments for 'mlock' command".to_owned()),
+        (Own::Munlock, "2", "ERR wrong number of arguments for 'munlock' command".to_owned()),
+        (Own::Mlock, "0 a", format!("{above}, '0' {less}")),
+        (Own::Mlock, "-1 a", format!("{above}, '-1' {less}")),
+        (Own::Munlock, "a b", format!("{above}, 'a' {less}")),
+        (Own::Mlock, "1.5 a", format!("{above}, '1.5' {less}")),
+        (Own::Mlock, "129 a", "ERR numkeys should be at most 128, '129' is more".to_owned()),
+        (Own::Mlock, "3 a b", missing.to_owned()),
+        (Own::Munlock, "3 a b", missing.to_owned()),
+        (Own::Mlock, "3 a b a", "ERR the lock 'a' is named twice".to_owned()),
+        (Own::Munlock, "2 a a t", "ERR the lock 'a' is named twice".to_owned()),
+        (Own::Mlock, "2 a ", "ERR the key is empty".to_owned()),
+        (Own::Mlock, "2 a 123456789", "ERR key is longer than 8 bytes (locks.max_key)".to_owned()),
+        (Own::Mlock, "1 a b c", "ERR syntax error, unknown option 'c'".to_owned()),
+        (Own::Mlock, "1 a t SHARED PX 9", "ERR syntax error, unknown option 'SHARED'".to_owned()),
+        (Own::Mlock, "1 a PERMITS 2", "ERR syntax error, unknown option 'PERMITS'".to_owned()),
+        (Own::Mlock, "1 a PX 9 EX 1", "ERR syntax error, 'EX' is one option too many".to_owned()),
+        (Own::Mlock, "1 a t PX", "ERR syntax error, 'PX' lacks its value".to_owned()),
+        (Own::Munlock, "1 a t PX 9", "ERR syntax error, unknown option 'PX'".to_owned()),
+        (Own::Mlock, "2 a b 9", "ERR '9' is no token; for a TTL write MLOCK 2 a … PX 9".to_owned()),
+        (
+            Own::Mlock,
+            "1 a wait",
+            "ERR 'wait' is no token; for a limit write MLOCK 1 a WAIT <milliseconds>".to_owned(),
+        ),
+        (
+            Own::Mlock,
+            "1 a PX 3",
+            "ERR invalid expire time in 'mlock' command, the shortest is 4 ms".to_owned(),
+        ),
+        (
+            Own::Mlock,
+            "1 a WAIT 60001",
+            "ERR invalid wait time in 'mlock' command, the longest is 60000 ms (locks.max_wait)"
+                .to_owned(),
+        ),
+        (
+            Own::Munlock,
+            "1 a ",
+            "ERR '' is no token; leave it out for those that this connection was granted"
+                .to_owned(),
+        ),
+    ];
+    for (own, words, error) in cases {
+        assert_eq!(read_many(own, words).unwrap_err().to_string(), error, "{own:?} {words}");
+    }
 }

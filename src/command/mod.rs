@@ -10,7 +10,7 @@ pub(crate) mod act;
 pub(crate) mod docs;
 pub mod operator;
 
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
 use thiserror::Error;
 
@@ -21,9 +21,11 @@ use crate::{
     resp::{name::Own, number},
 };
 
-/// The most words that a well-formed command of ours can have: COMMAND INFO with the names of all
-/// six. `LOCK key token PX ms WAIT ms` has seven.
-pub(crate) const MAX_WORDS: usize = 8;
+/// The most locks that MLOCK takes at once.
+pub(crate) const MAX_KEYS: usize = 128;
+/// The most bytes of MLOCK or MUNLOCK, unless a single key and token may be longer: as much as any client may leave
+/// unsent.
+pub(crate) const MAX_BYTES_OF_MANY: usize = 64 * 1024;
 /// Prefix of keys that belong to Lockgate itself.
 const RESERVED: &[u8] = b"lockgate:";
 /// Words that are refused as tokens, in upper or lower case: a client that sends one as a token
@@ -33,10 +35,10 @@ const NO_TOKENS: [&[u8]; 15] = [
     b"PERMITS", b"COUNT", b"DELAY", b"NOTE", b"FENCE",
 ];
 
-/// A well-formed command on one lock.
+/// A well-formed command on one lock, or on several.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
-    /// Take a lock.
+    /// Take a lock, or all of several.
     Lock {
         /// The client's own token; `None`: the proxy makes one.
         token: Option<Token>,
@@ -45,9 +47,9 @@ pub enum Request {
         /// How long to wait for the lock; `None`: not at all.
         wait: Option<Duration>,
     },
-    /// Give a lock back.
+    /// Give locks back.
     Unlock {
-        /// `None`: the token that this connection was granted.
+        /// `None`: for each, the token that this connection was granted.
         token: Option<Token>,
     },
     /// Give a lock a fresh TTL.
@@ -108,6 +110,32 @@ pub enum BadRequest {
     /// A token longer than `locks.max_token`.
     #[error("ERR token is longer than {0} bytes (locks.max_token)")]
     TokenTooLong(usize),
+    /// A number of keys that is none.
+    #[error("ERR numkeys should be greater than 0, '{0}' is not")]
+    NumKeys(String),
+    /// A number of keys over [`MAX_KEYS`].
+    #[error("ERR numkeys should be at most {MAX_KEYS}, '{0}' is more")]
+    NumKeysOverLimit(String),
+    /// Fewer words than keys: the number of keys, and that of the words behind it.
+    #[error(
+        "ERR Number of keys can't be greater than number of args, numkeys is {0}, and {1} words follow"
+    )]
+    KeysMissing(usize, usize),
+    /// More words than [`MAX_KEYS`] keys and all options.
+    #[error("ERR syntax error, there are more words than {MAX_KEYS} keys and all options")]
+    TooManyKeys,
+    /// Keys that take more than [`MAX_BYTES_OF_MANY`] together.
+    #[error("ERR the keys are too long, together they may take {MAX_BYTES_OF_MANY} bytes")]
+    KeysTooLong,
+    /// A lock that is named twice in one command.
+    #[error("ERR the lock '{0}' is named twice")]
+    NamedTwice(String),
+    /// A lock that the connection holds already, by an earlier LOCK or MLOCK.
+    #[error("ERR this connection holds the lock '{0}' already")]
+    HeldAlready(String),
+    /// Before a cluster: keys of more than one slot.
+    #[error("CROSSSLOT Keys in request don't hash to the same slot")]
+    CrossSlot,
     /// A key or token so long that it was not even kept.
     #[error("ERR key or token is too long (locks.max_key, locks.max_token)")]
     TooLong,
@@ -137,8 +165,8 @@ pub enum BadRequest {
     #[error("ERR timeout is negative")]
     NegativeTimeout,
     /// A WAIT over `locks.max_wait`.
-    #[error("ERR invalid wait time in 'lock' command, the longest is {} ms (locks.max_wait)", .0.as_millis())]
-    TimeoutOverLimit(Duration),
+    #[error("ERR invalid wait time in '{}' command, the longest is {} ms (locks.max_wait)", name(*.0), .1.as_millis())]
+    TimeoutOverLimit(Own, Duration),
     /// An UNLOCK or RENEW without a token, of a lock that the connection never had.
     #[error("NOTOKEN this connection took no lock '{0}'; name its token")]
     NoToken(String),
@@ -167,6 +195,8 @@ pub(crate) fn name(own: Own) -> &'static str {
         Own::Lock => "lock",
         Own::Unlock => "unlock",
         Own::Renew => "renew",
+        Own::Mlock => "mlock",
+        Own::Munlock => "munlock",
         Own::Attach => "lock.attach",
         Own::Detach => "lock.detach",
         Own::Lockgate => "lockgate",
@@ -180,13 +210,26 @@ pub(crate) fn name(own: Own) -> &'static str {
 /// # Errors
 /// [`BadRequest::Arity`], or [`BadRequest::Syntax`] if there are too many options.
 pub fn check_arity(own: Own, words: usize) -> Result<(), BadRequest> {
-    let too_many = match own {
+    let is_wrong = match own {
         Own::Lock | Own::Renew | Own::Lockgate | Own::Command => false,
         Own::Unlock => words > 3,
+        Own::Mlock | Own::Munlock => words < 3,
         Own::Attach => words != 3,
         Own::Detach => words != 2,
     };
-    if words < 2 || too_many { Err(BadRequest::Arity(own)) } else { Ok(()) }
+    if words < 2 || is_wrong { Err(BadRequest::Arity(own)) } else { Ok(()) }
+}
+
+/// Returns the most words that a well-formed command of ours can have, its name included.
+pub(crate) fn max_words(own: Own) -> usize {
+    match own {
+        // With the names of all commands of ours behind INFO.
+        Own::Command => 2 + docs::OURS.len(),
+        // `MLOCK numkeys`, the keys, `token PX ms WAIT ms`.
+        Own::Mlock | Own::Munlock => 2 + MAX_KEYS + 5,
+        // `LOCK key token PX ms WAIT ms` has seven.
+        _ => 8,
+    }
 }
 
 /// Returns the key on the lock nodes: the prefix and the client's key.
@@ -205,7 +248,59 @@ pub fn parse<Word: AsRef<[u8]>>(
     words: &[Word],
     config: &LocksConfig,
 ) -> Result<Request, BadRequest> {
-    let [key, rest @ ..] = words else { return Err(BadRequest::Arity(own)) };
+    if words.is_empty() {
+        return Err(BadRequest::Arity(own));
+    }
+    let (keys, rest) = words.split_at(1);
+    let request = parse_behind(own, keys, rest, config)?;
+    check_reserved(full_key)?;
+    Ok(request)
+}
+
+/// Divides the words behind MLOCK or MUNLOCK, whose number [`check_arity`] has approved, into the keys and the words
+/// behind these.
+///
+/// # Errors
+/// If the first word is no number of keys, or not that of these.
+pub fn divide<Word>(words: &[Word]) -> Result<(&[Word], &[Word]), BadRequest>
+where
+    Word: AsRef<[u8]>,
+{
+    let [numkeys, rest @ ..] = words else { return Err(BadRequest::Syntax) };
+    let number = number::integer(numkeys.as_ref()).filter(|number| *number > 0);
+    let number = number.ok_or_else(|| BadRequest::NumKeys(shown(numkeys.as_ref())))?;
+    let number = usize::try_from(number).ok().filter(|number| *number <= MAX_KEYS);
+    let number = number.ok_or_else(|| BadRequest::NumKeysOverLimit(shown(numkeys.as_ref())))?;
+    rest.split_at_checked(number).ok_or(BadRequest::KeysMissing(number, rest.len()))
+}
+
+/// Reads the words behind MLOCK or MUNLOCK that [`divide`] has divided. `full_keys` are [`full_key`] of `keys`.
+///
+/// # Errors
+/// The first problem found.
+pub fn parse_many<Word: AsRef<[u8]>>(
+    own: Own,
+    (full_keys, keys): (&[Key], &[Word]),
+    rest: &[Word],
+    config: &LocksConfig,
+) -> Result<Request, BadRequest> {
+    let request = parse_behind(own, keys, rest, config)?;
+    full_keys.iter().try_for_each(check_reserved)?;
+    let mut known = HashSet::new();
+    let twice = full_keys.iter().zip(keys).find(|(full_key, _)| !known.insert(full_key.number()));
+    match twice {
+        Some((_, key)) => Err(BadRequest::NamedTwice(shown(key.as_ref()))),
+        None => Ok(request),
+    }
+}
+
+/// Reads the words behind these keys.
+fn parse_behind<Word: AsRef<[u8]>>(
+    own: Own,
+    keys: &[Word],
+    rest: &[Word],
+    config: &LocksConfig,
+) -> Result<Request, BadRequest> {
     // Options come in pairs, so with an odd number of words the first is the token.
     let (token, pairs) = match rest {
         [token, pairs @ ..] if rest.len() % 2 == 1 => (Some(token.as_ref()), pairs),
@@ -226,19 +321,18 @@ pub fn parse<Word: AsRef<[u8]>>(
     }
     let has_ttl = ttl.is_some();
     let ttl = ttl.map(|(value, unit)| read_ttl(own, value, unit, config)).transpose()?;
-    let wait = wait.map(|value| read_wait(value, config.max_wait)).transpose()?;
-    check_length(key.as_ref(), config)?;
+    let wait = wait.map(|value| read_wait(own, value, config.max_wait)).transpose()?;
+    keys.iter().try_for_each(|key| check_length(key.as_ref(), config))?;
     if token.is_some_and(|token| token.len() > config.max_token) {
         return Err(BadRequest::TokenTooLong(config.max_token));
     }
     if let Some(token) = token {
-        check_token(own, key.as_ref(), token, rest, has_ttl)?;
+        check_token(own, keys, token, rest, has_ttl)?;
     }
-    check_reserved(full_key)?;
     let token = token.map(Token::from);
     Ok(match own {
-        Own::Lock => Request::Lock { token, ttl, wait },
-        Own::Unlock => Request::Unlock { token },
+        Own::Lock | Own::Mlock => Request::Lock { token, ttl, wait },
+        Own::Unlock | Own::Munlock => Request::Unlock { token },
         Own::Renew => Request::Renew { token, ttl },
         Own::Attach => Request::Attach { token: token.ok_or(BadRequest::Arity(own))? },
         Own::Detach => Request::Detach,
@@ -286,9 +380,9 @@ enum Choice {
 fn option_of(own: Own, word: &[u8]) -> Option<Choice> {
     let is = |name: &[u8]| word.eq_ignore_ascii_case(name);
     match own {
-        Own::Lock | Own::Renew if is(b"PX") => Some(Choice::Ttl(("PX", 1))),
-        Own::Lock | Own::Renew if is(b"EX") => Some(Choice::Ttl(("EX", 1000))),
-        Own::Lock if is(b"WAIT") => Some(Choice::Wait),
+        Own::Lock | Own::Mlock | Own::Renew if is(b"PX") => Some(Choice::Ttl(("PX", 1))),
+        Own::Lock | Own::Mlock | Own::Renew if is(b"EX") => Some(Choice::Ttl(("EX", 1000))),
+        Own::Lock | Own::Mlock if is(b"WAIT") => Some(Choice::Wait),
         _ => None,
     }
 }
@@ -327,9 +421,9 @@ fn misplaced<Word: AsRef<[u8]>>(own: Own, rest: &[Word]) -> BadRequest {
     }
 }
 
-/// Returns the token that the words behind a malformed command seem to name.
-pub(crate) fn named_token<Word: AsRef<[u8]>>(words: &[Word]) -> Option<Token> {
-    let word = words.get(1)?.as_ref();
+/// Returns the token that the words behind the keys of a malformed command seem to name.
+pub(crate) fn named_token<Word: AsRef<[u8]>>(rest: &[Word]) -> Option<Token> {
+    let word = rest.first()?.as_ref();
     let is_option = is_no_token(word) || is_number(word) || is_time(word);
     (!word.is_empty() && !is_option).then(|| Token::from(word))
 }
@@ -342,32 +436,38 @@ fn is_no_token(word: &[u8]) -> bool {
 /// mistake would both be granted the lock.
 fn check_token<Word: AsRef<[u8]>>(
     own: Own,
-    key: &[u8],
+    keys: &[Word],
     token: &[u8],
     rest: &[Word],
     has_ttl: bool,
 ) -> Result<(), BadRequest> {
-    let (command, key) = (name(own).to_ascii_uppercase(), shown(key));
+    let command = || command_with_keys(own, keys);
+    let takes_ttl = matches!(own, Own::Lock | Own::Mlock | Own::Renew);
     let not = |right: String| Err(BadRequest::NotAToken(shown(token), right));
     match own {
-        Own::Lock if token.is_empty() => not("leave it out, and the proxy makes one".to_owned()),
+        Own::Lock | Own::Mlock if token.is_empty() => {
+            not("leave it out, and the proxy makes one".to_owned())
+        }
+        Own::Munlock if token.is_empty() => {
+            not("leave it out for those that this connection was granted".to_owned())
+        }
         Own::Unlock | Own::Renew if token.is_empty() => {
             not("leave it out for the one that this connection was granted".to_owned())
         }
         _ if token.is_empty() => not("name the one that LOCK answered".to_owned()),
         // `LOCK k PX 9 NX`: the odd word stands behind the options, not before them.
-        Own::Lock | Own::Renew if is_no_token(token) && rest.len() > 1 => Err(misplaced(own, rest)),
-        Own::Lock | Own::Renew if matches!(option_of(own, token), Some(Choice::Wait)) => {
-            not(format!("for a limit write {command} {key} WAIT <milliseconds>"))
+        _ if takes_ttl && is_no_token(token) && rest.len() > 1 => Err(misplaced(own, rest)),
+        _ if matches!(option_of(own, token), Some(Choice::Wait)) => {
+            not(format!("for a limit write {} WAIT <milliseconds>", command()))
         }
-        Own::Lock | Own::Renew if is_no_token(token) => {
-            not(format!("for a TTL write {command} {key} PX <milliseconds>"))
+        _ if takes_ttl && is_no_token(token) => {
+            not(format!("for a TTL write {} PX <milliseconds>", command()))
         }
-        Own::Lock | Own::Renew if is_number(token) && !has_ttl => {
-            not(format!("for a TTL write {command} {key} PX {}", shown(token)))
+        _ if takes_ttl && is_number(token) && !has_ttl => {
+            not(format!("for a TTL write {} PX {}", command(), shown(token)))
         }
-        Own::Lock | Own::Renew if is_time(token) && !has_ttl => {
-            not(format!("for a TTL write {command} {key} PX <milliseconds>"))
+        _ if takes_ttl && is_time(token) && !has_ttl => {
+            not(format!("for a TTL write {} PX <milliseconds>", command()))
         }
         _ if is_no_token(token) => not("LOCK grants none of that name".to_owned()),
         _ => Ok(()),
@@ -393,14 +493,25 @@ fn read_ttl(
     Ok(ttl)
 }
 
+/// Returns a command with its keys, as an error shows it. Of several keys it has the first.
+fn command_with_keys<Word: AsRef<[u8]>>(own: Own, keys: &[Word]) -> String {
+    let first = keys.first().map(|key| shown(key.as_ref())).unwrap_or_default();
+    let command = name(own).to_ascii_uppercase();
+    match (own, keys.len()) {
+        (Own::Mlock | Own::Munlock, 1) => format!("{command} 1 {first}"),
+        (Own::Mlock | Own::Munlock, number) => format!("{command} {number} {first} …"),
+        _ => format!("{command} {first}"),
+    }
+}
+
 /// Reads a WAIT; 0 stands for the longest that is allowed. A longer one is refused rather than
 /// cut: a client would take the early null for the end of its own time-out.
-fn read_wait(value: &[u8], max: Duration) -> Result<Duration, BadRequest> {
+fn read_wait(own: Own, value: &[u8], max: Duration) -> Result<Duration, BadRequest> {
     let millis = number::integer(value).ok_or_else(|| BadRequest::Timeout(shown(value)))?;
     let millis = u64::try_from(millis).map_err(|_| BadRequest::NegativeTimeout)?;
     match Duration::from_millis(millis) {
         Duration::ZERO => Ok(max),
-        wait if wait > max => Err(BadRequest::TimeoutOverLimit(max)),
+        wait if wait > max => Err(BadRequest::TimeoutOverLimit(own, max)),
         wait => Ok(wait),
     }
 }

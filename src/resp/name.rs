@@ -119,6 +119,10 @@ pub enum Own {
     Unlock,
     /// RENEW.
     Renew,
+    /// MLOCK.
+    Mlock,
+    /// MUNLOCK.
+    Munlock,
     /// LOCK.ATTACH.
     Attach,
     /// LOCK.DETACH.
@@ -127,6 +131,13 @@ pub enum Own {
     Lockgate,
     /// COMMAND INFO or DOCS whose first name is one of these.
     Command,
+}
+
+impl Own {
+    /// Whether the command takes locks. It is given up if its client hangs up, with all behind it.
+    pub(crate) fn takes_locks(self) -> bool {
+        matches!(self, Own::Lock | Own::Mlock)
+    }
 }
 
 /// Returns the proxy's own command with this name, in any case.
@@ -162,6 +173,8 @@ pub(super) fn name_of(text: &[u8]) -> ParsedName {
         (4, Some(b'L')) if is("LOCK") => Name::Own(Own::Lock),
         (6, Some(b'U')) if is("UNLOCK") => Name::Own(Own::Unlock),
         (5, Some(b'R')) if is("RENEW") => Name::Own(Own::Renew),
+        (5, Some(b'M')) if is("MLOCK") => Name::Own(Own::Mlock),
+        (7, Some(b'M')) if is("MUNLOCK") => Name::Own(Own::Munlock),
         (11, Some(b'L')) if is("LOCK.ATTACH") => Name::Own(Own::Attach),
         (11, Some(b'L')) if is("LOCK.DETACH") => Name::Own(Own::Detach),
         (5, Some(b'M')) if is("MULTI") => Name::Multi,

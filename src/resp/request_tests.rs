@@ -96,11 +96,14 @@ fn a_command_that_begins_as_the_one_before_is_known_again() {
 
 #[test]
 fn names_are_known_in_any_case_at_every_split() {
-    let cases: [(&str, Name); 34] = [
+    let cases: [(&str, Name); 37] = [
         ("LOCK", Name::Own(Own::Lock)),
         ("lock", Name::Own(Own::Lock)),
         ("uNlOcK", Name::Own(Own::Unlock)),
         ("RENEW", Name::Own(Own::Renew)),
+        ("mLock", Name::Own(Own::Mlock)),
+        ("MUNLOCK", Name::Own(Own::Munlock)),
+        ("MUNLOCKS", Name::Other),
         ("LOCK.ATTACH", Name::Own(Own::Attach)),
         ("lock.Detach", Name::Own(Own::Detach)),
         ("LOCK.ATTACK", Name::Other),

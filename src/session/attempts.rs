@@ -78,11 +78,13 @@ pub(super) struct Attempt {
     pub(super) in_the_way: InTheWay,
 }
 
-/// The last LOCK of a connection, and its refused LOCKs that named a token.
+/// The last LOCK or MLOCK of a connection, and its refused ones that named a token.
 #[derive(Debug, Default)]
 pub(super) struct Attempts {
     /// The LOCK under way, or the last one if it was refused.
     last: Option<Attempt>,
+    /// The same of a MLOCK: an attempt for each of its locks.
+    several: Vec<Attempt>,
     /// The last refusals, the oldest first, each with the hash of its key and token.
     refused: VecDeque<(u64, InTheWay)>,
     /// The refusals before those.
@@ -92,6 +94,27 @@ pub(super) struct Attempts {
 impl Attempts {
     pub(super) fn begin(&mut self, key: Key, token: Option<Token>, now: Instant) {
         self.last = Some(Attempt { key, token, in_the_way: InTheWay::Unknown(now) });
+    }
+
+    /// Notes that a MLOCK of these keys begins.
+    pub(super) fn begin_several(&mut self, keys: &[Key], token: Option<&Token>, now: Instant) {
+        let attempt = |key: &Key| {
+            let (key, token) = (key.clone(), token.cloned());
+            Attempt { key, token, in_the_way: InTheWay::Unknown(now) }
+        };
+        self.several = keys.iter().map(attempt).collect();
+    }
+
+    /// Notes what stood in the way of the MLOCK under way, for each of its locks.
+    pub(super) fn stood_in_the_way_of_each(&mut self, all: impl Iterator<Item = InTheWay>) {
+        for (attempt, what) in self.several.iter_mut().zip(all) {
+            attempt.in_the_way = what;
+        }
+    }
+
+    /// Notes that all locks of the MLOCK under way are granted.
+    pub(super) fn all_granted(&mut self) {
+        self.several.clear();
     }
 
     pub(super) fn stood_in_the_way(&mut self, what: InTheWay) {
@@ -106,10 +129,10 @@ impl Attempts {
         self.last.take().map(|attempt| attempt.token)
     }
 
-    /// Returns the last LOCK, once, if it was refused.
+    /// Returns the last LOCK, once, if it was refused; of a MLOCK, one lock after the other.
     #[inline]
     pub(super) fn ended(&mut self) -> Option<Attempt> {
-        self.last.take()
+        self.last.take().or_else(|| self.several.pop())
     }
 
     /// Remembers a refusal.

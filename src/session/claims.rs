@@ -185,6 +185,25 @@ impl Tokens {
         }
     }
 
+    /// Takes in a grant to the MLOCK under way. `is_named`: the client has named the token.
+    pub(super) fn granted_with_others(
+        &mut self,
+        key: Key,
+        held: Held,
+        is_named: bool,
+        now: Instant,
+    ) {
+        match is_named {
+            true => self.insert(key, held, now),
+            false => self.put(key, Held { unnamed: Unnamed::Own, ..held }, now),
+        }
+    }
+
+    /// Takes in that all locks of the MLOCK under way are granted.
+    pub(super) fn all_granted(&mut self) {
+        self.attempts.all_granted();
+    }
+
     /// Takes in a lock whose token the client has named.
     pub(super) fn insert(&mut self, key: Key, held: Held, now: Instant) {
         let unnamed = match self.held.get(&key) {
@@ -215,15 +234,25 @@ impl Tokens {
         self.attempts.begin(key, token, now);
     }
 
+    /// As [`Tokens::begin_attempt`], for a MLOCK of these keys.
+    pub(super) fn begin_attempts(&mut self, keys: &[Key], token: Option<&Token>, now: Instant) {
+        self.attempts.begin_several(keys, token, now);
+    }
+
+    /// Notes what stood in the way of the MLOCK under way, for each of its locks.
+    pub(super) fn stood_in_the_way_of_each(&mut self, all: impl Iterator<Item = InTheWay>) {
+        self.attempts.stood_in_the_way_of_each(all);
+    }
+
     /// Notes what stood in the way of the LOCK under way.
     pub(super) fn stood_in_the_way(&mut self, what: InTheWay) {
         self.attempts.stood_in_the_way(what);
     }
 
-    /// Remembers the last LOCK, if it was refused.
+    /// Remembers the last LOCK or MLOCK, if it was refused.
     #[inline]
     pub(super) fn settle_attempt(&mut self) {
-        if let Some(attempt) = self.attempts.ended() {
+        while let Some(attempt) = self.attempts.ended() {
             self.settle(attempt);
         }
     }
@@ -307,6 +336,14 @@ impl Tokens {
         })
     }
 
+    /// Returns the token by which this connection holds the lock, as far as it knows, and whether the lock is a
+    /// session lock. A lock that was granted elsewhere does not count.
+    pub(super) fn held_here(&self, key: &Key, now: Instant) -> Option<(&Token, bool)> {
+        let held = self.held.get(key).filter(|held| !held.attached && !held.giving_back)?;
+        let is_session_lock = held.keep.is_some();
+        (is_session_lock || held.until > now).then_some((&held.token, is_session_lock))
+    }
+
     /// Returns the token of a lease that this connection has, as far as it knows: another connection may have
     /// released it.
     pub(super) fn lease(&self, key: &Key) -> Option<Token> {
@@ -324,9 +361,21 @@ impl Tokens {
     /// Makes room to remember this lock, and returns whether there is any.
     pub(super) fn make_room(&mut self, key: &Key, now: Instant) -> bool {
         if self.held.len() >= MAX_TOKENS && !self.held.contains_key(key) {
-            self.held.retain(|_, held| held.keep.is_some() || held.until > now);
+            self.forget_run_out(now);
         }
         self.held.len() < MAX_TOKENS || self.held.contains_key(key)
+    }
+
+    /// Makes room to remember so many locks more, and returns whether there is any.
+    pub(super) fn make_room_for(&mut self, more: usize, now: Instant) -> bool {
+        if self.held.len() + more > MAX_TOKENS {
+            self.forget_run_out(now);
+        }
+        self.held.len() + more <= MAX_TOKENS
+    }
+
+    fn forget_run_out(&mut self, now: Instant) {
+        self.held.retain(|_, held| held.keep.is_some() || held.until > now);
     }
 
     /// Returns the fence under which this connection holds a lock, and whether it was announced.

@@ -186,9 +186,9 @@ impl Core {
         matches!(self.turn, Turn::Again(_))
     }
 
-    /// Whether a LOCK has the floor.
+    /// Whether a LOCK or MLOCK has the floor.
     pub(super) fn is_lock(&self) -> bool {
-        self.ours().is_some_and(|ours| ours.own == Own::Lock && ours.adopted.is_none())
+        self.ours().is_some_and(|ours| ours.own.takes_locks() && ours.adopted.is_none())
     }
 
     /// Whether a LOCK that waits in line has the floor.
@@ -333,8 +333,8 @@ impl Core {
         if let Some((own, _)) = what.own() {
             let metrics = &self.desk.shared.metrics;
             match own {
-                Own::Lock => &metrics.commands_lock,
-                Own::Unlock => &metrics.commands_unlock,
+                Own::Lock | Own::Mlock => &metrics.commands_lock,
+                Own::Unlock | Own::Munlock => &metrics.commands_unlock,
                 Own::Renew => &metrics.commands_renew,
                 Own::Attach => &metrics.commands_attach,
                 Own::Detach => &metrics.commands_detach,

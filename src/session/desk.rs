@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     card::ClientCard,
+    cluster::slot::slot,
     config::Config,
     data::FrontView,
     guard::{
@@ -209,6 +210,14 @@ impl Desk {
     /// Whether the data node is a cluster's, and guards are enforced: fences are in slots.
     pub(super) fn has_slots(&self) -> bool {
         self.fence_place() != FencePlace::Alone
+    }
+
+    /// Whether the client came through a front of a cluster, and these locks' names are in several slots. Clients of a
+    /// cluster route by the names.
+    pub(super) fn are_in_several_slots(&self, keys: &[Key]) -> bool {
+        let is_of_cluster = self.view.is_some() || self.has_slots();
+        let slots = || keys.iter().map(|key| slot(self.name(key)));
+        is_of_cluster && slots().zip(slots().skip(1)).any(|(one, next)| one != next)
     }
 
     /// Returns the replicas that must acknowledge fences.

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     adopt::task::AdoptTask,
-    command::{BadRequest, MAX_WORDS},
+    command::{BadRequest, max_words},
     guard::{Guards, Stop},
     resp::name::Own,
 };
@@ -68,7 +68,9 @@ impl Dropping {
             }
             Dropping::TooLong { own, words } => {
                 let error = match own {
-                    _ if words <= MAX_WORDS => BadRequest::TooLong,
+                    Own::Mlock | Own::Munlock if words <= max_words(own) => BadRequest::KeysTooLong,
+                    Own::Mlock | Own::Munlock => BadRequest::TooManyKeys,
+                    _ if words <= max_words(own) => BadRequest::TooLong,
                     Own::Lock | Own::Renew => BadRequest::TooManyWords,
                     Own::Unlock | Own::Attach | Own::Detach | Own::Lockgate | Own::Command => {
                         BadRequest::Arity(own)

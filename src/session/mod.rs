@@ -6,8 +6,8 @@
 //!                        └─ jobs, guarded: the command that has the floor, stage by stage
 //! ```
 //!
-//! - [`pump`]: sockets, timers and questions; the place to see a byte pass. [`question`]: questions under way.
-//!   [`ahead`]: bytes behind a LOCK that waits, read so that the client's end is seen. [`pulse`]: signs of life while
+//! - [`pump`]: sockets, timers and questions; the place to see a byte pass. [`question`]: questions under way;
+//!   [`all_or_none`]: MLOCK's. [`ahead`]: bytes behind a LOCK that waits, read so that the client's end is seen. [`pulse`]: signs of life while
 //!   a client waits for Lockgate or holds a lock. [`unread`]: how much is held for a client that does not read.
 //!   [`parting`]: the end of a client that reads nothing.
 //! - [`core`]: a session without its sockets: what has the floor, and what a step leads to.
@@ -29,6 +29,7 @@
 //! - [`session_metrics`]: counters of commands, and the labels for outcomes.
 
 mod ahead;
+mod all_or_none;
 mod attempts;
 mod claims;
 mod conn;

@@ -11,7 +11,8 @@ use std::{
 use tokio::time::sleep;
 
 use super::{
-    jobs::{Answer, Attached, Question},
+    all_or_none::{AllWanted, side_by_side, take_all},
+    jobs::{Answer, Attached, Question, Typed},
     operator_acts,
     shared::Shared,
 };
@@ -20,7 +21,10 @@ use crate::{
     card::ClientCard,
     clock::Instant,
     key::{Key, Token},
-    lock::{Acquire, Alarm, Attach, Claim, Grant, NotGranted, Release, Renew, Waiter, jittered},
+    lock::{
+        Acquire, Alarm, Attach, Claim, Grant, NoQuorum, NotGranted, Release, Renew, Waiter,
+        jittered,
+    },
 };
 
 /// A question, until it is answered. A LOCK whose question is dropped before that is undone on every node.
@@ -134,6 +138,8 @@ impl AskingClient<'_> {
             Question::Renew { key, token, ttl, claim, asker } => {
                 self.renew(key, token, ttl, claim, asker)
             }
+            Question::LockAll { wanted } => self.lock_all(wanted),
+            Question::UnlockAll { grants } => self.unlock_all(grants),
             Question::Attached { locks } => Asked::boxed(self.attached(locks), Answer::Attached),
             Question::Look { key } => self.look(key),
             Question::ClaimOf { key, token } => {
@@ -180,6 +186,34 @@ impl AskingClient<'_> {
             None if again.is_none() && engine.paused_for().is_some() => refused(),
             None => Asked::Grant(engine.acquire(key, token, ttl, again).by(self.card)),
         }
+    }
+
+    fn lock_all(self, wanted: AllWanted) -> Asked {
+        let (shared, card) = (self.shared.clone(), self.card.clone());
+        let (token, ttl) = (wanted.token.clone(), wanted.ttl);
+        let ask = move |key: Key, wait: Option<Duration>| {
+            let client = AskingClient { shared: &shared, card: &card };
+            let asking = client.hear(Question::lock(key, token.clone(), ttl, None, wait));
+            async move { asking.await.unwrap_or_else(|| Err(NotGranted::held(true))) }
+        };
+        Asked::boxed(take_all(self.shared.clone(), wanted, ask), Answer::LockAll)
+    }
+
+    fn unlock_all(self, grants: Vec<(Key, Token, Option<Claim>, Asker)>) -> Asked {
+        let release = |(key, token, claim, asker)| {
+            let asking = self.hear(Question::unlock(key, token, claim, asker));
+            let said = async move { asking.await.unwrap_or_else(|| Err(NoQuorum::default())) };
+            Box::pin(said) as Pin<Box<dyn Future<Output = _> + Send>>
+        };
+        let all = grants.into_iter().map(release).collect();
+        Asked::boxed(side_by_side(all), Answer::UnlockAll)
+    }
+
+    /// Asks this question now. The answer is `None` only to another question.
+    fn hear<A>(self, question: Typed<A>) -> impl Future<Output = Option<A>> + Send + use<A> {
+        let (question, read) = question.parts();
+        let mut asked = self.ask(question.into());
+        async move { read(poll_fn(|cx| asked.poll_answer(cx)).await) }
     }
 
     fn adopt(self, key: Key, token: Token, ttl: Duration, claim: Claim) -> Asked {

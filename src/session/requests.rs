@@ -11,7 +11,7 @@ use super::{
     },
     idiom_look::{Adopting, IdiomLook},
     jobs::{
-        Pass,
+        Pass, Waits as _,
         adopted_beside::BesideDataNode,
         adopted_multi::{LocatingTransaction, LockedExec},
         flushing::Flushing,
@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     clock::Instant,
-    command::{self, MAX_WORDS, operator},
+    command::{self, MAX_BYTES_OF_MANY, max_words, operator},
     guard::catalog::{Glance, Table},
     resp::{
         inline,
@@ -495,13 +495,13 @@ impl Core {
 
     /// Begins a command of ours if all of it is there. Returns `None` if Redis answers the command.
     fn own(&mut self, own: Own, arguments: usize, bytes: &[u8]) -> Option<Flow> {
-        match split(bytes, MAX_WORDS, self.own_limit()) {
+        match split(bytes, max_words(own), self.own_limit(own)) {
             Split::Whole { words, .. }
                 if own == Own::Command && operator::command(&words[1..]).is_none() =>
             {
                 None
             }
-            Split::Whole { .. } if own == Own::Lock && self.client_done => Some(Flow::Unwanted),
+            Split::Whole { .. } if own.takes_locks() && self.client_done => Some(Flow::Unwanted),
             Split::Whole { words, length } => {
                 let command = OwnCommand::new(own, &words[1..], length, &self.desk.config.locks);
                 self.wait(Box::new(command));
@@ -515,21 +515,30 @@ impl Core {
     }
 
     /// Returns the most bytes that a command of ours can have.
-    fn own_limit(&self) -> usize {
-        self.desk.config.locks.max_key + self.desk.config.locks.max_token + WORDS_SLACK
+    fn own_limit(&self, own: Own) -> usize {
+        let limit = self.desk.config.locks.max_key + self.desk.config.locks.max_token + WORDS_SLACK;
+        match own {
+            Own::Mlock | Own::Munlock => limit.max(MAX_BYTES_OF_MANY),
+            _ => limit,
+        }
     }
 
-    /// Whether a command goes on although others are refused: an UNLOCK or RENEW of the lost lock, or a LOCK, UNLOCK
-    /// or RENEW that is not whole yet.
+    /// Whether a command goes on although others are refused: an UNLOCK, MUNLOCK or RENEW of the lost lock, or one
+    /// of these, a LOCK or a MLOCK that is not whole yet.
     #[cold]
     fn is_about_lost(&self, name: Name, bytes: &[u8]) -> bool {
-        if !matches!(name, Name::Own(Own::Lock | Own::Unlock | Own::Renew)) {
+        let Name::Own(own) = name else { return false };
+        if !own.takes_locks() && !matches!(own, Own::Unlock | Own::Munlock | Own::Renew) {
             return false;
         }
-        match split(bytes, MAX_WORDS, self.own_limit()) {
+        match split(bytes, max_words(own), self.own_limit(own)) {
             Split::Incomplete => true,
             Split::TooLong => false,
-            Split::Whole { .. } if name == Name::Own(Own::Lock) => false,
+            Split::Whole { .. } if own.takes_locks() => false,
+            Split::Whole { words, length } if own == Own::Munlock => {
+                let locks = &self.desk.config.locks;
+                OwnCommand::new(own, &words[1..], length, locks).tells_of_loss(&self.desk)
+            }
             Split::Whole { words, .. } => {
                 let [_, key, rest @ ..] = &words[..] else { return false };
                 let key = command::full_key(key, &self.desk.config.locks);
@@ -540,13 +549,15 @@ impl Core {
         }
     }
 
-    /// Notes a LOCK that is refused because the client must first be told of a loss.
+    /// Notes a LOCK or MLOCK that is refused because the client must first be told of a loss.
     #[cold]
     fn note_lost_attempt(&mut self, name: Name, bytes: &[u8]) {
-        if name == Name::Own(Own::Lock)
-            && let Split::Whole { words, length } = split(bytes, MAX_WORDS, self.own_limit())
+        if let Name::Own(own) = name
+            && own.takes_locks()
+            && let Split::Whole { words, length } =
+                split(bytes, max_words(own), self.own_limit(own))
         {
-            let command = OwnCommand::new(Own::Lock, &words[1..], length, &self.desk.config.locks);
+            let command = OwnCommand::new(own, &words[1..], length, &self.desk.config.locks);
             command.note_attempt(Instant::now(), &mut self.desk);
         }
     }

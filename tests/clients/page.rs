@@ -21,11 +21,12 @@ const PAGES: [&str; 4] = [
     include_str!("../../docs/clients/shell.md"),
 ];
 /// The pages of the commands: a row of their tables has a command and its error.
-const COMMANDS: [&str; 7] = [
+const COMMANDS: [&str; 8] = [
     include_str!("../../docs/commands/index.md"),
     include_str!("../../docs/commands/lock.md"),
     include_str!("../../docs/commands/unlock.md"),
     include_str!("../../docs/commands/renew.md"),
+    include_str!("../../docs/commands/mlock.md"),
     include_str!("../../docs/commands/lock-attach.md"),
     include_str!("../../docs/commands/lock-detach.md"),
     include_str!("../../docs/commands/lockgate.md"),

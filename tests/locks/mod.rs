@@ -5,6 +5,7 @@ mod clocks;
 mod engine;
 mod failover;
 mod locking;
+mod mlock;
 mod seats;
 mod session_locks;
 mod shards;

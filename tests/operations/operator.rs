@@ -221,6 +221,20 @@ fn command_tells_of_ours_as_redis_tells_of_its_own() {
             let of = |entry: &[Reply]| field(&elements(entry[8].clone())[0], part);
             assert_eq!(shape(&of(&lock)), shape(&of(&set)), "{part}");
         }
+        // Of commands about several keys it tells as Redis of one that pops from several lists.
+        let several = elements(client.cmd(&["COMMAND", "INFO", "mlock"]));
+        let redis = elements(client.cmd(&["COMMAND", "INFO", "lmpop"]));
+        let (mlock, lmpop) = (elements(several[0].clone()), elements(redis[0].clone()));
+        let keys = |entry: &[Reply]| field(&elements(entry[8].clone())[0], "find_keys");
+        assert_eq!(keys(&mlock), keys(&lmpop));
+        assert_eq!(mlock[3..6], lmpop[3..6], "no key has a fixed place");
+        let docs = field(&client.cmd(&["COMMAND", "DOCS", "mlock"]), "mlock");
+        let redis = field(&client.cmd(&["COMMAND", "DOCS", "lmpop"]), "lmpop");
+        let arguments = |docs: &Reply| elements(field(docs, "arguments"));
+        for (of_mlock, of_lmpop) in arguments(&docs).iter().zip(&arguments(&redis)).take(2) {
+            assert_eq!(names_of(of_mlock), names_of(of_lmpop));
+            assert_eq!(shape(of_mlock), shape(of_lmpop));
+        }
         let container = elements(client.cmd(&["COMMAND", "INFO", "client"]));
         let (lockgate, redis) = (elements(ours[3].clone()), elements(container[0].clone()));
         for (ours, redis) in lockgate.iter().zip(&redis) {
@@ -360,8 +374,7 @@ fn command_without_names_lists_ours_behind_redis_own() {
             let (same, added) = ours.split_at(redis.len());
             assert!(same == redis, "RESP{version} {listing:?}");
             let subcommand = listing.get(1).unwrap_or(&"INFO");
-            let of_locks = ["lock", "unlock", "renew", "lock.attach", "lock.detach", "lockgate"];
-            let by_name: Vec<&str> = ["COMMAND", subcommand].into_iter().chain(of_locks).collect();
+            let by_name: Vec<&str> = ["COMMAND", subcommand].into_iter().chain(OURS).collect();
             assert_eq!(added, elements(client.cmd(&by_name)), "RESP{version} {listing:?}");
         }
     }
@@ -377,7 +390,7 @@ fn command_counts_and_lists_ours_too() {
             client.cmd(&["HELLO", version]);
         }
         let Reply::Int(of_redis) = direct.cmd(&["COMMAND", "COUNT"]) else { panic!("no count") };
-        assert_eq!(client.cmd(&["COMMAND", "COUNT"]), Reply::Int(of_redis + 6));
+        assert_eq!(client.cmd(&["COMMAND", "COUNT"]), Reply::Int(of_redis + 8));
         let of_redis = direct.cmd(&["command", "list"]);
         let all = client.cmd(&["command", "list"]);
         assert_eq!(std::mem::discriminant(&all), std::mem::discriminant(&of_redis));
@@ -389,8 +402,8 @@ fn command_counts_and_lists_ours_too() {
         let (same, added) = all.split_at(of_redis.len());
         assert!(same == of_redis, "RESP{version}");
         let added: Vec<String> = added.iter().map(text).collect();
-        assert_eq!(added[..5], ["lock", "unlock", "renew", "lock.attach", "lock.detach"]);
-        assert_eq!(added[5..7], ["lockgate", "lockgate|help"]);
+        assert_eq!(added[..8], OURS);
+        assert_eq!(added[8], "lockgate|help");
         // Filtered lists and errors come from Redis alone.
         let filtered = ["COMMAND", "LIST", "FILTERBY", "PATTERN", "get*"];
         assert_eq!(client.cmd(&filtered), direct.cmd(&filtered));
@@ -461,6 +474,9 @@ fn read_until(stream: &mut TcpStream, word: &str) -> bool {
     true
 }
 
+/// Lockgate's commands, in the order of the list.
+const OURS: [&str; 8] =
+    ["lock", "unlock", "renew", "mlock", "munlock", "lock.attach", "lock.detach", "lockgate"];
 /// The beginning of Lockgate's entries, behind the list's head.
 const FIRST_OF_OURS: &str = "*10\r\n$4\r\nlock\r\n";
 
@@ -473,7 +489,7 @@ fn listed(pieces: Vec<Vec<u8>>, then: &[u8]) -> String {
         // The list must have begun.
         let mut begun = [0; 4];
         client.socket().read_exact(&mut begun).unwrap();
-        assert_eq!(&begun, b"*7\r\n");
+        assert_eq!(&begun, b"*9\r\n");
         client.send(then);
     }
     String::from_utf8(client.rest().0).unwrap()
@@ -485,10 +501,10 @@ fn a_list_in_pieces_is_added_to_as_a_whole_one() {
     let bytes: Vec<Vec<u8>> = reply.chunks(1).map(<[u8]>::to_vec).collect();
     let (whole, pieces) = (listed(vec![reply.clone()], b""), listed(bytes, b""));
     assert_eq!(whole, pieces);
-    let head = "*7\r\n*2\r\n$3\r\nget\r\n:2\r\n".to_owned() + FIRST_OF_OURS;
+    let head = "*9\r\n*2\r\n$3\r\nget\r\n:2\r\n".to_owned() + FIRST_OF_OURS;
     assert!(whole.starts_with(&head) && whole.ends_with("\r\n+NEXT\r\n"), "{whole}");
     // An empty list, a head that never ends, and heads that are not those of a list.
-    assert!(listed(vec![b"*0\r\n".to_vec()], b"").starts_with(&format!("*6\r\n{FIRST_OF_OURS}")));
+    assert!(listed(vec![b"*0\r\n".to_vec()], b"").starts_with(&format!("*8\r\n{FIRST_OF_OURS}")));
     for odd in ["*24", "*", "*-1\r\n", "*1x\r\n", "$-1\r\n", "%1\r\n+a\r\n+b\r\n"] {
         assert_eq!(listed(vec![odd.into()], b""), odd);
     }

@@ -38,12 +38,31 @@ pub(super) fn granted(ours: Ours, lock: Granted, answer: Vec<u8>, desk: &mut Des
     if !desk.is_guard_lock(&lock.key) {
         return ours.answer(answer, undo);
     }
-    let Granted { key, token, claim, fence, attached, again, least, .. } = lock;
-    let lock = NewLock { key, token, claim, fence, attached, again, least, rounds: 0 };
-    let replicas = desk.replicas();
-    let (said, left) = (Vec::new(), Duration::ZERO);
-    Box::new(Announcing { ours, lock, undo, answer, replicas, left, said }).tell(desk)
+    Announcing::begin(ours, lock, undo, AfterFence::Answer(answer), desk)
 }
+
+/// Announces the fence of one of several new locks, which guards need, and goes on with `next`. `undo` gives all of
+/// them back; if one of their fences cannot be announced, all are.
+pub(super) fn one_of_several(
+    ours: Ours,
+    lock: Granted,
+    undo: Option<Undo>,
+    next: impl FnOnce(Option<Undo>, &mut Desk) -> Progress + Send + 'static,
+    desk: &mut Desk,
+) -> Progress {
+    Announcing::begin(ours, lock, undo, AfterFence::Next(Box::new(next)), desk)
+}
+
+/// The next step once a fence is announced.
+enum AfterFence {
+    /// The client is told of its one lock by this reply to LOCK or LOCK.ATTACH.
+    Answer(Vec<u8>),
+    /// A command about several locks goes on.
+    Next(GoOn),
+}
+
+/// Takes a command about several locks on, with what gives all of them back.
+type GoOn = Box<dyn FnOnce(Option<Undo>, &mut Desk) -> Progress + Send>;
 
 /// A lock that was just granted or attached to, and that the client has not been told of.
 struct NewLock {
@@ -66,8 +85,7 @@ struct Announcing {
     ours: Ours,
     lock: NewLock,
     undo: Option<Undo>,
-    /// The reply to LOCK or LOCK.ATTACH.
-    answer: Vec<u8>,
+    after: AfterFence,
     /// Replicas that must acknowledge.
     replicas: Option<Replicas>,
     /// How long the lock was still held when the replicas were asked.
@@ -85,6 +103,20 @@ struct Raising {
 }
 
 impl Announcing {
+    fn begin(
+        ours: Ours,
+        lock: Granted,
+        undo: Option<Undo>,
+        after: AfterFence,
+        desk: &mut Desk,
+    ) -> Progress {
+        let Granted { key, token, claim, fence, attached, again, least, .. } = lock;
+        let lock = NewLock { key, token, claim, fence, attached, again, least, rounds: 0 };
+        let replicas = desk.replicas();
+        let (said, left) = (Vec::new(), Duration::ZERO);
+        Box::new(Announcing { ours, lock, undo, after, replicas, left, said }).tell(desk)
+    }
+
     fn tell(mut self: Box<Self>, desk: &mut Desk) -> Progress {
         let (selected, ttl) = (desk.conn.database, desk.config.locks.fence_ttl);
         let (place, lock) = (desk.fence_place(), &self.lock);
@@ -135,12 +167,15 @@ impl Announcing {
             Left::Kept(validity) if *rounds > 0 => Some(validity),
             Left::Kept(_) => None,
         };
-        if let Some(validity) = left {
-            self.answer.clear();
-            encode_grant(&mut self.answer, token, *fence, validity);
+        if let (Some(validity), AfterFence::Answer(answer)) = (left, &mut self.after) {
+            answer.clear();
+            encode_grant(answer, token, *fence, validity);
         }
         desk.tokens.announced(key, *fence);
-        self.ours.answer(self.answer, self.undo)
+        match self.after {
+            AfterFence::Answer(answer) => self.ours.answer(answer, self.undo),
+            AfterFence::Next(next) => next(self.undo, desk),
+        }
     }
 
     /// Refuses a lock under which no write could be made. A lock granted here is given back; an earlier hold that the
@@ -238,7 +273,7 @@ impl Job for Announcing {
     }
 
     fn announces(&self, key: &Key) -> bool {
-        self.lock.key == *key
+        self.lock.key == *key || self.undo.as_ref().is_some_and(|undo| undo.is_about(key))
     }
 
     fn undo(self: Box<Self>) -> Option<Undo> {
@@ -256,7 +291,7 @@ impl Raising {
                 desk.tokens.note_raised(&lock.key, lock.fence, fence);
                 lock.fence = fence;
                 if let Some(undo) = &mut announcing.undo {
-                    undo.note_raised(fence);
+                    undo.note_raised(&lock.key, fence);
                 }
                 return announcing.tell(desk);
             }

@@ -3,7 +3,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::super::operator_acts::NotTakenBack;
+use super::super::{
+    all_or_none::{AllOrNone, AllWanted},
+    operator_acts::NotTakenBack,
+};
 use crate::{
     bridge::Asker,
     guard::{Guards, asked::AskedCommand, learn::AskError},
@@ -57,6 +60,11 @@ questions! {
         /// Releases a lock.
         unlock: Unlock { key: Key, token: Token, claim: Option<Claim>, asker: Asker }
             -> Unlock(Result<bool, NoQuorum>);
+        /// Takes all of several locks, or none.
+        lock_all: LockAll { wanted: AllWanted } -> LockAll(AllOrNone);
+        /// Releases several locks, each by itself.
+        unlock_all: UnlockAll { grants: Vec<(Key, Token, Option<Claim>, Asker)> }
+            -> UnlockAll(Vec<Result<bool, NoQuorum>>);
         /// Renews a lock.
         renew: Renew { key: Key, token: Token, ttl: Duration, claim: Option<Claim>, asker: Asker }
             -> Renew(Result<Option<Renewed>, NoQuorum>);
@@ -94,6 +102,9 @@ pub(in crate::session) type Attached = Result<Option<Grant>, NotAttached>;
 pub(in crate::session) enum Answer {
     Grant(Granting),
     Unlock(Result<bool, NoQuorum>),
+    LockAll(AllOrNone),
+    /// In the question's order.
+    UnlockAll(Vec<Result<bool, NoQuorum>>),
     Renew(Result<Option<Renewed>, NoQuorum>),
     /// In the question's order.
     Attached(Vec<Attached>),
@@ -120,7 +131,7 @@ pub(in crate::session) struct Typed<A> {
 
 impl<A> Typed<A> {
     /// Returns the question, and what reads the answer.
-    pub(super) fn parts(self) -> (HeardQuestion, fn(Answer) -> Option<A>) {
+    pub(in crate::session) fn parts(self) -> (HeardQuestion, fn(Answer) -> Option<A>) {
         (HeardQuestion(self.question), self.read)
     }
 }

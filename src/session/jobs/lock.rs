@@ -37,7 +37,7 @@ struct Locking {
 }
 
 /// Makes a token that cannot be guessed: 128 random bits as 32 hexadecimal digits.
-fn new_token() -> Token {
+pub(super) fn new_token() -> Token {
     let bytes = rand::random::<u128>().to_le_bytes();
     let mut token = [0; 32];
     for (at, byte) in bytes.iter().enumerate() {
@@ -198,7 +198,7 @@ impl Locking {
                 Err(_) => SameToken::Unknown,
             };
             desk.tokens.stood_in_the_way(InTheWay::of(same_token, Instant::now()));
-            self.tell(&why, desk)
+            not_granted(self.ours, &why, desk)
         })
     }
 
@@ -216,30 +216,7 @@ impl Locking {
             _ => SameToken::Unknown,
         };
         desk.tokens.stood_in_the_way(InTheWay::of(same_token, Instant::now()));
-        self.tell(&why, desk)
-    }
-
-    /// Tells the client why the lock is refused.
-    fn tell(self, why: &NotGranted, desk: &Desk) -> Progress {
-        match why {
-            NotGranted::QueueFull { limit } => {
-                let error = format!("QUEUEFULL {limit} clients wait for this lock already");
-                self.ours.refuse(&error, Outcome::QueueFull, desk)
-            }
-            NotGranted::Held { .. } => {
-                let mut out = Vec::new();
-                encode::null_array(&mut out, desk.conn.state.resp3);
-                self.ours.count(Outcome::Busy, desk);
-                self.ours.answer(out, None)
-            }
-            NotGranted::Deadlock { keys } => {
-                let names: Vec<String> =
-                    keys.iter().map(|key| format!("'{}'", shown(desk.name(key)))).collect();
-                let error = format!("DEADLOCK clients wait for one another: {}", names.join(", "));
-                self.ours.refuse(&error, Outcome::BadRequest, desk)
-            }
-            NotGranted::NoQuorum(error) => no_quorum(self.ours, error, desk),
-        }
+        not_granted(self.ours, &why, desk)
     }
 
     fn granted(self, grant: Grant, desk: &mut Desk) -> Progress {
@@ -258,6 +235,29 @@ impl Locking {
         desk.tokens.granted(key, Held::granted(token, ttl, &grant, keep), now);
         ours.count(Outcome::Ok, desk);
         announce::granted(ours, granted, out, desk)
+    }
+}
+
+/// Answers that a lock is not granted, and why.
+pub(super) fn not_granted(ours: Ours, why: &NotGranted, desk: &Desk) -> Progress {
+    match why {
+        NotGranted::QueueFull { limit } => {
+            let error = format!("QUEUEFULL {limit} clients wait for this lock already");
+            ours.refuse(&error, Outcome::QueueFull, desk)
+        }
+        NotGranted::Held { .. } => {
+            let mut out = Vec::new();
+            encode::null_array(&mut out, desk.conn.state.resp3);
+            ours.count(Outcome::Busy, desk);
+            ours.answer(out, None)
+        }
+        NotGranted::Deadlock { keys } => {
+            let names: Vec<String> =
+                keys.iter().map(|key| format!("'{}'", shown(desk.name(key)))).collect();
+            let error = format!("DEADLOCK clients wait for one another: {}", names.join(", "));
+            ours.refuse(&error, Outcome::BadRequest, desk)
+        }
+        NotGranted::NoQuorum(error) => no_quorum(ours, error, desk),
     }
 }
 

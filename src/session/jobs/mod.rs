@@ -27,8 +27,8 @@
 //!   or for replies of the data node.
 //! - `own`: a command of ours, until the client is known to have permission.
 //! - `authorize`: whether this client may lock this key.
-//! - `lock`, `unlock`, `renewing`, `attaching`: one file for each of our commands about a lock. `own_grant`:
-//!   which grant an UNLOCK or RENEW is about.
+//! - `lock`, `unlock`, `renewing`, `attaching`: one file for each of our commands about a lock; `lock_all` and
+//!   `unlock_all`: MLOCK and MUNLOCK, about several. `own_grant`: which grant an UNLOCK or RENEW is about.
 //! - `announce`: announces the fence of a lock that guards need on the data node.
 //! - `undo`: gives back a lock whose LOCK was granted and is not answered.
 //! - `inquiry`: LOCKGATE's answers; `inquiry_locks`: those about locks, holders and waiters. `acting`: what an operator
@@ -54,6 +54,7 @@ pub(super) mod flushing;
 mod inquiry;
 mod inquiry_locks;
 mod lock;
+mod lock_all;
 pub(super) mod lost;
 pub(super) mod own;
 mod own_grant;
@@ -61,12 +62,14 @@ pub(super) mod pass;
 mod renewing;
 mod undo;
 mod unlock;
+mod unlock_all;
 mod unsettled;
 
-use self::{asking::HeardQuestion, undo::Undo};
+use self::asking::HeardQuestion;
 pub(super) use self::{
-    asking::{Answer, Attached, Question},
+    asking::{Answer, Attached, Question, Typed},
     attaching::FENCE_FORGOTTEN,
+    undo::Undo,
 };
 use super::{
     desk::Desk,
@@ -277,8 +280,8 @@ impl Ours {
     /// Counts the command by its outcome.
     pub(super) fn count(self, outcome: Outcome, desk: &Desk) {
         let operation = match self.own {
-            Own::Lock => Verb::Lock,
-            Own::Unlock => Verb::Unlock,
+            Own::Lock | Own::Mlock => Verb::Lock,
+            Own::Unlock | Own::Munlock => Verb::Unlock,
             Own::Renew => Verb::Renew,
             Own::Attach => Verb::Attach,
             Own::Detach => Verb::Detach,

@@ -1,12 +1,12 @@
 //! A command of ours whose turn has come: asks whether the client has permission, and then carries the command out.
 
-use std::{borrow::Cow, sync::atomic::Ordering};
+use std::{borrow::Cow, slice, sync::atomic::Ordering};
 
 use super::{
     super::{desk::Desk, notes::Noted, session_metrics::Outcome},
     Answering, Job, Ours, Pass, Progress, Waits, When, acting, adopted, adopted_multi, attaching,
     authorize::{self, Permission},
-    lock, renewing, unlock,
+    lock, lock_all, renewing, unexpected, unlock, unlock_all,
 };
 use crate::{
     adopt::task::AdoptTask,
@@ -31,7 +31,7 @@ pub(in crate::session) struct OwnCommand {
     own: Own,
     /// The request, or the error that is told without asking for permission.
     asked: Result<OwnRequest, BadRequest>,
-    /// The token that a malformed LOCK seems to name.
+    /// The token that a malformed LOCK or MLOCK seems to name.
     named: Option<Token>,
     /// Number of unsent bytes that are its own.
     length: usize,
@@ -41,6 +41,8 @@ pub(in crate::session) struct OwnCommand {
 enum OwnRequest {
     /// A request about one lock.
     Lock { key: Key, request: Result<Request, BadRequest> },
+    /// A request about several locks.
+    Locks { keys: Vec<Key>, request: Result<Request, BadRequest> },
     /// LOCKGATE, or COMMAND about commands of ours.
     Inquiry(Result<Inquiry, BadRequest>),
     /// A LOCKGATE that makes the proxy do something.
@@ -58,19 +60,31 @@ impl OwnCommand {
         locks: &LocksConfig,
     ) -> OwnCommand {
         let mut named = None;
-        let asked = command::check_arity(own, words.len() + 1).map(|()| match own {
-            Own::Lockgate => match command::act::read(words) {
-                Some(act) => OwnRequest::Act(act),
-                None => OwnRequest::Inquiry(operator::lockgate(words)),
-            },
-            // A COMMAND that also names commands of Redis has been forwarded.
-            Own::Command => OwnRequest::Inquiry(operator::command(words).ok_or(BadRequest::Syntax)),
-            Own::Lock | Own::Unlock | Own::Renew | Own::Attach | Own::Detach => {
-                let key = command::full_key(&words[0], locks);
-                let request = command::parse(own, &key, words, locks);
-                named = request.is_err().then(|| command::named_token(words)).flatten();
-                OwnRequest::Lock { key, request }
-            }
+        let asked = command::check_arity(own, words.len() + 1).and_then(|()| {
+            Ok(match own {
+                Own::Lockgate => match command::act::read(words) {
+                    Some(act) => OwnRequest::Act(act),
+                    None => OwnRequest::Inquiry(operator::lockgate(words)),
+                },
+                // A COMMAND that also names commands of Redis has been forwarded.
+                Own::Command => {
+                    OwnRequest::Inquiry(operator::command(words).ok_or(BadRequest::Syntax))
+                }
+                Own::Lock | Own::Unlock | Own::Renew | Own::Attach | Own::Detach => {
+                    let key = command::full_key(&words[0], locks);
+                    let request = command::parse(own, &key, words, locks);
+                    named = request.is_err().then(|| command::named_token(&words[1..])).flatten();
+                    OwnRequest::Lock { key, request }
+                }
+                Own::Mlock | Own::Munlock => {
+                    let (keys, rest) = command::divide(words)?;
+                    let full_keys: Vec<Key> =
+                        keys.iter().map(|key| command::full_key(key, locks)).collect();
+                    let request = command::parse_many(own, (&full_keys, keys), rest, locks);
+                    named = request.is_err().then(|| command::named_token(rest)).flatten();
+                    OwnRequest::Locks { keys: full_keys, request }
+                }
+            })
         });
         OwnCommand { own, asked, named, length }
     }
@@ -98,28 +112,44 @@ impl OwnCommand {
         }
     }
 
-    /// Remembers the connection's last LOCK if it was refused, and notes that this one begins.
+    /// Remembers the connection's last LOCK or MLOCK if it was refused, and notes that this one begins.
     pub(in crate::session) fn note_attempt(&self, now: Instant, desk: &mut Desk) {
         desk.tokens.settle_attempt();
-        if self.own == Own::Lock
-            && let Ok(OwnRequest::Lock { key, request }) = &self.asked
-        {
-            let token = match request {
-                Ok(Request::Lock { token, .. }) => token.clone(),
-                Ok(_) => None,
-                Err(_) => self.named.clone(),
-            };
-            desk.tokens.begin_attempt(key.clone(), token, now);
+        if !self.own.takes_locks() {
+            return;
+        }
+        match &self.asked {
+            Ok(OwnRequest::Lock { key, request }) => {
+                let token = self.token_of(request).cloned();
+                desk.tokens.begin_attempt(key.clone(), token, now);
+            }
+            Ok(OwnRequest::Locks { keys, request }) => {
+                desk.tokens.begin_attempts(keys, self.token_of(request), now);
+            }
+            _ => {}
         }
     }
 
-    /// Returns the lock that an UNLOCK or RENEW is for, and the token if it names one.
-    fn gives_back(&self) -> Option<(&Key, Option<&[u8]>)> {
-        match &self.asked {
-            Ok(OwnRequest::Lock {
-                key,
-                request: Ok(Request::Unlock { token } | Request::Renew { token, .. }),
-            }) => Some((key, token.as_deref())),
+    /// Returns the token that this request for locks names.
+    fn token_of<'s>(&'s self, request: &'s Result<Request, BadRequest>) -> Option<&'s Token> {
+        match request {
+            Ok(Request::Lock { token, .. }) => token.as_ref(),
+            Ok(_) => None,
+            Err(_) => self.named.as_ref(),
+        }
+    }
+
+    /// Returns the locks that an UNLOCK, MUNLOCK or RENEW is for, and the token if it names one.
+    fn gives_back(&self) -> Option<(&[Key], Option<&[u8]>)> {
+        let (keys, request) = match &self.asked {
+            Ok(OwnRequest::Lock { key, request }) => (slice::from_ref(key), request),
+            Ok(OwnRequest::Locks { keys, request }) => (&keys[..], request),
+            _ => return None,
+        };
+        match request {
+            Ok(Request::Unlock { token } | Request::Renew { token, .. }) => {
+                Some((keys, token.as_deref()))
+            }
             _ => None,
         }
     }
@@ -147,7 +177,8 @@ impl Waits for OwnCommand {
     }
 
     fn tells_of_loss(&self, desk: &Desk) -> bool {
-        self.gives_back().is_some_and(|(key, token)| desk.losing.was_lost(key, token))
+        self.gives_back()
+            .is_some_and(|(keys, token)| keys.iter().any(|key| desk.losing.was_lost(key, token)))
     }
 
     fn own(&self) -> Option<(Own, usize)> {
@@ -197,6 +228,9 @@ impl Waits for OwnCommand {
         let is_silent = desk.shared.data_is_silent.load(Ordering::Relaxed);
         let remembered = match &asked {
             OwnRequest::Lock { key, .. } => desk.conn.permissions.remembered(key, now, is_silent),
+            OwnRequest::Locks { keys, .. } => {
+                keys.iter().all(|key| desk.conn.permissions.remembered(key, now, is_silent))
+            }
             OwnRequest::Inquiry(_) | OwnRequest::Act(_) => false,
             OwnRequest::Adopted(task) => {
                 desk.conn.permissions.remembered(&adopted::permission(task), now, is_silent)
@@ -208,11 +242,11 @@ impl Waits for OwnCommand {
         }
         desk.speak_up();
         asked.probe(ours.own, desk);
-        let slot = fence.map(|fence| {
-            desk.ask(Expected::Set, |out| authorize::probe(out, &fence));
-            SlotAnswer::Asked
-        });
-        Progress::Wait(Box::new(Probing { ours, asked, slot }))
+        if let Some(fence) = &fence {
+            desk.ask(Expected::Set, |out| authorize::probe(out, fence));
+        }
+        let asks_slot = fence.is_some();
+        Progress::Wait(Box::new(Probing { ours, asked, asks_slot, refused: None }))
     }
 }
 
@@ -220,60 +254,68 @@ impl Waits for OwnCommand {
 struct Probing {
     ours: Ours,
     asked: OwnRequest,
-    /// Whether the node has the slot of the lock's fence; `None` if that does not matter. If it is asked, its answer is
-    /// the last reply, behind that to the probe.
-    slot: Option<SlotAnswer>,
+    /// Whether the node was also asked whether it has the slot of the locks' fences. Its answer is the last reply.
+    asks_slot: bool,
+    /// The error of the first probe that was refused.
+    refused: Option<String>,
 }
 
-/// What is known of the slot of a fence.
-enum SlotAnswer {
-    /// The node was asked whether it has the slot.
-    Asked,
-    /// The reply to the probe; the one about the slot is still missing.
-    Permitted(Vec<u8>),
-}
-
-impl Job for Probing {
-    fn reply(mut self: Box<Self>, reply: &[u8], desk: &mut Desk) -> Progress {
-        if !desk.owed.is_empty() {
-            if desk.owed.len() == 1 && self.slot.is_some() {
-                self.slot = Some(SlotAnswer::Permitted(reply.to_vec()));
-            }
-            return Progress::Wait(self);
-        }
-        desk.hush_again();
-        let (permitted, slot) = match self.slot.take() {
-            Some(SlotAnswer::Permitted(permitted)) => (permitted, Some(reply)),
-            _ => (reply.to_vec(), None),
-        };
+impl Probing {
+    /// Takes in the reply to a probe.
+    fn probed(&mut self, reply: &[u8], desk: &mut Desk) {
         let question = match &self.asked {
             OwnRequest::Act(_) => authorize::Probe::Act,
             OwnRequest::Inquiry(_) if self.ours.own == Own::Command => authorize::Probe::Commands,
             OwnRequest::Inquiry(_) => authorize::Probe::Operator,
             OwnRequest::Adopted(task) => authorize::Probe::Adopted(adopted::permits(task)),
-            OwnRequest::Lock { .. } => authorize::Probe::Lock,
+            OwnRequest::Lock { .. } | OwnRequest::Locks { .. } => authorize::Probe::Lock,
         };
-        match authorize::read(question, &permitted) {
-            Permission::Refused(error) => self.ours.refuse(&error, Outcome::Denied, desk),
+        match authorize::read(question, reply) {
+            Permission::Refused(error) => drop(self.refused.get_or_insert(error)),
             Permission::Granted => {
                 desk.conn.state.known = true;
-                if let Some(error) = slot.and_then(fences::read_elsewhere) {
-                    return self.ours.refuse(&error, Outcome::Elsewhere, desk);
-                }
-                if let Some(error) = permitted.strip_prefix(b"-") {
+                if let Some(error) = reply.strip_prefix(b"-") {
                     desk.shared.metrics.refusals.told(error);
                 }
-                let now = Instant::now();
-                match &self.asked {
-                    OwnRequest::Lock { key, .. } => desk.conn.permissions.remember(key, now),
-                    OwnRequest::Adopted(task) => {
-                        desk.conn.permissions.remember(&adopted::permission(task), now);
-                    }
-                    OwnRequest::Inquiry(_) | OwnRequest::Act(_) => {}
-                }
-                self.asked.carry_out(self.ours, now, desk)
             }
         }
+    }
+}
+
+impl Job for Probing {
+    fn reply(mut self: Box<Self>, reply: &[u8], desk: &mut Desk) -> Progress {
+        let missing = desk.owed.len();
+        let elsewhere = match self.asks_slot && missing == 0 {
+            true => fences::read_elsewhere(reply),
+            false => {
+                // The reply to turning replies on comes before those to the probes.
+                if missing - usize::from(self.asks_slot) < self.asked.probes() {
+                    self.probed(reply, desk);
+                }
+                None
+            }
+        };
+        if missing > 0 {
+            return Progress::Wait(self);
+        }
+        desk.hush_again();
+        if let Some(error) = &self.refused {
+            return self.ours.refuse(error, Outcome::Denied, desk);
+        }
+        if let Some(error) = elsewhere {
+            return self.ours.refuse(&error, Outcome::Elsewhere, desk);
+        }
+        let now = Instant::now();
+        let permissions = &mut desk.conn.permissions;
+        match &self.asked {
+            OwnRequest::Lock { key, .. } => permissions.remember(key, now),
+            OwnRequest::Locks { keys, .. } => {
+                keys.iter().for_each(|key| permissions.remember(key, now));
+            }
+            OwnRequest::Adopted(task) => permissions.remember(&adopted::permission(task), now),
+            OwnRequest::Inquiry(_) | OwnRequest::Act(_) => {}
+        }
+        self.asked.carry_out(self.ours, now, desk)
     }
 
     fn ours(&self) -> Option<Ours> {
@@ -283,21 +325,34 @@ impl Job for Probing {
 
 impl OwnRequest {
     /// Returns the key of the lock's fence, if the client's node must be known to have that key's slot before the
-    /// lock is taken.
+    /// lock is taken. The fences of several locks are in one slot.
     fn fence(&self, desk: &Desk) -> Option<Vec<u8>> {
-        let OwnRequest::Lock { key, request } = self else { return None };
+        let (keys, request) = match self {
+            OwnRequest::Lock { key, request } => (slice::from_ref(key), request),
+            OwnRequest::Locks { keys, request } => (&keys[..], request),
+            _ => return None,
+        };
         let is_taken = matches!(request, Ok(Request::Lock { .. } | Request::Attach { .. }));
-        let is_placed = is_taken && desk.has_slots() && desk.is_guard_lock(key);
-        is_placed.then(|| desk.fence_place().fence_key(key))
+        if !is_taken || !desk.has_slots() {
+            return None;
+        }
+        let key = keys.iter().find(|key| desk.is_guard_lock(key))?;
+        Some(desk.fence_place().fence_key(key))
+    }
+
+    /// Returns how many probes [`OwnRequest::probe`] sends.
+    fn probes(&self) -> usize {
+        match self {
+            OwnRequest::Locks { keys, .. } => keys.len(),
+            _ => 1,
+        }
     }
 
     /// Asks the data node whether the client may make the request.
     fn probe(&self, own: Own, desk: &mut Desk) {
         match self {
-            OwnRequest::Lock { key, .. } => {
-                let probed = desk.shared.set_key(key);
-                desk.ask(Expected::Set, |out| authorize::probe(out, &probed));
-            }
+            OwnRequest::Lock { key, .. } => probe_key(key, desk),
+            OwnRequest::Locks { keys, .. } => keys.iter().for_each(|key| probe_key(key, desk)),
             OwnRequest::Inquiry(_) if own == Own::Command => {
                 desk.ask(Expected::Number, |out| encode::command(out, &[b"COMMAND", b"COUNT"]));
             }
@@ -329,7 +384,28 @@ impl OwnRequest {
                     Request::Detach => Ok(attaching::detach(ours, &key, desk)),
                 }
             }),
+            OwnRequest::Locks { keys, request } => request.and_then(|request| {
+                if desk.are_in_several_slots(&keys) {
+                    return Err(BadRequest::CrossSlot);
+                }
+                let ours = Ours { since: now, ..ours };
+                match request {
+                    Request::Lock { token, ttl, wait } => {
+                        lock_all::begin(ours, keys, token, (ttl, wait), desk)
+                    }
+                    Request::Unlock { token } => unlock_all::begin(ours, &keys, token, desk),
+                    Request::Renew { .. } | Request::Attach { .. } | Request::Detach => {
+                        Ok(unexpected())
+                    }
+                }
+            }),
         };
         begun.unwrap_or_else(|error| ours.refuse(&error.to_string(), Outcome::BadRequest, desk))
     }
+}
+
+/// Asks the data node whether the client may lock this key.
+fn probe_key(key: &Key, desk: &mut Desk) {
+    let probed = desk.shared.set_key(key);
+    desk.ask(Expected::Set, |out| authorize::probe(out, &probed));
 }

@@ -77,6 +77,15 @@ impl NoGrant {
         unlocks: bool,
         desk: &mut Desk,
     ) -> Result<Progress, BadRequest> {
+        self.note(key, unlocks, desk)?;
+        Ok(tell_not_held(ours, desk))
+    }
+
+    /// Notes that it is answered without asking the lock nodes.
+    ///
+    /// # Errors
+    /// If the token must be named.
+    pub(super) fn note(self, key: &Key, unlocks: bool, desk: &mut Desk) -> Result<(), BadRequest> {
         let is_named = match self {
             NoGrant::Ended { is_named } => is_named,
             NoGrant::Refused => {
@@ -88,8 +97,21 @@ impl NoGrant {
         if unlocks && !is_named {
             desk.tokens.unnamed_answered(key);
         }
-        Ok(not_held(ours, key, unlocks, desk))
+        note_not_held(key, unlocks, desk);
+        Ok(())
     }
+}
+
+/// The grant that a token has, which its sender may not have.
+pub(super) enum TokensGrant {
+    /// The sender can have it.
+    Its(Claim),
+    /// There is none, or it is another client's.
+    Nobodys,
+    /// It may be another client's.
+    Unsure,
+    /// Too few lock nodes have answered.
+    Unknown(NoQuorum),
 }
 
 impl GrantOfToken {
@@ -108,28 +130,46 @@ impl GrantOfToken {
         go_on: impl FnOnce(Ours, Key, Token, Claim) -> Progress,
         desk: &mut Desk,
     ) -> Progress {
-        let GrantOfToken { ours, key, token, in_the_way, unlocks } = self;
+        let judged = self.judge(said, desk);
+        let GrantOfToken { ours, key, token, unlocks, .. } = self;
+        match judged {
+            TokensGrant::Its(claim) => go_on(ours, key, token, claim),
+            TokensGrant::Nobodys => not_held(ours, &key, unlocks, desk),
+            TokensGrant::Unsure => {
+                let error = BadRequest::Unsure(shown_in_error(desk.name(&key)));
+                ours.refuse(&error.to_string(), Outcome::NotHeld, desk)
+            }
+            TokensGrant::Unknown(error) => no_quorum(ours, &error, desk),
+        }
+    }
+
+    /// Returns whether the sender can have the grant that the lock nodes have told.
+    pub(super) fn judge(
+        &self,
+        said: Result<Option<Claim>, NoQuorum>,
+        desk: &mut Desk,
+    ) -> TokensGrant {
+        let GrantOfToken { key, token, in_the_way, .. } = self;
         let claim = match said {
             Ok(Some(claim)) => claim,
             Ok(None) => {
-                desk.tokens.refused_no_more(&key, &token);
-                return not_held(ours, &key, unlocks, desk);
+                desk.tokens.refused_no_more(key, token);
+                return TokensGrant::Nobodys;
             }
-            Err(error) => return no_quorum(ours, &error, desk),
+            Err(error) => return TokensGrant::Unknown(error),
         };
-        match in_the_way.has(claim, desk.shared.engine.granted_at(&key, claim)) {
+        match in_the_way.has(claim, desk.shared.engine.granted_at(key, claim)) {
             Some(false) => {
-                desk.tokens.refused_no_more(&key, &token);
-                go_on(ours, key, token, claim)
+                desk.tokens.refused_no_more(key, token);
+                TokensGrant::Its(claim)
             }
             Some(true) => {
-                leave_alone(&key, LeftAlone::Refused, desk);
-                not_held(ours, &key, unlocks, desk)
+                leave_alone(key, LeftAlone::Refused, desk);
+                TokensGrant::Nobodys
             }
             None => {
-                leave_alone(&key, LeftAlone::Unsure, desk);
-                let error = BadRequest::Unsure(shown_in_error(desk.name(&key)));
-                ours.refuse(&error.to_string(), Outcome::NotHeld, desk)
+                leave_alone(key, LeftAlone::Unsure, desk);
+                TokensGrant::Unsure
             }
         }
     }
@@ -138,8 +178,17 @@ impl GrantOfToken {
 /// Answers that the connection does not hold the lock, without asking the lock nodes. If the lock was lost, this
 /// tells the client of the loss.
 pub(super) fn not_held(ours: Ours, key: &Key, unlocks: bool, desk: &mut Desk) -> Progress {
+    note_not_held(key, unlocks, desk);
+    tell_not_held(ours, desk)
+}
+
+/// Notes that the client is being told that the connection does not hold the lock.
+pub(super) fn note_not_held(key: &Key, unlocks: bool, desk: &mut Desk) {
     let prefix = desk.config.locks.prefix.len();
     desk.losing.tells_of(key, unlocks, prefix);
+}
+
+fn tell_not_held(ours: Ours, desk: &Desk) -> Progress {
     let mut out = Vec::new();
     encode::integer(&mut out, 0);
     ours.count(Outcome::NotHeld, desk);

@@ -20,7 +20,7 @@ pub(in crate::session) struct Undo {
 }
 
 impl Undo {
-    pub(super) fn new(shared: Arc<Shared>, lock: &Granted) -> Undo {
+    pub(in crate::session) fn new(shared: Arc<Shared>, lock: &Granted) -> Undo {
         let Granted { key, token, claim, fence, .. } = lock;
         Undo {
             lock: Some((shared, key.clone(), token.clone(), *claim)),
@@ -35,9 +35,21 @@ impl Undo {
         self
     }
 
-    /// Notes that the lock's fence has been raised.
-    pub(super) fn note_raised(&mut self, fence: u64) {
-        self.fence = fence;
+    /// Notes that the fence of one of the locks has been raised.
+    pub(super) fn note_raised(&mut self, key: &Key, fence: u64) {
+        if self.has(key) {
+            self.fence = fence;
+        }
+        self.others.iter_mut().for_each(|other| other.note_raised(key, fence));
+    }
+
+    /// Whether this lock is given back, or among those that are.
+    pub(super) fn is_about(&self, key: &Key) -> bool {
+        self.has(key) || self.others.iter().any(|other| other.is_about(key))
+    }
+
+    fn has(&self, key: &Key) -> bool {
+        self.lock.as_ref().is_some_and(|(_, known, ..)| known == key)
     }
 
     /// Keeps the lock, as its client is told of it.

@@ -13,6 +13,7 @@ mod adopted_tests;
 mod fronts_tests;
 mod guards_tests;
 mod lines;
+mod mlock_tests;
 mod ordering;
 mod skipped;
 mod strangers;
