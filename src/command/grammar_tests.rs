@@ -259,6 +259,11 @@ fn numbers_of_keys_that_do_not_fit_are_named() {
         (Own::Mlock, "-1 a", format!("{above}, '-1' {less}")),
         (Own::Munlock, "a b", format!("{above}, 'a' {less}")),
         (Own::Mlock, "1.5 a", format!("{above}, '1.5' {less}")),
+        (
+            Own::Mlock,
+            "99999999999999999999 a",
+            "ERR numkeys should be at most 128, '99999999999999999999' is more".to_owned(),
+        ),
         (Own::Mlock, "129 a", "ERR numkeys should be at most 128, '129' is more".to_owned()),
         (Own::Mlock, "3 a b", missing.to_owned()),
         (Own::Munlock, "3 a b", missing.to_owned()),

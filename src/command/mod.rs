@@ -267,7 +267,9 @@ where
     Word: AsRef<[u8]>,
 {
     let [numkeys, rest @ ..] = words else { return Err(BadRequest::Syntax) };
-    let number = number::integer(numkeys.as_ref()).filter(|number| *number > 0);
+    let is_huge = numkeys.as_ref().len() > 18 && numkeys.as_ref().iter().all(u8::is_ascii_digit);
+    let number = if is_huge { Some(i64::MAX) } else { number::integer(numkeys.as_ref()) };
+    let number = number.filter(|number| *number > 0);
     let number = number.ok_or_else(|| BadRequest::NumKeys(shown(numkeys.as_ref())))?;
     let number = usize::try_from(number).ok().filter(|number| *number <= MAX_KEYS);
     let number = number.ok_or_else(|| BadRequest::NumKeysOverLimit(shown(numkeys.as_ref())))?;

@@ -53,6 +53,16 @@ fn stored(proxy: &Proxy, node: usize, key: &str) -> String {
 }
 
 #[test]
+fn a_lock_of_which_no_token_is_known_keeps_no_other() {
+    let proxy = Proxy::with().nodes(3).start();
+    let mut client = proxy.client();
+    AllGranted::of(&client.cmd(&["MLOCK", "2", "b", "c"]));
+    let error = "NOTOKEN this connection took no lock 'nope'; name its token";
+    assert_eq!(client.cmd(&["MUNLOCK", "3", "b", "nope", "c"]).error(), error);
+    assert_free(&proxy, &["b", "c"]);
+}
+
+#[test]
 fn each_is_an_ordinary_lock() {
     for nodes in [1, 3, 5] {
         let proxy = Proxy::with().nodes(nodes).start();

@@ -33,30 +33,31 @@ struct UnlockingAll {
 /// Asks the lock nodes.
 ///
 /// # Errors
-/// If the connection has no token for one of these locks. Then none is released.
+/// If the connection has no token for any of these locks.
 pub(super) fn begin(
     ours: Ours,
     keys: &[Key],
     token: Option<Token>,
     desk: &mut Desk,
 ) -> Result<Progress, BadRequest> {
-    let mut tokens = Vec::with_capacity(keys.len());
-    for key in keys {
-        match own_grant::token_of(key, token.clone(), desk) {
-            Err(NoGrant::NotNamed(error)) => return Err(error),
-            token => tokens.push(token),
-        }
-    }
     let (doubted, found) = (VecDeque::new(), Vec::with_capacity(keys.len()));
     let mut all = UnlockingAll { ours, doubted, found, released: 0, failed: None };
-    for (key, token) in keys.iter().zip(tokens) {
-        match token {
+    let mut missing = Vec::new();
+    for key in keys {
+        match own_grant::token_of(key, token.clone(), desk) {
             Ok(token) => match desk.tokens.in_the_way(key, &token) {
                 Some(in_the_way) => all.doubted.push_back((key.clone(), token, in_the_way)),
                 None => all.found.push((key.clone(), token, None)),
             },
+            Err(NoGrant::NotNamed(error)) => missing.push(error),
             Err(no_grant) => no_grant.note(key, true, desk)?,
         }
+    }
+    let has_none = missing.len() == keys.len();
+    match missing.into_iter().next() {
+        Some(error) if has_none => return Err(error),
+        Some(error) => all.fail(error.to_string(), Outcome::BadRequest),
+        None => {}
     }
     Ok(all.find(desk))
 }
