@@ -267,7 +267,7 @@ fn a_lock_is_freed_from_the_page_by_the_keyboard() {
     let proxy = Proxy::with().nodes(3).admin_token(TOKEN).start();
     let (mut holder, mut waiter) = (proxy.client(), proxy.client());
     holder.cmd(&["LOCK", "job"]).grant();
-    waiter.send(&encode(&["LOCK", "job", "PX", "60000", "WAIT", "0"]));
+    waiter.send(&encode(&["LOCK", "job", "WAIT", "0"]));
     eventually("it waits", || proxy.waiters() == 1);
 
     let mut page = opened(&proxy);
@@ -283,6 +283,23 @@ fn a_lock_is_freed_from_the_page_by_the_keyboard() {
     page.press("Escape");
     eventually("it closes", || page.run("document.getElementById('ask').open") == false);
     assert_eq!(count(&proxy, "action=\"unlock\",result=\"ok\""), 0.0);
+
+    // One that was closed a moment ago, whose event comes only now, says nothing of the next.
+    page.run(
+        "(button => { button.click(); document.getElementById('ask').close('no'); button.click(); })
+         (document.querySelector('#hot button'))",
+    );
+    page.shows("#ask", "Free this lock?");
+    page.press("Tab");
+    page.press("Enter");
+    page.shows("#done", "The lock was freed.");
+    waiter.reply().grant();
+    assert!(holder.cmd(&["PING"]).error().starts_with("LOCKLOST"));
+    holder.send(&encode(&["LOCK", "job", "PX", "60000", "WAIT", "0"]));
+    eventually("it waits", || proxy.waiters() == 1);
+    std::mem::swap(&mut holder, &mut waiter);
+    page.run("document.getElementById('done').textContent = ''");
+    page.shows("#hot td:last-child", "Free");
 
     page.tab_to("#hot button");
     page.press("Enter");

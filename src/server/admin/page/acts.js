@@ -74,23 +74,34 @@ async function act(done, path, body) {
   }
 }
 
+// What hears the answer to the question that is asked, and where the focus was.
+let decide = null, part = null;
+
 // Asks before something is done. `text` is made of sentences and nodes.
 function confirmed(title, text, yes, kind) {
-  const ask = $("ask"), part = document.activeElement?.closest("section");
+  // The event of a dialog that was closed a moment ago may be still to come.
+  decide?.(false);
+  const ask = $("ask");
+  part = document.activeElement?.closest("section");
   set($("ask-title"), title);
   $("ask-text").replaceChildren(...text);
   set($("ask-yes"), yes);
   $("ask-yes").className = kind || "main";
   return new Promise(resolve => {
-    ask.addEventListener("close", () => {
-      // The button that asked may be gone with its row.
-      if (document.activeElement === document.body) part?.querySelector("h2")?.focus({preventScroll: true});
-      resolve(ask.returnValue === "yes");
-    }, {once: true});
+    decide = resolve;
     ask.returnValue = "no";
     ask.showModal();
   });
 }
+$("ask").addEventListener("close", () => {
+  const ask = $("ask"), hears = decide;
+  // It is the event of the dialog before.
+  if (ask.open || !hears) return;
+  // The button that asked may be gone with its row.
+  if (document.activeElement === document.body) part?.querySelector("h2")?.focus({preventScroll: true});
+  decide = null;
+  hears(ask.returnValue === "yes");
+});
 $("ask-yes").addEventListener("click", () => $("ask").close("yes"));
 $("ask-no").addEventListener("click", () => $("ask").close("no"));
 
