@@ -9,13 +9,13 @@ use std::{
 use anyhow::{Context, bail};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use lockgate::{
-    config::{self, Config, ConfigErrors},
+    config::{Config, ConfigErrors},
     server::{self, Control, Listeners, logging},
     tools::{
         change_nodes::{self, NodesStep},
         dev, doctor, exec, init, manual,
         say::{complain, say},
-        top,
+        time_argument, top,
     },
 };
 use tokio::{
@@ -104,7 +104,7 @@ enum Command {
         /// For how long nobody may be granted a lock at most, as 30s or 500ms: longer copying is
         /// not begun, or is taken back. Half of locks.default_ttl without it; with more, session
         /// locks may be lost.
-        #[arg(long, value_name = "TIME", requires = "change", value_parser = duration)]
+        #[arg(long, value_name = "TIME", requires = "change", value_parser = time_argument)]
         at_most: Option<Duration>,
         /// Takes a change back that has not come to its end.
         #[arg(long)]
@@ -207,11 +207,6 @@ fn main() -> ExitCode {
 /// Whether the command is exec, whose own statuses must not be taken for those of what it runs.
 fn is_exec() -> bool {
     std::env::args_os().nth(1).is_some_and(|word| word == "exec")
-}
-
-/// Reads a time, written as in the configuration.
-fn duration(text: &str) -> Result<Duration, String> {
-    config::duration(text).ok_or_else(|| "a time is written as 500ms, 30s or 2m".into())
 }
 
 fn check(file: Option<&Path>) -> anyhow::Result<()> {

@@ -28,3 +28,14 @@ pub mod redis_server;
 pub mod say;
 pub mod sentinel_server;
 pub mod top;
+
+use std::time::Duration;
+
+/// Reads a time in an argument, written as in the configuration.
+///
+/// # Errors
+/// How a time is written.
+pub fn time_argument(text: &str) -> Result<Duration, String> {
+    let time = crate::config::duration(text);
+    time.ok_or_else(|| "a time is written as 500ms, 30s or 2m".into())
+}

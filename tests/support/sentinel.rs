@@ -142,8 +142,9 @@ impl Watched {
         assert_eq!(replica.cmd(&["GET", "marked"]), Reply::NullBulk);
     }
 
-    /// Makes the first Sentinel promote the replica.
+    /// Makes the first Sentinel promote the replica, once that has all that the master has.
     pub fn fail_over(&self) {
+        replicates(self.master.port(), "seen");
         let mut client = self.sentinels[0].client();
         eventually("the failover begins", || {
             client.cmd(&["SENTINEL", "FAILOVER", MASTER]) == Reply::ok()

@@ -30,7 +30,7 @@ use crate::log_text::plain_line;
 /// This program.
 const OURSELVES: &str = "/proc/self/exe";
 /// How often descendants that were killed are looked for again.
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+pub(super) const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// The signals that the command gets too.
 const PASSED_ON: [Signal; 7] = [
     Signal::TERM,

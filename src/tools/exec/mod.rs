@@ -22,12 +22,12 @@ use tokio::{
 
 pub use self::child_command::{ExecStep, become_command};
 use self::{
-    child_command::{ChildCommand, Signals},
+    child_command::{ChildCommand, LOOK_EVERY, Signals},
     held_lock::{GivenBack, HeldLock, LockStanding, NotLocked, Terms},
 };
-use super::say::complain;
+use super::{say::complain, time_argument};
 use crate::{
-    config::{self, ClientTls, RedisUrl, written},
+    config::{ClientTls, RedisUrl, written},
     log_text::plain_line,
 };
 
@@ -44,8 +44,6 @@ const SERVER_VARIABLE: &str = "LOCKGATE_URL";
 const DEFAULT_SERVER: &str = "redis://127.0.0.1:6380";
 /// How long the first answer may take once this process goes on after it was stopped.
 const FIRST_ANSWER: Duration = Duration::from_millis(500);
-/// Pause between two looks for processes that must be killed.
-const KILL_EVERY: Duration = Duration::from_millis(5);
 /// How long giving the lock back may take.
 const END_LIMIT: Duration = Duration::from_secs(2);
 
@@ -57,14 +55,14 @@ pub struct ExecOptions {
     lock: OsString,
     /// How long to wait while another client holds the lock, as 500ms, 30s or 2m; without it,
     /// not at all.
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, value_name = "TIME", value_parser = time_argument)]
     wait: Option<Duration>,
     /// Keeps the lock for at least this long, even if the command ends sooner: once per interval,
     /// although the clocks of machines differ. At most locks.max_ttl.
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, value_name = "TIME", value_parser = time_argument)]
     at_least: Option<Duration>,
     /// How long the command has to end after TERM, before the lock may be another client's.
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = time)]
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = time_argument)]
     grace: Duration,
     /// The proxy, as redis://host:6380, rediss:// for TLS; without it, the one that LOCKGATE_URL
     /// names, which `ps` does not show, or 127.0.0.1:6380.
@@ -83,11 +81,6 @@ pub struct ExecOptions {
     /// The command and its arguments.
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
-}
-
-/// Reads a time, written as in the configuration.
-fn time(text: &str) -> Result<Duration, String> {
-    config::duration(text).ok_or_else(|| "a time is written as 500ms, 30s or 2m".into())
 }
 
 /// Runs the command under the lock. Returns its exit status, 128 and the signal's number if a signal ended it, or
@@ -272,7 +265,7 @@ impl WatchedCommand {
                 }
                 () = sleep_until(kill_at.unwrap_or(standing.until)), if kill_at.is_some() => {
                     self.child.kill();
-                    sleep(KILL_EVERY).await;
+                    sleep(LOOK_EVERY).await;
                 }
             }
         }
