@@ -86,6 +86,7 @@ const BY: Argument = Argument {
 /// A lock's name in LOCKGATE. A cluster client must not route by it: the answer is this proxy's.
 const LOCK_NAME: Argument = Argument { name: "key", optional: false, ..TOKEN };
 const WAIT: Argument = number("milliseconds", "WAIT", true);
+const PERMITS: Argument = number("n", "PERMITS", true);
 
 const fn number(name: &'static str, token: &'static str, optional: bool) -> Argument {
     Argument { name, kind: "integer", token: Some(token), optional, ..KEY }
@@ -98,14 +99,14 @@ const fn word(name: &'static str, token: &'static str) -> Argument {
 
 const LOCK: Described = Described {
     name: "lock",
-    summary: "Takes a lock on a quorum of nodes. \
+    summary: "Takes a lock, or the first free one of n permits, on a quorum of nodes. \
               Without PX or EX it lives as long as the connection.",
     group: "generic",
     arity: -2,
     flags: &["write", "noscript", "blocking"],
     categories: &["@write", "@slow", "@blocking"],
     keys: KeyWords::First,
-    arguments: &[KEY, TOKEN, EXPIRATION, WAIT],
+    arguments: &[KEY, TOKEN, PERMITS, EXPIRATION, WAIT],
     subcommands: &[],
 };
 const UNLOCK: Described = Described {

@@ -1,6 +1,7 @@
 //! The grammar of our commands, by example.
 
 use super::*;
+use crate::config::{Pattern, PermitRule};
 
 fn config() -> LocksConfig {
     LocksConfig {
@@ -304,4 +305,71 @@ fn numbers_of_keys_that_do_not_fit_are_named() {
     for (own, words, error) in cases {
         assert_eq!(read_many(own, words).unwrap_err().to_string(), error, "{own:?} {words}");
     }
+}
+
+#[test]
+fn permits_are_an_option_of_lock_alone() {
+    let permit = |n: usize, token: Option<&str>, ttl: Option<u64>, wait: Option<u64>| {
+        let request = Request::Permit {
+            n,
+            token: token.map(Token::from),
+            ttl: ttl.map(Duration::from_millis),
+            wait: wait.map(Duration::from_millis),
+        };
+        Ok((Key::from("lock:k"), request))
+    };
+    assert_eq!(read(Own::Lock, "k PERMITS 1"), permit(1, None, None, None));
+    assert_eq!(read(Own::Lock, "k t permits 256"), permit(256, Some("t"), None, None));
+    let all = "k t WAIT 7 PERMITS 3 EX 2";
+    assert_eq!(read(Own::Lock, all), permit(3, Some("t"), Some(2000), Some(7)));
+    assert_eq!(format!("LOCK {all}").split(' ').count() + 1, max_words(Own::Lock));
+    // The longest permit's name must fit too. What only looks like a permit's name is a family's.
+    assert!(read(Own::Lock, "123456 PERMITS 10").is_ok());
+    for family in ["k#a", "k#", "#3", "k#256", "k#03", "k#-1", "k#3#"] {
+        assert!(read(Own::Lock, &format!("{family} PERMITS 2")).is_ok(), "{family}");
+    }
+    let between = |word: &str| format!("ERR PERMITS should be between 1 and 256, '{word}' is not");
+    let cases = [
+        ("k PERMITS 0", between("0")),
+        ("k PERMITS -1", between("-1")),
+        ("k PERMITS 257", between("257")),
+        ("k PERMITS 3x", between("3x")),
+        ("k PERMITS 9223372036854775808", between("9223372036854775808")),
+        ("k permits", "ERR token is longer than 6 bytes (locks.max_token)".to_owned()),
+        ("k t PERMITS", "ERR syntax error, 'PERMITS' lacks its value".to_owned()),
+        ("k PERMITS 2 PERMITS 2", "ERR syntax error, 'PERMITS' is one option too many".to_owned()),
+        ("k PERMITS 2 SHARED", "ERR syntax error, unknown option 'SHARED'".to_owned()),
+        ("123456 PERMITS 11", "ERR key is longer than 8 bytes (locks.max_key)".to_owned()),
+        (
+            "k#255 PERMITS 2",
+            "ERR 'k#255' is a permit of 'k', and has no permits of its own".to_owned(),
+        ),
+    ];
+    for (words, error) in cases {
+        let told = read(Own::Lock, words).unwrap_err().to_string();
+        assert_eq!(told, error, "{words}");
+    }
+    let config = LocksConfig { max_token: 100, ..config() };
+    let told = parse(Own::Lock, &Key::from("lock:k"), &["k", "permits"], &config);
+    let error = "ERR 'permits' is no token; for one of n permits write LOCK k PERMITS <n>";
+    assert_eq!(told.unwrap_err().to_string(), error);
+    for (own, words) in [(Own::Unlock, "k t"), (Own::Renew, "k t"), (Own::Attach, "k")] {
+        let told = read(own, &format!("{words} PERMITS 2")).unwrap_err().to_string();
+        assert!(told.starts_with("ERR "), "{own:?} {told}");
+    }
+}
+
+#[test]
+fn the_files_number_of_permits_counts() {
+    let rule = |keys: &str, n| PermitRule { keys: Pattern::new(keys), n };
+    let permits = vec![rule("g:*", 8), rule("g:a", 4)];
+    let config = LocksConfig { permits, ..config() };
+    let told = |family: &str, n: usize| {
+        let (key, n) = (full_key(family.as_bytes(), &config), n.to_string());
+        let words = [family.as_bytes(), b"PERMITS", n.as_bytes()];
+        parse(Own::Lock, &key, &words, &config).map_err(|error| error.to_string())
+    };
+    assert!(told("g:a", 8).is_ok() && told("h:a", 5).is_ok());
+    let error = "ERR 'g:a' has 8 permits (locks.permits), PERMITS 4 contradicts that";
+    assert_eq!(told("g:a", 4), Err(error.to_owned()), "the first rule counts");
 }

@@ -15,7 +15,7 @@ use std::{collections::HashSet, time::Duration};
 use thiserror::Error;
 
 use crate::{
-    config::LocksConfig,
+    config::{LocksConfig, MAX_PERMITS},
     key::{Key, Token},
     lock::shortest_ttl,
     resp::{name::Own, number},
@@ -45,6 +45,17 @@ pub enum Request {
         /// The TTL of a lease; `None`: a session lock, which lives as long as its connection.
         ttl: Option<Duration>,
         /// How long to wait for the lock; `None`: not at all.
+        wait: Option<Duration>,
+    },
+    /// Take the first free lock of a family.
+    Permit {
+        /// The number of permits.
+        n: usize,
+        /// As for [`Request::Lock`].
+        token: Option<Token>,
+        /// As for [`Request::Lock`].
+        ttl: Option<Duration>,
+        /// As for [`Request::Lock`].
         wait: Option<Duration>,
     },
     /// Give locks back.
@@ -127,6 +138,15 @@ pub enum BadRequest {
     /// Keys that take more than [`MAX_BYTES_OF_MANY`] together.
     #[error("ERR the keys are too long, together they may take {MAX_BYTES_OF_MANY} bytes")]
     KeysTooLong,
+    /// A number of permits that is none, or over [`MAX_PERMITS`].
+    #[error("ERR PERMITS should be between 1 and {MAX_PERMITS}, '{0}' is not")]
+    Permits(String),
+    /// Another number of permits than the file has: the family, the number given, and the right one.
+    #[error("ERR '{0}' has {2} permits (locks.permits), PERMITS {1} contradicts that")]
+    OtherPermits(String, usize, usize),
+    /// A permit that is taken for a family.
+    #[error("ERR '{0}' is a permit of '{1}', and has no permits of its own")]
+    IsAPermit(String, String),
     /// A lock that is named twice in one command.
     #[error("ERR the lock '{0}' is named twice")]
     NamedTwice(String),
@@ -227,8 +247,8 @@ pub(crate) fn max_words(own: Own) -> usize {
         Own::Command => 2 + docs::OURS.len(),
         // `MLOCK numkeys`, the keys, `token PX ms WAIT ms`.
         Own::Mlock | Own::Munlock => 2 + MAX_KEYS + 5,
-        // `LOCK key token PX ms WAIT ms` has seven.
-        _ => 8,
+        // `LOCK key token PX ms WAIT ms PERMITS n` has nine.
+        _ => 10,
     }
 }
 
@@ -310,11 +330,13 @@ fn parse_behind<Word: AsRef<[u8]>>(
     };
     let mut ttl: Option<(&[u8], Unit)> = None;
     let mut wait: Option<&[u8]> = None;
+    let mut permits: Option<&[u8]> = None;
     for pair in pairs.chunks_exact(2) {
         let [option, value] = pair else { return Err(BadRequest::Syntax) };
         let repeated = match option_of(own, option.as_ref()) {
             Some(Choice::Ttl(unit)) => ttl.replace((value.as_ref(), unit)).is_some(),
             Some(Choice::Wait) => wait.replace(value.as_ref()).is_some(),
+            Some(Choice::Permits) => permits.replace(value.as_ref()).is_some(),
             None => return Err(misplaced(own, rest)),
         };
         if repeated {
@@ -325,6 +347,9 @@ fn parse_behind<Word: AsRef<[u8]>>(
     let ttl = ttl.map(|(value, unit)| read_ttl(own, value, unit, config)).transpose()?;
     let wait = wait.map(|value| read_wait(own, value, config.max_wait)).transpose()?;
     keys.iter().try_for_each(|key| check_length(key.as_ref(), config))?;
+    let permits = permits.zip(keys.first());
+    let permits =
+        permits.map(|(value, key)| read_permits(value, key.as_ref(), config)).transpose()?;
     if token.is_some_and(|token| token.len() > config.max_token) {
         return Err(BadRequest::TokenTooLong(config.max_token));
     }
@@ -332,6 +357,19 @@ fn parse_behind<Word: AsRef<[u8]>>(
         check_token(own, keys, token, rest, has_ttl)?;
     }
     let token = token.map(Token::from);
+    Ok(match (own, permits) {
+        (Own::Lock, Some(n)) => Request::Permit { n, token, ttl, wait },
+        (own, _) => request_of(own, token, ttl, wait)?,
+    })
+}
+
+/// Makes the request of a command without permits.
+fn request_of(
+    own: Own,
+    token: Option<Token>,
+    ttl: Option<Duration>,
+    wait: Option<Duration>,
+) -> Result<Request, BadRequest> {
     Ok(match own {
         Own::Lock | Own::Mlock => Request::Lock { token, ttl, wait },
         Own::Unlock | Own::Munlock => Request::Unlock { token },
@@ -377,6 +415,7 @@ type Unit = (&'static str, u64);
 enum Choice {
     Ttl(Unit),
     Wait,
+    Permits,
 }
 
 fn option_of(own: Own, word: &[u8]) -> Option<Choice> {
@@ -385,6 +424,7 @@ fn option_of(own: Own, word: &[u8]) -> Option<Choice> {
         Own::Lock | Own::Mlock | Own::Renew if is(b"PX") => Some(Choice::Ttl(("PX", 1))),
         Own::Lock | Own::Mlock | Own::Renew if is(b"EX") => Some(Choice::Ttl(("EX", 1000))),
         Own::Lock | Own::Mlock if is(b"WAIT") => Some(Choice::Wait),
+        Own::Lock if is(b"PERMITS") => Some(Choice::Permits),
         _ => None,
     }
 }
@@ -462,6 +502,9 @@ fn check_token<Word: AsRef<[u8]>>(
         _ if matches!(option_of(own, token), Some(Choice::Wait)) => {
             not(format!("for a limit write {} WAIT <milliseconds>", command()))
         }
+        _ if matches!(option_of(own, token), Some(Choice::Permits)) => {
+            not(format!("for one of n permits write {} PERMITS <n>", command()))
+        }
         _ if takes_ttl && is_no_token(token) => {
             not(format!("for a TTL write {} PX <milliseconds>", command()))
         }
@@ -493,6 +536,33 @@ fn read_ttl(
         return Err(BadRequest::ExpireTimeOverLimit(own, config.max_ttl));
     }
     Ok(ttl)
+}
+
+/// Reads the number of permits of the family `key`.
+fn read_permits(value: &[u8], key: &[u8], config: &LocksConfig) -> Result<usize, BadRequest> {
+    let number = number::integer(value).and_then(|number| usize::try_from(number).ok());
+    let n = number.filter(|number| (1..=MAX_PERMITS).contains(number));
+    let n = n.ok_or_else(|| BadRequest::Permits(shown(value)))?;
+    if let Some(family) = family_of(key) {
+        return Err(BadRequest::IsAPermit(shown(key), shown(family)));
+    }
+    let longest = key.len() + format!("#{}", n - 1).len();
+    if longest > config.max_key {
+        return Err(BadRequest::KeyTooLong(config.max_key));
+    }
+    match config.permits.iter().find(|rule| rule.keys.matches(key)) {
+        Some(rule) if rule.n != n => Err(BadRequest::OtherPermits(shown(key), n, rule.n)),
+        _ => Ok(n),
+    }
+}
+
+/// Returns the family of which this key is a permit.
+fn family_of(key: &[u8]) -> Option<&[u8]> {
+    let at = memchr::memrchr(b'#', key)?;
+    let (family, number) = key.split_at(at);
+    let number = number::integer(number.get(1..)?)?;
+    let is_one = usize::try_from(number).is_ok_and(|number| number < MAX_PERMITS);
+    (is_one && !family.is_empty()).then_some(family)
 }
 
 /// Returns a command with its keys, as an error shows it. Of several keys it has the first.

@@ -5,6 +5,7 @@ use std::{net::SocketAddr, time::Duration};
 use super::{
     AdoptMode, Announce, ClientTls, Config, DataConfig, Endpoint, LOG_LEVELS, Listener, LockNode,
     LockNotify, LocksConfig, OTHER_KEYS, RedisUrl, SocketPath,
+    permits::check_slots,
     reader::{Reader, Section},
     url::is_same_host,
 };
@@ -363,6 +364,7 @@ pub(super) fn tls(reader: &mut Reader<'_>, top: &Section<'_>, config: &Config) {
 /// Checks `data.cluster` against the fronts in `listen` and the adopt rules.
 pub(super) fn cluster(reader: &mut Reader<'_>, top: &Section<'_>, config: &Config) {
     let Some(cluster) = config.data.cluster() else { return };
+    check_slots(reader, &top.inside("locks"), &config.locks.permits);
     if reader.sound(top, &["listen", "data"]) && config.listen.len() < cluster.nodes.len() {
         let what = format!(
             "{} fronts for a cluster of which data.cluster names {} nodes; give an address for each \

@@ -32,6 +32,7 @@ fn the_annotated_file_says_every_key_and_every_default() {
         guards::RULE_KEYS,
         adopt::RULE_KEYS,
         adopt_scripts::SCRIPT_KEYS,
+        permits::RULE_KEYS,
     ];
     for key in sections.concat() {
         // Keys without a default are in a comment.
@@ -261,6 +262,16 @@ fn contradictions_are_refused_with_what_would_be_right() {
         ("data: redis://a/3", "SELECT"),
         ("locks: {max_wait: 0s}", "locks.max_wait: must be longer than 0"),
         ("locks: {max_waiters: 0}", "locks.max_waiters: 0 lets nobody wait"),
+        ("locks: {permits: 8}", "locks.permits: 8 where a rule with keys and n, as {keys:"),
+        ("locks: {permits: {n: 8}}", "locks.permits.keys: is missing; which families"),
+        ("locks: {permits: {keys: a}}", "locks.permits.n: is missing; how many permits"),
+        ("locks: {permits: {keys: a, n: 0}}", "locks.permits.n: must be between 1 and 256"),
+        ("locks: {permits: {keys: a, n: 257}}", "locks.permits.n: must be between 1 and 256"),
+        ("locks: {permits: [{keys: a, n: 2}, {keys: a, n: 3}]}", "locks.permits: has 'a' twice"),
+        (
+            "locks: {permits: {keys: 'a:*', n: 2}}\ndata: {cluster: 'a:1'}",
+            "locks.permits: of a cluster, all permits of a family must be in one slot: give 'a:*' a hash tag",
+        ),
         ("locks: {max_hold: 1s}", "locks.max_hold: 1s is shorter than locks.default_ttl (10s)"),
         ("locks: {notify: shout}", "'shout' where pubsub or stream is wanted"),
         ("locks: {notify: stream}", "locks.notify: stream is for a Redis Cluster that is the only"),

@@ -251,7 +251,7 @@ fn check_slots(reader: &mut Reader<'_>, placed: &Placed) {
 
 /// Returns the pieces of the hash tag that all texts made of `pieces` have. `None` if their hash tags may be
 /// other bytes.
-fn tag(pieces: &[Piece]) -> Option<&[Piece]> {
+pub(super) fn tag(pieces: &[Piece]) -> Option<&[Piece]> {
     let is_byte = |piece: &Piece| matches!(piece, Piece::Byte(_));
     let from = pieces.iter().position(|piece| *piece == Piece::Byte(b'{'))? + 1;
     let length = pieces[from..].iter().position(|piece| *piece == Piece::Byte(b'}'))?;

@@ -9,6 +9,7 @@
 //! - `guards`: which writes need which lock; `pattern`: their keys; `template`: the lock's key.
 //! - `adopt`: which keys are locks of existing libraries; `adopt_options`: treatment of idioms that a quorum
 //!   cannot carry out as they are; `adopt_scripts`: a deployment's own scripts.
+//! - `permits`: how many permits families of locks have.
 //! - `data`: the Redis to which commands go, or how it is found.
 //! - `admin`: where the operators' pages are; `peer`: where those of another proxy are.
 //! - `units`, `url`: how durations, sizes and Redis URLs are written.
@@ -37,6 +38,7 @@ mod locate;
 mod lock_node;
 mod pattern;
 mod peer;
+mod permits;
 mod reader;
 mod settings;
 mod template;
@@ -62,6 +64,8 @@ pub(crate) use guards::{Flush, GuardRule, GuardsConfig, Policy, WaitAt};
 pub use lock_node::{LockCluster, LockNode};
 pub use pattern::Pattern;
 pub(crate) use peer::PeerUrl;
+pub(crate) use permits::MAX_PERMITS;
+pub use permits::PermitRule;
 pub(crate) use reader::Environment;
 pub use settings::{Config, LocksConfig, LogConfig};
 pub(crate) use template::Template;

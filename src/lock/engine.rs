@@ -15,11 +15,12 @@ use tokio::{runtime::Handle, time::sleep};
 
 use super::{
     Acquire, Attach, Claim, ClientStatus, Counts, FoundGrant, HotLock, Keep, KeptLock, LockStatus,
-    LocksWanted, LookUp, Losses, NoQuorum, NodeStatus, NotPaused, Raise, Release, Renew, Waiter,
-    WaiterStatus, WallClock,
+    LocksWanted, LookUp, Losses, NoQuorum, NodeStatus, NotGranted, NotPaused, Raise, Release,
+    Renew, Waiter, WaiterStatus, WallClock,
     grants::Grants,
     holders::SHARDS,
     keep::{leases, lose::lose, watchdog},
+    line::permit_taker::{self, PermitGrant, PermitWanted},
     lock_metrics::LostReason,
     locks::Locks,
     moving::{self, Moving, NodesAt},
@@ -28,6 +29,7 @@ use super::{
     take_back,
 };
 use crate::{
+    card::ClientCard,
     clock::Instant,
     config::{Config, LockNode, LocksConfig},
     key::{Key, Token},
@@ -193,6 +195,15 @@ impl Engine {
         again: Option<Claim>,
     ) -> Waiter {
         Waiter::new(&self.locks, key.into(), token.into(), ttl, wait, again)
+    }
+
+    /// Takes the first free lock of a family, for the client with this card.
+    pub(crate) fn permit(
+        &self,
+        wanted: PermitWanted,
+        card: &Arc<ClientCard>,
+    ) -> impl Future<Output = Result<PermitGrant, NotGranted>> + Send + use<> {
+        permit_taker::take(self.locks.clone(), wanted, card.clone())
     }
 
     /// Releases `key` on every node where the grant with this claim holds it, or hands it over to the next waiter

@@ -7,6 +7,11 @@ pub(crate) fn jittered(pause: Duration) -> Duration {
     pause.mul_f64(0.5 + 0.5 * fraction())
 }
 
+/// Returns a random number below `end`, which is at least 1.
+pub(super) fn below(end: usize) -> usize {
+    ((fraction() * end as f64) as usize).min(end.saturating_sub(1))
+}
+
 /// Returns a random number that no other caller gets.
 pub(super) fn number() -> u64 {
     (fraction() * (1u64 << 53) as f64) as u64

@@ -76,7 +76,12 @@ pub(crate) use keep::{
     keeper::Keep,
     losses::{LossKind, Losses, Lost},
 };
-pub(crate) use line::{queue::WaiterStatus, waiter::Waiter};
+pub(crate) use line::{
+    family::permit,
+    permit_taker::{PermitGrant, PermitWanted},
+    queue::WaiterStatus,
+    waiter::Waiter,
+};
 pub(crate) use look::LookUp;
 pub(crate) use members::{
     change::{
@@ -213,8 +218,10 @@ pub enum NotGranted {
     },
     /// Too many clients wait for the lock.
     QueueFull {
-        /// `locks.max_waiters`.
+        /// `locks.max_waiters`, or the most permits.
         limit: usize,
+        /// Whether too many permits are waited for: not for this one, but in all lines together.
+        permits: bool,
     },
     /// The client would wait for clients that wait for it.
     Deadlock {

@@ -215,9 +215,13 @@ impl Desk {
     /// Whether the client came through a front of a cluster, and these locks' names are in several slots. Clients of a
     /// cluster route by the names.
     pub(super) fn are_in_several_slots(&self, keys: &[Key]) -> bool {
-        let is_of_cluster = self.view.is_some() || self.has_slots();
         let slots = || keys.iter().map(|key| slot(self.name(key)));
-        is_of_cluster && slots().zip(slots().skip(1)).any(|(one, next)| one != next)
+        self.is_of_cluster() && slots().zip(slots().skip(1)).any(|(one, next)| one != next)
+    }
+
+    /// Whether the client came through a front of a cluster, or the data node is a cluster's.
+    pub(super) fn is_of_cluster(&self) -> bool {
+        self.view.is_some() || self.has_slots()
     }
 
     /// Returns the replicas that must acknowledge fences.

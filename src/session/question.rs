@@ -22,8 +22,8 @@ use crate::{
     clock::Instant,
     key::{Key, Token},
     lock::{
-        Acquire, Alarm, Attach, Claim, Grant, NoQuorum, NotGranted, Release, Renew, Waiter,
-        jittered,
+        Acquire, Alarm, Attach, Claim, Grant, NoQuorum, NotGranted, PermitWanted, Release, Renew,
+        Waiter, jittered,
     },
 };
 
@@ -91,7 +91,13 @@ impl Asked {
 
 /// Whether this question asks for a grant, and not only for what the nodes know.
 fn asks_for_grant(question: &Question) -> bool {
-    matches!(question, Question::Lock { .. } | Question::Adopt { .. } | Question::TakeOver { .. })
+    matches!(
+        question,
+        Question::Lock { .. }
+            | Question::Permit { .. }
+            | Question::Adopt { .. }
+            | Question::TakeOver { .. }
+    )
 }
 
 /// Asks the question once there is room in the audit trail for the records of the grant. The WAIT of a LOCK covers
@@ -103,14 +109,21 @@ async fn once_there_is_room(
     card: Arc<ClientCard>,
 ) -> Answer {
     let since = Instant::now();
-    let wait = match &question {
-        Question::Lock { wait, .. } => *wait,
-        _ => None,
+    let mut none = None;
+    let wait = match &mut question {
+        Question::Lock { wait, .. } | Question::Permit { wanted: PermitWanted { wait, .. } } => {
+            wait
+        }
+        _ => &mut none,
     };
-    if let Err(error) = shared.engine.audit_trail_room(wait).await {
-        return Answer::Grant(Err(NotGranted::NoQuorum(error)));
+    if let Err(error) = shared.engine.audit_trail_room(*wait).await {
+        let error = NotGranted::NoQuorum(error);
+        return match question {
+            Question::Permit { .. } => Answer::Permit(Err(error)),
+            _ => Answer::Grant(Err(error)),
+        };
     }
-    if let Question::Lock { wait: Some(wait), .. } = &mut question {
+    if let Some(wait) = wait {
         *wait = wait.saturating_sub(Instant::now().saturating_duration_since(since));
     }
     let mut asked = AskingClient { shared: &shared, card: &card }.ask(question);
@@ -139,6 +152,7 @@ impl AskingClient<'_> {
                 self.renew(key, token, ttl, claim, asker)
             }
             Question::LockAll { wanted } => self.lock_all(wanted),
+            Question::Permit { wanted } => self.permit(wanted),
             Question::UnlockAll { grants } => self.unlock_all(grants),
             Question::Attached { locks } => Asked::boxed(self.attached(locks), Answer::Attached),
             Question::Look { key } => self.look(key),
@@ -197,6 +211,14 @@ impl AskingClient<'_> {
             async move { asking.await.unwrap_or_else(|| Err(NotGranted::held(true))) }
         };
         Asked::boxed(take_all(self.shared.clone(), wanted, ask), Answer::LockAll)
+    }
+
+    fn permit(self, wanted: PermitWanted) -> Asked {
+        let engine = &self.shared.engine;
+        if wanted.wait.is_none() && wanted.again.is_none() && engine.paused_for().is_some() {
+            return Asked::boxed(future::ready(Err(NotGranted::held(true))), Answer::Permit);
+        }
+        Asked::boxed(engine.permit(wanted, self.card), Answer::Permit)
     }
 
     fn unlock_all(self, grants: Vec<(Key, Token, Option<Claim>, Asker)>) -> Asked {

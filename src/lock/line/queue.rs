@@ -3,6 +3,9 @@
 //! Each lock has one queue, first come, first served. Only its head asks the nodes: at once when nothing is known of
 //! the lock, then when a quorum of nodes has published a release, when the holder's TTL has run out, and now and then
 //! in case a message was lost. This module knows neither connections nor nodes.
+//!
+//! A lock that is a permit is also waited for by the clients of its family's line (`family`): its head is whoever came
+//! first of both.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -18,6 +21,7 @@ use arc_swap::ArcSwap;
 use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
+use super::family::{Families, Permit};
 use crate::{
     card::ClientCard,
     config::LocksConfig,
@@ -50,21 +54,28 @@ const LINGER: Duration = Duration::from_secs(1);
 
 /// All queues of one proxy.
 pub(in crate::lock) struct Queues {
-    queues: Mutex<HashMap<Vec<u8>, Queue>>,
+    pub(super) lines: Mutex<Lines>,
     /// The number of queues, for callers that only ask whether there is one.
     count: AtomicUsize,
     quorum: AtomicUsize,
     /// Limits that change when the configuration is read again.
-    max_waiters: AtomicUsize,
+    pub(super) max_waiters: AtomicUsize,
     max_handovers: AtomicUsize,
     /// Until when no lock is granted to a waiter, and whether such a pause is set.
     pause: Mutex<Option<Instant>>,
     is_paused: AtomicBool,
-    metrics: Arc<LockMetrics>,
+    pub(super) metrics: Arc<LockMetrics>,
     /// For each seat, the changes that its subscription has to make.
     wishes: ArcSwap<Vec<Arc<Wishes>>>,
     /// Cancelled when the engine is dropped.
     pub(in crate::lock) gone: CancellationToken,
+}
+
+/// The lines by name, and those by family.
+#[derive(Default)]
+pub(super) struct Lines {
+    pub(super) queues: HashMap<Vec<u8>, Queue>,
+    pub(super) families: Families,
 }
 
 /// Changes that the subscription to one node has to make. Each shard's seat is given all locks, and picks its own.
@@ -77,18 +88,20 @@ pub(in crate::lock) struct Wishes {
     pub(in crate::lock) changed: Notify,
 }
 
-/// The clients that wait for one lock.
-struct Queue {
+/// The clients that wait for one lock, and what is known of it.
+pub(super) struct Queue {
     /// The lock's key, as its waiters have it.
     key: Key,
-    seats: VecDeque<InLine>,
-    /// Whether the head's request, or a hand-over to it, is under way.
-    asking: bool,
+    pub(super) seats: VecDeque<InLine>,
+    /// Set if the lock is a permit of a family for which clients wait.
+    pub(super) permit: Option<Permit>,
+    /// The waiter whose request, or a hand-over to which, is under way.
+    pub(super) asked_by: Option<u64>,
     /// The time when the head asks the nodes again if nothing wakes it, and why.
-    next_try: Instant,
-    reason: Option<WakeUp>,
+    pub(super) next_try: Instant,
+    pub(super) reason: Option<WakeUp>,
     /// Set if the head is to ask at once, or once more after the request under way.
-    woken: Option<WakeUp>,
+    pub(super) woken: Option<WakeUp>,
     /// Failed tries since something was last heard of the lock.
     tries: u32,
     /// Whether several proxies got some nodes each. The releases published then come from those that give up, and a
@@ -99,17 +112,17 @@ struct Queue {
     /// Whether another proxy's clients wait too.
     others: bool,
     /// The error of the last request, if too few nodes answered.
-    no_quorum: Option<NoQuorum>,
+    pub(super) no_quorum: Option<NoQuorum>,
     /// Whether a quorum named a holder in answer to the last request, and nothing heard since may have changed that.
-    is_held: bool,
+    pub(super) is_held: bool,
     /// Voters that have published a release since the last try, one bit each.
-    heard: u64,
+    pub(super) heard: u64,
     /// Voters with a subscription to the lock, one bit each.
     subscribed: u64,
     /// Whether the lock's releases are wanted from the subscriptions.
-    listening: bool,
-    /// Since when the queue is empty.
-    empty_since: Option<Instant>,
+    pub(super) listening: bool,
+    /// Since when nobody waits.
+    pub(super) empty_since: Option<Instant>,
 }
 
 /// What a waiter wants.
@@ -145,13 +158,13 @@ pub(in crate::lock) struct LineStatus {
     pub(in crate::lock) is_held: bool,
 }
 
-struct InLine {
-    ticket: u64,
-    since: Instant,
-    wants: LineUp,
-    waker: Option<Waker>,
+pub(super) struct InLine {
+    pub(super) ticket: u64,
+    pub(super) since: Instant,
+    pub(super) wants: LineUp,
+    pub(super) waker: Option<Waker>,
     /// The lock, while it is handed over to this waiter.
-    handed: Option<Acquire>,
+    pub(super) handed: Option<Acquire>,
 }
 
 /// The next step of a waiter.
@@ -186,7 +199,7 @@ pub(in crate::lock) enum Departure {
 impl Queues {
     pub(in crate::lock) fn new(config: &LocksConfig, metrics: Arc<LockMetrics>) -> Queues {
         Queues {
-            queues: Mutex::default(),
+            lines: Mutex::default(),
             count: AtomicUsize::new(0),
             quorum: AtomicUsize::new(quorum(config.nodes.len())),
             max_waiters: AtomicUsize::new(config.max_waiters),
@@ -210,17 +223,18 @@ impl Queues {
     pub(in crate::lock) fn moved(&self, config: &LocksConfig) {
         self.quorum.store(quorum(config.nodes.len()), Ordering::Relaxed);
         self.wishes.store(Arc::new(Wishes::of_seats(config)));
-        let mut queues = self.queues.lock();
+        let mut lines = self.lines.lock();
+        let Lines { queues, families } = &mut *lines;
         let mut all: Vec<(&Vec<u8>, &mut Queue)> = queues.iter_mut().collect();
         // In a fixed order, which a simulation can repeat.
         all.sort_unstable_by_key(|(key, _)| *key);
         for (_, queue) in all {
             (queue.subscribed, queue.heard, queue.tries) = (0, 0, 0);
-            queue.wake(WakeUp::Retry);
+            queue.wake(WakeUp::Retry, families);
         }
     }
 
-    fn quorum(&self) -> usize {
+    pub(super) fn quorum(&self) -> usize {
         self.quorum.load(Ordering::Relaxed)
     }
 
@@ -232,10 +246,11 @@ impl Queues {
         self.is_paused.store(until.is_some(), Ordering::Release);
         drop(pause);
         // Each head checks again whether it may ask.
-        let mut queues = self.queues.lock();
+        let mut lines = self.lines.lock();
+        let Lines { queues, families } = &mut *lines;
         let heads = queues.values_mut().filter_map(|queue| queue.seats.front_mut()?.waker.take());
-        let heads: Vec<Waker> = heads.collect();
-        drop(queues);
+        let heads: Vec<Waker> = heads.chain(families.wakers()).collect();
+        drop(lines);
         heads.into_iter().for_each(Waker::wake);
     }
 
@@ -262,32 +277,35 @@ impl Queues {
         wants: LineUp,
         ticket: u64,
     ) -> Result<(), NotGranted> {
-        let mut queues = self.queues.lock();
-        let queue = match queues.get_mut(&**key) {
-            Some(queue) => queue,
-            None => queues.entry(key.to_vec()).or_insert_with(|| Queue::new(key.clone())),
-        };
+        let mut lines = self.lines.lock();
+        let queue = lines.queue(key);
         let limit = self.max_waiters.load(Ordering::Relaxed);
         if queue.seats.len() >= limit {
-            return Err(NotGranted::QueueFull { limit });
+            return Err(NotGranted::QueueFull { limit, permits: false });
         }
-        if queue.seats.is_empty() {
+        if queue.seats.is_empty() && queue.permit.is_none() {
             queue.ask_at_once(None);
         }
         queue.empty_since = None;
-        let since = Instant::now();
-        queue.seats.push_back(InLine { ticket, since, wants, waker: None, handed: None });
-        self.count.store(queues.len(), Ordering::Relaxed);
-        self.metrics.waiters.increment(1.0);
+        queue.seats.push_back(InLine::new(ticket, wants));
+        self.joined(&lines);
         Ok(())
+    }
+
+    /// Counts a waiter that has joined.
+    pub(super) fn joined(&self, lines: &Lines) {
+        self.count.store(lines.queues.len(), Ordering::Relaxed);
+        self.metrics.waiters.increment(1.0);
     }
 
     /// Returns the next step of the waiter with this ticket. If that is to wait, `waker` is kept, and woken when the
     /// step changes.
     pub(in crate::lock) fn turn(&self, key: &[u8], ticket: u64, waker: &Waker) -> WaiterTurn {
-        let mut queues = self.queues.lock();
+        let mut lines = self.lines.lock();
+        let Lines { queues, families } = &mut *lines;
         let Some(queue) = queues.get_mut(key) else { return WaiterTurn::Wait(None) };
         let is_head = queue.seats.front().is_some_and(|seat| seat.ticket == ticket);
+        let first_of_family = families.first(queue.permit.as_ref());
         let Some(seat) = queue.seats.iter_mut().find(|seat| seat.ticket == ticket) else {
             return WaiterTurn::Wait(None);
         };
@@ -299,7 +317,10 @@ impl Queues {
             Some(known) => known.clone_from(waker),
             none => *none = Some(waker.clone()),
         }
-        if !is_head || queue.asking {
+        if !is_head
+            || queue.asked_by.is_some()
+            || first_of_family.is_some_and(|family| family.ticket < ticket)
+        {
             return WaiterTurn::Wait(None);
         }
         if let Some(until) = self.paused_until() {
@@ -312,20 +333,23 @@ impl Queues {
             None if queue.next_try <= Instant::now() => queue.reason,
             None => return WaiterTurn::Wait(Some(queue.next_try)),
         };
-        queue.asking = true;
-        queue.heard = 0;
+        queue.asks(ticket);
         WaiterTurn::Ask(reason)
     }
 
     /// Sets the time of the next try, after the head was not granted the lock.
     pub(in crate::lock) fn refused(&self, key: &[u8], ticket: u64, why: &NotGranted) {
-        let mut queues = self.queues.lock();
-        let Some(queue) = queues.get_mut(key) else { return };
-        if queue.seats.front().is_none_or(|seat| seat.ticket != ticket) {
+        let mut lines = self.lines.lock();
+        let Some(queue) = lines.queues.get_mut(key) else { return };
+        self.refused_in(queue, ticket, why);
+    }
+
+    /// Does the same in this queue.
+    pub(super) fn refused_in(&self, queue: &mut Queue, ticket: u64, why: &NotGranted) {
+        if queue.asked_by != Some(ticket) {
             return;
         }
-        debug_assert!(queue.asking, "only who has asked is refused");
-        queue.asking = false;
+        queue.asked_by = None;
         queue.no_quorum = match why {
             NotGranted::NoQuorum(error) => Some(error.clone()),
             _ => None,
@@ -335,7 +359,7 @@ impl Queues {
             NotGranted::Held { remaining, may_be_free: false, .. } => {
                 queue.clashed = false;
                 queue.sleep(*remaining, self.quorum());
-                self.listen(key, queue);
+                self.listen(queue);
             }
             NotGranted::Held { may_be_free: true, .. } => {
                 queue.clashed = true;
@@ -351,46 +375,55 @@ impl Queues {
 
     /// Returns the error for all waiters in this queue, if too few nodes answered its head.
     pub(in crate::lock) fn no_quorum(&self, key: &[u8]) -> Option<NoQuorum> {
-        self.queues.lock().get(key)?.no_quorum.clone()
+        self.lines.lock().queues.get(key)?.no_quorum.clone()
     }
 
     /// Takes a waiter out of its queue.
     pub(in crate::lock) fn leave(&self, key: &[u8], ticket: u64, how: Departure) {
-        let mut queues = self.queues.lock();
+        let mut lines = self.lines.lock();
+        let Lines { queues, families } = &mut *lines;
         let Some(queue) = queues.get_mut(key) else { return };
         let Some(at) = queue.seats.iter().position(|seat| seat.ticket == ticket) else { return };
         let left = queue.seats.remove(at);
         self.metrics.waiters.decrement(1.0);
-        if at == 0 {
-            let asking = std::mem::take(&mut queue.asking);
-            match how {
-                Departure::Granted(ttl) => {
-                    (queue.clashed, queue.woken, queue.no_quorum) = (false, None, None);
-                    queue.is_held = false;
-                    queue.sleep(Some(ttl), self.quorum());
-                    if !queue.seats.is_empty() {
-                        self.listen(key, queue);
-                    }
+        self.left(queue, ticket, how);
+        let next = if at == 0 { queue.heads(families) } else { [None, None] };
+        self.end_if_empty(&mut lines, key);
+        drop(lines);
+        // Undoes a hand-over to the waiter that left, before the next one asks.
+        drop(left);
+        next.into_iter().flatten().for_each(Waker::wake);
+    }
+
+    /// Notes that a waiter, which is in line no more, does not wait for this lock any longer.
+    pub(super) fn left(&self, queue: &mut Queue, ticket: u64, how: Departure) {
+        let asked = queue.asked_by.take_if(|asked| *asked == ticket).is_some();
+        match how {
+            Departure::Granted(ttl) if asked => {
+                (queue.clashed, queue.woken, queue.no_quorum) = (false, None, None);
+                queue.is_held = false;
+                queue.sleep(Some(ttl), self.quorum());
+                if !queue.is_empty() {
+                    self.listen(queue);
                 }
-                // The waiter's request is being undone, so nothing is known of the lock.
-                Departure::Gone if asking => queue.ask_at_once(Some(WakeUp::Retry)),
-                Departure::Gone => {}
             }
+            // The waiter's request is being undone, so nothing is known of the lock.
+            Departure::Gone if asked => queue.ask_at_once(Some(WakeUp::Retry)),
+            Departure::Granted(_) | Departure::Gone => {}
         }
-        let next = (at == 0).then(|| queue.seats.front_mut()?.waker.take()).flatten();
-        if queue.seats.is_empty() {
+    }
+
+    /// Ends this queue, at once or in a while, if nobody waits.
+    pub(super) fn end_if_empty(&self, lines: &mut Lines, key: &[u8]) {
+        if let Some(queue) = lines.queues.get_mut(key)
+            && queue.is_empty()
+        {
             if queue.listening {
                 queue.empty_since = Some(Instant::now());
             } else {
-                queues.remove(key);
-                self.count.store(queues.len(), Ordering::Relaxed);
+                lines.queues.remove(key);
+                self.count.store(lines.queues.len(), Ordering::Relaxed);
             }
-        }
-        drop(queues);
-        // Undoes a hand-over to the waiter that left, before the next one asks.
-        drop(left);
-        if let Some(waker) = next {
-            waker.wake();
         }
     }
 
@@ -399,21 +432,26 @@ impl Queues {
         if self.count.load(Ordering::Relaxed) == 0 {
             return NextHolder::Nobody;
         }
-        let mut queues = self.queues.lock();
+        let mut lines = self.lines.lock();
+        let Lines { queues, families } = &mut *lines;
         let Some(queue) = queues.get_mut(key) else { return NextHolder::Nobody };
-        let Some(head) = queue.seats.front() else { return NextHolder::Nobody };
-        if queue.asking || self.paused_until().is_some() {
+        let first_of_family = families.first(queue.permit.as_ref());
+        let Some(head) = earlier(queue.seats.front(), first_of_family) else {
+            return NextHolder::Nobody;
+        };
+        if queue.asked_by.is_some() || self.paused_until().is_some() {
             return NextHolder::Nobody;
         }
         if queue.others || queue.handovers >= self.max_handovers.load(Ordering::Relaxed) {
             queue.handovers = 0;
             return NextHolder::Others;
         }
-        queue.asking = true;
+        let (ticket, LineUp { token, ttl, .. }) = (head.ticket, &head.wants);
+        let next = NextHolder::HandTo { ticket, token: token.clone(), ttl: *ttl };
         queue.handovers += 1;
-        queue.heard = 0;
-        let LineUp { token, ttl, .. } = &head.wants;
-        NextHolder::HandTo { ticket: head.ticket, token: token.clone(), ttl: *ttl }
+        queue.asks(ticket);
+        families.asks(queue.permit.as_ref(), ticket);
+        next
     }
 
     /// Notes that a release is on its way to every node, ahead of all later requests. A request of the head that is
@@ -422,20 +460,19 @@ impl Queues {
         if self.count.load(Ordering::Relaxed) == 0 {
             return;
         }
-        let mut queues = self.queues.lock();
-        let Some(queue) = queues.get_mut(key).filter(|queue| !queue.seats.is_empty()) else {
+        let mut lines = self.lines.lock();
+        let Lines { queues, families } = &mut *lines;
+        let Some(queue) = queues.get_mut(key).filter(|queue| !queue.is_empty()) else {
             return;
         };
         queue.is_held = false;
-        if !matches!(next, NextHolder::Others) || queue.asking {
-            return queue.wake(WakeUp::Release);
+        if !matches!(next, NextHolder::Others) || queue.asked_by.is_some() {
+            return queue.wake(WakeUp::Release, families);
         }
         queue.woken = None;
         queue.next_try = Instant::now() + jittered(2 * OTHERS_TURN);
         queue.reason = Some(WakeUp::Retry);
-        if let Some(waker) = queue.seats.front_mut().and_then(|head| head.waker.take()) {
-            waker.wake();
-        }
+        queue.wake_heads(families);
     }
 
     /// Hands the lock to the waiter that [`Queues::next`] has named. Returns it if that waiter has
@@ -446,13 +483,18 @@ impl Queues {
         ticket: u64,
         acquire: Acquire,
     ) -> Option<Acquire> {
-        let mut queues = self.queues.lock();
-        let head = queues.get_mut(key).and_then(|queue| queue.seats.front_mut());
-        let Some(head) = head.filter(|head| head.ticket == ticket) else { return Some(acquire) };
+        let mut lines = self.lines.lock();
+        let Lines { queues, families } = &mut *lines;
+        let Some(queue) = queues.get_mut(key) else { return Some(acquire) };
+        let head = match queue.seats.front_mut().filter(|head| head.ticket == ticket) {
+            Some(by_name) => Some(by_name),
+            None => families.asking(queue.permit.as_ref(), ticket),
+        };
+        let Some(head) = head else { return Some(acquire) };
         debug_assert!(head.handed.is_none(), "one lock is handed over once");
         head.handed = Some(acquire);
         let waker = head.waker.take();
-        drop(queues);
+        drop(lines);
         if let Some(waker) = waker {
             waker.wake();
         }
@@ -465,20 +507,22 @@ impl Queues {
         if self.count.load(Ordering::Relaxed) == 0 {
             return;
         }
-        let mut queues = self.queues.lock();
+        let mut lines = self.lines.lock();
+        let Lines { queues, families } = &mut *lines;
         let Some(queue) = queues.get_mut(key) else { return };
         // One of the subscribers is this proxy.
         queue.others = listeners.is_some_and(|listeners| listeners > 1);
         let nobody_else = listeners.is_some_and(|listeners| listeners <= 1);
-        if nobody_else && queue.handovers == 0 && !queue.asking {
+        if nobody_else && queue.handovers == 0 && queue.asked_by.is_none() {
             // No other proxy waits, so the turn was given up in vain.
-            queue.wake(WakeUp::Release);
+            queue.wake(WakeUp::Release, families);
         }
     }
 
     /// Notes that a voter has published a release through another proxy.
     pub(in crate::lock) fn heard_of_release(&self, voter: usize, key: &[u8]) {
-        let mut queues = self.queues.lock();
+        let mut lines = self.lines.lock();
+        let Lines { queues, families } = &mut *lines;
         let Some(queue) = queues.get_mut(key) else { return };
         queue.heard |= bit(voter);
         if queue.heard.count_ones() as usize >= self.quorum() {
@@ -486,20 +530,21 @@ impl Queues {
             queue.is_held = false;
             if !queue.clashed {
                 queue.tries = 0;
-                queue.wake(WakeUp::Message);
+                queue.wake(WakeUp::Message, families);
             }
         }
     }
 
     /// Notes that this proxy is subscribed to the lock's releases on a voter.
     pub(in crate::lock) fn subscribed(&self, voter: usize, key: &[u8]) {
-        let mut queues = self.queues.lock();
+        let mut lines = self.lines.lock();
+        let Lines { queues, families } = &mut *lines;
         let Some(queue) = queues.get_mut(key) else { return };
         let before = queue.subscribed.count_ones() as usize;
         queue.subscribed |= bit(voter);
         if before < self.quorum() && queue.subscribed.count_ones() as usize >= self.quorum() {
             // The lock may have been released before the subscription.
-            queue.wake(WakeUp::Retry);
+            queue.wake(WakeUp::Retry, families);
         }
     }
 
@@ -509,15 +554,15 @@ impl Queues {
         voter: usize,
         keys: impl Iterator<Item = &'a Vec<u8>>,
     ) {
-        let mut queues = self.queues.lock();
+        let mut lines = self.lines.lock();
+        let Lines { queues, families } = &mut *lines;
         for key in keys {
             let Some(queue) = queues.get_mut(key) else { continue };
             queue.subscribed &= !bit(voter);
             // The head must look for itself, and soon.
-            queue.next_try = queue.next_try.min(Instant::now() + jittered(POLLING.1));
-            if let Some(waker) = queue.seats.front_mut().and_then(|head| head.waker.take()) {
-                waker.wake();
-            }
+            let soon = Instant::now() + jittered(POLLING.1 * queue.rarer());
+            queue.next_try = queue.next_try.min(soon);
+            queue.wake_heads(families);
         }
     }
 
@@ -529,7 +574,7 @@ impl Queues {
     /// Whether the releases of any of the locks that `is_one` accepts are wanted.
     pub(in crate::lock) fn is_listening_to(&self, is_one: impl Fn(&[u8]) -> bool) -> bool {
         let is_wanted = |(key, queue): (&Vec<u8>, &Queue)| queue.listening && is_one(key);
-        self.count.load(Ordering::Relaxed) > 0 && self.queues.lock().iter().any(is_wanted)
+        self.count.load(Ordering::Relaxed) > 0 && self.lines.lock().queues.iter().any(is_wanted)
     }
 
     /// Notes that the node on this seat can be subscribed to.
@@ -544,32 +589,37 @@ impl Queues {
 
     /// Returns the locks whose releases are wanted from a voter, and which have no subscription there.
     pub(in crate::lock) fn untold(&self, voter: usize) -> Vec<Vec<u8>> {
-        let queues = self.queues.lock();
+        let lines = self.lines.lock();
         let is_untold = |queue: &Queue| queue.listening && queue.subscribed & bit(voter) == 0;
-        let untold = queues.iter().filter(|(_, queue)| is_untold(queue));
+        let untold = lines.queues.iter().filter(|(_, queue)| is_untold(queue));
         untold.map(|(key, _)| key.clone()).collect()
     }
 
     /// Stops listening for a lock's releases, until a later waiter is refused the lock. Does nothing while clients
     /// wait for it. Returns whether none does.
     pub(in crate::lock) fn stop_listening(&self, key: &[u8]) -> bool {
-        let mut queues = self.queues.lock();
-        let Some(queue) = queues.get_mut(key) else { return true };
-        if queue.seats.is_empty() {
+        let mut lines = self.lines.lock();
+        let Some(queue) = lines.queues.get_mut(key) else { return true };
+        if queue.is_empty() {
             (queue.listening, queue.subscribed) = (false, 0);
         }
-        queue.seats.is_empty()
+        queue.is_empty()
     }
 
     /// Returns the number of all waiters.
     pub(in crate::lock) fn all_waiting(&self) -> usize {
-        self.queues.lock().values().map(|queue| queue.seats.len()).sum()
+        let lines = self.lines.lock();
+        let by_name: usize = lines.queues.values().map(|queue| queue.seats.len()).sum();
+        by_name + lines.families.waiting()
     }
 
     /// Returns the longest time for which any waiter has waited.
     pub(in crate::lock) fn longest_wait(&self) -> Duration {
         let heads = |queue: &Queue| queue.seats.front().map(|seat| seat.since);
-        let first = self.queues.lock().values().filter_map(heads).min();
+        let lines = self.lines.lock();
+        let by_name = lines.queues.values().filter_map(heads);
+        let first = by_name.chain(lines.families.first_arrivals()).min();
+        drop(lines);
         first.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
@@ -578,31 +628,40 @@ impl Queues {
         if self.count.load(Ordering::Relaxed) == 0 {
             return Vec::new();
         }
-        let now = Instant::now();
-        self.queues.lock().values().filter_map(|queue| queue.status(now)).collect()
+        let (now, lines) = (Instant::now(), self.lines.lock());
+        let by_name = lines.queues.values().filter_map(|queue| queue.status(now));
+        by_name.chain(lines.families.status(&lines.queues, now)).collect()
     }
 
     /// Returns the line for `key` as of `now`, if it has waiters.
     pub(in crate::lock) fn line_of(&self, key: &[u8], now: Instant) -> Option<LineStatus> {
-        self.queues.lock().get(key)?.status(now)
+        let lines = self.lines.lock();
+        let by_name = lines.queues.get(key).and_then(|queue| queue.status(now));
+        by_name.or_else(|| lines.families.status_of(key, &lines.queues, now))
     }
 
     /// Returns the waiting clients, as far as they are known: for which lock each waits, and for how long.
     pub(in crate::lock) fn waiting_clients(&self) -> Vec<(Arc<ClientCard>, Key, Duration)> {
-        let now = Instant::now();
-        let queues = self.queues.lock();
-        let seats =
-            queues.values().flat_map(|queue| queue.seats.iter().map(move |seat| (queue, seat)));
-        let known = seats.filter_map(|(queue, seat)| {
-            Some((seat.wants.card.clone()?, queue.key.clone(), now - seat.since))
+        let (now, lines) = (Instant::now(), self.lines.lock());
+        let by_name = lines
+            .queues
+            .values()
+            .flat_map(|queue| queue.seats.iter().map(move |seat| (&queue.key, seat)));
+        let known = by_name.chain(lines.families.seats()).filter_map(|(key, seat)| {
+            Some((seat.wants.card.clone()?, key.clone(), now - seat.since))
         });
         known.collect()
     }
 
     /// Returns the waiters for `key`, the first in line first.
     pub(in crate::lock) fn line(&self, key: &[u8]) -> Vec<WaiterStatus> {
-        let queues = self.queues.lock();
-        queues.get(key).map_or_else(Vec::new, |queue| queue.shown(Instant::now()))
+        let (now, lines) = (Instant::now(), self.lines.lock());
+        let by_name = lines.queues.get(key).filter(|queue| !queue.seats.is_empty());
+        match (by_name, lines.families.named(key)) {
+            (Some(queue), _) => queue.seats.iter().map(|seat| seat.shown(now)).collect(),
+            (None, Some(family)) => family.shown(now),
+            (None, None) => Vec::new(),
+        }
     }
 
     /// Returns the changes that the subscription on a seat has to make.
@@ -616,21 +675,21 @@ impl Queues {
             return;
         }
         let now = Instant::now();
-        let mut queues = self.queues.lock();
-        queues.retain(|key, queue| {
+        let mut lines = self.lines.lock();
+        lines.queues.retain(|key, queue| {
             let stays = queue.empty_since.is_none_or(|since| now - since < LINGER);
             if !stays {
                 self.wishes.load().iter().for_each(|wishes| wishes.add(key, false));
             }
             stays
         });
-        self.count.store(queues.len(), Ordering::Relaxed);
+        self.count.store(lines.queues.len(), Ordering::Relaxed);
     }
 
     /// Has the subscriptions to all nodes include this lock.
-    fn listen(&self, key: &[u8], queue: &mut Queue) {
+    pub(super) fn listen(&self, queue: &mut Queue) {
         if !std::mem::replace(&mut queue.listening, true) {
-            self.wishes.load().iter().for_each(|wishes| wishes.add(key, true));
+            self.wishes.load().iter().for_each(|wishes| wishes.add(&queue.key, true));
         }
     }
 }
@@ -660,12 +719,37 @@ impl Wishes {
     }
 }
 
+impl Lines {
+    /// Returns the queue of this lock, which it makes if there is none.
+    pub(super) fn queue(&mut self, key: &Key) -> &mut Queue {
+        self.queues.entry(key.to_vec()).or_insert_with(|| Queue::new(key.clone()))
+    }
+}
+
+impl InLine {
+    pub(super) fn new(ticket: u64, wants: LineUp) -> InLine {
+        InLine { ticket, since: Instant::now(), wants, waker: None, handed: None }
+    }
+
+    /// Returns the waiter as shown to operators.
+    pub(super) fn shown(&self, now: Instant) -> WaiterStatus {
+        let LineUp { ttl, card, .. } = &self.wants;
+        WaiterStatus { card: card.clone(), waited: now - self.since, ttl: *ttl }
+    }
+}
+
+/// Returns who came first.
+fn earlier<'a>(one: Option<&'a InLine>, other: Option<&'a InLine>) -> Option<&'a InLine> {
+    one.into_iter().chain(other).min_by_key(|seat| seat.ticket)
+}
+
 impl Queue {
     fn new(key: Key) -> Queue {
         Queue {
             key,
             seats: VecDeque::new(),
-            asking: false,
+            permit: None,
+            asked_by: None,
             next_try: Instant::now(),
             reason: None,
             woken: None,
@@ -691,44 +775,62 @@ impl Queue {
         Some(LineStatus { key, waiters, waited, longest, is_held })
     }
 
-    /// Returns the waiters as shown to operators.
-    fn shown(&self, now: Instant) -> Vec<WaiterStatus> {
-        let shown = |seat: &InLine| {
-            let LineUp { ttl, card, .. } = &seat.wants;
-            WaiterStatus { card: card.clone(), waited: now - seat.since, ttl: *ttl }
-        };
-        self.seats.iter().map(shown).collect()
+    /// Whether nobody waits for the lock, by its name or by its family.
+    pub(super) fn is_empty(&self) -> bool {
+        self.seats.is_empty() && self.permit.is_none()
+    }
+
+    /// Notes that the request of this waiter, or a hand-over to it, is under way.
+    pub(super) fn asks(&mut self, ticket: u64) {
+        self.asked_by = Some(ticket);
+        self.heard = 0;
     }
 
     /// Has the head ask at once, as nothing is known of the lock.
-    fn ask_at_once(&mut self, reason: Option<WakeUp>) {
+    pub(super) fn ask_at_once(&mut self, reason: Option<WakeUp>) {
         self.next_try = Instant::now();
         self.reason = reason;
         self.woken = None;
-        self.asking = false;
+        self.asked_by = None;
         self.is_held = false;
         self.handovers = 0;
         self.tries = 0;
     }
 
     /// Has the head ask now, or once more when its request is answered.
-    fn wake(&mut self, reason: WakeUp) {
+    pub(super) fn wake(&mut self, reason: WakeUp, families: &mut Families) {
         self.woken = Some(reason);
-        if !self.asking
-            && let Some(waker) = self.seats.front_mut().and_then(|head| head.waker.take())
-        {
-            waker.wake();
+        if self.asked_by.is_none() {
+            self.wake_heads(families);
         }
+    }
+
+    /// Wakes the first in line by name and the first by family: one of them is the head.
+    pub(super) fn wake_heads(&mut self, families: &mut Families) {
+        self.heads(families).into_iter().flatten().for_each(Waker::wake);
+    }
+
+    fn heads(&mut self, families: &mut Families) -> [Option<Waker>; 2] {
+        let by_name = self.seats.front_mut().and_then(|head| head.waker.take());
+        let by_family = families.first_mut(self.permit.as_ref());
+        [by_name, by_family.and_then(|head| head.waker.take())]
+    }
+
+    /// How many times rarer the lock is asked about with nothing heard of it: clients that wait for one of many
+    /// permits have the others too.
+    fn rarer(&self) -> u32 {
+        self.permit.as_ref().map_or(1, Permit::rarer)
     }
 
     /// Has the head sleep while the lock is held. The lock ends after `remaining` unless it is renewed.
     fn sleep(&mut self, remaining: Option<Duration>, quorum: usize) {
         let listens = self.subscribed.count_ones() as usize >= quorum;
         if listens {
-            self.next_try = Instant::now() + jittered(LISTENING);
+            self.next_try = Instant::now() + jittered(LISTENING * self.rarer());
             self.reason = Some(WakeUp::Retry);
         } else {
-            self.retry_after(POLLING);
+            let (first, longest) = POLLING;
+            self.retry_after((first * self.rarer(), longest * self.rarer()));
         }
         if let Some(remaining) = remaining {
             let expiry = Instant::now() + remaining + EXPIRY_SLACK;

@@ -91,7 +91,7 @@ async fn a_queue_is_bounded_and_whoever_leaves_makes_room() {
         join(&queues, ticket);
     }
     let full = queues.join(&Key::from("k"), line_up(4), 4);
-    assert_eq!(full, Err(NotGranted::QueueFull { limit: 3 }));
+    assert_eq!(full, Err(NotGranted::QueueFull { limit: 3, permits: false }));
     queues.join(&Key::from("other"), line_up(4), 4).unwrap();
     queues.leave(b"k", 2, Departure::Gone);
     join(&queues, 5);

@@ -26,6 +26,11 @@ use crate::{
 /// Numbers that tell waiters apart.
 static TICKETS: AtomicU64 = AtomicU64::new(0);
 
+/// Returns the number of a new waiter.
+pub(super) fn next_ticket() -> u64 {
+    TICKETS.fetch_add(1, Ordering::Relaxed)
+}
+
 /// Whether a circle exists, once the lock nodes have answered.
 type Standing = Pin<Box<dyn Future<Output = bool> + Send>>;
 
@@ -76,7 +81,7 @@ impl Waiter {
             token,
             ttl,
             card: None,
-            ticket: TICKETS.fetch_add(1, Ordering::Relaxed),
+            ticket: next_ticket(),
             seated: false,
             has_waited: false,
             since,

@@ -11,7 +11,10 @@ use crate::{
     bridge::Asker,
     guard::{Guards, asked::AskedCommand, learn::AskError},
     key::{Key, Token},
-    lock::{Claim, Grant, Holding, NoQuorum, NotAttached, NotGranted, Renewed},
+    lock::{
+        Claim, Grant, Holding, NoQuorum, NotAttached, NotGranted, PermitGrant, PermitWanted,
+        Renewed,
+    },
 };
 
 /// Makes [`Question`] of the kinds of questions, and for each kind a function that makes such a question. A line also
@@ -62,6 +65,8 @@ questions! {
             -> Unlock(Result<bool, NoQuorum>);
         /// Takes all of several locks, or none.
         lock_all: LockAll { wanted: AllWanted } -> LockAll(AllOrNone);
+        /// Takes the first free lock of a family.
+        permit: Permit { wanted: PermitWanted } -> Permit(Result<PermitGrant, NotGranted>);
         /// Releases several locks, each by itself.
         unlock_all: UnlockAll { grants: Vec<(Key, Token, Option<Claim>, Asker)> }
             -> UnlockAll(Vec<Result<bool, NoQuorum>>);
@@ -103,6 +108,7 @@ pub(in crate::session) enum Answer {
     Grant(Granting),
     Unlock(Result<bool, NoQuorum>),
     LockAll(AllOrNone),
+    Permit(Result<PermitGrant, NotGranted>),
     /// In the question's order.
     UnlockAll(Vec<Result<bool, NoQuorum>>),
     Renew(Result<Option<Renewed>, NoQuorum>),

@@ -31,13 +31,15 @@ pub(in crate::session) enum Permission {
 pub(in crate::session) struct Permissions {
     /// Until when each key's permission holds.
     granted: KeyMap<Instant>,
+    /// The same of families: for how many permits.
+    families: KeyMap<(usize, Instant)>,
     /// How long a permission is believed; a change of the ACL takes effect after that.
     lifetime: Duration,
 }
 
 impl Permissions {
     pub(in crate::session) fn new(lifetime: Duration) -> Permissions {
-        Permissions { granted: KeyMap::default(), lifetime }
+        Permissions { granted: KeyMap::default(), families: KeyMap::default(), lifetime }
     }
 
     /// Whether a recent probe for this key was permitted; while the data node does not answer, an older one counts too.
@@ -55,9 +57,29 @@ impl Permissions {
         self.granted.insert(key.clone(), now + self.lifetime);
     }
 
+    /// Whether recent probes for all permits of this family were permitted, as [`Permissions::remembered`].
+    pub(in crate::session) fn remembered_family(
+        &self,
+        family: &Key,
+        n: usize,
+        now: Instant,
+        is_silent: bool,
+    ) -> bool {
+        let known = self.families.get(family);
+        known.is_some_and(|(known, until)| n <= *known && (is_silent || now < *until))
+    }
+
+    /// Notes that the client may lock so many permits of this family.
+    pub(in crate::session) fn remember_family(&mut self, family: &Key, n: usize, now: Instant) {
+        if self.families.len() >= MAX_KEYS {
+            self.families.clear();
+        }
+        self.families.insert(family.clone(), (n, now + self.lifetime));
+    }
+
     /// Forgets all permissions: the client may have become another user.
     pub(in crate::session) fn forget(&mut self) {
-        self.granted = KeyMap::default();
+        (self.granted, self.families) = (KeyMap::default(), KeyMap::default());
     }
 }
 

@@ -241,8 +241,11 @@ impl Locking {
 /// Answers that a lock is not granted, and why.
 pub(super) fn not_granted(ours: Ours, why: &NotGranted, desk: &Desk) -> Progress {
     match why {
-        NotGranted::QueueFull { limit } => {
-            let error = format!("QUEUEFULL {limit} clients wait for this lock already");
+        NotGranted::QueueFull { limit, permits } => {
+            let error = match permits {
+                false => format!("QUEUEFULL {limit} clients wait for this lock already"),
+                true => format!("QUEUEFULL clients wait for as many as {limit} permits already"),
+            };
             ours.refuse(&error, Outcome::QueueFull, desk)
         }
         NotGranted::Held { .. } => {

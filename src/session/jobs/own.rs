@@ -5,8 +5,8 @@ use std::{borrow::Cow, slice, sync::atomic::Ordering};
 use super::{
     super::{desk::Desk, notes::Noted, session_metrics::Outcome},
     Answering, Job, Ours, Pass, Progress, Waits, When, acting, adopted, adopted_multi, attaching,
-    authorize::{self, Permission},
-    lock, lock_all, renewing, unexpected, unlock, unlock_all,
+    authorize::{self, Permission, Permissions},
+    lock, lock_all, permit, renewing, unexpected, unlock, unlock_all,
 };
 use crate::{
     adopt::task::AdoptTask,
@@ -19,6 +19,7 @@ use crate::{
     config::{LocksConfig, NoQuorumPolicy},
     guard::fences,
     key::{Key, Token},
+    lock::permit as lock_permit,
     resp::{
         encode,
         expected::Expected,
@@ -119,6 +120,12 @@ impl OwnCommand {
             return;
         }
         match &self.asked {
+            Ok(OwnRequest::Lock { key, request: Ok(Request::Permit { n, token, .. }) }) => {
+                // Without a token, no UNLOCK means a lock whose name the client was not told.
+                let named = token.as_ref().map_or(0, |_| *n);
+                let permits: Vec<Key> = (0..named).map(|at| lock_permit(key, at)).collect();
+                desk.tokens.begin_attempts(&permits, token.as_ref(), now);
+            }
             Ok(OwnRequest::Lock { key, request }) => {
                 let token = self.token_of(request).cloned();
                 desk.tokens.begin_attempt(key.clone(), token, now);
@@ -133,7 +140,7 @@ impl OwnCommand {
     /// Returns the token that this request for locks names.
     fn token_of<'s>(&'s self, request: &'s Result<Request, BadRequest>) -> Option<&'s Token> {
         match request {
-            Ok(Request::Lock { token, .. }) => token.as_ref(),
+            Ok(Request::Lock { token, .. } | Request::Permit { token, .. }) => token.as_ref(),
             Ok(_) => None,
             Err(_) => self.named.as_ref(),
         }
@@ -226,16 +233,7 @@ impl Waits for OwnCommand {
         // done.
         let ask = silent || std::mem::take(&mut desk.conn.next_only);
         let is_silent = desk.shared.data_is_silent.load(Ordering::Relaxed);
-        let remembered = match &asked {
-            OwnRequest::Lock { key, .. } => desk.conn.permissions.remembered(key, now, is_silent),
-            OwnRequest::Locks { keys, .. } => {
-                keys.iter().all(|key| desk.conn.permissions.remembered(key, now, is_silent))
-            }
-            OwnRequest::Inquiry(_) | OwnRequest::Act(_) => false,
-            OwnRequest::Adopted(task) => {
-                desk.conn.permissions.remembered(&adopted::permission(task), now, is_silent)
-            }
-        };
+        let remembered = asked.has_permission(&desk.conn.permissions, now, is_silent);
         let fence = asked.fence(desk);
         if !ask && remembered && fence.is_none() {
             return asked.carry_out(ours, now, desk);
@@ -306,15 +304,7 @@ impl Job for Probing {
             return self.ours.refuse(&error, Outcome::Elsewhere, desk);
         }
         let now = Instant::now();
-        let permissions = &mut desk.conn.permissions;
-        match &self.asked {
-            OwnRequest::Lock { key, .. } => permissions.remember(key, now),
-            OwnRequest::Locks { keys, .. } => {
-                keys.iter().for_each(|key| permissions.remember(key, now));
-            }
-            OwnRequest::Adopted(task) => permissions.remember(&adopted::permission(task), now),
-            OwnRequest::Inquiry(_) | OwnRequest::Act(_) => {}
-        }
+        self.asked.note_permission(&mut desk.conn.permissions, now);
         self.asked.carry_out(self.ours, now, desk)
     }
 
@@ -324,26 +314,74 @@ impl Job for Probing {
 }
 
 impl OwnRequest {
+    /// Returns the family of which the request is for a permit, and the number of its permits.
+    fn family(&self) -> Option<(&Key, usize)> {
+        match self {
+            OwnRequest::Lock { key, request: Ok(Request::Permit { n, .. }) } => Some((key, *n)),
+            _ => None,
+        }
+    }
+
+    /// Returns the locks of which the request is about one or all.
+    fn locks(&self) -> Vec<Key> {
+        match (self, self.family()) {
+            (_, Some((family, n))) => (0..n).map(|at| lock_permit(family, at)).collect(),
+            (OwnRequest::Lock { key, .. }, _) => vec![key.clone()],
+            (OwnRequest::Locks { keys, .. }, _) => keys.clone(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Whether the client may make the request, as far as is remembered.
+    fn has_permission(&self, known: &Permissions, now: Instant, is_silent: bool) -> bool {
+        match (self, self.family()) {
+            (_, Some((family, n))) => known.remembered_family(family, n, now, is_silent),
+            (OwnRequest::Lock { key, .. }, _) => known.remembered(key, now, is_silent),
+            (OwnRequest::Locks { keys, .. }, _) => {
+                keys.iter().all(|key| known.remembered(key, now, is_silent))
+            }
+            (OwnRequest::Inquiry(_) | OwnRequest::Act(_), _) => false,
+            (OwnRequest::Adopted(task), _) => {
+                known.remembered(&adopted::permission(task), now, is_silent)
+            }
+        }
+    }
+
+    /// Remembers that the client may make the request.
+    fn note_permission(&self, known: &mut Permissions, now: Instant) {
+        match (self, self.family()) {
+            (_, Some((family, n))) => known.remember_family(family, n, now),
+            (OwnRequest::Lock { key, .. }, _) => known.remember(key, now),
+            (OwnRequest::Locks { keys, .. }, _) => {
+                keys.iter().for_each(|key| known.remember(key, now));
+            }
+            (OwnRequest::Adopted(task), _) => known.remember(&adopted::permission(task), now),
+            (OwnRequest::Inquiry(_) | OwnRequest::Act(_), _) => {}
+        }
+    }
+
     /// Returns the key of the lock's fence, if the client's node must be known to have that key's slot before the
     /// lock is taken. The fences of several locks are in one slot.
     fn fence(&self, desk: &Desk) -> Option<Vec<u8>> {
-        let (keys, request) = match self {
-            OwnRequest::Lock { key, request } => (slice::from_ref(key), request),
-            OwnRequest::Locks { keys, request } => (&keys[..], request),
-            _ => return None,
+        let (OwnRequest::Lock { request, .. } | OwnRequest::Locks { request, .. }) = self else {
+            return None;
         };
-        let is_taken = matches!(request, Ok(Request::Lock { .. } | Request::Attach { .. }));
+        let is_taken = matches!(
+            request,
+            Ok(Request::Lock { .. } | Request::Permit { .. } | Request::Attach { .. })
+        );
         if !is_taken || !desk.has_slots() {
             return None;
         }
-        let key = keys.iter().find(|key| desk.is_guard_lock(key))?;
-        Some(desk.fence_place().fence_key(key))
+        let key = self.locks().into_iter().find(|key| desk.is_guard_lock(key))?;
+        Some(desk.fence_place().fence_key(&key))
     }
 
     /// Returns how many probes [`OwnRequest::probe`] sends.
     fn probes(&self) -> usize {
-        match self {
-            OwnRequest::Locks { keys, .. } => keys.len(),
+        match (self, self.family()) {
+            (_, Some((_, n))) => n,
+            (OwnRequest::Locks { keys, .. }, _) => keys.len(),
             _ => 1,
         }
     }
@@ -351,8 +389,9 @@ impl OwnRequest {
     /// Asks the data node whether the client may make the request.
     fn probe(&self, own: Own, desk: &mut Desk) {
         match self {
-            OwnRequest::Lock { key, .. } => probe_key(key, desk),
-            OwnRequest::Locks { keys, .. } => keys.iter().for_each(|key| probe_key(key, desk)),
+            OwnRequest::Lock { .. } | OwnRequest::Locks { .. } => {
+                self.locks().iter().for_each(|key| probe_key(key, desk));
+            }
             OwnRequest::Inquiry(_) if own == Own::Command => {
                 desk.ask(Expected::Number, |out| encode::command(out, &[b"COMMAND", b"COUNT"]));
             }
@@ -365,6 +404,10 @@ impl OwnRequest {
     /// Carries out the request of a client that may make it: asks the lock nodes, or answers the
     /// inquiry.
     fn carry_out(self, ours: Ours, now: Instant, desk: &mut Desk) -> Progress {
+        let of_several = matches!(self, OwnRequest::Locks { .. }) || self.family().is_some();
+        let in_several_slots =
+            of_several && desk.is_of_cluster() && desk.are_in_several_slots(&self.locks());
+        let cross_slot = || in_several_slots.then_some(BadRequest::CrossSlot).map_or(Ok(()), Err);
         let begun = match self {
             OwnRequest::Inquiry(inquiry) => inquiry.map(|inquiry| desk.tell(ours, &inquiry)),
             OwnRequest::Act(act) => act.map(|act| acting::begin(ours, act, desk)),
@@ -372,11 +415,15 @@ impl OwnRequest {
                 return adopted::begin(Ours { since: now, ..ours }, *task, desk);
             }
             OwnRequest::Lock { key, request } => request.and_then(|request| {
+                cross_slot()?;
                 // The recorded time of a request leaves out the wait before it.
                 let ours = Ours { since: now, ..ours };
                 match request {
                     Request::Lock { token, ttl, wait } => {
                         lock::begin(ours, key, token, (ttl, wait), desk)
+                    }
+                    Request::Permit { n, token, ttl, wait } => {
+                        permit::begin(ours, (key, n), token, (ttl, wait), desk)
                     }
                     Request::Unlock { token } => unlock::begin(ours, key, token, desk),
                     Request::Renew { token, ttl } => renewing::begin(ours, key, token, ttl, desk),
@@ -385,18 +432,17 @@ impl OwnRequest {
                 }
             }),
             OwnRequest::Locks { keys, request } => request.and_then(|request| {
-                if desk.are_in_several_slots(&keys) {
-                    return Err(BadRequest::CrossSlot);
-                }
+                cross_slot()?;
                 let ours = Ours { since: now, ..ours };
                 match request {
                     Request::Lock { token, ttl, wait } => {
                         lock_all::begin(ours, keys, token, (ttl, wait), desk)
                     }
                     Request::Unlock { token } => unlock_all::begin(ours, &keys, token, desk),
-                    Request::Renew { .. } | Request::Attach { .. } | Request::Detach => {
-                        Ok(unexpected())
-                    }
+                    Request::Permit { .. }
+                    | Request::Renew { .. }
+                    | Request::Attach { .. }
+                    | Request::Detach => Ok(unexpected()),
                 }
             }),
         };

@@ -64,7 +64,10 @@ fn quoted(word: &[u8]) -> Vec<u8> {
 }
 
 fn word<'a>(data: &mut Unstructured<'a>) -> Result<Vec<u8>> {
-    const KNOWN: [&str; 22] = [
+    const KNOWN: [&str; 25] = [
+        "PERMITS",
+        "pErmits",
+        "k#3",
         "PX",
         "px",
         "EX",
@@ -144,8 +147,15 @@ fn request(data: &mut Unstructured<'_>) -> Result<()> {
     assert!(key.len() <= config.max_key);
     assert!(!command::full_key(key, &config).starts_with(b"lockgate:"));
     let in_bounds = |time: &Duration, max| (Duration::from_millis(1)..=max).contains(time);
+    let permits = match &request {
+        Request::Permit { n, .. } => Some(*n),
+        _ => None,
+    };
+    assert!(permits.is_none_or(|n| (1..=256).contains(&n)));
     let (token, ttl, wait) = match &request {
-        Request::Lock { token, ttl, wait } => (token.as_ref(), *ttl, *wait),
+        Request::Lock { token, ttl, wait } | Request::Permit { token, ttl, wait, .. } => {
+            (token.as_ref(), *ttl, *wait)
+        }
         Request::Unlock { token } => (token.as_ref(), None, None),
         Request::Renew { token, ttl } => (token.as_ref(), *ttl, None),
         Request::Attach { token } => (Some(token), None, None),
@@ -162,6 +172,10 @@ fn request(data: &mut Unstructured<'_>) -> Result<()> {
             again.push(option.into());
             again.push(time.as_millis().to_string().into());
         }
+    }
+    if let Some(n) = permits {
+        assert!(key.len() + format!("#{}", n - 1).len() <= config.max_key);
+        again.extend(["PERMITS".into(), n.to_string().into()]);
     }
     assert_eq!(parse(own, &again, &config), Ok(request));
     Ok(())
