@@ -79,7 +79,7 @@ pub(crate) use keep::{
 pub(crate) use line::{
     family::permit,
     permit_taker::{PermitGrant, PermitWanted},
-    queue::WaiterStatus,
+    seat::WaiterStatus,
     waiter::Waiter,
 };
 pub(crate) use look::LookUp;

@@ -108,6 +108,7 @@ fn bad_input_is_told_and_nothing_is_run() {
         (&server, &["job"][..], 125, "required arguments were not provided"),
         (&server, &["--", "echo", "ran"], 125, "<KEY>"),
         (&server, &["job", "--wait", "5", "--", "echo", "ran"], 125, "a time is written as"),
+        (&server, &["job", "--permits", "257", "--", "echo", "ran"], 125, "257 is not in 1..=256"),
         (&data, &[&["job"], &echo[..]].concat(), 125, "is no Lockgate: unknown command 'LOCK'"),
         (
             &"http://127.0.0.1".into(),
@@ -138,6 +139,39 @@ fn bad_input_is_told_and_nothing_is_run() {
         assert!(is_of_options || said.lines().count() == 1, "{said}");
     }
     assert!(is_free(&proxy, "job"));
+}
+
+#[test]
+fn at_most_as_many_commands_run_as_there_are_permits() {
+    let proxy = Proxy::with().nodes(3).start();
+    let begin = |script: &str| {
+        let mut running = exec(&proxy, &["gpu", "--permits", "2", "--", "sh", "-c", script]);
+        running.stdin(Stdio::piped()).spawn().expect("exec")
+    };
+    let mut running = [begin("echo $LOCKGATE_LOCK; cat"), begin("echo $LOCKGATE_LOCK; cat")];
+    eventually("both permits are taken", || {
+        (0..2).all(|at| proxy.nodes_with(&format!("lock:gpu#{at}")) == 3)
+    });
+    let third = &["gpu", "-E", "75", "--permits", "2", "--wait", "300ms", "--", "true"];
+    let (status, _, error) = told(&exec(&proxy, third).output().unwrap());
+    let held = "lockgate exec: 'gpu' has no free permit of 2 (waited 300ms)";
+    assert_eq!((status, error.as_str()), (Some(75), held));
+    // One that is taken back ends its own command alone, and goes to the next.
+    let waiting =
+        ["gpu", "--permits", "2", "--wait", "30s", "--", "sh", "-c", "echo $LOCKGATE_LOCK"];
+    let waiting = exec(&proxy, &waiting).spawn().expect("exec");
+    eventually("it waits", || proxy.waiters() == 1);
+    assert_eq!(proxy.client().cmd(&["LOCKGATE", "UNLOCK", "gpu#1", "ANY"]), Reply::Int(1));
+    let (status, output, _) = told(&waiting.wait_with_output().unwrap());
+    assert_eq!((status, output.as_str()), (Some(0), "gpu#1"));
+    running.iter_mut().for_each(|running| drop(running.stdin.take()));
+    let mut ended: Vec<_> =
+        running.map(|running| told(&running.wait_with_output().unwrap())).into();
+    ended.sort_by(|one, other| one.1.cmp(&other.1));
+    let lost = "lockgate exec: the lock 'gpu#1' was lost";
+    assert!(ended[0] == (Some(0), "gpu#0".into(), String::new()), "{ended:?}");
+    assert!(ended[1].0 == Some(124) && ended[1].2.starts_with(lost), "{ended:?}");
+    assert!((0..2).all(|at| is_free(&proxy, &format!("gpu#{at}"))));
 }
 
 #[test]

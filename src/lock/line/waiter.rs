@@ -15,7 +15,8 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::{
     circle_confirmed,
-    queue::{Departure, LineUp, WaiterTurn},
+    queue::{Departure, WaiterTurn},
+    seat::LineUp,
 };
 use crate::{
     card::ClientCard,

@@ -34,6 +34,8 @@ pub(super) struct Terms {
     pub(super) wait: Option<Duration>,
     /// Set for a lease: how long it lasts at least.
     pub(super) at_least: Option<Duration>,
+    /// Set for the first free of so many permits.
+    pub(super) permits: Option<u16>,
 }
 
 /// Why a lock was not taken.
@@ -79,6 +81,8 @@ struct FirstGrant {
     since: Instant,
     fence: u64,
     validity: Duration,
+    /// The permit's name.
+    permit: Option<Vec<u8>>,
 }
 
 /// A lock that is held. Dropped, it is left to its connection's end, or to its TTL.
@@ -147,14 +151,14 @@ impl HeldLock {
     }
 
     fn of(server: Server, key: &[u8], token: String, terms: Terms, grant: FirstGrant) -> HeldLock {
-        let FirstGrant { connection, socket, since, fence, validity } = grant;
+        let FirstGrant { connection, socket, since, fence, validity, permit } = grant;
         let standing = LockStanding { until: since + validity, lost: false, trouble: None };
         HeldLock {
             server,
             connection: Some(connection),
             socket: Some(socket),
             is_lease: terms.at_least.is_some(),
-            key: key.to_vec(),
+            key: permit.unwrap_or_else(|| key.to_vec()),
             token,
             fence,
             terms,
@@ -167,6 +171,11 @@ impl HeldLock {
     /// Returns how long the grant was valid, from before it was asked for.
     pub(super) fn validity(&self) -> Duration {
         self.validity
+    }
+
+    /// Returns the lock's name: the permit's, if it is one.
+    pub(super) fn name(&self) -> &[u8] {
+        &self.key
     }
 
     pub(super) fn standing(&self) -> LockStanding {
@@ -295,6 +304,9 @@ impl Server {
             redis_client::connect_inherited(&self.url, &self.way).await?;
         let mut lock = redis::cmd("LOCK");
         lock.arg(key).arg(token);
+        if let Some(permits) = terms.permits {
+            lock.arg("PERMITS").arg(permits);
+        }
         if let Some(at_least) = terms.at_least {
             lock.arg("PX").arg(in_millis(at_least));
         }
@@ -306,9 +318,18 @@ impl Server {
             Value::Nil => return Ok(None),
             granted => granted,
         };
-        let (_, fence, validity): (String, u64, u64) = redis::from_redis_value(granted)?;
+        let (fence, validity, permit) = match terms.permits {
+            Some(_) => {
+                let told: (String, u64, u64, Vec<u8>) = redis::from_redis_value(granted)?;
+                (told.1, told.2, Some(told.3))
+            }
+            None => {
+                let told: (String, u64, u64) = redis::from_redis_value(granted)?;
+                (told.1, told.2, None)
+            }
+        };
         let validity = Duration::from_millis(validity);
-        Ok(Some(FirstGrant { connection, socket, since, fence, validity }))
+        Ok(Some(FirstGrant { connection, socket, since, fence, validity, permit }))
     }
 
     /// An error in the server's own words, in one line.

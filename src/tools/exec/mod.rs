@@ -31,8 +31,6 @@ use crate::{
     log_text::plain_line,
 };
 
-/// Exit status if the lock is held by another client.
-const NOT_GOT: u8 = 1;
 /// Exit status if the lock was lost before the command had ended.
 const LOST: u8 = 124;
 /// Exit status if exec itself fails, such as for a server that cannot be reached.
@@ -57,6 +55,12 @@ pub struct ExecOptions {
     /// not at all.
     #[arg(long, value_name = "TIME", value_parser = time_argument)]
     wait: Option<Duration>,
+    /// Exit status if another client holds the lock, to tell that from the command's own 1.
+    #[arg(short = 'E', long, value_name = "STATUS", default_value = "1")]
+    conflict_exit_code: u8,
+    /// Takes the first free one of so many permits, KEY#0, KEY#1, and so on: at most so many commands run at once.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    permits: Option<u16>,
     /// Keeps the lock for at least this long, even if the command ends sooner: once per interval,
     /// although the clocks of machines differ. At most locks.max_ttl.
     #[arg(long, value_name = "TIME", value_parser = time_argument)]
@@ -143,14 +147,21 @@ async fn under_lock(options: &ExecOptions) -> Result<u8, Failed> {
         key_file: options.key.clone(),
         server_name: None,
     };
-    let terms = Terms { wait: options.wait, at_least: options.at_least };
+    let ExecOptions { wait, at_least, permits, .. } = *options;
+    let terms = Terms { wait, at_least, permits };
     let key = options.lock.as_encoded_bytes();
     let lock = match HeldLock::take(&server(options)?, &tls, key, terms).await {
         Ok(lock) => lock,
         Err(NotLocked::Held) => {
             let waited = options.wait.map(|wait| format!(" (waited {})", written(wait)));
-            let what = format!("{} is held by another client", shown(&options.lock));
-            return Err(Failed::with(NOT_GOT, what + &waited.unwrap_or_default()));
+            let held = permits.map_or("is held by another client".into(), |permits| {
+                format!("has no free permit of {permits}")
+            });
+            let what = format!("{} {held}", shown(key));
+            return Err(Failed::with(
+                options.conflict_exit_code,
+                what + &waited.unwrap_or_default(),
+            ));
         }
         Err(NotLocked::Failed(what)) => return Err(Failed::with(FAILED, what)),
     };
@@ -173,18 +184,18 @@ async fn under_lock(options: &ExecOptions) -> Result<u8, Failed> {
         }
     };
     lock.has_started();
+    let name = shown(lock.name());
     let (told, standing) = watch::channel(lock.standing());
     let (stop, stopped) = oneshot::channel();
     let keeping = tokio::spawn(lock.keep(told, stopped));
-    let watched =
-        WatchedCommand { child, standing, grace: options.grace, lock: shown(&options.lock) };
+    let watched = WatchedCommand { child, standing, grace: options.grace, lock: name.clone() };
     let ended = watched.until_ended().await?;
     drop(stop);
     let lock = keeping.await.map_err(failed)?;
     if ended.was_lost {
         return Ok(LOST);
     }
-    give_back(lock, ended.status, shown(&options.lock)).await
+    give_back(lock, ended.status, name).await
 }
 
 /// Gives the lock back, and returns the command's status, unless the lock had been lost before.
@@ -207,8 +218,8 @@ async fn give_back(lock: HeldLock, status: u8, name: String) -> Result<u8, Faile
 }
 
 /// A lock's name as messages have it.
-fn shown(lock: &OsString) -> String {
-    format!("'{}'", plain_line(&lock.to_string_lossy()))
+fn shown(lock: &[u8]) -> String {
+    format!("'{}'", plain_line(&String::from_utf8_lossy(lock)))
 }
 
 /// The running command, and how its lock is.
