@@ -8,6 +8,7 @@ mod cluster;
 mod failover;
 mod legacy;
 mod page;
+mod recipes;
 mod stock;
 
 use std::{
