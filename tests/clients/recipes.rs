@@ -185,7 +185,7 @@ fn each_recipe_of_the_page_is_tried() {
         tried += 1;
     }
     // One below each heading, and the guards.
-    assert_eq!((tried, PAGE.matches("\n```").count()), (8, 2 * 9));
+    assert_eq!((tried, PAGE.matches("\n```").count()), (10, 2 * 11));
 }
 
 #[test]
@@ -204,7 +204,7 @@ fn cron_runs_the_command_on_one_host() {
     hosts.take_back("report");
     fs::write(hosts.path("stop"), "").unwrap();
     let (status, said) = cron(&hosts.first).end();
-    assert_eq!(status, Some(2), "{said}");
+    assert_eq!(status, Some(1), "{said}");
     assert_eq!(hosts.written().len(), 2);
 }
 
@@ -506,4 +506,93 @@ while len(seen) < 8:
     reader.ends_well();
     fs::write(hosts.path("stop"), "").unwrap();
     writer.ends_well();
+}
+
+const PERMITS: &str = "At most n at once";
+
+#[test]
+fn at_most_two_have_permits_at_once() {
+    let _shared = shared();
+    let hosts = Hosts::start("max_ttl: 60s");
+    // Each notes its permit, and how many work at once.
+    let line = "
+import time
+with permit('gpu', 2) as name:
+    r.sadd('names', name)
+    r.rpush('at once', r.incr('now'))
+    time.sleep(0.4)
+    r.decr('now')";
+    let call = |proxy: &Proxy, line: &str| hosts.call(PERMITS, proxy.port(), line);
+    let proxies = [&hosts.first, &hosts.second];
+    let programs: Vec<Program> = (0..6).map(|n| call(proxies[n % 2], line)).collect();
+    programs.into_iter().for_each(Program::ends_well);
+    let mut data = hosts.data();
+    let Reply::Array(mut names) = data.cmd(&["SMEMBERS", "names"]) else { panic!("no names") };
+    names.sort_by_key(|name| format!("{name:?}"));
+    assert_eq!(names, [Reply::bulk("gpu#0"), Reply::bulk("gpu#1")]);
+    let Reply::Array(numbers) = data.cmd(&["LRANGE", "at once", "0", "-1"]) else { panic!("none") };
+    assert_eq!(numbers.len(), 6);
+    assert!(
+        numbers.iter().all(|n| [Reply::bulk("1"), Reply::bulk("2")].contains(n)),
+        "{numbers:?}"
+    );
+    assert!(numbers.contains(&Reply::bulk("2")), "never two: {numbers:?}");
+    // Both are given back, by their names; and with both taken, a third one is told.
+    eventually("they are given back", || !hosts.held("gpu#0") && !hosts.held("gpu#1"));
+    let mut holder = hosts.first.client();
+    for _ in 0..2 {
+        let answer = holder.cmd(&["LOCK", "gpu", "PERMITS", "2", "PX", "60000"]);
+        assert!(matches!(answer, Reply::Array(_)), "{answer:?}");
+    }
+    let (status, said) = call(&hosts.second, line).end();
+    assert!(status == Some(1) && said.contains("all 2 permits of gpu are taken"), "{said}");
+}
+
+const SHARDS: &str = "N workers, each its shard";
+
+#[test]
+fn each_worker_has_a_shard_and_a_late_one_writes_nothing() {
+    let _shared = shared();
+    // The proxies do not look at a permit before its holder writes.
+    let hosts = Hosts::start("default_ttl: 60s");
+    let worker = |proxy: &Proxy| {
+        hosts.program(SHARDS, proxy.port(), &[], |text| {
+            assert!(text.contains("SHARDS = 8\n"));
+            text.replace("SHARDS = 8\n", "SHARDS = 2\n")
+        })
+    };
+    let position = |shard: usize| -> usize {
+        hosts.get(&format!("shard:{shard}:position")).map_or(0, |text| text.parse().unwrap())
+    };
+    let works = |shard: usize| {
+        let before = position(shard);
+        eventually("somebody works there", || position(shard) > before);
+    };
+    let one = worker(&hosts.first);
+    eventually("it works", || position(0) + position(1) > 0);
+    let (taken, free) = if position(0) > 0 { (0, 1) } else { (1, 0) };
+    let two = worker(&hosts.second);
+    works(free);
+    works(taken);
+    let _three = worker(&hosts.second);
+    eventually("the third waits", || hosts.second.waiters() == 1);
+    // One that dies: the third has its shard at once, long before the permit could run out.
+    drop(two);
+    works(free);
+    // One that hangs: it writes nothing once another worker has its shard.
+    freeze(&one.child);
+    hosts.take_back(&format!("shard#{taken}"));
+    let _four = worker(&hosts.second);
+    works(taken);
+    let stopped = position(taken);
+    eventually("the new one is far ahead", || position(taken) > stopped + 3);
+    let mut last = position(taken);
+    kill_process(Pid::from_child(&one.child), Signal::CONT).unwrap();
+    eventually("the late one waits", || {
+        let now = position(taken);
+        assert!(now >= last, "{now} after {last}");
+        last = now;
+        hosts.first.waiters() == 1
+    });
+    assert!(hosts.first.metric("lockgate_guarded_writes_total", "result=\"fenced\"") >= 1.0);
 }
