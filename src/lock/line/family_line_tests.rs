@@ -1,6 +1,9 @@
 //! Lines of families without nodes and without clients.
 
-use std::sync::Arc;
+use std::{
+    sync::{Arc, atomic::AtomicBool},
+    task::Wake,
+};
 
 use super::*;
 use crate::{
@@ -205,6 +208,38 @@ async fn a_release_elsewhere_and_the_end_of_a_ttl_are_followed() {
     queues.permit_refused(&family(), 1, 1, &HELD);
     tokio::time::advance(TTL + Duration::from_millis(1)).await;
     assert_eq!(turn(&queues, 1), "look [2, 0, 1]", "they may have been renewed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_came_first_learns_what_a_later_one_was_told() {
+    let queues = held(2, &[1]);
+    let name = Key::from("gpu#0");
+    queues.join(&name, line_up(2), 2).unwrap();
+    assert_eq!(release(&queues, b"gpu#1"), Some(1));
+    (0..2).for_each(|node| queues.heard_of_release(node, &name));
+    assert!(matches!(queues.turn(&name, 2, Waker::noop()), WaiterTurn::Ask(_)));
+    queues.permit_refused(&family(), 1, 1, &HELD);
+    let woken = Arc::new(Woken::default());
+    let waits = queues.permit_turn(&family(), 1, &Waker::from(woken.clone()));
+    assert!(matches!(waits, PermitTurn::Wait(_)));
+    let soon = NotGranted::Held {
+        remaining: Some(Duration::from_millis(3)),
+        may_be_free: false,
+        same_token: SameToken::Unknown,
+    };
+    queues.refused(&name, 2, &soon);
+    assert!(woken.0.load(Ordering::Relaxed), "it asks once that time is over");
+    tokio::time::advance(Duration::from_millis(5)).await;
+    assert_eq!(turn(&queues, 1), "ask 0 Expiry");
+}
+
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -301,8 +301,13 @@ impl Queues {
     /// Sets the time of the next try, after the head was not granted the lock.
     pub(in crate::lock) fn refused(&self, key: &[u8], ticket: u64, why: &NotGranted) {
         let mut lines = self.lines.lock();
-        let Some(queue) = lines.queues.get_mut(key) else { return };
+        let AllLines { queues, families } = &mut *lines;
+        let Some(queue) = queues.get_mut(key) else { return };
         self.refused_in(queue, ticket, why);
+        if queue.permit.is_some() {
+            // A client of the family may have come first, and times the next request now.
+            queue.wake_heads(families);
+        }
     }
 
     /// Does the same in this queue.
