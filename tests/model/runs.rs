@@ -27,6 +27,7 @@ mod failover;
 mod guards;
 mod link;
 mod node;
+mod permits;
 mod properties;
 mod setup;
 mod shards;
@@ -58,6 +59,7 @@ use self::{
     },
     failover::{COPY_RENEWED, FAILOVER_ALWAYS, Failover, GRANTS_AGAIN, ONE_HELD, PUT_BACK},
     guards::*,
+    permits::{ALL_TAKEN, AT_MOST_K, PERMITS_ALWAYS, Permits},
     properties::*,
     setup::{Clocks, Fault, Quarantine, Setup},
     shards::{
@@ -465,6 +467,22 @@ fn limit_fences_go_back_where_a_node_forgets_and_clocks_are_wrong() {
 fn limit_a_lock_carried_out_behind_its_unlock_elsewhere_stays() {
     let setup = Setup { locks: [0, 1, 0], ..unlocked_elsewhere() };
     breaks("a lock behind its unlock", GHOST, setup);
+}
+
+/// A semaphore library's rule, that each node admits k holders, admits ⌊n·k/q⌋ over a quorum q of n nodes.
+#[test]
+fn limit_a_count_on_each_node_admits_more_holders_than_permits() {
+    for nodes in [3, 5] {
+        let counts = Permits { nodes, permits: 2, counts: true, properties: &[AT_MOST_K] };
+        shortest_break(&format!("a count on each of {nodes}"), counts, PERMITS_ALWAYS);
+    }
+}
+
+#[test]
+fn permits_with_names_have_one_holder_each() {
+    let properties = &[AT_MOST_K, ALL_TAKEN];
+    let named = Permits { nodes: 3, permits: 2, counts: false, properties };
+    every_state("named permits", named, PERMITS_ALWAYS);
 }
 
 /// A shorter LOCK by the holder, when it fails, leaves the grant before it for as long as its holder counts on it.
