@@ -432,14 +432,17 @@ fn a_release_of_which_no_message_comes_is_found() {
 #[test]
 fn who_waits_behind_a_client_of_fewer_permits_wakes_by_itself() {
     let proxy = Proxy::with().nodes(3).start();
-    let mut holder = proxy.client();
-    for (at, ttl) in ["60000", "60000", "1500", "60000"].into_iter().enumerate() {
+    let other = Proxy::beside(&proxy).start();
+    let mut holder = other.client();
+    for (at, ttl) in ["60000", "60000", "3000", "60000"].into_iter().enumerate() {
         holder.cmd(&["LOCK", &format!("gpu#{at}"), "PX", ttl]).grant();
     }
     let lock = |n| ["LOCK", "gpu", "PERMITS", n, "PX", "60000", "WAIT", "20000"];
     let mut first = in_line(&proxy, &lock("4"));
     let _second = in_line(&proxy, &lock("2"));
     let mut third = in_line(&proxy, &lock("4"));
+    eventually("all will tell", || are_subscribed(&proxy, 4));
+    thread::sleep(ms(300));
     // The second is now the first in line, and does not want the permit that runs out.
     first.hang_up();
     eventually("it has left", || proxy.waiters() == 2);

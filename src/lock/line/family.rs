@@ -232,12 +232,16 @@ impl Family {
         self.seats.iter_mut().find(|seat| seat.seat.ticket == ticket)
     }
 
-    /// Takes the wakers of whoever may be the head of one of the locks: the first client of the line for which
-    /// nothing is under way, and the clients that wait by name.
+    /// Takes the wakers of whoever may be the head of one of the locks: of the clients in line for which nothing is
+    /// under way, each that wants more locks than all before it, and the clients that wait by name.
     fn heads(&mut self, queues: &mut HashMap<Vec<u8>, Queue>) -> Vec<Waker> {
-        let first = self.seats.iter_mut().find(|seat| seat.under_way == UnderWay::Nothing);
-        let mut heads: Vec<Waker> =
-            first.and_then(|seat| seat.seat.waker.take()).into_iter().collect();
+        let (mut heads, mut wanted) = (Vec::new(), 0);
+        for seat in self.seats.iter_mut().filter(|seat| seat.under_way == UnderWay::Nothing) {
+            if seat.n > wanted {
+                wanted = seat.n;
+                heads.extend(seat.seat.waker.take());
+            }
+        }
         for name in &self.names {
             let queue = queues.get_mut(&**name);
             heads.extend(queue.and_then(|queue| queue.seats.front_mut()?.waker.take()));

@@ -1,6 +1,9 @@
 //! Lines of families without nodes and without clients.
 
-use std::sync::Arc;
+use std::{
+    sync::{Arc, atomic::AtomicUsize},
+    task::Wake,
+};
 
 use super::*;
 use crate::{
@@ -181,6 +184,32 @@ async fn who_wants_one_of_more_locks_asks_for_those_that_others_do_not_want() {
     assert_eq!(turn(&queues, 2), "wait");
     assert_eq!(release(&queues, b"gpu#2"), Some(2));
     assert_eq!(release(&queues, b"gpu#0"), Some(1));
+}
+
+/// Counts how often it is woken.
+#[derive(Default)]
+struct Woken(AtomicUsize);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_the_first_to_want_a_lock_is_woken_behind_one_that_does_not() {
+    let queues = held(4, &[1]);
+    join(&queues, 2, 2);
+    join(&queues, 3, 4);
+    let woken: [Arc<Woken>; 2] = Default::default();
+    for (ticket, woken) in (2..).zip(&woken) {
+        let turn = queues.permit_turn(&family(), ticket, &Waker::from(woken.clone()));
+        assert!(matches!(turn, PermitTurn::Wait(None)), "all are the first one's");
+    }
+    queues.leave_family(&family(), 1, None);
+    assert!(woken.iter().all(|woken| woken.0.load(Ordering::Relaxed) == 1));
+    let turn = queues.permit_turn(&family(), 3, Waker::noop());
+    assert!(matches!(turn, PermitTurn::Wait(Some(_))), "until the locks of its own may be free");
 }
 
 #[tokio::test(start_paused = true)]
