@@ -554,3 +554,47 @@ fn silent_nodes_grant_none_and_keep_none() {
     assert_eq!(proxy.waiters(), 0);
     take_all(&mut client, 3);
 }
+
+#[test]
+fn a_named_token_has_one_permit() {
+    let proxy = Proxy::with().nodes(3).start();
+    let (mut a, mut b, mut operator) = (proxy.client(), proxy.client(), proxy.client());
+    let lock = ["LOCK", "gpu", "mine", "PERMITS", "3", "PX", "40000"];
+    let waiting = [&lock[..], &["WAIT", "300"]].concat();
+    let mut last = Permit::of(&a.cmd(&lock));
+    assert_eq!(last.token, "mine");
+    for words in [&lock[..], &waiting, &lock[..5], &["LOCK", "gpu", "mine", "PERMITS", "256"]] {
+        // Its own connection gets the same one again.
+        let again = Permit::of(&a.cmd(words));
+        assert!(again.name == last.name && again.fence > last.fence, "{again:?} {last:?}");
+        last = again;
+        // Another connection gets none, though others are free.
+        assert_eq!(b.cmd(&lock), Reply::NullArray);
+        let begun = Instant::now();
+        assert_eq!(b.cmd(&waiting), Reply::NullArray);
+        assert!((ms(290)..SOON).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+        // What stands behind a refused LOCK as its `finally` frees nothing.
+        for name in names(3) {
+            assert_eq!(b.cmd(&["UNLOCK", &name, "mine"]), Reply::Int(0), "{name} {last:?}");
+        }
+        proxy.assert_value_on_nodes(&format!("lock:{}", last.name), "mine");
+    }
+    // With all permits held, it is granted again too.
+    let others = ["LOCK", "gpu", "PERMITS", "3", "PX", "60000"];
+    let others: Vec<Permit> = (0..2).map(|_| Permit::of(&operator.cmd(&others))).collect();
+    assert_eq!(Permit::of(&a.cmd(&lock)).name, last.name);
+    // Whoever waits by the same token is handed that permit.
+    let mut waiter =
+        in_line(&proxy, &["LOCK", "gpu", "mine", "PERMITS", "3", "PX", "40000", "WAIT", "0"]);
+    assert_eq!(a.cmd(&["UNLOCK", &last.name]), Reply::Int(1));
+    assert_eq!(Permit::of(&waiter.reply()).name, last.name);
+    // One that was taken away is no longer its own.
+    assert_eq!(operator.cmd(&["LOCKGATE", "UNLOCK", &last.name, "ANY"]), Reply::Int(1));
+    let by_another = Permit::of(&b.cmd(&["LOCK", "gpu", "PERMITS", "3", "PX", "60000"]));
+    assert_eq!(by_another.name, last.name);
+    unlock(&mut operator, &others[0]);
+    assert_eq!(Permit::of(&waiter.cmd(&lock)).name, others[0].name);
+    assert_eq!(waiter.cmd(&["UNLOCK", &others[0].name]), Reply::Int(1));
+    [&others[1], &by_another].into_iter().for_each(|permit| unlock(&mut operator, permit));
+    assert_free(&proxy, 3);
+}
