@@ -598,3 +598,45 @@ fn a_named_token_has_one_permit() {
     [&others[1], &by_another].into_iter().for_each(|permit| unlock(&mut operator, permit));
     assert_free(&proxy, 3);
 }
+
+#[test]
+fn a_client_needs_the_right_to_each_permit() {
+    let proxy = Proxy::with().nodes(1).start();
+    let user = ["ACL", "SETUSER", "app", "on", ">p", "~lock:gpu#0", "~lock:gpu#1", "+@all"];
+    assert_eq!(proxy.data_client().cmd(&user), Reply::ok());
+    let mut client = proxy.client();
+    assert_eq!(client.cmd(&["AUTH", "app", "p"]), Reply::ok());
+    let of = |n| ["LOCK", "gpu", "PERMITS", n, "PX", "60000"];
+    for _ in 0..3 {
+        let refused = client.cmd(&of("3"));
+        assert!(refused.error().starts_with("NOPERM "), "{refused:?}");
+        assert_free(&proxy, 3);
+        // The right to two of them is remembered, and is none to a third.
+        let permit = Permit::of(&client.cmd(&of("2")));
+        unlock(&mut client, &permit);
+    }
+    // Wrong words are told only to a client that may lock the first of them.
+    let wrong = client.cmd(&["LOCK", "gpu", "PERMITS", "0"]);
+    assert_eq!(wrong.error(), "ERR PERMITS should be between 1 and 256, '0' is not");
+    for words in [&["LOCK", "cpu", "PERMITS", "0"][..], &["LOCK", "cpu", "PERMITS", "2", "PX", "x"]]
+    {
+        assert!(client.cmd(words).error().starts_with("NOPERM "));
+    }
+    let silent = [
+        encode(&["CLIENT", "REPLY", "OFF"]),
+        encode(&of("3")),
+        encode(&of("2")),
+        encode(&of("2")),
+        encode(&["CLIENT", "REPLY", "ON"]),
+    ];
+    client.send(&silent.concat());
+    assert_eq!(client.reply(), Reply::ok());
+    for name in names(2) {
+        proxy.assert_on_nodes(&format!("lock:{name}"), 1);
+        assert_eq!(client.cmd(&["UNLOCK", &name]), Reply::Int(1));
+    }
+    assert_free(&proxy, 3);
+    let all = ["ACL", "SETUSER", "app", "resetkeys", "~lock:gpu#*"];
+    assert_eq!(proxy.data_client().cmd(&all), Reply::ok());
+    Permit::of(&client.cmd(&of("256")));
+}
