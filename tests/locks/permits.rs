@@ -600,6 +600,195 @@ fn a_named_token_has_one_permit() {
 }
 
 #[test]
+fn through_another_proxy_a_token_may_have_a_second_permit() {
+    let proxy = Proxy::with().nodes(3).start();
+    let other = Proxy::beside(&proxy).start();
+    let lock = ["LOCK", "gpu", "mine", "PERMITS", "2", "PX", "60000"];
+    let one = Permit::of(&proxy.client().cmd(&lock));
+    let mut client = other.client();
+    let two = Permit::of(&client.cmd(&lock));
+    assert_eq!(one.at() + two.at(), 1);
+    // Each goes by its name all the same.
+    assert_eq!(client.cmd(&["UNLOCK", &one.name, "mine"]), Reply::Int(1));
+    proxy.assert_value_on_nodes(&format!("lock:{}", two.name), "mine");
+    unlock(&mut client, &two);
+    assert_free(&proxy, 2);
+}
+
+#[test]
+fn session_locks_of_a_family_live_as_long_as_their_connection() {
+    let proxy = Proxy::with().nodes(3).start();
+    let (mut client, mut operator) = (proxy.client(), proxy.client());
+    let lock = ["LOCK", "gpu", "PERMITS", "3"];
+    let mut all: Vec<Permit> = (0..2).map(|_| Permit::of(&client.cmd(&lock))).collect();
+    let lease = Permit::of(&client.cmd(&["LOCK", "gpu", "PERMITS", "3", "PX", "60000"]));
+    assert!(all[0].validity <= 10_000, "default_ttl: {all:?}");
+    assert_eq!(proxy.metric("lockgate_session_locks", ""), 2.0);
+    // One that is lost is told by its name, and the other is still held.
+    let lost = all.remove(0);
+    assert_eq!(operator.cmd(&["LOCKGATE", "UNLOCK", &lost.name, "ANY"]), Reply::Int(1));
+    let told = client.cmd(&["GET", "x"]);
+    let error =
+        format!("LOCKLOST the lock '{}' was lost, this command was not executed", lost.name);
+    assert_eq!(told.error(), error);
+    assert_eq!(client.cmd(&["GET", "x"]), Reply::NullBulk);
+    proxy.assert_value_on_nodes(&format!("lock:{}", all[0].name), &all[0].token);
+    client.hang_up();
+    proxy.assert_on_nodes(&format!("lock:{}", all[0].name), 0);
+    proxy.assert_value_on_nodes(&format!("lock:{}", lease.name), &lease.token);
+    unlock(&mut operator, &lease);
+    assert_free(&proxy, 3);
+}
+
+#[test]
+fn a_client_that_would_wait_for_itself_alone_is_told() {
+    let proxy = Proxy::with().nodes(3).start();
+    let mut client = proxy.client();
+    let lock = ["LOCK", "gpu", "PERMITS", "2", "WAIT", "200"];
+    let names: Vec<String> = (0..2).map(|_| Permit::of(&client.cmd(&lock)).name).collect();
+    let error = "DEADLOCK this connection holds the lock and would wait for itself";
+    assert_eq!(client.cmd(&lock).error(), error);
+    assert_eq!(client.cmd(&lock[..4]), Reply::NullArray, "it does not wait");
+    // A third permit, which another client has, may become free.
+    let mut other = proxy.client();
+    let third = other.cmd(&["LOCK", "gpu#2", "PX", "60000"]).grant();
+    let of_three = ["LOCK", "gpu", "PERMITS", "3", "WAIT", "200"];
+    assert_eq!(client.cmd(&of_three), Reply::NullArray);
+    client.send(&encode(&["LOCK", "gpu", "PERMITS", "3", "WAIT", "0"]));
+    eventually("it waits", || proxy.waiters() == 1);
+    assert_eq!(other.cmd(&["UNLOCK", "gpu#2", &third.token]), Reply::Int(1));
+    assert_eq!(Permit::of(&client.reply()).name, "gpu#2");
+    // A lease may be released over another connection.
+    assert_eq!(client.cmd(&["UNLOCK", &names[0]]), Reply::Int(1));
+    Permit::of(&client.cmd(&["LOCK", "gpu", "PERMITS", "2", "PX", "60000"]));
+    let begun = Instant::now();
+    assert_eq!(client.cmd(&lock), Reply::NullArray);
+    assert!(begun.elapsed() >= ms(190), "{:?}", begun.elapsed());
+    // A connection that holds all but one of the session locks waits for that one.
+    assert_eq!(proxy.waiters(), 0);
+}
+
+#[test]
+fn a_pause_keeps_permits_too() {
+    let proxy = Proxy::with().nodes(3).start();
+    let (mut holder, mut operator) = (proxy.client(), proxy.client());
+    let held = Permit::of(&holder.cmd(&["LOCK", "gpu", "mine", "PERMITS", "2", "PX", "60000"]));
+    assert_eq!(operator.cmd(&["LOCKGATE", "PAUSE", "600000"]), Reply::ok());
+    let lock = ["LOCK", "gpu", "PERMITS", "2", "PX", "60000"];
+    let mut client = proxy.client();
+    assert_eq!(client.cmd(&lock), Reply::NullArray);
+    let begun = Instant::now();
+    assert_eq!(client.cmd(&[&lock[..], &["WAIT", "300"]].concat()), Reply::NullArray);
+    assert!(begun.elapsed() >= ms(290), "{:?}", begun.elapsed());
+    // What a client has stays its own.
+    let again = Permit::of(&holder.cmd(&["LOCK", "gpu", "mine", "PERMITS", "2", "PX", "60000"]));
+    assert_eq!(again.name, held.name);
+    let mut waiting = [0; 2].map(|_| in_line(&proxy, &[&lock[..], &["WAIT", "0"]].concat()));
+    unlock(&mut holder, &again);
+    waiting[0].expect_silence(ms(200));
+    assert_free(&proxy, 2);
+    assert_eq!(operator.cmd(&["LOCKGATE", "UNPAUSE"]), Reply::ok());
+    let mut got = waiting.each_mut().map(|client| Permit::of(&client.reply()).at());
+    got.sort_unstable();
+    assert_eq!(got, [0, 1]);
+    // A pause also ends by itself.
+    unlock_all(&mut operator, 2);
+    assert_eq!(operator.cmd(&["LOCKGATE", "PAUSE", "400"]), Reply::ok());
+    let begun = Instant::now();
+    Permit::of(&client.cmd(&[&lock[..], &["WAIT", "20000"]].concat()));
+    assert!((ms(300)..SOON).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+}
+
+/// Takes this many permits of `gpu` away from whoever has them.
+fn unlock_all(operator: &mut Client, n: usize) {
+    for name in names(n) {
+        assert_eq!(operator.cmd(&["LOCKGATE", "UNLOCK", &name, "ANY"]), Reply::Int(1), "{name}");
+    }
+}
+
+#[test]
+fn a_guard_admits_the_holder_of_its_shard() {
+    let rules = "guards: {keys: 'shard:*:*', lock: 'shard#{1}'}";
+    let mut proxy = Proxy::with().nodes(3).top(rules).start();
+    let (mut a, mut b) = (proxy.client(), proxy.client());
+    let lock = ["LOCK", "shard", "PERMITS", "2", "PX", "60000"];
+    let mut before = [0, 0];
+    for _ in 0..3 {
+        let (one, two) = (Permit::of(&a.cmd(&lock)), Permit::of(&b.cmd(&lock)));
+        assert_eq!(one.at() + two.at(), 1);
+        for (client, permit) in [(&mut a, &one), (&mut b, &two)] {
+            let (own, foreign) = (permit.at(), 1 - permit.at());
+            assert!(permit.fence > std::mem::replace(&mut before[own], permit.fence));
+            let fence = format!("lockgate:guard:lock:{}", permit.name);
+            let fence = proxy.data_client().cmd(&["GET", &fence]);
+            assert_eq!(fence, Reply::bulk(&permit.fence.to_string()), "before it is told");
+            assert_eq!(client.cmd(&["SET", &format!("shard:{own}:x"), "1"]), Reply::ok());
+            let refused = client.cmd(&["SET", &format!("shard:{foreign}:x"), "1"]);
+            assert!(refused.error().starts_with("NOTHELD "), "{refused:?}");
+        }
+        // A holder whose permit was taken away and given to another writes no more.
+        let mut operator = proxy.client();
+        assert_eq!(operator.cmd(&["LOCKGATE", "UNLOCK", &one.name, "ANY"]), Reply::Int(1));
+        let next = Permit::of(&operator.cmd(&lock));
+        before[next.at()] = next.fence;
+        let late = a.cmd(&["SET", &format!("shard:{}:x", one.at()), "late"]);
+        assert!(late.error().starts_with("FENCED "), "{late:?}");
+        unlock(&mut operator, &next);
+        unlock(&mut b, &two);
+    }
+    // There is no permit if the client leaves before the data node has taken its fence.
+    proxy.data().freeze().unwrap();
+    a.send(&encode(&["LOCK", "shard", "PERMITS", "2", "PX", "60000", "WAIT", "0"]));
+    let on_nodes = |proxy: &Proxy| {
+        let exists = ["EXISTS", "lock:shard#0", "lock:shard#1"];
+        proxy.node_client(0).cmd(&exists)
+    };
+    eventually("it is granted", || on_nodes(&proxy) == Reply::Int(1));
+    a.hang_up();
+    eventually("it is given back", || on_nodes(&proxy) == Reply::Int(0));
+    proxy.data().thaw().unwrap();
+}
+
+#[test]
+fn a_bridged_permit_is_held_on_the_data_node_too() {
+    let rules = "adopt: {keys: 'lock:s#*', lock: 's#{1}', mode: bridge}";
+    let proxy = Proxy::with().nodes(3).top(rules).start();
+    let mut client = proxy.client();
+    let lock = ["LOCK", "s", "PERMITS", "2", "PX", "60000"];
+    for _ in 0..2 {
+        let all = [0; 2].map(|_| Permit::of(&client.cmd(&lock)));
+        assert_eq!(all[0].at() + all[1].at(), 1);
+        for permit in &all {
+            let key = format!("lock:{}", permit.name);
+            proxy.assert_value_on_nodes(&key, &permit.token);
+            assert_eq!(proxy.data_client().cmd(&["GET", &key]), Reply::bulk(&permit.token));
+            unlock(&mut client, permit);
+            assert_eq!(proxy.data_client().cmd(&["GET", &key]), Reply::NullBulk);
+        }
+    }
+    // A program that locks on the data node past the proxy excludes, and is excluded.
+    let set = ["SET", "lock:s#0", "legacy", "NX", "PX", "60000"];
+    assert_eq!(proxy.data_client().cmd(&set), Reply::ok());
+    let mut granted = 0;
+    for n in 0..30 {
+        let words = if n % 2 == 0 { &lock[..] } else { &[&lock[..], &["WAIT", "100"]].concat() };
+        let reply = client.cmd(words);
+        proxy.assert_on_nodes("lock:s#0", 0);
+        if reply != Reply::NullArray {
+            let permit = Permit::of(&reply);
+            assert_eq!(permit.name, "s#1");
+            let legacy = ["SET", "lock:s#1", "legacy", "NX", "PX", "60000"];
+            assert_eq!(proxy.data_client().cmd(&legacy), Reply::NullBulk);
+            unlock(&mut client, &permit);
+            granted += 1;
+        }
+    }
+    assert!(granted > 0);
+    assert_eq!(proxy.data_client().cmd(&["GET", "lock:s#0"]), Reply::bulk("legacy"));
+    proxy.assert_on_nodes("lock:s#1", 0);
+}
+
+#[test]
 fn a_client_needs_the_right_to_each_permit() {
     let proxy = Proxy::with().nodes(1).start();
     let user = ["ACL", "SETUSER", "app", "on", ">p", "~lock:gpu#0", "~lock:gpu#1", "+@all"];
@@ -639,4 +828,174 @@ fn a_client_needs_the_right_to_each_permit() {
     let all = ["ACL", "SETUSER", "app", "resetkeys", "~lock:gpu#*"];
     assert_eq!(proxy.data_client().cmd(&all), Reply::ok());
     Permit::of(&client.cmd(&of("256")));
+}
+
+#[test]
+fn bad_words_keep_their_places_and_harm_nothing() {
+    let proxy = Proxy::with()
+        .nodes(1)
+        .locks("max_key: 8")
+        .locks("permits: [{keys: 'a*', n: 2}, {keys: 'ab', n: 3}]")
+        .start();
+    let mut client = proxy.client();
+    let cases: [(&[&str], &str); 14] = [
+        (
+            &["LOCK", "b", "PERMITS"],
+            "ERR 'PERMITS' is no token; for one of n permits write LOCK b PERMITS <n>",
+        ),
+        (&["LOCK", "b", "t", "PERMITS"], "ERR syntax error, 'PERMITS' lacks its value"),
+        (&["LOCK", "b", "PERMITS", "0"], "ERR PERMITS should be between 1 and 256, '0' is not"),
+        (&["LOCK", "b", "PERMITS", "257"], "ERR PERMITS should be between 1 and 256, '257' is not"),
+        (&["LOCK", "b", "PERMITS", "-1"], "ERR PERMITS should be between 1 and 256, '-1' is not"),
+        (&["LOCK", "b", "PERMITS", "x"], "ERR PERMITS should be between 1 and 256, 'x' is not"),
+        (
+            &["LOCK", "b", "PERMITS", "2", "PERMITS", "2"],
+            "ERR syntax error, 'PERMITS' is one option too many",
+        ),
+        (
+            &["LOCK", "b#1", "PERMITS", "2"],
+            "ERR 'b#1' is a permit of 'b', and has no permits of its own",
+        ),
+        (&["LOCK", "1234567", "PERMITS", "2"], "ERR key is longer than 8 bytes (locks.max_key)"),
+        (
+            &["LOCK", "ab", "PERMITS", "3"],
+            "ERR 'ab' has 2 permits (locks.permits), PERMITS 3 contradicts that",
+        ),
+        (
+            &["LOCK", "b", "PERMITS", "2", "PX", "3"],
+            "ERR invalid expire time in 'lock' command, the shortest is 4 ms",
+        ),
+        (
+            &["UNLOCK", "b", "t", "PERMITS", "2"],
+            "ERR wrong number of arguments for 'unlock' command",
+        ),
+        (&["RENEW", "b", "t", "PERMITS", "2"], "ERR syntax error, unknown option 'PERMITS'"),
+        (&["LOCK", "", "PERMITS", "2"], "ERR the key is empty"),
+    ];
+    for (words, error) in cases {
+        let replies = client.pipe(&[&["ECHO", "before"], words, &["ECHO", "behind"]]);
+        assert_eq!(replies[0], Reply::bulk("before"), "{error}");
+        assert_eq!(replies[1].error(), error, "{words:?}");
+        assert_eq!(replies[2], Reply::bulk("behind"), "{error}");
+    }
+    for family in ["lock:a", "lock:b", "lock:ab"] {
+        (0..3).for_each(|at| assert_eq!(proxy.nodes_with(&format!("{family}#{at}")), 0));
+    }
+    let granted = client.pipe(&[
+        &["LOCK", "b", "t", "WAIT", "100", "PX", "60000", "PERMITS", "2"],
+        &["LOCK", "ab", "PERMITS", "2", "EX", "60"],
+        &["LOCK", "a#x", "PERMITS", "2", "EX", "60"],
+        &["LOCK", "1234567#", "EX", "60"],
+    ]);
+    granted[..3].iter().for_each(|reply| drop(Permit::of(reply)));
+    granted[3].grant();
+    let queued = client.pipe(&[&["MULTI"], &["LOCK", "c", "PERMITS", "2"], &["EXEC"]]);
+    assert!(queued[1].error().starts_with("ERR unknown command 'LOCK'"), "{queued:?}");
+    assert!(queued[2].error().starts_with("EXECABORT"), "{queued:?}");
+    assert_eq!(proxy.nodes_with("lock:c#0") + proxy.nodes_with("lock:c#1"), 0);
+}
+
+#[test]
+fn the_number_in_the_file_can_change() {
+    let proxy = Proxy::with().nodes(1).locks("permits: [{keys: 'gpu', n: 4}]").start();
+    let (mut holder, mut client) = (proxy.client(), proxy.client());
+    let held = take_all(&mut holder, 4);
+    let of = |n| ["LOCK", "gpu", "PERMITS", n, "PX", "60000"];
+    let mut waiter = in_line(&proxy, &[&of("4")[..], &["WAIT", "0"]].concat());
+    let text = std::fs::read_to_string(proxy.config_file()).unwrap();
+    std::fs::write(proxy.config_file(), text.replace("n: 4", "n: 2")).unwrap();
+    let label = "result=\"ok\"";
+    let done = || proxy.metric("lockgate_config_reloads_total", label);
+    let before = done();
+    proxy.reload();
+    eventually("it was read again", || done() > before);
+    let error = "ERR 'gpu' has 2 permits (locks.permits), PERMITS 4 contradicts that";
+    assert_eq!(proxy.client().cmd(&of("4")).error(), error);
+    // Those that have one keep it, and so does who stands in line.
+    for permit in &held {
+        proxy.assert_value_on_nodes(&format!("lock:{}", permit.name), &permit.token);
+    }
+    let mut next = proxy.client();
+    assert_eq!(next.cmd(&of("2")), Reply::NullArray);
+    unlock(&mut holder, &held[3]);
+    assert_eq!(Permit::of(&waiter.reply()).name, "gpu#3");
+    unlock(&mut holder, &held[1]);
+    assert_eq!(Permit::of(&next.cmd(&of("2"))).name, "gpu#1");
+    assert_eq!(client.cmd(&["LOCK", "other", "PERMITS", "4"]).error_text(), "");
+}
+
+#[test]
+fn before_a_cluster_a_family_needs_a_tag() {
+    let cluster = crate::support::cluster::Cluster::start(3);
+    let proxy = cluster.proxy("").nodes(3).start();
+    let mut client = Client::connect(cluster.fronts(&proxy)[0]);
+    let lock = |family| ["LOCK", family, "PERMITS", "4", "PX", "60000"];
+    let refused = client.cmd(&lock("gpu"));
+    assert_eq!(refused.error(), "CROSSSLOT Keys in request don't hash to the same slot");
+    assert_free(&proxy, 4);
+    for _ in 0..4 {
+        assert!(Permit::of(&client.cmd(&lock("{gpu}"))).name.starts_with("{gpu}#"));
+    }
+    assert_eq!(client.cmd(&lock("{gpu}")), Reply::NullArray);
+    assert_eq!(client.cmd(&["LOCK", "solo", "PERMITS", "1"]).error_text(), "");
+}
+
+#[test]
+fn operators_see_the_line_of_a_family() {
+    let proxy = Proxy::with().nodes(3).start();
+    let mut holder = proxy.client();
+    let held = take_all(&mut holder, 2);
+    let words = ["LOCK", "gpu", "PERMITS", "2", "PX", "7000", "WAIT", "60000"];
+    let mut first = in_line(&proxy, &words);
+    let _by_name = in_line(&proxy, &["LOCK", "gpu#1", "WAIT", "60000"]);
+    let _second = in_line(&proxy, &words);
+    thread::sleep(ms(30));
+    let mut operator = proxy.client();
+    let mut ask = |words: &[&str]| {
+        let reply = operator.cmd(&[&["LOCKGATE"], words].concat());
+        let Reply::Array(all) = &reply else { panic!("{reply:?}") };
+        let text = |reply: &Reply| match reply {
+            Reply::Bulk(text) => String::from_utf8_lossy(text).into_owned(),
+            Reply::Int(number) => number.to_string(),
+            other => format!("{other:?}"),
+        };
+        let entry = |entry: &Reply| match entry {
+            Reply::Array(parts) => parts.iter().map(text).collect::<Vec<_>>().join(" "),
+            other => panic!("{other:?}"),
+        };
+        all.iter().map(entry).collect::<Vec<_>>()
+    };
+    let line = ask(&["WAITERS", "gpu#*"]);
+    assert_eq!(line.len(), 2, "{line:?}");
+    assert!(line.iter().all(|waiter| waiter.contains("ttl-ms 7000")), "{line:?}");
+    assert_eq!(ask(&["WAITERS", "gpu#1"]).len(), 1);
+    let clients = ask(&["CLIENTS"]);
+    let waits = |what: &str| clients.iter().filter(|one| one.contains(what)).count();
+    assert_eq!((waits("waits-for gpu#*"), waits("waits-for gpu#1")), (2, 1), "{clients:?}");
+    for words in [&["HOT"][..], &["LOCKS", "BY", "waiters"]] {
+        let lines = ask(words);
+        let of_family: Vec<&String> =
+            lines.iter().filter(|line| line.contains("key gpu#* ")).collect();
+        assert!(of_family.len() == 1 && of_family[0].contains("waiters 2 "), "{words:?} {lines:?}");
+        assert!(lines.iter().any(|line| line.contains("key gpu#1 ")), "{lines:?}");
+    }
+    assert!(proxy.http("/api/hot").contains("gpu#*"));
+    // The wait that is over still counts.
+    unlock(&mut holder, &held[0]);
+    Permit::of(&first.reply());
+    let hot = ask(&["HOT"]);
+    let family = hot.iter().find(|line| line.contains("key gpu#* ")).unwrap();
+    assert!(family.contains("waiters 1 ") && family.contains("waits 2 "), "{hot:?}");
+}
+
+#[test]
+fn none_is_null_in_resp3() {
+    let proxy = Proxy::with().nodes(1).start();
+    let (mut holder, mut client) = (proxy.client(), proxy.client());
+    assert!(matches!(client.cmd(&["HELLO", "3"]), Reply::Map(_)));
+    let held = take_all(&mut holder, 2);
+    assert_eq!(client.cmd(&["LOCK", "gpu", "PERMITS", "2"]), Reply::Null);
+    assert_eq!(client.cmd(&["LOCK", "gpu", "PERMITS", "2", "WAIT", "20"]), Reply::Null);
+    unlock(&mut holder, &held[0]);
+    assert_eq!(Permit::of(&client.cmd(&["LOCK", "gpu", "PERMITS", "2"])).name, "gpu#0");
 }
