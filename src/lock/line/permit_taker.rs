@@ -14,8 +14,9 @@ use std::{
 use tokio::time::{Instant, sleep_until};
 
 use super::{
-    family::{FamilyLineUp, Looked, PermitTurn, line_of, permit},
-    queue::LineUp,
+    family::{line_of, permit},
+    in_line::LineUp,
+    permit_turns::{FamilyLineUp, LockSeen, PermitTurn},
     waiter::{Waiter, next_ticket},
 };
 use crate::{
@@ -125,7 +126,7 @@ impl Taker {
     }
 
     /// Asks which of these locks are held. All are asked about at once.
-    async fn look(&self, all: impl Iterator<Item = usize>) -> Vec<(usize, Looked)> {
+    async fn look(&self, all: impl Iterator<Item = usize>) -> Vec<(usize, LockSeen)> {
         let nodes = self.locks.grants.nodes();
         let asked: Vec<(usize, LookUp)> =
             all.map(|at| (at, LookUp::ask(&nodes, self.name(at)))).collect();
@@ -134,9 +135,9 @@ impl Taker {
             said.push((
                 at,
                 match look.await {
-                    Ok(Some(holding)) => Looked::Held(holding.left),
-                    Ok(None) => Looked::Free,
-                    Err(error) => Looked::Unknown(error),
+                    Ok(Some(holding)) => LockSeen::Held(holding.left),
+                    Ok(None) => LockSeen::Free,
+                    Err(error) => LockSeen::Unknown(error),
                 },
             ));
         }
@@ -159,9 +160,9 @@ impl Taker {
         let others = (1..n).map(|more| (start + more) % n);
         for (at, said) in self.look(others).await {
             match said {
-                Looked::Held(remaining) => refused(remaining, false),
-                Looked::Unknown(error) => return Err(NotGranted::NoQuorum(error)),
-                Looked::Free => match self.ask(at, None).await {
+                LockSeen::Held(remaining) => refused(remaining, false),
+                LockSeen::Unknown(error) => return Err(NotGranted::NoQuorum(error)),
+                LockSeen::Free => match self.ask(at, None).await {
                     Ok(grant) => return Ok(self.granted(at, grant)),
                     Err(NotGranted::Held { remaining, may_be_free, .. }) => {
                         refused(remaining, may_be_free);

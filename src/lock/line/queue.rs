@@ -21,7 +21,10 @@ use arc_swap::ArcSwap;
 use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::family::{Families, Permit};
+use super::{
+    family::{Families, FamilyMember},
+    in_line::{InLine, LineStatus, LineUp, WaiterStatus, earlier},
+};
 use crate::{
     card::ClientCard,
     config::LocksConfig,
@@ -54,7 +57,7 @@ const LINGER: Duration = Duration::from_secs(1);
 
 /// All queues of one proxy.
 pub(in crate::lock) struct Queues {
-    pub(super) lines: Mutex<Lines>,
+    pub(super) lines: Mutex<AllLines>,
     /// The number of queues, for callers that only ask whether there is one.
     count: AtomicUsize,
     quorum: AtomicUsize,
@@ -73,7 +76,7 @@ pub(in crate::lock) struct Queues {
 
 /// The lines by name, and those by family.
 #[derive(Default)]
-pub(super) struct Lines {
+pub(super) struct AllLines {
     pub(super) queues: HashMap<Vec<u8>, Queue>,
     pub(super) families: Families,
 }
@@ -94,7 +97,7 @@ pub(super) struct Queue {
     key: Key,
     pub(super) seats: VecDeque<InLine>,
     /// Set if the lock is a permit of a family for which clients wait.
-    pub(super) permit: Option<Permit>,
+    pub(super) permit: Option<FamilyMember>,
     /// The waiter whose request, or a hand-over to which, is under way.
     pub(super) asked_by: Option<u64>,
     /// The time when the head asks the nodes again if nothing wakes it, and why.
@@ -123,48 +126,6 @@ pub(super) struct Queue {
     pub(super) listening: bool,
     /// Since when nobody waits.
     pub(super) empty_since: Option<Instant>,
-}
-
-/// What a waiter wants.
-pub(in crate::lock) struct LineUp {
-    pub(in crate::lock) token: Token,
-    pub(in crate::lock) ttl: Duration,
-    /// The client, if that is known.
-    pub(in crate::lock) card: Option<Arc<ClientCard>>,
-}
-
-/// A waiter, as shown to operators.
-#[derive(Debug)]
-pub(crate) struct WaiterStatus {
-    /// The client, if that is known.
-    pub(crate) card: Option<Arc<ClientCard>>,
-    /// How long it has waited.
-    pub(crate) waited: Duration,
-    /// The TTL that it asks for.
-    pub(crate) ttl: Duration,
-}
-
-/// A line with waiters, as shown to operators.
-#[derive(Debug)]
-pub(in crate::lock) struct LineStatus {
-    pub(in crate::lock) key: Key,
-    /// The number of waiters.
-    pub(in crate::lock) waiters: usize,
-    /// The sum of their waits.
-    pub(in crate::lock) waited: Duration,
-    /// How long the first of them has waited.
-    pub(in crate::lock) longest: Duration,
-    /// Whether the lock nodes have named a holder of the lock, and nothing was heard since.
-    pub(in crate::lock) is_held: bool,
-}
-
-pub(super) struct InLine {
-    pub(super) ticket: u64,
-    pub(super) since: Instant,
-    pub(super) wants: LineUp,
-    pub(super) waker: Option<Waker>,
-    /// The lock, while it is handed over to this waiter.
-    pub(super) handed: Option<Acquire>,
 }
 
 /// The next step of a waiter.
@@ -224,7 +185,7 @@ impl Queues {
         self.quorum.store(quorum(config.nodes.len()), Ordering::Relaxed);
         self.wishes.store(Arc::new(Wishes::of_seats(config)));
         let mut lines = self.lines.lock();
-        let Lines { queues, families } = &mut *lines;
+        let AllLines { queues, families } = &mut *lines;
         let mut all: Vec<(&Vec<u8>, &mut Queue)> = queues.iter_mut().collect();
         // In a fixed order, which a simulation can repeat.
         all.sort_unstable_by_key(|(key, _)| *key);
@@ -247,7 +208,7 @@ impl Queues {
         drop(pause);
         // Each head checks again whether it may ask.
         let mut lines = self.lines.lock();
-        let Lines { queues, families } = &mut *lines;
+        let AllLines { queues, families } = &mut *lines;
         let heads = queues.values_mut().filter_map(|queue| queue.seats.front_mut()?.waker.take());
         let heads: Vec<Waker> = heads.chain(families.wakers()).collect();
         drop(lines);
@@ -293,7 +254,7 @@ impl Queues {
     }
 
     /// Counts a waiter that has joined.
-    pub(super) fn joined(&self, lines: &Lines) {
+    pub(super) fn joined(&self, lines: &AllLines) {
         self.count.store(lines.queues.len(), Ordering::Relaxed);
         self.metrics.waiters.increment(1.0);
     }
@@ -302,7 +263,7 @@ impl Queues {
     /// step changes.
     pub(in crate::lock) fn turn(&self, key: &[u8], ticket: u64, waker: &Waker) -> WaiterTurn {
         let mut lines = self.lines.lock();
-        let Lines { queues, families } = &mut *lines;
+        let AllLines { queues, families } = &mut *lines;
         let Some(queue) = queues.get_mut(key) else { return WaiterTurn::Wait(None) };
         let is_head = queue.seats.front().is_some_and(|seat| seat.ticket == ticket);
         let first_of_family = families.first(queue.permit.as_ref());
@@ -381,7 +342,7 @@ impl Queues {
     /// Takes a waiter out of its queue.
     pub(in crate::lock) fn leave(&self, key: &[u8], ticket: u64, how: Departure) {
         let mut lines = self.lines.lock();
-        let Lines { queues, families } = &mut *lines;
+        let AllLines { queues, families } = &mut *lines;
         let Some(queue) = queues.get_mut(key) else { return };
         let Some(at) = queue.seats.iter().position(|seat| seat.ticket == ticket) else { return };
         let left = queue.seats.remove(at);
@@ -414,7 +375,7 @@ impl Queues {
     }
 
     /// Ends this queue, at once or in a while, if nobody waits.
-    pub(super) fn end_if_empty(&self, lines: &mut Lines, key: &[u8]) {
+    pub(super) fn end_if_empty(&self, lines: &mut AllLines, key: &[u8]) {
         if let Some(queue) = lines.queues.get_mut(key)
             && queue.is_empty()
         {
@@ -433,7 +394,7 @@ impl Queues {
             return NextHolder::Nobody;
         }
         let mut lines = self.lines.lock();
-        let Lines { queues, families } = &mut *lines;
+        let AllLines { queues, families } = &mut *lines;
         let Some(queue) = queues.get_mut(key) else { return NextHolder::Nobody };
         let first_of_family = families.first(queue.permit.as_ref());
         let Some(head) = earlier(queue.seats.front(), first_of_family) else {
@@ -461,7 +422,7 @@ impl Queues {
             return;
         }
         let mut lines = self.lines.lock();
-        let Lines { queues, families } = &mut *lines;
+        let AllLines { queues, families } = &mut *lines;
         let Some(queue) = queues.get_mut(key).filter(|queue| !queue.is_empty()) else {
             return;
         };
@@ -484,7 +445,7 @@ impl Queues {
         acquire: Acquire,
     ) -> Option<Acquire> {
         let mut lines = self.lines.lock();
-        let Lines { queues, families } = &mut *lines;
+        let AllLines { queues, families } = &mut *lines;
         let Some(queue) = queues.get_mut(key) else { return Some(acquire) };
         let head = match queue.seats.front_mut().filter(|head| head.ticket == ticket) {
             Some(by_name) => Some(by_name),
@@ -508,7 +469,7 @@ impl Queues {
             return;
         }
         let mut lines = self.lines.lock();
-        let Lines { queues, families } = &mut *lines;
+        let AllLines { queues, families } = &mut *lines;
         let Some(queue) = queues.get_mut(key) else { return };
         // One of the subscribers is this proxy.
         queue.others = listeners.is_some_and(|listeners| listeners > 1);
@@ -522,7 +483,7 @@ impl Queues {
     /// Notes that a voter has published a release through another proxy.
     pub(in crate::lock) fn heard_of_release(&self, voter: usize, key: &[u8]) {
         let mut lines = self.lines.lock();
-        let Lines { queues, families } = &mut *lines;
+        let AllLines { queues, families } = &mut *lines;
         let Some(queue) = queues.get_mut(key) else { return };
         queue.heard |= bit(voter);
         if queue.heard.count_ones() as usize >= self.quorum() {
@@ -538,7 +499,7 @@ impl Queues {
     /// Notes that this proxy is subscribed to the lock's releases on a voter.
     pub(in crate::lock) fn subscribed(&self, voter: usize, key: &[u8]) {
         let mut lines = self.lines.lock();
-        let Lines { queues, families } = &mut *lines;
+        let AllLines { queues, families } = &mut *lines;
         let Some(queue) = queues.get_mut(key) else { return };
         let before = queue.subscribed.count_ones() as usize;
         queue.subscribed |= bit(voter);
@@ -555,7 +516,7 @@ impl Queues {
         keys: impl Iterator<Item = &'a Vec<u8>>,
     ) {
         let mut lines = self.lines.lock();
-        let Lines { queues, families } = &mut *lines;
+        let AllLines { queues, families } = &mut *lines;
         for key in keys {
             let Some(queue) = queues.get_mut(key) else { continue };
             queue.subscribed &= !bit(voter);
@@ -630,14 +591,15 @@ impl Queues {
         }
         let (now, lines) = (Instant::now(), self.lines.lock());
         let by_name = lines.queues.values().filter_map(|queue| queue.status(now));
-        by_name.chain(lines.families.status(&lines.queues, now)).collect()
+        let is_held = |name: &Key| lines.is_held(name);
+        by_name.chain(lines.families.status(is_held, now)).collect()
     }
 
     /// Returns the line for `key` as of `now`, if it has waiters.
     pub(in crate::lock) fn line_of(&self, key: &[u8], now: Instant) -> Option<LineStatus> {
         let lines = self.lines.lock();
         let by_name = lines.queues.get(key).and_then(|queue| queue.status(now));
-        by_name.or_else(|| lines.families.status_of(key, &lines.queues, now))
+        by_name.or_else(|| lines.families.status_of(key, |name| lines.is_held(name), now))
     }
 
     /// Returns the waiting clients, as far as they are known: for which lock each waits, and for how long.
@@ -719,28 +681,16 @@ impl Wishes {
     }
 }
 
-impl Lines {
+impl AllLines {
+    /// Whether the lock nodes have named a holder of this lock, and nothing was heard since.
+    fn is_held(&self, name: &Key) -> bool {
+        self.queues.get(&**name).is_some_and(|queue| queue.is_held)
+    }
+
     /// Returns the queue of this lock, which it makes if there is none.
     pub(super) fn queue(&mut self, key: &Key) -> &mut Queue {
         self.queues.entry(key.to_vec()).or_insert_with(|| Queue::new(key.clone()))
     }
-}
-
-impl InLine {
-    pub(super) fn new(ticket: u64, wants: LineUp) -> InLine {
-        InLine { ticket, since: Instant::now(), wants, waker: None, handed: None }
-    }
-
-    /// Returns the waiter as shown to operators.
-    pub(super) fn shown(&self, now: Instant) -> WaiterStatus {
-        let LineUp { ttl, card, .. } = &self.wants;
-        WaiterStatus { card: card.clone(), waited: now - self.since, ttl: *ttl }
-    }
-}
-
-/// Returns who came first.
-fn earlier<'a>(one: Option<&'a InLine>, other: Option<&'a InLine>) -> Option<&'a InLine> {
-    one.into_iter().chain(other).min_by_key(|seat| seat.ticket)
 }
 
 impl Queue {
@@ -819,7 +769,7 @@ impl Queue {
     /// How many times rarer the lock is asked about with nothing heard of it: clients that wait for one of many
     /// permits have the others too.
     fn rarer(&self) -> u32 {
-        self.permit.as_ref().map_or(1, Permit::rarer)
+        self.permit.as_ref().map_or(1, FamilyMember::rarer)
     }
 
     /// Has the head sleep while the lock is held. The lock ends after `remaining` unless it is renewed.

@@ -15,7 +15,8 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::{
     circle_confirmed,
-    queue::{Departure, LineUp, WaiterTurn},
+    in_line::LineUp,
+    queue::{Departure, WaiterTurn},
 };
 use crate::{
     card::ClientCard,

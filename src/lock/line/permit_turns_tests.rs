@@ -75,7 +75,7 @@ fn held(n: usize, tickets: &[u64]) -> Queues {
 }
 
 /// Has the first client learn of all locks: it asks for one, and looks at the others.
-fn look(queues: &Queues, first: u64, n: usize) -> Vec<(usize, Looked)> {
+fn look(queues: &Queues, first: u64, n: usize) -> Vec<(usize, LockSeen)> {
     assert_eq!(turn(queues, first), format!("ask {}", n - 1));
     queues.permit_refused(&family(), first, n - 1, &HELD);
     if n == 1 {
@@ -90,7 +90,7 @@ fn look(queues: &Queues, first: u64, n: usize) -> Vec<(usize, Looked)> {
         _ => {
             let others: Vec<usize> = (0..n - 1).collect();
             assert_eq!(turn(queues, first), format!("look {others:?}"));
-            others.into_iter().map(|at| (at, Looked::Held(Some(TTL)))).collect()
+            others.into_iter().map(|at| (at, LockSeen::Held(Some(TTL)))).collect()
         }
     }
 }
@@ -101,7 +101,8 @@ async fn one_asks_for_one_lock_and_then_looks_at_the_others() {
     join(&queues, 1, 4);
     let others = look(&queues, 1, 4);
     assert_eq!(turn(&queues, 1), "wait", "it looks");
-    let said = others.into_iter().map(|(at, held)| (at, if at == 2 { Looked::Free } else { held }));
+    let said =
+        others.into_iter().map(|(at, held)| (at, if at == 2 { LockSeen::Free } else { held }));
     queues.looked(&family(), 1, said);
     assert_eq!(turn(&queues, 1), "ask 2 Expiry");
     queues.leave_family(&family(), 1, Some((2, TTL)));
@@ -222,7 +223,7 @@ async fn a_release_elsewhere_and_the_end_of_a_ttl_are_followed() {
     }
     // The locks may have been released before the subscriptions.
     assert_eq!(turn(&queues, 1), "look [2, 0, 1]");
-    let all = || (0..3).map(|at| (at, Looked::Held(Some(TTL))));
+    let all = || (0..3).map(|at| (at, LockSeen::Held(Some(TTL))));
     queues.looked(&family(), 1, all());
     assert_eq!(turn(&queues, 1), "wait");
     (0..2).for_each(|node| queues.heard_of_release(node, b"gpu#1"));
