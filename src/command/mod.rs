@@ -556,6 +556,11 @@ fn read_permits(value: &[u8], key: &[u8], config: &LocksConfig) -> Result<usize,
     }
 }
 
+/// Whether these words behind the name of a command ask for a permit, however malformed they are.
+pub(crate) fn wants_permit<Word: AsRef<[u8]>>(own: Own, words: &[Word]) -> bool {
+    words.iter().skip(1).any(|word| matches!(option_of(own, word.as_ref()), Some(Choice::Permits)))
+}
+
 /// Returns the family of which this key is a permit.
 fn family_of(key: &[u8]) -> Option<&[u8]> {
     let at = memchr::memrchr(b'#', key)?;

@@ -78,8 +78,8 @@ pub(crate) use keep::{
 };
 pub(crate) use line::{
     family::permit,
+    in_line::WaiterStatus,
     permit_taker::{PermitGrant, PermitWanted},
-    seat::WaiterStatus,
     waiter::Waiter,
 };
 pub(crate) use look::LookUp;

@@ -395,7 +395,7 @@ mod tests {
     use crate::{
         config::LocksConfig,
         key::Token,
-        lock::{Claim, Engine, holders::Holder, line::seat::LineUp},
+        lock::{Claim, Engine, holders::Holder, line::in_line::LineUp},
     };
 
     const LONG: Duration = Duration::from_secs(60);

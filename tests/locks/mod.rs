@@ -6,6 +6,7 @@ mod engine;
 mod failover;
 mod locking;
 mod mlock;
+mod permits;
 mod seats;
 mod session_locks;
 mod shards;

@@ -1,18 +1,16 @@
-//! The clients that wait for permits: a line for each family.
+//! The clients that wait for any lock of a family.
 //!
 //! Permit i of a family is the lock `family#i`. What is known of each of these locks stands in a queue of its own
 //! (`queue`), where clients wait that want this very lock. The clients that want any of them stand in one line of the
-//! family. A lock that is released goes to whoever came first of both.
+//! family. This module knows what each client of such a line wants, and what is under way for it; `permit_turns` whose
+//! turn it is.
 
-use std::{collections::VecDeque, task::Waker, time::Duration};
+use std::{collections::VecDeque, task::Waker};
 
 use tokio::time::Instant;
 
-use super::seat::{InLine, LineStatus, LineUp, WaiterStatus};
-use crate::{
-    key::{Key, KeyMap},
-    lock::{Acquire, NoQuorum, lock_metrics::WakeUp},
-};
+use super::in_line::{InLine, LineStatus, WaiterStatus};
+use crate::key::{Key, KeyMap};
 
 /// What stands behind a family's name where operators see its line.
 const ANY: &[u8] = b"#*";
@@ -29,14 +27,14 @@ pub(super) fn line_of(family: &Key) -> Key {
 
 /// A lock's place in the family for which clients wait.
 #[derive(Clone)]
-pub(super) struct PermitPlace {
+pub(super) struct FamilyMember {
     pub(super) family: Key,
     pub(super) at: usize,
     /// How many locks the family has.
     pub(super) of: usize,
 }
 
-impl PermitPlace {
+impl FamilyMember {
     /// How many times rarer this lock is asked about than one that is waited for by its name alone.
     pub(super) fn rarer(&self) -> u32 {
         u32::try_from(self.of / 8).unwrap_or(u32::MAX).clamp(1, 32)
@@ -81,54 +79,23 @@ pub(super) enum UnderWay {
     Looks,
 }
 
-/// What a client wants that waits for any lock of a family.
-pub(in crate::lock) struct FamilyLineUp {
-    pub(in crate::lock) family: Key,
-    /// One of so many locks.
-    pub(in crate::lock) n: usize,
-    /// The lock to be asked for first.
-    pub(in crate::lock) start: usize,
-    pub(in crate::lock) wants: LineUp,
-}
-
-/// The next step of a client in a family's line.
-pub(in crate::lock) enum PermitTurn {
-    /// Ask the nodes for this lock. `None`: for the first time.
-    Ask(usize, Option<WakeUp>),
-    /// Take this lock, which is handed over.
-    Take(usize, Acquire),
-    /// Ask the nodes which of these locks are held.
-    Look(Vec<usize>),
-    /// Wait: until that time at the latest if it is this client's turn.
-    Wait(Option<Instant>),
-}
-
-/// What the nodes say of a lock.
-pub(in crate::lock) enum LockFound {
-    /// It is held, for so long at least.
-    Held(Option<Duration>),
-    /// It may be free.
-    Free,
-    Unknown(NoQuorum),
-}
-
 impl Families {
     /// Returns the first client in the line of this permit's family for which nothing is under way.
-    pub(super) fn first(&self, permit: Option<&PermitPlace>) -> Option<&InLine> {
-        let PermitPlace { family, at, .. } = permit?;
+    pub(super) fn first(&self, permit: Option<&FamilyMember>) -> Option<&InLine> {
+        let FamilyMember { family, at, .. } = permit?;
         let seats = &self.lines.get(family)?.seats;
         seats.iter().find(|seat| seat.may_take(*at)).map(|seat| &seat.seat)
     }
 
-    pub(super) fn first_mut(&mut self, permit: Option<&PermitPlace>) -> Option<&mut InLine> {
-        let PermitPlace { family, at, .. } = permit?;
+    pub(super) fn first_mut(&mut self, permit: Option<&FamilyMember>) -> Option<&mut InLine> {
+        let FamilyMember { family, at, .. } = permit?;
         let seats = &mut self.lines.get_mut(family)?.seats;
         seats.iter_mut().find(|seat| seat.may_take(*at)).map(|seat| &mut seat.seat)
     }
 
     /// Notes that this permit is handed over to the client with this ticket, if that is in the family's line.
-    pub(super) fn asks(&mut self, permit: Option<&PermitPlace>, ticket: u64) {
-        if let Some(PermitPlace { family, at, .. }) = permit
+    pub(super) fn asks(&mut self, permit: Option<&FamilyMember>, ticket: u64) {
+        if let Some(FamilyMember { family, at, .. }) = permit
             && let Some(line) = self.lines.get_mut(family)
             && let Some(seat) = line.seats.iter_mut().find(|seat| seat.seat.ticket == ticket)
         {
@@ -139,10 +106,10 @@ impl Families {
     /// Returns the client with this ticket if a request for this permit is under way.
     pub(super) fn asking(
         &mut self,
-        permit: Option<&PermitPlace>,
+        permit: Option<&FamilyMember>,
         ticket: u64,
     ) -> Option<&mut InLine> {
-        let PermitPlace { family, at, .. } = permit?;
+        let FamilyMember { family, at, .. } = permit?;
         let seats = &mut self.lines.get_mut(family)?.seats;
         let asks =
             |seat: &FamilySeat| seat.seat.ticket == ticket && seat.under_way == UnderWay::Lock(*at);
@@ -182,6 +149,16 @@ impl Families {
     }
 
     /// Returns the line that operators see by this name.
+    pub(super) fn status_of(
+        &self,
+        shown: &[u8],
+        is_held: impl Fn(&Key) -> bool,
+        now: Instant,
+    ) -> Option<LineStatus> {
+        self.named(shown)?.status(is_held, now)
+    }
+
+    /// Returns the line that operators see by this name.
     pub(super) fn named(&self, shown: &[u8]) -> Option<&Family> {
         if self.lines.is_empty() {
             return None;
@@ -196,12 +173,8 @@ impl Family {
         self.seats.iter().map(|seat| seat.seat.shown(now)).collect()
     }
 
-    /// Returns the line as operators see it. `is_held`: whether a lock is known to be held.
-    pub(super) fn status(
-        &self,
-        is_held: impl Fn(&Key) -> bool,
-        now: Instant,
-    ) -> Option<LineStatus> {
+    /// `is_held`: whether a lock's nodes have named a holder.
+    fn status(&self, is_held: impl Fn(&Key) -> bool, now: Instant) -> Option<LineStatus> {
         let longest = now - self.seats.front()?.seat.since;
         let waited = self.seats.iter().map(|seat| now - seat.seat.since).sum();
         let is_held = self.names.iter().all(is_held);
@@ -218,10 +191,17 @@ impl Family {
         self.seats.iter_mut().find(|seat| seat.seat.ticket == ticket)
     }
 
-    /// Takes the waker of the first client for which nothing is under way.
-    pub(super) fn take_waker(&mut self) -> Option<Waker> {
-        let first = self.seats.iter_mut().find(|seat| seat.under_way == UnderWay::Nothing);
-        first.and_then(|seat| seat.seat.waker.take())
+    /// Takes the wakers of those that may be the head of one of the locks: of the clients in line for which nothing is
+    /// under way, each that wants more locks than all before it.
+    pub(super) fn heads(&mut self) -> Vec<Waker> {
+        let (mut heads, mut wanted) = (Vec::new(), 0);
+        for seat in self.seats.iter_mut().filter(|seat| seat.under_way == UnderWay::Nothing) {
+            if seat.n > wanted {
+                wanted = seat.n;
+                heads.extend(seat.seat.waker.take());
+            }
+        }
+        heads
     }
 }
 

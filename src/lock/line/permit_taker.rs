@@ -14,9 +14,10 @@ use std::{
 use tokio::time::{Instant, sleep_until};
 
 use super::{
-    family::{FamilyLineUp, LockFound, PermitTurn, line_of, permit},
-    seat::LineUp,
-    waiter::next_ticket,
+    family::{line_of, permit},
+    in_line::LineUp,
+    permit_turns::{FamilyLineUp, LockSeen, PermitTurn},
+    waiter::{Waiter, next_ticket},
 };
 use crate::{
     card::ClientCard,
@@ -72,9 +73,8 @@ pub(in crate::lock) async fn take(
             said => return said.map(|grant| taker.granted(at, grant)),
         }
     }
-    if let Some(claim) = taker.has_elsewhere() {
-        let same_token = SameToken::Grants([claim].into_iter().collect());
-        return Err(NotGranted::Held { remaining: None, may_be_free: false, same_token });
+    if let Some((at, claim)) = taker.has_elsewhere() {
+        return taker.wait_by_name(at, claim).await;
     }
     match taker.wanted.wait {
         Some(wait) => taker.wait(Instant::now() + wait).await,
@@ -96,13 +96,24 @@ impl Taker {
         Acquire::ask(&self.locks.grants, self.name(at), token.clone(), *ttl, again).by(&self.card)
     }
 
-    /// Returns the claim of a permit that the token, which the client has named, was granted through this proxy over
-    /// another connection.
-    fn has_elsewhere(&self) -> Option<Claim> {
+    /// Returns the permit, and its claim, that the token, which the client has named, was granted through this proxy
+    /// over another connection.
+    fn has_elsewhere(&self) -> Option<(usize, Claim)> {
         let PermitWanted { n, token, is_named, .. } = &self.wanted;
         let holders = &self.locks.grants.holders;
-        let claim = |at| holders.claim(&self.name(at), token).map(|(claim, _)| claim);
+        let claim = |at| Some((at, holders.claim(&self.name(at), token)?.0));
         (0..*n).filter(|_| *is_named).find_map(claim)
+    }
+
+    /// Waits for this permit alone, which the token has over another connection by this claim.
+    async fn wait_by_name(&self, at: usize, claim: Claim) -> Result<PermitGrant, NotGranted> {
+        let PermitWanted { token, ttl, wait, .. } = &self.wanted;
+        if let Some(wait) = *wait {
+            let waiter = Waiter::new(&self.locks, self.name(at), token.clone(), *ttl, wait, None);
+            return Ok(self.granted(at, waiter.by(&self.card).await?));
+        }
+        let same_token = SameToken::Grants([claim].into_iter().collect());
+        Err(NotGranted::Held { remaining: None, may_be_free: false, same_token })
     }
 
     /// Returns the lock to be asked for first: from a random one on, the first that no client holds through this proxy.
@@ -115,7 +126,7 @@ impl Taker {
     }
 
     /// Asks which of these locks are held. All are asked about at once.
-    async fn look(&self, all: impl Iterator<Item = usize>) -> Vec<(usize, LockFound)> {
+    async fn look(&self, all: impl Iterator<Item = usize>) -> Vec<(usize, LockSeen)> {
         let nodes = self.locks.grants.nodes();
         let asked: Vec<(usize, LookUp)> =
             all.map(|at| (at, LookUp::ask(&nodes, self.name(at)))).collect();
@@ -124,9 +135,9 @@ impl Taker {
             said.push((
                 at,
                 match look.await {
-                    Ok(Some(holding)) => LockFound::Held(holding.left),
-                    Ok(None) => LockFound::Free,
-                    Err(error) => LockFound::Unknown(error),
+                    Ok(Some(holding)) => LockSeen::Held(holding.left),
+                    Ok(None) => LockSeen::Free,
+                    Err(error) => LockSeen::Unknown(error),
                 },
             ));
         }
@@ -149,9 +160,9 @@ impl Taker {
         let others = (1..n).map(|more| (start + more) % n);
         for (at, said) in self.look(others).await {
             match said {
-                LockFound::Held(remaining) => refused(remaining, false),
-                LockFound::Unknown(error) => return Err(NotGranted::NoQuorum(error)),
-                LockFound::Free => match self.ask(at, None).await {
+                LockSeen::Held(remaining) => refused(remaining, false),
+                LockSeen::Unknown(error) => return Err(NotGranted::NoQuorum(error)),
+                LockSeen::Free => match self.ask(at, None).await {
                     Ok(grant) => return Ok(self.granted(at, grant)),
                     Err(NotGranted::Held { remaining, may_be_free, .. }) => {
                         refused(remaining, may_be_free);

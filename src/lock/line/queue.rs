@@ -22,8 +22,8 @@ use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    family::{Families, PermitPlace},
-    seat::{InLine, LineStatus, LineUp, WaiterStatus},
+    family::{Families, FamilyMember},
+    in_line::{InLine, LineStatus, LineUp, WaiterStatus, earlier},
 };
 use crate::{
     card::ClientCard,
@@ -97,7 +97,7 @@ pub(super) struct Queue {
     key: Key,
     pub(super) seats: VecDeque<InLine>,
     /// Set if the lock is a permit of a family for which clients wait.
-    pub(super) permit: Option<PermitPlace>,
+    pub(super) permit: Option<FamilyMember>,
     /// The waiter whose request, or a hand-over to which, is under way.
     pub(super) asked_by: Option<u64>,
     /// The time when the head asks the nodes again if nothing wakes it, and why.
@@ -596,16 +596,15 @@ impl Queues {
         }
         let (now, lines) = (Instant::now(), self.lines.lock());
         let by_name = lines.queues.values().filter_map(|queue| queue.status(now));
-        let by_family = lines.families.status(|name| lines.is_held(name), now);
-        by_name.chain(by_family).collect()
+        let is_held = |name: &Key| lines.is_held(name);
+        by_name.chain(lines.families.status(is_held, now)).collect()
     }
 
     /// Returns the line for `key` as of `now`, if it has waiters.
     pub(in crate::lock) fn line_of(&self, key: &[u8], now: Instant) -> Option<LineStatus> {
         let lines = self.lines.lock();
         let by_name = lines.queues.get(key).and_then(|queue| queue.status(now));
-        let by_family = || lines.families.named(key)?.status(|name| lines.is_held(name), now);
-        by_name.or_else(by_family)
+        by_name.or_else(|| lines.families.status_of(key, |name| lines.is_held(name), now))
     }
 
     /// Returns the waiting clients, as far as they are known: for which lock each waits, and for how long.
@@ -688,6 +687,7 @@ impl Wishes {
 }
 
 impl AllLines {
+    /// Whether the lock nodes have named a holder of this lock, and nothing was heard since.
     fn is_held(&self, name: &Key) -> bool {
         self.queues.get(&**name).is_some_and(|queue| queue.is_held)
     }
@@ -696,11 +696,6 @@ impl AllLines {
     pub(super) fn queue(&mut self, key: &Key) -> &mut Queue {
         self.queues.entry(key.to_vec()).or_insert_with(|| Queue::new(key.clone()))
     }
-}
-
-/// Returns who came first.
-fn earlier<'a>(one: Option<&'a InLine>, other: Option<&'a InLine>) -> Option<&'a InLine> {
-    one.into_iter().chain(other).min_by_key(|seat| seat.ticket)
 }
 
 impl Queue {
@@ -779,7 +774,7 @@ impl Queue {
     /// How many times rarer the lock is asked about with nothing heard of it: clients that wait for one of many
     /// permits have the others too.
     fn rarer(&self) -> u32 {
-        self.permit.as_ref().map_or(1, PermitPlace::rarer)
+        self.permit.as_ref().map_or(1, FamilyMember::rarer)
     }
 
     /// Has the head sleep while the lock is held. The lock ends after `remaining` unless it is renewed.

@@ -15,8 +15,8 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::{
     circle_confirmed,
+    in_line::LineUp,
     queue::{Departure, WaiterTurn},
-    seat::LineUp,
 };
 use crate::{
     card::ClientCard,

@@ -42,6 +42,8 @@ pub(in crate::session) struct OwnCommand {
 enum OwnRequest {
     /// A request about one lock.
     Lock { key: Key, request: Result<Request, BadRequest> },
+    /// A malformed request for a permit of a family.
+    BadPermit { first: Key, error: BadRequest },
     /// A request about several locks.
     Locks { keys: Vec<Key>, request: Result<Request, BadRequest> },
     /// LOCKGATE, or COMMAND about commands of ours.
@@ -74,8 +76,16 @@ impl OwnCommand {
                 Own::Lock | Own::Unlock | Own::Renew | Own::Attach | Own::Detach => {
                     let key = command::full_key(&words[0], locks);
                     let request = command::parse(own, &key, words, locks);
-                    named = request.is_err().then(|| command::named_token(&words[1..])).flatten();
-                    OwnRequest::Lock { key, request }
+                    match request {
+                        Err(error) if command::wants_permit(own, words) => {
+                            OwnRequest::BadPermit { first: lock_permit(&key, 0), error }
+                        }
+                        request => {
+                            let wrong = request.is_err();
+                            named = wrong.then(|| command::named_token(&words[1..])).flatten();
+                            OwnRequest::Lock { key, request }
+                        }
+                    }
                 }
                 Own::Mlock | Own::Munlock => {
                     let (keys, rest) = command::divide(words)?;
@@ -266,7 +276,9 @@ impl Probing {
             OwnRequest::Inquiry(_) if self.ours.own == Own::Command => authorize::Probe::Commands,
             OwnRequest::Inquiry(_) => authorize::Probe::Operator,
             OwnRequest::Adopted(task) => authorize::Probe::Adopted(adopted::permits(task)),
-            OwnRequest::Lock { .. } | OwnRequest::Locks { .. } => authorize::Probe::Lock,
+            OwnRequest::Lock { .. } | OwnRequest::BadPermit { .. } | OwnRequest::Locks { .. } => {
+                authorize::Probe::Lock
+            }
         };
         match authorize::read(question, reply) {
             Permission::Refused(error) => drop(self.refused.get_or_insert(error)),
@@ -326,7 +338,9 @@ impl OwnRequest {
     fn locks(&self) -> Vec<Key> {
         match (self, self.family()) {
             (_, Some((family, n))) => (0..n).map(|at| lock_permit(family, at)).collect(),
-            (OwnRequest::Lock { key, .. }, _) => vec![key.clone()],
+            (OwnRequest::Lock { key, .. } | OwnRequest::BadPermit { first: key, .. }, _) => {
+                vec![key.clone()]
+            }
             (OwnRequest::Locks { keys, .. }, _) => keys.clone(),
             _ => Vec::new(),
         }
@@ -336,7 +350,9 @@ impl OwnRequest {
     fn has_permission(&self, known: &Permissions, now: Instant, is_silent: bool) -> bool {
         match (self, self.family()) {
             (_, Some((family, n))) => known.remembered_family(family, n, now, is_silent),
-            (OwnRequest::Lock { key, .. }, _) => known.remembered(key, now, is_silent),
+            (OwnRequest::Lock { key, .. } | OwnRequest::BadPermit { first: key, .. }, _) => {
+                known.remembered(key, now, is_silent)
+            }
             (OwnRequest::Locks { keys, .. }, _) => {
                 keys.iter().all(|key| known.remembered(key, now, is_silent))
             }
@@ -351,7 +367,9 @@ impl OwnRequest {
     fn note_permission(&self, known: &mut Permissions, now: Instant) {
         match (self, self.family()) {
             (_, Some((family, n))) => known.remember_family(family, n, now),
-            (OwnRequest::Lock { key, .. }, _) => known.remember(key, now),
+            (OwnRequest::Lock { key, .. } | OwnRequest::BadPermit { first: key, .. }, _) => {
+                known.remember(key, now);
+            }
             (OwnRequest::Locks { keys, .. }, _) => {
                 keys.iter().for_each(|key| known.remember(key, now));
             }
@@ -389,7 +407,7 @@ impl OwnRequest {
     /// Asks the data node whether the client may make the request.
     fn probe(&self, own: Own, desk: &mut Desk) {
         match self {
-            OwnRequest::Lock { .. } | OwnRequest::Locks { .. } => {
+            OwnRequest::Lock { .. } | OwnRequest::BadPermit { .. } | OwnRequest::Locks { .. } => {
                 self.locks().iter().for_each(|key| probe_key(key, desk));
             }
             OwnRequest::Inquiry(_) if own == Own::Command => {
@@ -414,6 +432,7 @@ impl OwnRequest {
             OwnRequest::Adopted(task) => {
                 return adopted::begin(Ours { since: now, ..ours }, *task, desk);
             }
+            OwnRequest::BadPermit { error, .. } => Err(error),
             OwnRequest::Lock { key, request } => request.and_then(|request| {
                 cross_slot()?;
                 // The recorded time of a request leaves out the wait before it.

@@ -1,4 +1,4 @@
-//! A waiting client's place in a line.
+//! A client in a line, and lines as operators see them.
 
 use std::{sync::Arc, task::Waker, time::Duration};
 
@@ -43,7 +43,7 @@ pub(in crate::lock) struct LineStatus {
     pub(in crate::lock) is_held: bool,
 }
 
-/// A waiting client, by name or by family.
+/// A client in a line.
 pub(super) struct InLine {
     pub(super) ticket: u64,
     pub(super) since: Instant,
@@ -63,4 +63,12 @@ impl InLine {
         let LineUp { ttl, card, .. } = &self.wants;
         WaiterStatus { card: card.clone(), waited: now - self.since, ttl: *ttl }
     }
+}
+
+/// Returns who came first.
+pub(super) fn earlier<'a>(
+    one: Option<&'a InLine>,
+    other: Option<&'a InLine>,
+) -> Option<&'a InLine> {
+    one.into_iter().chain(other).min_by_key(|seat| seat.ticket)
 }

@@ -1,8 +1,9 @@
-//! Whose turn it is in the line of a family.
+//! Whose turn it is in the lines of families.
 //!
-//! A client in that line asks for one lock at a time, and meanwhile the next one may ask for another: so as many
-//! locks as are free are asked for side by side. Where nothing was heard of several locks, the lock nodes are first
-//! asked which of these are held, as each request for a held lock costs them more than a look at it.
+//! A lock that is released goes to whoever came first, of those that wait for it by its name and those that wait for any
+//! lock of its family. A client in a family's line asks for one lock at a time, and meanwhile the next one may ask for
+//! another: so as many locks as are free are asked for side by side. Where nothing was heard of several locks, the lock
+//! nodes are first asked which of these are held, as each request for a held lock costs them more than a look at it.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -14,31 +15,47 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    family::{
-        Family, FamilyLineUp, FamilySeat, LockFound, PermitPlace, PermitTurn, UnderWay, line_of,
-        permit,
-    },
+    family::{Family, FamilyMember, FamilySeat, UnderWay, line_of, permit},
+    in_line::{InLine, LineUp},
     queue::{AllLines, Departure, Queue, Queues},
-    seat::InLine,
 };
 use crate::{
     key::Key,
-    lock::{NoQuorum, NotGranted, SameToken, lock_metrics::WakeUp},
+    lock::{Acquire, NoQuorum, NotGranted, SameToken, lock_metrics::WakeUp},
 };
 
 /// The most locks of which all lines of families together take note: each has a queue, and a subscription to each
 /// node.
 const MOST_NAMES: usize = 65_536;
+/// What a client wants that waits for any lock of a family.
+pub(in crate::lock) struct FamilyLineUp {
+    pub(in crate::lock) family: Key,
+    /// One of so many locks.
+    pub(in crate::lock) n: usize,
+    /// The lock to be asked for first.
+    pub(in crate::lock) start: usize,
+    pub(in crate::lock) wants: LineUp,
+}
 
-/// Takes the wakers of whoever may be the head of one of a family's locks: the first client of its line for which
-/// nothing is under way, and the clients that wait by name.
-fn heads(line: &mut Family, queues: &mut HashMap<Vec<u8>, Queue>) -> Vec<Waker> {
-    let mut heads: Vec<Waker> = line.take_waker().into_iter().collect();
-    for name in &line.names {
-        let queue = queues.get_mut(&**name);
-        heads.extend(queue.and_then(|queue| queue.seats.front_mut()?.waker.take()));
-    }
-    heads
+/// The next step of a client in a family's line.
+pub(in crate::lock) enum PermitTurn {
+    /// Ask the nodes for this lock. `None`: for the first time.
+    Ask(usize, Option<WakeUp>),
+    /// Take this lock, which is handed over.
+    Take(usize, Acquire),
+    /// Ask the nodes which of these locks are held.
+    Look(Vec<usize>),
+    /// Wait: until that time at the latest if it is this client's turn.
+    Wait(Option<Instant>),
+}
+
+/// What the nodes say of a lock.
+pub(in crate::lock) enum LockSeen {
+    /// It is held, for so long at least.
+    Held(Option<Duration>),
+    /// It may be free.
+    Free,
+    Unknown(NoQuorum),
 }
 
 impl Queue {
@@ -86,7 +103,7 @@ impl Queues {
                 queue.ask_at_once(None);
                 queue.empty_since = None;
             }
-            queue.permit = Some(PermitPlace { family: family.clone(), at, of: n });
+            queue.permit = Some(FamilyMember { family: family.clone(), at, of: n });
         }
         lines.families.names += more;
         let seat = FamilySeat {
@@ -218,7 +235,7 @@ impl Queues {
         &self,
         family: &Key,
         ticket: u64,
-        said: impl Iterator<Item = (usize, LockFound)>,
+        said: impl Iterator<Item = (usize, LockSeen)>,
     ) {
         let mut lines = self.lines.lock();
         let AllLines { queues, families } = &mut *lines;
@@ -229,12 +246,12 @@ impl Queues {
                 continue;
             };
             let why = match said {
-                LockFound::Held(remaining) => {
+                LockSeen::Held(remaining) => {
                     let same_token = SameToken::Unknown;
                     NotGranted::Held { remaining, may_be_free: false, same_token }
                 }
-                LockFound::Unknown(error) => NotGranted::NoQuorum(error),
-                LockFound::Free => {
+                LockSeen::Unknown(error) => NotGranted::NoQuorum(error),
+                LockSeen::Free => {
                     (queue.asked_by, queue.no_quorum) = (None, None);
                     (queue.is_held, queue.woken) = (false, Some(WakeUp::Expiry));
                     continue;
@@ -295,6 +312,16 @@ impl Queues {
     }
 }
 
+/// Takes the wakers of whoever may be the head of one of a family's locks, by the family or by the lock's name.
+fn heads(line: &mut Family, queues: &mut HashMap<Vec<u8>, Queue>) -> Vec<Waker> {
+    let mut heads = line.heads();
+    for name in &line.names {
+        let queue = queues.get_mut(&**name);
+        heads.extend(queue.and_then(|queue| queue.seats.front_mut()?.waker.take()));
+    }
+    heads
+}
+
 #[cfg(test)]
-#[path = "family_line_tests.rs"]
+#[path = "permit_turns_tests.rs"]
 mod tests;

@@ -1,7 +1,7 @@
 //! Lines of families without nodes and without clients.
 
 use std::{
-    sync::{Arc, atomic::AtomicBool},
+    sync::{Arc, atomic::AtomicUsize},
     task::Wake,
 };
 
@@ -9,10 +9,7 @@ use super::*;
 use crate::{
     config::LocksConfig,
     key::Token,
-    lock::line::{
-        queue::{NextHolder, WaiterTurn},
-        seat::LineUp,
-    },
+    lock::line::queue::{NextHolder, WaiterTurn},
 };
 
 const TTL: Duration = Duration::from_secs(10);
@@ -78,7 +75,7 @@ fn held(n: usize, tickets: &[u64]) -> Queues {
 }
 
 /// Has the first client learn of all locks: it asks for one, and looks at the others.
-fn look(queues: &Queues, first: u64, n: usize) -> Vec<(usize, LockFound)> {
+fn look(queues: &Queues, first: u64, n: usize) -> Vec<(usize, LockSeen)> {
     assert_eq!(turn(queues, first), format!("ask {}", n - 1));
     queues.permit_refused(&family(), first, n - 1, &HELD);
     if n == 1 {
@@ -93,7 +90,7 @@ fn look(queues: &Queues, first: u64, n: usize) -> Vec<(usize, LockFound)> {
         _ => {
             let others: Vec<usize> = (0..n - 1).collect();
             assert_eq!(turn(queues, first), format!("look {others:?}"));
-            others.into_iter().map(|at| (at, LockFound::Held(Some(TTL)))).collect()
+            others.into_iter().map(|at| (at, LockSeen::Held(Some(TTL)))).collect()
         }
     }
 }
@@ -105,7 +102,7 @@ async fn one_asks_for_one_lock_and_then_looks_at_the_others() {
     let others = look(&queues, 1, 4);
     assert_eq!(turn(&queues, 1), "wait", "it looks");
     let said =
-        others.into_iter().map(|(at, held)| (at, if at == 2 { LockFound::Free } else { held }));
+        others.into_iter().map(|(at, held)| (at, if at == 2 { LockSeen::Free } else { held }));
     queues.looked(&family(), 1, said);
     assert_eq!(turn(&queues, 1), "ask 2 Expiry");
     queues.leave_family(&family(), 1, Some((2, TTL)));
@@ -190,6 +187,32 @@ async fn who_wants_one_of_more_locks_asks_for_those_that_others_do_not_want() {
     assert_eq!(release(&queues, b"gpu#0"), Some(1));
 }
 
+/// Counts how often it is woken.
+#[derive(Default)]
+struct Woken(AtomicUsize);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_the_first_to_want_a_lock_is_woken_behind_one_that_does_not() {
+    let queues = held(4, &[1]);
+    join(&queues, 2, 2);
+    join(&queues, 3, 4);
+    let woken: [Arc<Woken>; 2] = Default::default();
+    for (ticket, woken) in (2..).zip(&woken) {
+        let turn = queues.permit_turn(&family(), ticket, &Waker::from(woken.clone()));
+        assert!(matches!(turn, PermitTurn::Wait(None)), "all are the first one's");
+    }
+    queues.leave_family(&family(), 1, None);
+    assert!(woken.iter().all(|woken| woken.0.load(Ordering::Relaxed) == 1));
+    let turn = queues.permit_turn(&family(), 3, Waker::noop());
+    assert!(matches!(turn, PermitTurn::Wait(Some(_))), "until the locks of its own may be free");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_release_elsewhere_and_the_end_of_a_ttl_are_followed() {
     let queues = held(3, &[1]);
@@ -200,7 +223,7 @@ async fn a_release_elsewhere_and_the_end_of_a_ttl_are_followed() {
     }
     // The locks may have been released before the subscriptions.
     assert_eq!(turn(&queues, 1), "look [2, 0, 1]");
-    let all = || (0..3).map(|at| (at, LockFound::Held(Some(TTL))));
+    let all = || (0..3).map(|at| (at, LockSeen::Held(Some(TTL))));
     queues.looked(&family(), 1, all());
     assert_eq!(turn(&queues, 1), "wait");
     (0..2).for_each(|node| queues.heard_of_release(node, b"gpu#1"));
@@ -228,18 +251,9 @@ async fn who_came_first_learns_what_a_later_one_was_told() {
         same_token: SameToken::Unknown,
     };
     queues.refused(&name, 2, &soon);
-    assert!(woken.0.load(Ordering::Relaxed), "it asks once that time is over");
+    assert_eq!(woken.0.load(Ordering::Relaxed), 1, "it asks once that time is over");
     tokio::time::advance(Duration::from_millis(5)).await;
     assert_eq!(turn(&queues, 1), "ask 0 Expiry");
-}
-
-#[derive(Default)]
-struct Woken(AtomicBool);
-
-impl Wake for Woken {
-    fn wake(self: Arc<Self>) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 #[tokio::test(start_paused = true)]
