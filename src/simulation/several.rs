@@ -1,8 +1,8 @@
 //! Clients that take two or three of four locks by MLOCK, in any order, beside others that take single ones by LOCK.
 //!
 //! They hold, renew, write under guard, and give back by MUNLOCK, one by one, or by the end of their connection. Nodes
-//! are stopped, answer errors and are cut off meanwhile, but none forgets anything: a lock that is not given back is
-//! still there for [`SetChecker`] to see.
+//! are stopped, answer errors and are cut off meanwhile, and the clock of one jumps. None forgets all: a lock that is
+//! not given back is still there for [`SetChecker`] to see.
 
 use std::{
     sync::{
@@ -43,6 +43,8 @@ const KEYS: [&str; 4] = ["a", "b", "c", "d"];
 const MAX_TTL: Duration = Duration::from_secs(12);
 /// The shortest lease that a MLOCK asks for, in ms.
 const SHORTEST: u64 = 8000;
+/// The shortest time between two jumps of nodes' clocks: longer than such a node waits.
+const JUMPS: Duration = Duration::from_secs(16);
 /// For how long one deployment is played.
 const PLAYED: Duration = Duration::from_secs(90);
 /// The seeds tried.
@@ -233,9 +235,17 @@ fn config(proxy: usize, nodes: usize) -> LocksConfig {
 
 /// Disturbs the nodes and the ways to them now and then, and the data node's more seldom.
 async fn fail(network: Arc<Network>, data: Arc<Network>, checker: Arc<Checker>, nodes: usize) {
+    let mut jumped = Instant::now();
     loop {
         sleep(ms(300 + network.below(3000))).await;
-        match network.below(8) {
+        match network.below(9) {
+            8 if jumped.elapsed() > JUMPS => {
+                let (node, by) =
+                    (network.below(nodes as u64) as usize, 1000 + network.below(12_000));
+                checker.happened(&format!("the clock of node {node} is set by {by} ms"));
+                network.set_clocks(node..node + 1, i64::try_from(by).unwrap());
+                jumped = Instant::now();
+            }
             0 => checker.happened(&format!("data: {}", data.disturb(TAKERS + LOCKERS))),
             1..3 => {
                 let node = network.below(nodes as u64) as usize;
