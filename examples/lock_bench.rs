@@ -3,6 +3,9 @@
 //!     lock_bench pairs   CLIENTS SECONDS PORT     LOCK and UNLOCK through a proxy
 //!     lock_bench contend CLIENTS SECONDS PORT     the same, all on one lock, WAIT
 //!     lock_bench limit   CLIENTS SECONDS PORT…    a bare client of the nodes
+//!     lock_bench mlock   CLIENTS SECONDS PORT     MLOCK and MUNLOCK of two locks through a proxy
+//!     lock_bench two     CLIENTS SECONDS PORT     LOCK and UNLOCK of both, one command after the other
+//!     lock_bench piped   CLIENTS SECONDS PORT     the same with both LOCKs in one packet, and both UNLOCKs
 //!
 //! The limit is the best that a library could reach: one process with one pipelined connection to each node runs the
 //! proxy's own scripts for CLIENTS clients, which exist only as numbers, and goes on with each as soon as a quorum
@@ -44,7 +47,7 @@ struct Seen {
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [mode, clients, seconds, ports @ ..] = arguments.as_slice() else {
-        panic!("lock_bench pairs|contend|limit CLIENTS SECONDS PORT…")
+        panic!("lock_bench pairs|contend|limit|mlock|two|piped CLIENTS SECONDS PORT…")
     };
     let clients: usize = clients.parse().unwrap();
     let seconds = Duration::from_secs_f64(seconds.parse().unwrap());
@@ -61,7 +64,14 @@ fn main() {
         let all: Vec<_> = (0..clients)
             .map(|client| {
                 let (connected, seen) = (connected.clone(), seen.clone());
-                spawn_local(through_proxy(ports[0], client, contended, seconds, connected, seen))
+                match both_locks(mode, client) {
+                    Some(steps) => {
+                        spawn_local(take_both(ports[0], client, steps, seconds, connected, seen))
+                    }
+                    None => spawn_local(through_proxy(
+                        ports[0], client, contended, seconds, connected, seen,
+                    )),
+                }
             })
             .collect();
         for one in all {
@@ -133,6 +143,62 @@ async fn through_proxy(
         stream.write_all(&unlock).await.unwrap();
         let length = stream.read(&mut reply).await.unwrap();
         assert_eq!(&reply[..length], b":1\r\n");
+    }
+}
+
+/// What is sent at once, and the number of lines of its replies.
+type Step = (Vec<u8>, usize);
+
+/// Returns how a client takes two locks of its own and gives them back. `None`: not in this mode.
+fn both_locks(mode: &str, client: usize) -> Option<Vec<Step>> {
+    let keys = [format!("one:{client}"), format!("other:{client}")];
+    let lock = |key: &String| (command(&["LOCK", key, "PX", "10000"]), 5);
+    let unlock = |key: &String| (command(&["UNLOCK", key]), 1);
+    let [one, other] = &keys;
+    match mode {
+        "mlock" => Some(vec![
+            (command(&["MLOCK", "2", one, other, "PX", "10000"]), 7),
+            (command(&["MUNLOCK", "2", one, other]), 1),
+        ]),
+        "two" => Some(keys.iter().map(lock).chain(keys.iter().map(unlock)).collect()),
+        "piped" => {
+            let both =
+                |of: [Step; 2]| (of.each_ref().map(|step| &step.0[..]).concat(), 2 * of[0].1);
+            Some(vec![both([lock(one), lock(other)]), both([unlock(one), unlock(other)])])
+        }
+        _ => None,
+    }
+}
+
+/// Takes two locks and gives them back, again and again.
+async fn take_both(
+    port: u16,
+    client: usize,
+    steps: Vec<Step>,
+    seconds: Duration,
+    connected: Rc<Barrier>,
+    seen: Rc<RefCell<Seen>>,
+) {
+    let mut stream = connect(port).await;
+    let mut reply = Vec::with_capacity(1024);
+    stream.write_all(&command(&["PING"])).await.unwrap();
+    stream.read_buf(&mut reply).await.unwrap();
+    assert_eq!(reply, b"+PONG\r\n");
+    connected.wait().await;
+    let until = Instant::now() + seconds;
+    while Instant::now() < until {
+        for (bytes, lines) in &steps {
+            stream.write_all(bytes).await.unwrap();
+            reply.clear();
+            while reply.iter().filter(|byte| **byte == b'\n').count() < *lines {
+                stream.read_buf(&mut reply).await.unwrap();
+                let is_good = reply.starts_with(b"*3\r\n") || reply.starts_with(b":");
+                assert!(is_good, "{:?}", String::from_utf8_lossy(&reply));
+            }
+            let is_held = reply.windows(2).any(|two| two == b":0" || two == b"*-");
+            assert!(!is_held, "{:?}", String::from_utf8_lossy(&reply));
+        }
+        seen.borrow_mut().grants[client] += 1;
     }
 }
 

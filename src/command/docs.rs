@@ -1,4 +1,4 @@
-//! The answers to COMMAND INFO and COMMAND DOCS about our own commands, in Redis 7's format.
+//! The answers to COMMAND INFO, DOCS and GETKEYS about our own commands, in Redis 7's format.
 
 use crate::resp::{encode, name::Own};
 
@@ -29,7 +29,7 @@ struct Argument {
 
 /// The words of a command that are keys.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum KeyWords {
+pub(super) enum KeyWords {
     /// None.
     Nothing,
     /// The first word behind the name.
@@ -39,7 +39,7 @@ enum KeyWords {
 }
 
 /// A command or subcommand of ours.
-struct Described {
+pub(super) struct Described {
     /// The name; a subcommand's begins with its command's, as in `lockgate|help`.
     name: &'static str,
     summary: &'static str,
@@ -47,10 +47,27 @@ struct Described {
     arity: i64,
     flags: &'static [&'static str],
     categories: &'static [&'static str],
-    keys: KeyWords,
+    pub(super) keys: KeyWords,
     arguments: &'static [Argument],
-    subcommands: &'static [Described],
+    pub(super) subcommands: &'static [Described],
 }
+
+impl Described {
+    /// Whether the command may have this number of words, its name included.
+    pub(super) fn takes(&self, words: usize) -> bool {
+        let words = i64::try_from(words).unwrap_or(i64::MAX);
+        if self.arity > 0 { words == self.arity } else { words >= -self.arity }
+    }
+
+    /// Whether this word, in any case, is one of its subcommands.
+    pub(super) fn has_subcommand(&self, word: &[u8]) -> bool {
+        let mut names = self.subcommands.iter().filter_map(|each| each.name.split_once('|'));
+        names.any(|(_, name)| name.as_bytes().eq_ignore_ascii_case(word))
+    }
+}
+
+/// What a command of ours does with its keys.
+const KEY_FLAGS: &[&str] = &["RW", "access", "update"];
 
 const KEY: Argument = Argument {
     name: "key",
@@ -234,7 +251,8 @@ const fn subcommand(
     }
 }
 
-fn described(own: Own) -> &'static Described {
+/// Returns the entry of a command.
+pub(super) fn described(own: Own) -> &'static Described {
     match own {
         Own::Lock => &LOCK,
         Own::Unlock => &UNLOCK,
@@ -286,7 +304,7 @@ fn info_of(out: &mut Vec<u8>, it: &Described, resp3: bool) {
 fn key_specification(out: &mut Vec<u8>, keys: KeyWords, resp3: bool) {
     encode::map(out, 3, resp3);
     encode::bulk(out, b"flags");
-    words(out, &["RW", "access", "update"], resp3);
+    words(out, KEY_FLAGS, resp3);
     let (kind, numbers) = match keys {
         KeyWords::Counted => ("keynum", [("keynumidx", 0), ("firstkey", 1), ("keystep", 1)]),
         _ => ("range", [("lastkey", 0), ("keystep", 1), ("limit", 0)]),
@@ -354,6 +372,20 @@ fn arguments(out: &mut Vec<u8>, all: &[Argument], resp3: bool) {
         }
         if has_choices {
             arguments(out, argument.choices, resp3);
+        }
+    }
+}
+
+/// Appends the keys of a command as COMMAND GETKEYS tells them, or `with_flags` as GETKEYSANDFLAGS does.
+pub(crate) fn keys(out: &mut Vec<u8>, keys: &[Vec<u8>], with_flags: bool, resp3: bool) {
+    encode::array(out, keys.len());
+    for key in keys {
+        if with_flags {
+            encode::array(out, 2);
+        }
+        encode::bulk(out, key);
+        if with_flags {
+            words(out, KEY_FLAGS, resp3);
         }
     }
 }

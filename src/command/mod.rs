@@ -2,12 +2,14 @@
 //!
 //! This module knows nothing of connections, nor of how a lock is taken.
 //!
-//! - [`operator`]: the questions of LOCKGATE, and COMMAND INFO and DOCS about our commands.
+//! - [`operator`]: the questions of LOCKGATE, and those of COMMAND about our commands.
 //! - [`act`]: the subcommands of LOCKGATE that change something.
 //! - [`docs`]: the answers to COMMAND INFO and DOCS.
+//! - [`key_words`]: the words that are keys, for COMMAND GETKEYS.
 
 pub(crate) mod act;
 pub(crate) mod docs;
+pub(crate) mod key_words;
 pub mod operator;
 
 use std::{collections::HashSet, time::Duration};
@@ -202,6 +204,9 @@ pub enum BadRequest {
     /// A WAIT that only the waiting connection itself could end.
     #[error("DEADLOCK this connection holds the lock and would wait for itself")]
     Deadlock,
+    /// A command whose keys COMMAND GETKEYS cannot tell.
+    #[error(transparent)]
+    NoKeys(#[from] key_words::NoKeys),
 }
 
 /// Returns a client's word as an error repeats it: [`crate::log_text::shown`].
@@ -243,8 +248,8 @@ pub fn check_arity(own: Own, words: usize) -> Result<(), BadRequest> {
 /// Returns the most words that a well-formed command of ours can have, its name included.
 pub(crate) fn max_words(own: Own) -> usize {
     match own {
-        // With the names of all commands of ours behind INFO.
-        Own::Command => 2 + docs::OURS.len(),
+        // With the longest command of ours behind GETKEYS.
+        Own::Command => 2 + max_words(Own::Mlock),
         // `MLOCK numkeys`, the keys, `token PX ms WAIT ms`.
         Own::Mlock | Own::Munlock => 2 + MAX_KEYS + 5,
         // `LOCK key token PX ms WAIT ms PERMITS n` has nine.

@@ -1,7 +1,7 @@
-//! Reads the questions of LOCKGATE, the operator's command, and COMMAND INFO and DOCS about our
+//! Reads the questions of LOCKGATE, the operator's command, and those of COMMAND about our
 //! commands: from words to a typed [`Inquiry`].
 
-use super::{BadRequest, shown};
+use super::{BadRequest, key_words::keys, shown};
 use crate::{
     lock::{LockOrder, LocksWanted},
     resp::{
@@ -46,6 +46,13 @@ pub enum Inquiry {
     CommandInfo(Vec<Own>),
     /// COMMAND DOCS.
     CommandDocs(Vec<Own>),
+    /// COMMAND GETKEYS, or GETKEYSANDFLAGS.
+    CommandKeys {
+        /// The keys of the command.
+        keys: Vec<Vec<u8>>,
+        /// Whether it is told too what the command does with them.
+        with_flags: bool,
+    },
 }
 
 /// The number of locks that LOCKGATE HOT lists by default.
@@ -124,13 +131,24 @@ fn order(word: &[u8]) -> Result<LockOrder, BadRequest> {
 }
 
 /// Reads the words behind COMMAND. Returns `None` unless they are INFO or DOCS about our commands
-/// alone: the data node answers the rest.
-pub fn command<Word: AsRef<[u8]>>(words: &[Word]) -> Option<Inquiry> {
+/// alone, or GETKEYS or GETKEYSANDFLAGS of one: the data node answers the rest.
+pub fn command<Word: AsRef<[u8]>>(words: &[Word]) -> Option<Result<Inquiry, BadRequest>> {
     let (subcommand, names) = words.split_first()?;
-    let ours = names.iter().map(|name| own_by_name(name.as_ref())).collect::<Option<Vec<Own>>>()?;
-    match subcommand.as_ref().to_ascii_lowercase().as_slice() {
-        b"info" => Some(Inquiry::CommandInfo(ours)),
-        b"docs" => Some(Inquiry::CommandDocs(ours)),
+    let ours = || names.iter().map(|name| own_by_name(name.as_ref())).collect::<Option<Vec<Own>>>();
+    let subcommand = subcommand.as_ref().to_ascii_lowercase();
+    match subcommand.as_slice() {
+        b"info" => Some(Ok(Inquiry::CommandInfo(ours()?))),
+        b"docs" => Some(Ok(Inquiry::CommandDocs(ours()?))),
+        b"getkeys" | b"getkeysandflags" => {
+            // Redis refuses a name alone in words of its own.
+            let (name, words) = names.split_first().filter(|(_, words)| !words.is_empty())?;
+            let with_flags = subcommand == b"getkeysandflags";
+            let told = |keys: &[Word]| {
+                let keys = keys.iter().map(|key| key.as_ref().to_vec()).collect();
+                Inquiry::CommandKeys { keys, with_flags }
+            };
+            Some(keys(own_by_name(name.as_ref())?, words).map(told).map_err(BadRequest::from))
+        }
         _ => None,
     }
 }
@@ -138,6 +156,7 @@ pub fn command<Word: AsRef<[u8]>>(words: &[Word]) -> Option<Inquiry> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::command::key_words::NoKeys;
 
     fn words(text: &str) -> Vec<Vec<u8>> {
         text.split_whitespace().map(|word| word.as_bytes().to_vec()).collect()
@@ -199,10 +218,17 @@ mod tests {
     #[test]
     fn command_is_ours_only_where_all_names_are() {
         let read = |text: &str| command(&words(text));
-        assert_eq!(read("docs LOCK"), Some(Inquiry::CommandDocs(vec![Own::Lock])));
-        let both = Some(Inquiry::CommandInfo(vec![Own::Lock, Own::Unlock]));
+        assert_eq!(read("docs LOCK"), Some(Ok(Inquiry::CommandDocs(vec![Own::Lock]))));
+        let both = Some(Ok(Inquiry::CommandInfo(vec![Own::Lock, Own::Unlock])));
         assert_eq!(read("INFO lock unlock"), both);
         assert_eq!(read("INFO lock get"), None);
+        let keys = vec![b"a".to_vec(), b"get".to_vec()];
+        let told = |with_flags| Some(Ok(Inquiry::CommandKeys { keys: keys.clone(), with_flags }));
+        assert_eq!(read("GETKEYS mlock 2 a get t"), told(false));
+        assert_eq!(read("getkeysandflags MLOCK 2 a get"), told(true));
+        assert_eq!(read("GETKEYS mlock 1"), Some(Err(NoKeys::Arity.into())));
         assert_eq!(read("GETKEYS lock"), None);
+        assert_eq!(read("GETKEYS get lock"), None);
+        assert_eq!(read("GETKEYS"), None);
     }
 }

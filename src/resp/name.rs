@@ -129,7 +129,7 @@ pub enum Own {
     Detach,
     /// LOCKGATE.
     Lockgate,
-    /// COMMAND INFO or DOCS whose first name is one of these.
+    /// COMMAND INFO, DOCS, GETKEYS or GETKEYSANDFLAGS whose first name is one of these.
     Command,
 }
 
@@ -240,16 +240,18 @@ fn cluster_name(sub: &[u8]) -> Name {
 /// Names a COMMAND by its subcommand and the first command name behind it: only if this is the proxy's own can
 /// all of the names be ([`Own::Command`]).
 fn command_name(sub: &[u8], name: Option<&[u8]>) -> Name {
+    let is_ours = name.is_some_and(|name| own_by_name(name).is_some());
     let listing = match sub.to_ascii_uppercase().as_slice() {
         b"INFO" => Listing::Info,
         b"DOCS" => Listing::Docs,
+        b"GETKEYS" | b"GETKEYSANDFLAGS" if is_ours => return Name::Own(Own::Command),
         b"COUNT" if name.is_none() => Listing::Count,
         b"LIST" if name.is_none() => Listing::List,
         _ => return Name::Other,
     };
     match name {
         None => Name::Listing(listing),
-        Some(name) if own_by_name(name).is_some() => Name::Own(Own::Command),
+        Some(_) if is_ours => Name::Own(Own::Command),
         Some(_) => Name::Other,
     }
 }

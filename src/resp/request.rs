@@ -344,7 +344,7 @@ fn inline_rule(
 /// Names a container command whose second word's length line is at `at`, as [`container_name`] does. Returns
 /// `None` while undecided.
 fn container_rule(container: Container, here: &[u8], at: usize, arguments: usize) -> Option<Name> {
-    const LONGEST: usize = 11; // LOCK.ATTACH
+    const LONGEST: usize = 15; // GETKEYSANDFLAGS
     if container == Container::Client && arguments != 3 {
         return Some(Name::Other);
     }

@@ -195,7 +195,7 @@ fn a_mode_ends_at_a_zero_byte() {
 
 #[test]
 fn command_is_told_apart_by_its_next_words() {
-    let cases: [(&[&str], Name); 14] = [
+    let cases: [(&[&str], Name); 17] = [
         (&["COMMAND"], Name::Listing(Listing::Info)),
         (&["command", "info"], Name::Listing(Listing::Info)),
         (&["COMMAND", "Docs"], Name::Listing(Listing::Docs)),
@@ -207,7 +207,10 @@ fn command_is_told_apart_by_its_next_words() {
         (&["COMMAND", "DOCS", "georadiusbymember"], Name::Other),
         (&["COMMAND", "COUNT"], Name::Listing(Listing::Count)),
         (&["COMMAND", "List"], Name::Listing(Listing::List)),
-        (&["COMMAND", "GETKEYSANDFLAGS", "lock"], Name::Other),
+        (&["COMMAND", "GETKEYSANDFLAGS", "lock"], Name::Own(Own::Command)),
+        (&["COMMAND", "GetKeys", "mlock", "2", "a", "b"], Name::Own(Own::Command)),
+        (&["COMMAND", "GETKEYS", "get", "lock"], Name::Other),
+        (&["COMMAND", "GETKEYSANDFLAGS"], Name::Other),
         (&["COMMAND", "INFOS"], Name::Other),
         (&["COMMAND", "LIST", "lock"], Name::Other),
     ];

@@ -18,7 +18,12 @@ use std::{
 
 use tokio::time::sleep;
 
-use super::{claims::Granted, jobs::Undo, shared::Shared};
+use super::{
+    claims::Granted,
+    jobs::Undo,
+    planted::{self, PlantedFault},
+    shared::Shared,
+};
 use crate::{
     clock::Instant,
     key::{Key, Token},
@@ -69,7 +74,11 @@ impl NoneGranted {
             Err(_) => SameToken::Unknown,
         });
         let same_token = same_token.collect();
-        let why = tried.into_iter().find_map(Result::err).unwrap_or(NotGranted::held(false));
+        let (granted, refused): (Vec<_>, Vec<_>) = tried.into_iter().partition(Result::is_ok);
+        if planted::has(PlantedFault::SomeKept) {
+            granted.into_iter().flatten().for_each(|(_, undo)| undo.disarm());
+        }
+        let why = refused.into_iter().find_map(Result::err).unwrap_or(NotGranted::held(false));
         Err((at, NoneGranted { why, same_token }))
     }
 }

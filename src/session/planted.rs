@@ -38,6 +38,8 @@ pub(crate) enum PlantedFault {
     AnyGrant,
     /// An UNLOCK without a token means whatever the connection holds.
     AnyAttempt,
+    /// A MLOCK that is refused one of its locks keeps the others.
+    SomeKept,
 }
 
 #[cfg(test)]
@@ -70,6 +72,7 @@ pub(super) fn has(fault: PlantedFault) -> bool {
         PlantedFault::ShortHold => "short hold",
         PlantedFault::ExtendedAnyway => "extended anyway",
         PlantedFault::BlindForAll => "blind for all",
+        PlantedFault::SomeKept => "some kept",
         _ => return false,
     };
     std::env::var("LOCKGATE_PLANT").is_ok_and(|planted| planted == name)

@@ -508,7 +508,7 @@ impl Core {
                 Some(Flow::Keep)
             }
             Split::Incomplete => Some(Flow::Keep),
-            // The command has more names than we have commands.
+            // It has more words than any command of ours, so it asks about others too.
             Split::TooLong if own == Own::Command => None,
             Split::TooLong => Some(Flow::Drop(Dropping::TooLong { own, words: arguments })),
         }
@@ -518,7 +518,7 @@ impl Core {
     fn own_limit(&self, own: Own) -> usize {
         let limit = self.desk.config.locks.max_key + self.desk.config.locks.max_token + WORDS_SLACK;
         match own {
-            Own::Mlock | Own::Munlock => limit.max(MAX_BYTES_OF_MANY),
+            Own::Mlock | Own::Munlock | Own::Command => limit.max(MAX_BYTES_OF_MANY),
             _ => limit,
         }
     }

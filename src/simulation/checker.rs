@@ -61,6 +61,9 @@ pub(super) struct Happened {
     pub(super) writes: usize,
     pub(super) fenced: usize,
     pub(super) untold: usize,
+    /// MLOCKs that were granted, and those of the others after which nodes were looked at.
+    pub(super) sets: usize,
+    pub(super) looks: usize,
 }
 
 impl AddAssign for Happened {
@@ -82,6 +85,8 @@ impl AddAssign for Happened {
         self.writes += other.writes;
         self.fenced += other.fenced;
         self.untold += other.untold;
+        self.sets += other.sets;
+        self.looks += other.looks;
     }
 }
 
@@ -288,6 +293,13 @@ impl Checker {
         seen.counts.losses += usize::from(why == "lost");
         self.note(&mut seen, &format!("{key} ended by {token}: {why}"));
         seen.locks.entry(key).or_default().holders.remove(token);
+    }
+
+    /// Adds to the numbers of MLOCKs that were granted, and of those after which nodes were looked at.
+    pub(super) fn took_sets(&self, granted: usize, looks: usize) {
+        let counts = &mut self.lock().counts;
+        counts.sets += granted;
+        counts.looks += looks;
     }
 
     /// Adds to the number of locks put back on nodes.

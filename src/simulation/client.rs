@@ -70,7 +70,7 @@ pub(super) struct LossNote {
     delay: Duration,
     adopts: bool,
     judges: bool,
-    key: &'static str,
+    pub(super) key: &'static str,
     /// The grant's name on the lock nodes, if its proxy still knows it.
     claim: Option<Claim>,
     name: String,
@@ -97,7 +97,7 @@ impl LossNote {
 impl LossNote {
     /// Notes that the holder is told of the loss or, with `is_closed`, that its connection has
     /// ended.
-    fn told(&self, is_closed: bool) {
+    pub(super) fn told(&self, is_closed: bool) {
         if self.is_over.swap(true, Ordering::Relaxed) {
             return;
         }
@@ -277,7 +277,14 @@ impl Client {
         self.connection.engine().claim_of(&Key::from(&full(key)), &Token::from(token))
     }
 
-    fn lost(&self, key: &'static str, token: &str, name: &str, fence: u64) -> Arc<LossNote> {
+    /// Makes the note about a session lock that was just granted.
+    pub(super) fn lost(
+        &self,
+        key: &'static str,
+        token: &str,
+        name: &str,
+        fence: u64,
+    ) -> Arc<LossNote> {
         let known = self.known(key, token);
         Arc::new(LossNote {
             checker: self.checker.clone(),
@@ -346,7 +353,7 @@ impl Client {
 
     /// Holds a lock for up to `longest`, renews it now and then, and writes under it, even after
     /// its end: no client looks at a clock.
-    async fn hold(&mut self, hold: &mut Hold<'_>, longest: Duration) {
+    pub(super) async fn hold(&mut self, hold: &mut Hold<'_>, longest: Duration) {
         let (key, token, name) = (hold.key, hold.token, hold.name);
         for _ in 0..self.below(4) {
             let pause = ms(self.below(longest.as_millis() as u64 / 2));

@@ -6,7 +6,8 @@
 //! product serves, by LOCK or, where it is [`library_client`], as lock libraries do; where such locks are [`bridged`], some
 //! clients go past the proxies. [`checker`] checks what must hold, [`writes`] what must hold of guarded writes. In
 //! [`failover`] Sentinels promote a lock node's replica; in [`pools`] programs share tokens and connections; in
-//! [`lengths`] one proxy grants for longer than the other; in [`apart`] the mode of an adopt rule differs by a step.
+//! [`lengths`] one proxy grants for longer than the other; in [`apart`] the mode of an adopt rule differs by a step; in
+//! [`several`] clients take sets of locks by MLOCK, and [`set_checker`] checks what must hold of these.
 //! A seed that fails does so each time: `LOCKGATE_SEED=n cargo test --lib simulation` prints its history.
 //! `LOCKGATE_SEEDS=n` tries `n` seeds.
 
@@ -27,6 +28,8 @@ mod pools;
 mod real_lua;
 mod reasons;
 mod redis;
+mod set_checker;
+mod several;
 mod step_to_audit;
 mod watched_pair;
 mod world;
@@ -160,6 +163,8 @@ enum Planted {
     OwnLongest,
     /// A proxy gives back and extends by its own mode, whatever another proxy's mode is.
     OneSided,
+    /// A MLOCK that is refused one of its locks keeps the others.
+    SomeKept,
 }
 
 impl Planted {
@@ -217,6 +222,7 @@ impl Planted {
             Planted::ForgottenRefusal => Some(PlantedFault::ForgottenRefusal),
             Planted::AnyGrant => Some(PlantedFault::AnyGrant),
             Planted::AnyAttempt => Some(PlantedFault::AnyAttempt),
+            Planted::SomeKept => Some(PlantedFault::SomeKept),
             _ => None,
         });
         NOT_COMPARED.set(self == Planted::NoCompare);

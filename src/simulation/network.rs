@@ -26,7 +26,7 @@ use super::{
     redis::{Edit, Illness, Redis, next_command},
     watched_pair::WatchedPair,
 };
-use crate::lock::scripts::MAX_TTL;
+use crate::lock::{Claim, scripts::MAX_TTL};
 
 /// The most bytes under way in one direction.
 const PIPE: usize = 64 * 1024;
@@ -267,6 +267,23 @@ impl Network {
     /// Returns the keys of locks that are held, by node.
     pub(super) fn locks(&self) -> Vec<Vec<Vec<u8>>> {
         self.lock().nodes.iter_mut().map(|node| node.redis.locks()).collect()
+    }
+
+    /// Returns which token has this lock, by node.
+    pub(super) fn tokens_of(&self, key: &[u8]) -> Vec<Option<String>> {
+        self.lock().nodes.iter_mut().map(|node| node.redis.token_of(key)).collect()
+    }
+
+    /// Returns how many nodes the grant with this claim has had the lock on.
+    pub(super) fn had(&self, key: &[u8], claim: Claim) -> usize {
+        let claim = claim.to_string();
+        self.lock().nodes.iter().filter(|node| node.redis.has_had(key, &claim)).count()
+    }
+
+    /// Returns when the last fault of each node or of a way to it ends.
+    pub(super) fn last_faults(&self) -> Vec<Option<Instant>> {
+        let state = self.lock();
+        (0..state.nodes.len()).map(|node| state.history.last_fault(node)).collect()
     }
 
     /// Connects proxy `proxy` to node `index`.

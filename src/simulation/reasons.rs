@@ -140,6 +140,12 @@ impl History {
         self.restarted.push((node, Instant::now()));
     }
 
+    /// Returns when the last fault of the node or of a way to it ends.
+    pub(super) fn last_fault(&self, node: usize) -> Option<Instant> {
+        let failures = self.failures.iter().filter(|failure| failure.node == node);
+        failures.map(|failure| failure.until).max()
+    }
+
     pub(super) fn forgot_scripts(&mut self, node: usize) {
         self.failed(node, None, FOUND);
     }

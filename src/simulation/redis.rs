@@ -198,6 +198,18 @@ impl Redis {
         self.memory.locks()
     }
 
+    /// Returns the token that has this lock now.
+    pub(super) fn token_of(&mut self, key: &[u8]) -> Option<String> {
+        self.memory.now = self.clock();
+        self.get(key).map(|token| String::from_utf8_lossy(token).into_owned())
+    }
+
+    /// Whether the grant with this claim has had this lock.
+    pub(super) fn has_had(&self, key: &[u8], claim: &str) -> bool {
+        let is_so = |had: &Had| had.by.as_ref().is_some_and(|(by, _)| by == claim);
+        self.record.iter().any(|had| had.key == key && is_so(had))
+    }
+
     /// Whether there is, or was, a key that lock libraries take for a lock.
     pub(super) fn had_adopted(&self) -> bool {
         self.memory.keys.keys().any(|key| key.starts_with(OLD))

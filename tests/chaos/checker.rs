@@ -15,6 +15,9 @@
 //!   time that they set aside. Past the proxies nothing is set aside. A blind DEL may end it, as on Redis, but never
 //!   a lock that was taken by LOCK.
 //!
+//! The locks of a MLOCK are held like others, each by itself. A client that is refused a MLOCK has none of its locks
+//! shortly afterwards: where nothing is wrong, its token renews none.
+//!
 //! A loss told by a push is the answer to the next command as well. Nothing is carried out behind the first command
 //! of a pipeline that is answered so.
 
@@ -23,7 +26,7 @@ use std::{
     fmt,
 };
 
-use crate::history::{Event, Idiom, IdiomKind, Outcome, Time, Verb};
+use crate::history::{Event, Idiom, IdiomKind, Outcome, Time, Verb, keys};
 
 /// The longest time for which a blind DEL without an answer may still be carried out.
 const LATE_DELETE: Time = 15_000_000;
@@ -83,6 +86,16 @@ pub(crate) struct Silence {
     pub(crate) until: Time,
 }
 
+/// A lock of a MLOCK that was refused, which is still held by its token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Leak {
+    pub(crate) key: String,
+    pub(crate) client: usize,
+    /// The times when the client was told of the refusal, and when it asked for the lock.
+    pub(crate) refused: Time,
+    pub(crate) sent: Time,
+}
+
 /// A fault in a history.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Wrong {
@@ -104,6 +117,10 @@ pub(crate) struct Counts {
     pub(crate) requests: usize,
     pub(crate) grants: usize,
     pub(crate) held: usize,
+    /// MLOCKs that were granted and refused, and renewals by a token that was refused.
+    pub(crate) sets: usize,
+    pub(crate) sets_refused: usize,
+    pub(crate) probes: usize,
     pub(crate) no_quorum: usize,
     pub(crate) renewals: usize,
     /// Locks that lock libraries were granted, prolonged and released, and their blind DELs.
@@ -128,6 +145,7 @@ pub(crate) struct Verdict {
     /// Errors that lock libraries were told, by their first word.
     pub(crate) refused: BTreeMap<String, usize>,
     pub(crate) silences: Vec<Silence>,
+    pub(crate) leaks: Vec<Leak>,
     /// The number of overlaps if holders counted from when the answer came.
     pub(crate) careless: usize,
     /// The number of clients that ended, as they were told to or killed.
@@ -226,12 +244,14 @@ fn fences(grants: &mut [Grant]) -> Vec<Wrong> {
 }
 
 /// A reader of one client's history, event by event. The client has at most one request under way,
-/// and one lock.
+/// and the locks of one LOCK or MLOCK.
 #[derive(Default)]
 struct Reader {
     client: usize,
     asked: Option<(Time, Asked, String)>,
-    holds: Option<Belief>,
+    holds: Vec<Belief>,
+    /// When the client was told that its last MLOCK is refused.
+    refused: Time,
     beliefs: Vec<Belief>,
     grants: Vec<Grant>,
     /// The lock library's command under way.
@@ -257,11 +277,11 @@ impl Reader {
                 verdict.counts.requests += 1;
                 self.unanswered(verdict);
                 // A lease ends here. The answer says whether a session lock was held until here.
-                if *verb == Verb::Unlock
-                    && let Some(belief) = &mut self.holds
-                {
-                    belief.until = belief.until.min(time);
-                    belief.careless = belief.careless.min(time);
+                if matches!(verb, Verb::Unlock | Verb::UnlockAll) {
+                    for belief in self.holds_of(key) {
+                        belief.until = belief.until.min(time);
+                        belief.careless = belief.careless.min(time);
+                    }
                 }
                 let asked = match verb {
                     Verb::Attach => Asked::Beside,
@@ -305,7 +325,7 @@ impl Reader {
         let Some((sent, asked, key)) = self.asked.take() else { return };
         self.told_of_loss(sent, outcome, asked, &key, verdict);
         let counts = &mut verdict.counts;
-        let session = self.holds.as_ref().is_some_and(|belief| belief.session);
+        let session = self.holds.iter().any(|belief| belief.session);
         match (outcome, asked) {
             // The client did not close the connection: what it was told stays true.
             (Outcome::Closed, asked) => {
@@ -327,35 +347,55 @@ impl Reader {
                 counts.grants += 1;
                 let (client, fence) = (self.client, *fence);
                 self.grants.push(Grant { key: key.clone(), client, fence, sent, told: time });
-                if self.holds.as_ref().is_none_or(|b| b.token != *token || b.key != key) {
-                    let session = verb == Verb::Session;
-                    self.begins(key, token.clone(), session, time);
+                if !self.holds.iter().any(|b| b.token == *token && b.key == key) {
+                    self.beliefs.append(&mut self.holds);
+                    self.begins(&key, token, verb == Verb::Session, time);
                 }
-                self.extends(sent, time, validity * 1000);
+                self.extends(&key, sent, time, validity * 1000);
+            }
+            (Outcome::AllGranted { token, validity, fences }, Asked::Verb(verb)) => {
+                counts.grants += fences.len();
+                counts.sets += 1;
+                self.beliefs.append(&mut self.holds);
+                for (key, fence) in keys(&key).zip(fences) {
+                    let (client, key, fence) = (self.client, key.to_owned(), *fence);
+                    self.begins(&key, token, verb == Verb::SessionAll, time);
+                    self.extends(&key, sent, time, validity * 1000);
+                    self.grants.push(Grant { key, client, fence, sent, told: time });
+                }
+            }
+            (Outcome::Number(left), Asked::Verb(Verb::Probe)) => {
+                counts.probes += 1;
+                if *left > 0 {
+                    let (client, refused) = (self.client, self.refused);
+                    verdict.leaks.push(Leak { key, client, refused, sent });
+                }
             }
             (Outcome::Number(validity), Asked::Verb(Verb::Renew)) if *validity > 0 => {
                 counts.renewals += 1;
-                if session {
-                    self.certain(sent);
-                }
-                self.extends(sent, time, validity * 1000);
+                self.certain(Some(&key), sent);
+                self.extends(&key, sent, time, validity * 1000);
             }
-            (Outcome::Number(_), Asked::Verb(Verb::Renew)) => self.ends(time, false),
-            (Outcome::Number(held), Asked::Verb(Verb::Unlock)) => {
-                if session && *held == 1 {
-                    self.certain(sent);
+            (Outcome::Number(_), Asked::Verb(Verb::Renew)) => self.ends_of(&key, time),
+            (Outcome::Number(held), Asked::Verb(Verb::Unlock | Verb::UnlockAll)) => {
+                if *held == keys(&key).count() as u64 {
+                    self.certain(Some(&key), sent);
                 }
-                self.ends(sent, false);
+                self.ends_of(&key, sent);
             }
             (
                 Outcome::Pong | Outcome::Number(_) | Outcome::Written(_),
                 Asked::Verb(_) | Asked::Write,
-            ) if session => {
-                self.certain(sent);
-            }
+            ) => self.certain(None, sent),
             (Outcome::Pong | Outcome::Number(_) | Outcome::Written(_), _) => {}
             (Outcome::Value(_) | Outcome::Set, _) => {}
-            (Outcome::Held, _) => counts.held += 1,
+            (Outcome::Held, asked) => {
+                counts.held += 1;
+                if matches!(asked, Asked::Verb(Verb::LeaseAll | Verb::SessionAll)) {
+                    counts.sets_refused += 1;
+                    self.refused = time;
+                }
+            }
             (Outcome::Lost, _) => {
                 counts.losses += 1;
                 self.ends(time, true);
@@ -369,15 +409,15 @@ impl Reader {
             (Outcome::Error(word), Asked::Verb(verb)) => {
                 counts.no_quorum += usize::from(word == "NOQUORUM");
                 counts.errors += usize::from(word != "NOQUORUM");
-                if verb == Verb::Unlock {
-                    self.ends(sent, false);
+                if matches!(verb, Verb::Unlock | Verb::UnlockAll) {
+                    self.ends_of(&key, sent);
                 }
             }
             (Outcome::Partly { word, .. }, Asked::Anywhere) if word == "LOCKLOST" => {
                 counts.losses += 1;
                 self.ends(time, true);
             }
-            (Outcome::Granted { .. }, _)
+            (Outcome::Granted { .. } | Outcome::AllGranted { .. }, _)
             | (Outcome::Partly { .. }, _)
             | (Outcome::Error(_), Asked::Anywhere) => {}
         }
@@ -408,10 +448,13 @@ impl Reader {
             Outcome::Error(word) | Outcome::Partly { word, .. } => word,
             _ => "",
         };
-        // UNLOCK and RENEW tell a loss in their own way, and so does the connection's end. Other
+        // UNLOCK, MUNLOCK and RENEW tell a loss in their own way, and so does the connection's end. Other
         // errors may come before the lock is looked at.
         let is_told = match (outcome, asked) {
             (Outcome::Closed | Outcome::TimedOut, _) => true,
+            (Outcome::Number(released), Asked::Verb(Verb::UnlockAll)) => {
+                *released < keys(&key).count() as u64
+            }
             (Outcome::Number(0), Asked::Verb(Verb::Unlock | Verb::Renew)) => true,
             _ => word == "LOCKLOST",
         };
@@ -430,7 +473,7 @@ impl Reader {
             IdiomKind::Extend => time + idiom.ttl * 1000,
             IdiomKind::Take | IdiomKind::Add | IdiomKind::Look => Time::MAX,
         };
-        if let Some(belief) = &mut self.holds {
+        for belief in &mut self.holds {
             belief.until = belief.until.min(shortened);
             belief.careless = belief.careless.min(shortened);
         }
@@ -463,7 +506,7 @@ impl Reader {
             }
             IdiomKind::Add if is_yes => {
                 counts.prolonged += 1;
-                let before = self.holds.as_ref().map_or((0, 0), |b| (b.until, b.careless));
+                let before = self.holds.last().map_or((0, 0), |b| (b.until, b.careless));
                 let (until, careless) = (until.max(before.0 + ttl), before.1.max(time) + ttl);
                 self.takes(&idiom, (sent, time), until, careless);
             }
@@ -496,7 +539,7 @@ impl Reader {
         mut until: Time,
         mut careless: Time,
     ) {
-        if let Some(mut before) = self.holds.take() {
+        if let Some(mut before) = self.holds.pop() {
             if before.key == idiom.key && before.token == idiom.token {
                 (until, careless) = (until.max(before.until), careless.max(before.careless));
                 before.until = before.until.min(told);
@@ -506,48 +549,64 @@ impl Reader {
         }
         let (key, token, client) = (idiom.key.clone(), idiom.token.clone(), self.client);
         let (session, adopted, from) = (false, Some(sent), told);
-        self.holds = Some(Belief { key, token, client, session, adopted, from, until, careless });
+        self.holds.push(Belief { key, token, client, session, adopted, from, until, careless });
     }
 
-    fn begins(&mut self, key: String, token: String, session: bool, time: Time) {
-        self.beliefs.extend(self.holds.take());
-        let client = self.client;
+    fn begins(&mut self, key: &str, token: &str, session: bool, time: Time) {
+        let (key, token, client) = (key.to_owned(), token.to_owned(), self.client);
         let (adopted, from, until, careless) = (None, time, time, time);
-        self.holds = Some(Belief { key, token, client, session, adopted, from, until, careless });
+        self.holds.push(Belief { key, token, client, session, adopted, from, until, careless });
+    }
+
+    /// Returns the beliefs in these locks.
+    fn holds_of(&mut self, joined: &str) -> impl Iterator<Item = &mut Belief> {
+        self.holds.iter_mut().filter(move |belief| keys(joined).any(|key| key == belief.key))
     }
 
     /// Notes that the client was told at `time` that its lock is valid for `validity`.
-    fn extends(&mut self, sent: Time, time: Time, validity: Time) {
-        let Some(belief) = &mut self.holds else { return };
-        if belief.until < time && !belief.session {
-            // In between the client did not believe so.
-            let again = Belief { from: time, until: time, careless: time, ..belief.clone() };
-            self.beliefs.push(std::mem::replace(belief, again));
+    fn extends(&mut self, key: &str, sent: Time, time: Time, validity: Time) {
+        let mut before = None;
+        for belief in self.holds_of(key) {
+            if belief.until < time && !belief.session {
+                // In between the client did not believe so.
+                let again = Belief { from: time, until: time, careless: time, ..belief.clone() };
+                before = Some(std::mem::replace(belief, again));
+            }
+            belief.until = belief.until.max(sent + validity);
+            belief.careless = belief.careless.max(time + validity);
         }
-        let Some(belief) = &mut self.holds else { return };
-        belief.until = belief.until.max(sent + validity);
-        belief.careless = belief.careless.max(time + validity);
+        self.beliefs.extend(before);
     }
 
-    /// Notes that the session lock was held all the time, up to here.
-    fn certain(&mut self, sent: Time) {
-        if let Some(belief) = &mut self.holds {
+    /// Notes that session locks were held all the time, up to here: these, or all that the client has.
+    fn certain(&mut self, joined: Option<&str>, sent: Time) {
+        let is_meant = |belief: &&mut Belief| {
+            belief.session && joined.is_none_or(|all| keys(all).any(|key| key == belief.key))
+        };
+        for belief in self.holds.iter_mut().filter(is_meant) {
             belief.until = belief.until.max(sent);
             belief.careless = belief.careless.max(sent);
         }
     }
 
-    /// Ends the client's belief. With `connection`, as its connection has ended, only the belief in a session lock
-    /// ends.
+    /// Ends the client's belief in all its locks. With `connection`, as its connection has ended, only the belief in
+    /// session locks ends.
     fn ends(&mut self, time: Time, connection: bool) {
-        let Some(mut belief) = self.holds.take() else { return };
-        if connection && !belief.session {
-            self.holds = Some(belief);
-            return;
-        }
-        belief.until = belief.until.min(time);
-        belief.careless = belief.careless.min(time);
-        self.beliefs.push(belief);
+        self.end_beliefs(time, |belief| belief.session || !connection);
+    }
+
+    /// Ends the client's belief in these locks.
+    fn ends_of(&mut self, joined: &str, time: Time) {
+        self.end_beliefs(time, |belief| keys(joined).any(|key| key == belief.key));
+    }
+
+    fn end_beliefs(&mut self, time: Time, is_meant: impl Fn(&Belief) -> bool) {
+        let ended = self.holds.extract_if(.., |belief| is_meant(belief));
+        self.beliefs.extend(ended.map(|belief| Belief {
+            until: belief.until.min(time),
+            careless: belief.careless.min(time),
+            ..belief
+        }));
     }
 
     fn unanswered(&mut self, verdict: &mut Verdict) {
@@ -561,7 +620,7 @@ impl Reader {
             self.unanswered(verdict);
             verdict.over += 1;
         }
-        if let Some(mut belief) = self.holds.take() {
+        for mut belief in std::mem::take(&mut self.holds) {
             // Of a client that still runs, it is certain only up to its last line that it held the lock.
             if belief.session && !self.is_over {
                 belief.until = belief.until.min(self.last);
@@ -638,6 +697,61 @@ mod tests {
         assert_eq!(judge(&[first, &at(11_000)]).careless, 1);
         assert_eq!(judge(&[first, &at(12_000)]).careless, 0);
         assert_eq!(judge(&[first, &at(3000).replace(" a ", " b ")]).wrong, []);
+    }
+
+    #[test]
+    fn each_lock_of_a_mlock_is_held_by_itself() {
+        let all = "1000 sent LeaseAll a,b | 2000 all x 10 1,2";
+        let lock = |key: &str, time: u64| {
+            let fence = 7;
+            format!("{} sent Lease {key} | {time} granted y {fence} 9 | 90000 over", time - 500)
+        };
+        let is_wrong = |first: &str, key, time| {
+            is_two(&judge(&[&format!("{first} | 90000 over"), &lock(key, time)]))
+        };
+        for key in ["a", "b"] {
+            assert!(is_wrong(all, key, 10_999));
+            assert!(!is_wrong(all, key, 11_000));
+            let unlocked = format!("{all} | 4000 sent UnlockAll a,b | 5000 number 2");
+            assert!(is_wrong(&unlocked, key, 3999) && !is_wrong(&unlocked, key, 4000));
+        }
+        assert!(!is_wrong(all, "c", 5000));
+        let one = format!("{all} | 4000 sent Unlock a | 5000 number 1");
+        assert!(!is_wrong(&one, "a", 4000) && is_wrong(&one, "b", 4000));
+        let renewed = format!("{all} | 4000 sent Renew b | 5000 number 20");
+        assert!(!is_wrong(&renewed, "a", 12_000) && is_wrong(&renewed, "b", 12_000));
+        assert!(matches!(
+            judge(&[
+                "1 sent LeaseAll a,b | 2 all x 0 5,5 | 9 over",
+                "3 sent Lease b | 4 granted y 5 0 | 9 over"
+            ])
+            .wrong[..],
+            [Wrong::Fence { .. }]
+        ));
+        // Session locks are held up to the last answer, or until MUNLOCK has released all.
+        let session = all.replace("Lease", "Session");
+        let ping = format!("{session} | 50000 sent Ping a | 51000 pong | 70000 closed");
+        assert!(is_wrong(&ping, "a", 49_000) && is_wrong(&ping, "b", 49_000));
+        let unlock =
+            |number: u64| format!("{session} | 50000 sent UnlockAll a,b | 51000 number {number}");
+        assert!(is_wrong(&unlock(2), "b", 49_000) && !is_wrong(&unlock(1), "b", 49_000));
+        let pushed = format!("{session} | 3000 sent Ping a | 4000 pushed | 4000 pong");
+        let then = |rest: &str| judge(&[&format!("{pushed} | {rest} | 9000 over")]).wrong;
+        assert_eq!(then("5000 sent UnlockAll a,b | 6000 number 1"), []);
+        let untold = [Wrong::Untold { key: "a,b".to_owned(), client: 0, sent: 5000 }];
+        assert_eq!(then("5000 sent UnlockAll a,b | 6000 number 2"), untold);
+    }
+
+    #[test]
+    fn a_refused_mlock_that_keeps_a_lock_is_seen() {
+        let refused = "1 sent LeaseAll a,b | 2 held | 3 closed | 400 sent Probe b | 401 number";
+        let verdict = judge(&[&format!("{refused} 0 | 900 over")]);
+        assert_eq!(
+            (verdict.leaks, verdict.counts.probes, verdict.counts.sets_refused),
+            (vec![], 1, 1)
+        );
+        let leak = Leak { key: "b".to_owned(), client: 0, refused: 2, sent: 400 };
+        assert_eq!(judge(&[&format!("{refused} 30 | 900 over")]).leaks, [leak]);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 mod adopted;
 mod connection;
+mod several;
 mod writing;
 
 use std::{
@@ -163,6 +164,13 @@ pub(crate) fn run(plan: Plan) {
         client.write_late();
         // The history has the reason of an early end.
         let _ = match client.plan.style {
+            Style::Mixed if client.random.random_bool(0.2) => {
+                let done = client.several();
+                if done.is_err() {
+                    client.hang_up();
+                }
+                done
+            }
             style @ (Style::Mixed | Style::Sessions | Style::Keepers)
                 if style != Style::Mixed || client.random.random_bool(0.4) =>
             {
@@ -509,6 +517,17 @@ fn outcome(reply: Reply) -> Outcome {
                     token: token.clone(),
                     fence: fence.unsigned_abs(),
                     validity: validity.unsigned_abs(),
+                }
+            }
+            [Reply::Text(token), Reply::Number(validity), Reply::All(fences)] => {
+                let fence = |fence: &Reply| match fence {
+                    Reply::Number(fence) => fence.unsigned_abs(),
+                    other => panic!("no fence: {other:?}"),
+                };
+                Outcome::AllGranted {
+                    token: token.clone(),
+                    validity: validity.unsigned_abs(),
+                    fences: fences.iter().map(fence).collect(),
                 }
             }
             other => panic!("no answer of a lock: {other:?}"),

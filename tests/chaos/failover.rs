@@ -20,7 +20,7 @@ use crate::{
     alone,
     checker::{self, Wrong},
     client::Style,
-    history::{Event, Outcome, Time, now},
+    history::{Event, Outcome, Time, keys, now},
     number, sound, writes,
 };
 use fleet::{Act, Fleet, History, Options, PLAIN, PROXIES, SENTINELS, What};
@@ -421,7 +421,7 @@ fn around(log: &[(Time, String)], histories: &[(Option<usize>, History)], wrong:
         let mut about = false;
         for (at, event) in history {
             if let Event::Sent { key: asked, .. } = event {
-                about = asked == key;
+                about = keys(asked).any(|asked| asked == key);
             }
             let refused = matches!(event, Event::Answered(Outcome::Held | Outcome::Error(_)));
             if about && !refused {

@@ -38,6 +38,19 @@ pub(crate) enum Verb {
     Attach,
     /// A library's read of the value that it will change.
     Get,
+    /// MLOCK with PX. Its keys, like those of the next two, are joined by commas.
+    LeaseAll,
+    /// MLOCK without PX.
+    SessionAll,
+    /// MUNLOCK.
+    UnlockAll,
+    /// RENEW by the token of a MLOCK that was refused, on another connection: it has nothing to renew.
+    Probe,
+}
+
+/// Returns the keys that a request names.
+pub(crate) fn keys(joined: &str) -> impl Iterator<Item = &str> {
+    joined.split(',')
 }
 
 /// The shape of a write.
@@ -132,7 +145,13 @@ pub(crate) enum Outcome {
         fence: u64,
         validity: u64,
     },
-    /// The null answer of LOCK, or of an idiom.
+    /// The answer of a granted MLOCK; validity in ms, fences in the order of the keys.
+    AllGranted {
+        token: String,
+        validity: u64,
+        fences: Vec<u64>,
+    },
+    /// The null answer of LOCK or MLOCK, or of an idiom.
     Held,
     /// The answer of UNLOCK, RENEW or a script.
     Number(u64),
@@ -216,6 +235,10 @@ impl fmt::Display for Event {
             Event::Answered(Outcome::Granted { token, fence, validity }) => {
                 write!(out, "granted {token} {fence} {validity}")
             }
+            Event::Answered(Outcome::AllGranted { token, validity, fences }) => {
+                let fences: Vec<String> = fences.iter().map(u64::to_string).collect();
+                write!(out, "all {token} {validity} {}", fences.join(","))
+            }
             Event::Answered(Outcome::Held) => write!(out, "held"),
             Event::Answered(Outcome::Number(number)) => write!(out, "number {number}"),
             Event::Answered(Outcome::Pong) => write!(out, "pong"),
@@ -255,6 +278,10 @@ impl FromStr for Event {
                     "Read" => Verb::Read,
                     "Attach" => Verb::Attach,
                     "Get" => Verb::Get,
+                    "LeaseAll" => Verb::LeaseAll,
+                    "SessionAll" => Verb::SessionAll,
+                    "UnlockAll" => Verb::UnlockAll,
+                    "Probe" => Verb::Probe,
                     _ => return Err(wrong()),
                 };
                 Ok(Event::Sent { verb, key: key.to_owned() })
@@ -303,6 +330,11 @@ impl FromStr for Event {
                 token: token.to_owned(),
                 fence: number(fence)?,
                 validity: number(validity)?,
+            }),
+            ["all", token, validity, fences] => answered(Outcome::AllGranted {
+                token: token.to_owned(),
+                validity: number(validity)?,
+                fences: keys(fences).map(number).collect::<Result<_, _>>()?,
             }),
             ["held"] => answered(Outcome::Held),
             ["number", value] => answered(Outcome::Number(number(value)?)),

@@ -6,7 +6,7 @@ use crate::{
     checker::{self, Verdict, Wrong},
     deployment::{Deployment, PROXIES},
     fault::ENDED,
-    history::{Event, Idiom, Setting, Time, Writing},
+    history::{Event, Idiom, Setting, Time, Writing, keys},
     schedule::{self, Span},
     updates,
     writes::{self, What},
@@ -49,6 +49,7 @@ pub(crate) fn judge(deployment: &Deployment, spans: &[Span], from: Time, until: 
     wrong.extend(pauses("grant", &verdict.granted, &windows));
     wrong.extend(pauses("write", &writes.acknowledged, &windows));
     wrong.extend(silences(&verdict, until));
+    wrong.extend(leaks(&verdict, until));
     wrong.extend(goes_on("grant", &verdict.granted, until));
     wrong.extend(goes_on("write", &writes.acknowledged, until));
     if deployment.options().adopted > 0 {
@@ -123,6 +124,12 @@ fn silences(verdict: &Verdict, until: Time) -> Vec<String> {
     late.map(|silence| format!("no answer in the calm: {silence:?}")).collect()
 }
 
+/// Returns the MLOCKs that were refused although nothing was wrong any more, and kept a lock.
+fn leaks(verdict: &Verdict, until: Time) -> Vec<String> {
+    let late = verdict.leaks.iter().filter(|leak| leak.refused > until - ANSWERED);
+    late.map(|leak| format!("a lock of a refused MLOCK is kept: {leak:?}")).collect()
+}
+
 fn print(
     deployment: &Deployment,
     spans: &[Span],
@@ -154,6 +161,9 @@ fn print(
     for (what, value) in [
         ("requests", counts.requests.to_string()),
         ("grants", counts.grants.to_string()),
+        ("sets of locks granted", counts.sets.to_string()),
+        ("the same refused, and looked at", format!("{}, {}", counts.sets_refused, counts.probes)),
+        ("the same refused, and kept meanwhile", verdict.leaks.len().to_string()),
         ("renewals", counts.renewals.to_string()),
         ("adopted locks taken", counts.taken.to_string()),
         ("the same prolonged", counts.prolonged.to_string()),
@@ -307,7 +317,7 @@ fn history_around(deployment: &Deployment, (key, time): (&str, Time)) -> String 
             | Event::Setting(Setting { key: asked, .. })
             | Event::Idiom(Idiom { key: asked, .. }) = event
             {
-                about = asked == key;
+                about = keys(asked).any(|asked| asked == key);
             }
             if about {
                 lines.push((*at, format!("client {client}: {event}")));

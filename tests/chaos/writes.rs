@@ -13,7 +13,7 @@ use std::{
 };
 
 use crate::{
-    history::{Event, Outcome, Shape, Time, Verb, Writing},
+    history::{Event, Outcome, Shape, Time, Verb, Writing, keys},
     trace::{self, Entry},
 };
 
@@ -198,6 +198,9 @@ fn tell(client: usize, history: &[(Time, Event)]) -> Told {
                         if verb != Verb::Attach =>
                     {
                         granted.insert(key, *fence);
+                    }
+                    (Outcome::AllGranted { fences, .. }, Some((_, joined)), _) => {
+                        granted.extend(keys(joined).zip(fences.iter().copied()));
                     }
                     (Outcome::Number(length), Some((Verb::Read, key)), _) => {
                         if let Some(fence) = granted.get(key).copied() {

@@ -136,7 +136,12 @@ fn an_answer_is_bounded_whatever_there_is() {
 fn who_may_not_ask_redis_for_info_may_not_ask_lockgate() {
     let proxy = Proxy::with().data_arguments(&["--requirepass", "secret"]).start();
     let mut client = proxy.client();
-    for words in [&["LOCKGATE", "INFO"][..], &["COMMAND", "DOCS", "lock"]] {
+    for words in [
+        &["LOCKGATE", "INFO"][..],
+        &["COMMAND", "DOCS", "lock"],
+        &["COMMAND", "GETKEYS", "lock", "a"],
+        &["COMMAND", "GETKEYS", "mlock", "1"],
+    ] {
         assert_eq!(client.cmd(words).error(), "NOAUTH Authentication required.", "{words:?}");
     }
     client.cmd(&["AUTH", "secret"]);
@@ -269,6 +274,78 @@ fn command_tells_of_ours_as_redis_tells_of_its_own() {
 }
 
 #[test]
+fn command_tells_the_keys_of_ours_as_redis_those_of_its_own() {
+    let proxy = Proxy::start();
+    for version in ["2", "3"] {
+        let mut client = proxy.client();
+        client.cmd(&["HELLO", version]);
+        let mut ask = |subcommand, command: &str| {
+            let words = command.split(' ');
+            client.cmd(&["COMMAND", subcommand].into_iter().chain(words).collect::<Vec<_>>())
+        };
+        for (command, keys) in [
+            ("LOCK a", "a"),
+            ("lock a t PX 5 WAIT", "a"),
+            ("UNLOCK a t", "a"),
+            ("RENEW a PX 5", "a"),
+            ("LOCK.ATTACH a t", "a"),
+            ("LOCK.DETACH a", "a"),
+            ("MLOCK 2 a b", "a b"),
+            ("mlock 3 a b a t PX 5 WAIT 5", "a b a"),
+            ("MUNLOCK 1 a t", "a"),
+        ] {
+            let count = keys.split(' ').count();
+            let eval = format!("EVAL script {count} {keys}");
+            assert_eq!(ask("GETKEYS", command), ask("getkeys", &eval), "{command}");
+            let with_flags = ask("GETKEYSANDFLAGS", command);
+            assert_eq!(shape(&with_flags), shape(&ask("GETKEYSANDFLAGS", &eval)), "{command}");
+            // INCR uses its key as they do: it reads and changes what is there.
+            let of_incr = keys
+                .split(' ')
+                .flat_map(|key| elements(ask("getKeysAndFlags", &format!("INCR {key}"))));
+            assert_eq!(elements(with_flags), of_incr.collect::<Vec<_>>(), "{command}");
+        }
+        for (command, like) in [
+            ("LOCK", "GET"),
+            ("UNLOCK", "GET"),
+            ("RENEW", "GET"),
+            ("LOCK.ATTACH a", "SET a"),
+            ("LOCK.ATTACH a t x", "GET a b c"),
+            ("LOCK.DETACH a x", "GET a b"),
+            ("MLOCK 1", "EVAL script"),
+            ("MUNLOCK", "EVAL"),
+            ("MLOCK 0 a", "ZUNION 0 a"),
+            ("MLOCK -1 a", "ZUNION -1 a"),
+            ("MLOCK 3 a b", "ZUNION 3 a b"),
+            ("MUNLOCK x a", "ZUNION x a"),
+            ("LOCKGATE", "PING"),
+            ("LOCKGATE INFO", "PING a"),
+            ("LOCKGATE LOCK a", "PING a"),
+            ("LOCKGATE FOO a", "CLIENT FOO a"),
+        ] {
+            for subcommand in ["GETKEYS", "GETKEYSANDFLAGS"] {
+                let error = ask(subcommand, command);
+                assert_eq!(error, ask(subcommand, like), "{command}");
+                assert!(error.error().starts_with("ERR "), "{command}: {error:?}");
+            }
+        }
+    }
+    // As many keys as MLOCK takes. In a transaction Redis answers, as it does about INFO.
+    let mut client = proxy.client();
+    let keys: Vec<String> = (0..128).map(|n| format!("k{n}")).collect();
+    let keys = keys.iter().map(String::as_str);
+    let all = ["COMMAND", "GETKEYS", "MLOCK", "128"].into_iter().chain(keys);
+    let all: Vec<&str> = all.chain(["t", "PX", "5", "WAIT", "5"]).collect();
+    assert_eq!(elements(client.cmd(&all)).len(), 128);
+    let about = &["COMMAND", "GETKEYS", "LOCK", "a"][..];
+    let queued = client.pipe(&[&["MULTI"], about, &["EXEC"], about]);
+    assert_eq!(queued[1], Reply::simple("QUEUED"));
+    let Reply::Array(of_redis) = &queued[2] else { panic!("{queued:?}") };
+    assert_eq!(of_redis[0].error(), "ERR Invalid command specified");
+    assert_eq!(queued[3], Reply::Array(vec![Reply::bulk("a")]));
+}
+
+#[test]
 fn what_command_says_of_others_is_redis_own() {
     let mut proxy = Proxy::start();
     let mut direct = Client::connect(proxy.data().port());
@@ -277,7 +354,9 @@ fn what_command_says_of_others_is_redis_own() {
         &["COMMAND", "INFO", "lock", "get"][..],
         &["COMMAND", "INFO", "get", "lock"],
         &["COMMAND", "DOCS", "get"],
-        &["COMMAND", "GETKEYS", "lock", "a"],
+        &["COMMAND", "GETKEYS", "set", "lock", "a"],
+        &["COMMAND", "GETKEYS"],
+        &["COMMAND", "GETKEYSANDFLAGS"],
         &["COMMAND", "HELP"],
         &["COMMAND", "FOO"],
         &["COMMAND", ""],

@@ -76,7 +76,7 @@ const HELP: [&str; 49] = [
     "    Tell the version.",
     "HELP",
     "    Print this help.",
-    "LOCK, UNLOCK, RENEW, LOCK.ATTACH and LOCK.DETACH have help of their own:",
+    "LOCK, UNLOCK, RENEW, MLOCK, MUNLOCK, LOCK.ATTACH and LOCK.DETACH have help of their own:",
     "    COMMAND DOCS LOCK.",
 ];
 
@@ -107,6 +107,9 @@ impl Desk {
             Inquiry::CommandDocs(all) => {
                 encode::map(&mut out, all.len(), resp3);
                 all.iter().for_each(|own| docs::docs(&mut out, *own, resp3));
+            }
+            Inquiry::CommandKeys { keys, with_flags } => {
+                docs::keys(&mut out, keys, *with_flags, resp3);
             }
         }
         ours.answer(out, None)

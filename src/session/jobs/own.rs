@@ -71,7 +71,7 @@ impl OwnCommand {
                 },
                 // A COMMAND that also names commands of Redis has been forwarded.
                 Own::Command => {
-                    OwnRequest::Inquiry(operator::command(words).ok_or(BadRequest::Syntax))
+                    OwnRequest::Inquiry(operator::command(words).unwrap_or(Err(BadRequest::Syntax)))
                 }
                 Own::Lock | Own::Unlock | Own::Renew | Own::Attach | Own::Detach => {
                     let key = command::full_key(&words[0], locks);
