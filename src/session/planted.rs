@@ -40,6 +40,8 @@ pub(crate) enum PlantedFault {
     AnyAttempt,
     /// A MLOCK that is refused one of its locks keeps the others.
     SomeKept,
+    /// A client is told the name of another permit than it got.
+    OtherPermit,
 }
 
 #[cfg(test)]
@@ -73,6 +75,7 @@ pub(super) fn has(fault: PlantedFault) -> bool {
         PlantedFault::ExtendedAnyway => "extended anyway",
         PlantedFault::BlindForAll => "blind for all",
         PlantedFault::SomeKept => "some kept",
+        PlantedFault::OtherPermit => "other permit",
         _ => return false,
     };
     std::env::var("LOCKGATE_PLANT").is_ok_and(|planted| planted == name)

@@ -7,7 +7,7 @@
 //! clients go past the proxies. [`checker`] checks what must hold, [`writes`] what must hold of guarded writes. In
 //! [`failover`] Sentinels promote a lock node's replica; in [`pools`] programs share tokens and connections; in
 //! [`lengths`] one proxy grants for longer than the other; in [`apart`] the mode of an adopt rule differs by a step; in
-//! [`several`] clients take sets of locks by MLOCK, and [`set_checker`] checks what must hold of these.
+//! [`several`] clients take sets of locks by MLOCK, and permits, and [`set_checker`] checks what must hold of these.
 //! A seed that fails does so each time: `LOCKGATE_SEED=n cargo test --lib simulation` prints its history.
 //! `LOCKGATE_SEEDS=n` tries `n` seeds.
 
@@ -165,6 +165,8 @@ enum Planted {
     OneSided,
     /// A MLOCK that is refused one of its locks keeps the others.
     SomeKept,
+    /// A client is told the name of another permit than it got.
+    OtherPermit,
 }
 
 impl Planted {
@@ -223,6 +225,7 @@ impl Planted {
             Planted::AnyGrant => Some(PlantedFault::AnyGrant),
             Planted::AnyAttempt => Some(PlantedFault::AnyAttempt),
             Planted::SomeKept => Some(PlantedFault::SomeKept),
+            Planted::OtherPermit => Some(PlantedFault::OtherPermit),
             _ => None,
         });
         NOT_COMPARED.set(self == Planted::NoCompare);

@@ -1,4 +1,5 @@
-//! Clients that take two or three of four locks by MLOCK, in any order, beside others that take single ones by LOCK.
+//! Clients that take two or three of five locks by MLOCK, in any order, or one of three permits, beside others that take
+//! single locks by LOCK. One of the permits is among the locks that MLOCK takes by name.
 //!
 //! They hold, renew, write under guard, and give back by MUNLOCK, one by one, or by the end of their connection. Nodes
 //! are stopped, answer errors and are cut off meanwhile, and the clock of one jumps. None forgets all: a lock that is
@@ -38,7 +39,9 @@ const PROXIES: usize = 2;
 const TAKERS: usize = 6;
 const LOCKERS: usize = 2;
 /// LOCK clients take the first two of them.
-const KEYS: [&str; 4] = ["a", "b", "c", "d"];
+const KEYS: [&str; 5] = ["a", "b", "c", "d", "p#1"];
+/// The permits of the family `p`.
+const PERMITS: [&str; 3] = ["p#0", "p#1", "p#2"];
 /// Longer than it takes to give back what was not granted.
 const MAX_TTL: Duration = Duration::from_secs(12);
 /// The shortest lease that a MLOCK asks for, in ms.
@@ -50,7 +53,7 @@ const PLAYED: Duration = Duration::from_secs(90);
 /// The seeds tried.
 const SEEDS: u64 = 4;
 
-/// A client that takes locks by MLOCK.
+/// A client that takes locks by MLOCK, and permits.
 struct Taker {
     client: Client,
     sets: Arc<SetChecker>,
@@ -89,7 +92,11 @@ impl Taker {
     async fn round(&mut self, token: &str) -> bool {
         let (keys, is_session_lock) = (self.some_locks(), self.client.one_in(3));
         self.client.connection.open().await;
-        let Some(mut holds) = self.take(&keys, token, is_session_lock).await else { return false };
+        let taken = match self.client.one_in(3) {
+            true => self.take_permit(token, is_session_lock).await,
+            false => self.take(&keys, token, is_session_lock).await,
+        };
+        let Some(mut holds) = taken else { return false };
         self.work(&mut holds).await;
         match self.client.below(4) {
             0 if is_session_lock => {
@@ -108,26 +115,12 @@ impl Taker {
         token: &'t str,
         is_session_lock: bool,
     ) -> Option<Vec<Hold<'t>>> {
-        let client = &mut self.client;
-        let (px, wait) = (SHORTEST + client.below(4000), client.below(3000).to_string());
-        let (number, px) = (keys.len().to_string(), px.to_string());
-        let mut words = [&["MLOCK", &number][..], keys, &[token]].concat();
-        if !is_session_lock {
-            words.extend(["PX", &px]);
-        }
-        if !client.one_in(3) {
-            words.extend(["WAIT", &wait]);
-        }
-        let patience = if client.one_in(6) { ms(client.below(300)) } else { ms(60_000) };
-        let said = client.connection.pipeline(&[&words], patience).await;
-        let reply = said.ok().and_then(|said| said.into_iter().next());
+        let number = keys.len().to_string();
+        let words = [&["MLOCK", &number][..], keys, &[token]].concat();
+        let reply = self.ask(words, is_session_lock).await;
         let Some((validity, fences)) = reply.as_ref().and_then(all_granted) else {
-            let why = reply.as_ref().map_or("hung up", Reply::text);
-            client.checker.refused(&keys.join(" "), token, why);
-            // Of leases, a client that hangs up may have been granted all.
-            if reply.is_some() || is_session_lock {
-                self.sets.none(token, keys);
-            }
+            self.not_granted(token, keys, reply.as_ref(), is_session_lock);
+            let client = &mut self.client;
             if client.connection.is_open() && client.one_in(4) {
                 // As a careless `finally` does.
                 let words = [&["MUNLOCK", &number][..], keys, &[token]].concat();
@@ -138,6 +131,65 @@ impl Taker {
             return None;
         };
         let locks: Vec<(&str, u64)> = keys.iter().copied().zip(fences).collect();
+        Some(self.holds(token, locks, validity, is_session_lock))
+    }
+
+    /// Takes the first free permit.
+    async fn take_permit<'t>(
+        &mut self,
+        token: &'t str,
+        is_session_lock: bool,
+    ) -> Option<Vec<Hold<'t>>> {
+        let words = vec!["LOCK", "p", token, "PERMITS", "3"];
+        let reply = self.ask(words, is_session_lock).await;
+        let Some((validity, fence, name)) = reply.as_ref().and_then(permit_granted) else {
+            self.not_granted(token, &PERMITS, reply.as_ref(), is_session_lock);
+            return None;
+        };
+        Some(self.holds(token, vec![(name, fence)], validity, is_session_lock))
+    }
+
+    /// Sends a LOCK or MLOCK, with a TTL and a WAIT as it happens. Returns no reply if the client hangs up.
+    async fn ask(&mut self, mut words: Vec<&str>, is_session_lock: bool) -> Option<Reply> {
+        let client = &mut self.client;
+        let (px, wait) = (SHORTEST + client.below(4000), client.below(3000).to_string());
+        let px = px.to_string();
+        if !is_session_lock {
+            words.extend(["PX", &px]);
+        }
+        if !client.one_in(3) {
+            words.extend(["WAIT", &wait]);
+        }
+        let patience = if client.one_in(6) { ms(client.below(300)) } else { ms(60_000) };
+        let said = client.connection.pipeline(&[&words], patience).await;
+        said.ok().and_then(|said| said.into_iter().next())
+    }
+
+    /// Notes that the client was not told that it has these locks.
+    fn not_granted(
+        &self,
+        token: &str,
+        keys: &[&'static str],
+        reply: Option<&Reply>,
+        is_session_lock: bool,
+    ) {
+        let why = reply.map_or("hung up", Reply::text);
+        self.client.checker.refused(&keys.join(" "), token, why);
+        // Of leases, a client that hangs up may have been granted all.
+        if reply.is_some() || is_session_lock {
+            self.sets.none(token, keys);
+        }
+    }
+
+    /// Notes locks that the client was just told of.
+    fn holds<'t>(
+        &mut self,
+        token: &'t str,
+        locks: Vec<(&'static str, u64)>,
+        validity: Duration,
+        is_session_lock: bool,
+    ) -> Vec<Hold<'t>> {
+        let client = &mut self.client;
         self.sets.granted(client, token, &locks);
         let left = (!is_session_lock).then_some(validity);
         let hold = |(at, (key, fence))| {
@@ -153,7 +205,7 @@ impl Taker {
                 lost.told(what.is_none());
             }
         }));
-        Some(holds)
+        holds
     }
 
     /// Holds the locks, renews some of them, and writes under them.
@@ -219,6 +271,14 @@ fn all_granted(reply: &Reply) -> Option<(Duration, Vec<u64>)> {
     let [_, validity, Reply::Array(Some(fences))] = &parts[..] else { panic!("{reply:?}") };
     let fences = fences.iter().map(|fence| fence.number().unwrap()).collect();
     Some((ms(validity.number().unwrap()), fences))
+}
+
+/// Returns the validity, the fence and the name of a permit that was granted.
+fn permit_granted(reply: &Reply) -> Option<(Duration, u64, &'static str)> {
+    let Reply::Array(Some(parts)) = reply else { return None };
+    let [_, fence, validity, name] = &parts[..] else { panic!("{reply:?}") };
+    let name = PERMITS.into_iter().find(|known| *known == name.text()).unwrap();
+    Some((ms(validity.number().unwrap()), fence.number().unwrap(), name))
 }
 
 fn config(proxy: usize, nodes: usize) -> LocksConfig {
@@ -328,5 +388,12 @@ fn a_refused_mlock_that_keeps_some_of_its_locks_is_found() {
     };
     let found = (0..20).find(says);
     println!("{:?} is found by seed {found:?}", Planted::SomeKept);
+    assert!(found.is_some());
+}
+
+#[test]
+fn a_permit_that_is_told_by_another_name_is_found() {
+    let found = (0..20).find(|seed| !simulate(*seed, Planted::OtherPermit).faults.is_empty());
+    println!("{:?} is found by seed {found:?}", Planted::OtherPermit);
     assert!(found.is_some());
 }

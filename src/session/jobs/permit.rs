@@ -7,6 +7,7 @@ use super::{
     super::{
         claims::{Granted, Held, MAX_TOKENS},
         desk::Desk,
+        planted::{self, PlantedFault},
         session_metrics::Outcome,
     },
     Job, Ours, Progress, Question, announce,
@@ -169,6 +170,10 @@ fn tell(ours: Ours, key: &Key, undo: Option<Undo>, desk: &mut Desk) -> Progress 
     encode::bulk(&mut out, &token);
     encode::integer(&mut out, i64::try_from(fence).unwrap_or(i64::MAX));
     encode_millis(&mut out, validity);
-    encode::bulk(&mut out, desk.name(key));
+    let name = desk.name(key);
+    match planted::has(PlantedFault::OtherPermit) && name.ends_with(b"#0") {
+        true => encode::bulk(&mut out, &[&name[..name.len() - 1], b"1"].concat()),
+        false => encode::bulk(&mut out, name),
+    }
     ours.answer(out, undo)
 }
