@@ -139,6 +139,20 @@ impl Release {
         other.filter(|other| locks.grants.schedule.pause(other))
     }
 
+    /// Forgets a lost lock on which its holder may still count: the nodes that have it keep it until its TTL has run
+    /// out. Returns another keeper as [`Release::ask_lost`] does.
+    pub(super) fn leave_lost(locks: &Arc<Locks>, lost: &Arc<Watch>) -> Option<Arc<Watch>> {
+        let (grants, claim) = (&locks.grants, Some(lost.claim));
+        let now = Instant::now();
+        let (_, watch, held) = grants.holders.release(&lost.key, &lost.token, claim, now);
+        if let Some(held) = held {
+            grants.metrics.held(&lost.key, held.held_for);
+            grants.audit_trail.ended(&lost.key, &held, ReleaseCause::Lost.end());
+        }
+        let other = watch.filter(|watch| !Arc::ptr_eq(watch, lost));
+        other.filter(|other| grants.schedule.pause(other))
+    }
+
     /// Releases the lock or hands it over. The caller tells its keeper.
     fn begin(
         locks: &Arc<Locks>,

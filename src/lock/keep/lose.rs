@@ -22,7 +22,19 @@ fn judged(watch: &Watch, reason: LostReason) -> (LostReason, LossKind) {
     }
 }
 
-/// Ends a lost session lock: tells its holder, and releases it on every node.
+/// Whether a lost lock is released at once. Before its holder is told, that may count on the validity that it was told
+/// last. Nodes that deny the lock may have ended it too early, as one does whose clock jumps; if the others released it
+/// now, another client could be granted it within that validity.
+fn is_released(watch: &Watch, reason: LostReason) -> bool {
+    match reason {
+        // No validity reaches beyond `locks.max_hold`, and a grant that was replaced is on no node.
+        LostReason::MaxHold | LostReason::Replaced => true,
+        _ => watch.claim.is_endless() || watch.times().valid_until <= Instant::now(),
+    }
+}
+
+/// Ends a lost session lock: tells its holder, and releases it on every node once the validity is over that the holder
+/// was told.
 pub(in crate::lock) fn lose(locks: &Arc<Locks>, watch: &Arc<Watch>, reason: LostReason) {
     let (reason, kind) = judged(watch, reason);
     // Locked until the loss is added: the holder's connection, which may have found out at the same time, must not go
@@ -34,7 +46,10 @@ pub(in crate::lock) fn lose(locks: &Arc<Locks>, watch: &Arc<Watch>, reason: Lost
         locks.grants.metrics.lost(reason);
         // Released before the holder is told: its next LOCK by the same token must not be hit by
         // this release.
-        let other = Release::ask_lost(locks, watch);
+        let other = match is_released(watch, reason) {
+            true => Release::ask_lost(locks, watch),
+            false => Release::leave_lost(locks, watch),
+        };
         watch.losses.add(&mut lost, Lost { kind, ..watch.loss(false) });
         drop(lost);
         // Whether to log the loss of an adopted lock without a TTL is for the session to decide.
