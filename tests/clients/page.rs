@@ -21,9 +21,10 @@ const PAGES: [&str; 4] = [
     include_str!("../../docs/clients/shell.md"),
 ];
 /// The pages of the commands: a row of their tables has a command and its error.
-const COMMANDS: [&str; 8] = [
+const COMMANDS: [&str; 9] = [
     include_str!("../../docs/commands/index.md"),
     include_str!("../../docs/commands/lock.md"),
+    include_str!("../../docs/commands/permits.md"),
     include_str!("../../docs/commands/unlock.md"),
     include_str!("../../docs/commands/renew.md"),
     include_str!("../../docs/commands/mlock.md"),

@@ -370,6 +370,7 @@ fn whatever_frees_a_permit_wakes_who_waits_for_any() {
     let other = Proxy::beside(&proxy).start();
     let (any, rounds) = (["LOCK", "gpu", "PERMITS", "3", "PX", "60000", "WAIT", "0"], 6);
     let ways = ["unlock", "hang up", "reset", "expiry", "operator"];
+    let (mut told, mut at_once) = (0, 0);
     for (round, way) in (0..rounds).flat_map(|round| ways.map(|way| (round, way))) {
         let mut operator = other.client();
         // One permit will be freed, in different ways and places, and the others are held for long.
@@ -401,14 +402,20 @@ fn whatever_frees_a_permit_wakes_who_waits_for_any() {
         assert!(begun.elapsed() < SOON, "{way} {:?}", begun.elapsed());
         assert_eq!(permit.name, name, "{way}");
         assert!(permit.fence > one.fence);
+        // The other proxy tells of it.
+        if way == "operator" || way != "expiry" && !round.is_multiple_of(2) {
+            told += 1;
+            at_once += usize::from(begun.elapsed() < ms(400));
+        }
         two.iter().chain([&permit]).for_each(|permit| unlock(&mut operator, permit));
         assert_free(&proxy, 3);
     }
-    // A waiter also looks for itself, and may have been about to.
     let woken = |cause| proxy.metric("lockgate_wakeups_total", cause);
     let causes = ["handover", "release", "message", "expiry", "retry"];
-    println!("{:?}", causes.map(|cause| (cause, woken(cause))));
-    assert!(woken("message") >= 6.0, "{} of 12 and more", woken("message"));
+    println!("{at_once} of {told}, {:?}", causes.map(|cause| (cause, woken(cause))));
+    // A waiter also looks for itself, every 1 to 2 s, and may have been about to.
+    assert!(at_once > told * 2 / 3, "{at_once} of {told}");
+    assert!(woken("message") >= 6.0, "{} of {told}", woken("message"));
     assert!(woken("expiry") >= 3.0, "{} of 6", woken("expiry"));
     assert!(woken("handover") >= 6.0, "{} of 9", woken("handover"));
 }
@@ -998,4 +1005,44 @@ fn none_is_null_in_resp3() {
     assert_eq!(client.cmd(&["LOCK", "gpu", "PERMITS", "2", "WAIT", "20"]), Reply::Null);
     unlock(&mut holder, &held[0]);
     assert_eq!(Permit::of(&client.cmd(&["LOCK", "gpu", "PERMITS", "2"])).name, "gpu#0");
+}
+
+#[test]
+fn the_one_that_is_free_is_found_whoever_holds_the_others() {
+    let proxy = Proxy::with().nodes(3).start();
+    let other = Proxy::beside(&proxy).start();
+    let (mut holder, mut client) = (other.client(), proxy.client());
+    let number = "16";
+    for round in 0..8 {
+        let free = (round * 5 + 3) % 16;
+        for at in (0..16).filter(|at| *at != free) {
+            holder.cmd(&["LOCK", &format!("gpu#{at}"), "t", "PX", "60000"]).grant();
+        }
+        let mut words = vec!["LOCK", "gpu", "PERMITS", number, "PX", "60000"];
+        if round % 2 == 1 {
+            words.extend(["WAIT", "500"]);
+        }
+        let permit = Permit::of(&client.cmd(&words));
+        assert_eq!(permit.at(), free);
+        assert_eq!(client.cmd(&words), Reply::NullArray);
+        unlock(&mut client, &permit);
+        for at in (0..16).filter(|at| *at != free) {
+            assert_eq!(holder.cmd(&["UNLOCK", &format!("gpu#{at}"), "t"]), Reply::Int(1));
+        }
+    }
+    assert_free(&proxy, 16);
+}
+
+#[test]
+fn who_waits_is_told_of_nodes_that_fell_silent() {
+    let mut proxy = Proxy::with().nodes(3).locks("node_timeout: 300ms").start();
+    take_all(&mut proxy.client(), 4);
+    let mut waiter =
+        in_line(&proxy, &["LOCK", "gpu", "PERMITS", "4", "PX", "9000", "WAIT", "5000"]);
+    eventually("all will tell", || are_subscribed(&proxy, 4));
+    (0..2).for_each(|node| proxy.node(node).freeze().unwrap());
+    let refused = waiter.reply();
+    assert!(refused.error().starts_with("NOQUORUM "), "{refused:?}");
+    assert_eq!(proxy.waiters(), 0);
+    (0..2).for_each(|node| proxy.node(node).thaw().unwrap());
 }

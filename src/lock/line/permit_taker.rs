@@ -178,7 +178,7 @@ impl Taker {
     async fn wait(&self, deadline: Instant) -> Result<PermitGrant, NotGranted> {
         // Dropped last: the client's request is undone before the next one asks.
         let mut place = PlaceInLine::take(self)?;
-        let (mut last, family) = (NotGranted::held(false), &self.wanted.family);
+        let family = &self.wanted.family;
         let (queues, metrics) = (&self.locks.queues, &self.locks.grants.metrics);
         loop {
             let (at, asking) = match place.turn(deadline).await {
@@ -200,7 +200,7 @@ impl Taker {
                 }
                 Some(PermitTurn::Wait(_)) | None => {
                     let no_quorum = queues.family_no_quorum(family);
-                    return Err(no_quorum.map_or(last, NotGranted::NoQuorum));
+                    return Err(no_quorum.map_or(NotGranted::held(false), NotGranted::NoQuorum));
                 }
             };
             match asking.await {
@@ -208,10 +208,7 @@ impl Taker {
                     place.granted = Some((at, self.wanted.ttl));
                     return Ok(self.granted(at, grant));
                 }
-                Err(why) => {
-                    queues.permit_refused(family, place.ticket, at, &why);
-                    last = why;
-                }
+                Err(why) => queues.permit_refused(family, place.ticket, at, &why),
             }
         }
     }
