@@ -875,6 +875,23 @@ fn the_first_free_one_of_several_locks_is_taken() {
 }
 
 #[test]
+fn a_script_that_answers_a_name_needs_one() {
+    let body = FUNNEL_BODY.replace("ARGV[1]", "ARGV[4]");
+    for (name, expected) in [("f", None), ("", Some(AdoptWork::Fail(TOO_FEW_ARGUMENTS)))] {
+        let words = ["EVAL", &body, "2", "lock:f1", "lock:f2", "x", "30", "t", name];
+        let words = &words[..if expected.is_some() { 8 } else { 9 }];
+        let (sighting, work) = under(AdoptOptions::default(), words);
+        assert_eq!(sighting.op, Op::AcquireFirst);
+        match (work, expected) {
+            (Some(AdoptWork::Lock(work)), None) => {
+                assert_eq!(work.first_of.as_deref(), Some(name.as_bytes()));
+            }
+            (work, expected) => assert_eq!(work, expected),
+        }
+    }
+}
+
+#[test]
 fn too_many_keys_or_mixed_ones_make_no_family() {
     let rules = |unknown| {
         let options = AdoptOptions { unknown, ..AdoptOptions::default() };

@@ -238,6 +238,13 @@ async fn a_lock_whose_fence_the_data_node_refuses_is_given_back() {
         assert_eq!(pair.at_client(), told);
         assert_eq!(pair.core.desk.tokens.held.len(), usize::from(!is_refused));
     }
+    // The replies can no longer be told apart before the client is told of its lock.
+    let mut pair = begin(guarded());
+    looks(&mut pair, [Free; 3]);
+    asks(&mut pair, "lock:f1", granted(LONG));
+    assert_eq!(pair.core.desk.tokens.held.len(), 1);
+    pair.core.relay();
+    assert!(pair.core.desk.tokens.held.is_empty(), "it is given back");
 }
 
 #[tokio::test(start_paused = true)]
