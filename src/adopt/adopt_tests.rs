@@ -316,7 +316,7 @@ fn on_lock(
         // Another token's lock is the command's own, and a LOCK client's counts as free.
         (replies.endless, replies.other) = (replies.own, replies.absent);
     }
-    AdoptWork::Lock(LockWork { token: token.cloned(), ttl, acts, replies })
+    AdoptWork::Lock(LockWork { token: token.cloned(), ttl, acts, replies, first_of: None })
 }
 
 #[test]
@@ -536,7 +536,8 @@ fn locks_without_a_ttl_are_kept_where_the_rule_says_so() {
     // Nothing is to be done where the lock has no TTL already.
     let keep = |acts, replies| {
         let acts = Acts { endless: Act::Nothing, ..acts };
-        AdoptWork::Lock(LockWork { token: Some(token.clone()), ttl: None, acts, replies })
+        let token = Some(token.clone());
+        AdoptWork::Lock(LockWork { token, ttl: None, acts, replies, first_of: None })
     };
     let taken = Replies::read(["1", "0", "0", "0"]);
     for (words, expected) in [
@@ -821,6 +822,103 @@ fn scripts_of_the_configuration_are_known_under_their_rule() {
             assert_eq!((sighting.library, sighting.replies), ("", Some(replies)));
             assert!(sighting.digest.is_some());
             assert!(!matches!(of("other:a").0.verdict, AdoptVerdict::Quorum), "another rule's");
+        }
+    }
+}
+
+/// Laravel's script that takes the first free one of its keys, by its digest; and another spelling of it.
+const FUNNEL: &str = "420ca604de4310d8301943a71390ee669720d640";
+const FUNNEL_BODY: &str = "for i, v in pairs(redis.call('MGET', unpack(KEYS))) do if not v then \
+                           redis.call('SET', KEYS[i], ARGV[3], 'EX', ARGV[2]) return ARGV[1]..i end end";
+
+#[test]
+fn the_first_free_one_of_several_locks_is_taken() {
+    let keys = ["3", "lock:f1", "lock:f2", "lock:f3"];
+    let adoption = |mode| Adoption::new(&[rule("lock:*", mode, AdoptOptions::default())]).unwrap();
+    let say = |adoption: &Adoption, script: [&str; 2], argv: &[&str]| {
+        let words = [&script[..], &keys, argv].concat();
+        match look(adoption, &words) {
+            AdoptLook::Found(found) => (found.sighting, found.task),
+            other => panic!("{words:?}: {other:?}"),
+        }
+    };
+    let enforced = adoption(AdoptMode::Enforce);
+    let unseen = rows::hexadecimal(&sha1_smol::Sha1::from(FUNNEL_BODY).digest().bytes());
+    assert_eq!(say(&enforced, ["EVALSHA", &unseen], &["f", "30", "t"]).0.op, Op::UnseenScript);
+    look(&enforced, &["SCRIPT", "LOAD", FUNNEL_BODY]);
+    for (script, library) in
+        [(["EVALSHA", FUNNEL], "Laravel"), (["EVALSHA", &unseen], ""), (["EVAL", FUNNEL_BODY], "")]
+    {
+        let (sighting, task) = say(&enforced, script, &["f", "30", "t"]);
+        assert_eq!((sighting.op, sighting.verdict), (Op::AcquireFirst, AdoptVerdict::Quorum));
+        assert_eq!((sighting.library, sighting.ttl), (library, Some(Duration::from_secs(30))));
+        assert_eq!(sighting.replies.unwrap().to_string(), "place nil nil nil");
+        let task = task.unwrap();
+        let others = [b"lock:f2", b"lock:f3"].map(|key| (key.to_vec(), key.to_vec()));
+        assert_eq!((&task.key[..], &task.others[..]), (&b"lock:f1"[..], &others[..]));
+        let AdoptWork::Lock(work) = task.work else { panic!("{script:?}: {:?}", task.work) };
+        assert_eq!((work.first_of.as_deref(), work.acts), (Some(&b"f"[..]), Acts::TAKE));
+        assert_eq!((work.token, work.ttl), (Some(Token::from("t")), Some(Duration::from_secs(30))));
+        // What Redis would refuse, and what is no lock here.
+        for (argv, expected) in [
+            (&["f", "x", "t"][..], AdoptWork::Fail("ERR value is not an integer or out of range")),
+            (&["f", "30"], AdoptWork::Fail(TOO_FEW_ARGUMENTS)),
+            (&["f", "0", "t"], AdoptWork::Refuse("its TTL is not above 0")),
+            (&["f", "61", "t"], AdoptWork::Refuse("its TTL is longer than locks.max_ttl")),
+        ] {
+            assert_eq!(say(&enforced, script, argv).1.unwrap().work, expected, "{argv:?}");
+        }
+        let (sighting, task) =
+            say(&adoption(AdoptMode::Audit), ["EVAL", FUNNEL_BODY], &["f", "30", "t"]);
+        assert_eq!((sighting.op, task), (Op::AcquireFirst, None));
+    }
+}
+
+#[test]
+fn a_script_that_answers_a_name_needs_one() {
+    let body = FUNNEL_BODY.replace("ARGV[1]", "ARGV[4]");
+    for (name, expected) in [("f", None), ("", Some(AdoptWork::Fail(TOO_FEW_ARGUMENTS)))] {
+        let words = ["EVAL", &body, "2", "lock:f1", "lock:f2", "x", "30", "t", name];
+        let words = &words[..if expected.is_some() { 8 } else { 9 }];
+        let (sighting, work) = under(AdoptOptions::default(), words);
+        assert_eq!(sighting.op, Op::AcquireFirst);
+        match (work, expected) {
+            (Some(AdoptWork::Lock(work)), None) => {
+                assert_eq!(work.first_of.as_deref(), Some(name.as_bytes()));
+            }
+            (work, expected) => assert_eq!(work, expected),
+        }
+    }
+}
+
+#[test]
+fn too_many_keys_or_mixed_ones_make_no_family() {
+    let rules = |unknown| {
+        let options = AdoptOptions { unknown, ..AdoptOptions::default() };
+        let enforced = rule("lock:*", AdoptMode::Enforce, options);
+        Adoption::new(&[enforced, rule("seen:*", AdoptMode::Audit, options)]).unwrap()
+    };
+    let call = |names: Vec<String>, script: [&str; 2]| {
+        let all = [vec![names.len().to_string()], names, ["f", "30", "t"].map(Into::into).into()];
+        script.map(str::to_owned).into_iter().chain(all.concat()).collect::<Vec<String>>()
+    };
+    let say = |adoption: &Adoption, words: &[String]| {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let AdoptLook::Found(found) = look(adoption, &words) else { panic!("{words:?}") };
+        (found.sighting.op, found.sighting.verdict, found.sighting.because)
+    };
+    for script in [["EVALSHA", FUNNEL], ["EVAL", FUNNEL_BODY]] {
+        let many = |count: usize| call((0..count).map(|at| format!("lock:{at}")).collect(), script);
+        let adoption = rules(UnknownPolicy::Refuse);
+        assert_eq!(say(&adoption, &many(1)).1, AdoptVerdict::Quorum);
+        assert_eq!(say(&adoption, &many(256)), (Op::AcquireFirst, AdoptVerdict::Quorum, ""));
+        let unknown = say(&adoption, &many(257));
+        assert_eq!((unknown.0, unknown.1), (Op::UnknownScript, AdoptVerdict::Refused));
+        let forwarded = say(&rules(UnknownPolicy::Forward), &many(257));
+        assert_eq!(forwarded.1, AdoptVerdict::Forwarded);
+        for other in ["seen:2", "2"] {
+            let mixed = say(&adoption, &call(vec!["lock:1".into(), other.into()], script));
+            assert_eq!((mixed.1, mixed.2), (AdoptVerdict::Refused, verdict::MIXED), "{other}");
         }
     }
 }

@@ -64,6 +64,8 @@ pub(crate) enum LockReply {
     True,
     /// The bulk string `false`.
     False,
+    /// The bulk string of a name and the place of the lock among the command's, from 1.
+    Place,
     /// The error of aioredlock's scripts.
     Error,
     /// What is left of the TTL, in milliseconds.
@@ -97,6 +99,7 @@ impl LockReply {
             b"error" => LockReply::Error,
             b"true" => LockReply::True,
             b"false" => LockReply::False,
+            b"place" => LockReply::Place,
             b"[nil,-2]" => LockReply::AbsentPair,
             b"[token,ms]" => LockReply::TimedPair,
             b"[token,-1]" => LockReply::EndlessPair,
@@ -126,6 +129,7 @@ impl fmt::Display for LockReply {
             LockReply::Ok => "+OK",
             LockReply::True => "true",
             LockReply::False => "false",
+            LockReply::Place => "place",
             LockReply::Error => "error",
             LockReply::Millis => "ms",
             LockReply::Seconds => "s",
@@ -171,6 +175,7 @@ mod tests {
             "+OK",
             "true",
             "false",
+            "place",
             "error",
             "ms",
             "s",

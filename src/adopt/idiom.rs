@@ -19,6 +19,8 @@ labels! {
         AcquireForEver = "acquire_no_ttl",
         /// Takes the lock, or gives it a new TTL if the token holds it already.
         AcquireAgain = "acquire_reentrant",
+        /// Takes the first of several locks that is free, with a TTL.
+        AcquireFirst = "acquire_first",
         /// Gives the lock a TTL if the token holds it.
         Extend = "extend",
         /// Adds to the TTL if the token holds the lock.
@@ -61,7 +63,8 @@ labels! {
 impl Op {
     /// Whether it takes a lock that is free.
     pub(crate) fn takes(self) -> bool {
-        matches!(self, Op::Acquire | Op::AcquireForEver | Op::AcquireAgain)
+        use Op::{Acquire, AcquireAgain, AcquireFirst, AcquireForEver};
+        matches!(self, Acquire | AcquireForEver | AcquireAgain | AcquireFirst)
     }
 }
 
@@ -80,6 +83,8 @@ pub(crate) struct Idiom<'a> {
     pub(crate) until: Option<i64>,
     /// The TTL that was asked for, where it was cut to the longest that a lock may have.
     pub(crate) capped_from: Option<(i64, TtlUnit)>,
+    /// The name that a script answers before the place of the lock that it has taken.
+    pub(crate) name: Option<&'a [u8]>,
     /// The replies; those to a command that only reads are told by its name.
     pub(crate) replies: Replies,
     /// A TTL of 0 or less, or a time that has passed, frees the lock, as with EXPIRE.
@@ -127,7 +132,7 @@ pub(crate) enum OtherKind {
 impl<'a> Idiom<'a> {
     pub(super) fn new(op: Op, form: &'static str) -> Idiom<'a> {
         let kind = OtherKind::Any;
-        let (token, ttl, until, capped_from) = (None, None, None, None);
+        let (token, ttl, until, capped_from, name) = (None, None, None, None, None);
         let frees_at_zero = op == Op::ExtendBlind;
         let replies = Replies::read(match op {
             Op::Extend | Op::OverwriteHeld | Op::Persist => ["nil", "+OK", "+OK", "nil"],
@@ -136,7 +141,19 @@ impl<'a> Idiom<'a> {
             _ => ["+OK", "nil", "nil", "nil"],
         });
         let error = SYNTAX;
-        Idiom { op, form, token, ttl, until, capped_from, replies, frees_at_zero, kind, error }
+        Idiom {
+            op,
+            form,
+            token,
+            ttl,
+            until,
+            capped_from,
+            name,
+            replies,
+            frees_at_zero,
+            kind,
+            error,
+        }
     }
 
     /// Makes the idiom of a command that Redis refuses with this error.

@@ -4,6 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::{
+    first_free::{self, FirstFree},
     idiom::OtherKind,
     normal::{self, Normal},
     rows::{self, Digest, Row},
@@ -27,6 +28,8 @@ pub(crate) enum Known<'a> {
     Row(&'a Row),
     /// A compare-and-delete or a compare-and-expire, if it is called with one key.
     Normal(Normal),
+    /// A script that takes the first free one of its keys.
+    FirstFree(FirstFree),
     /// A script that is not known, and what else than a lock it is about.
     Nothing(OtherKind),
 }
@@ -74,7 +77,9 @@ impl KnownScripts {
         if let Some(before) = self.get(&digest, rule) {
             return (digest, before);
         }
-        let known = normal::of(body).map_or_else(|| Known::Nothing(kind(body)), Known::Normal);
+        let known = (normal::of(body).map(Known::Normal))
+            .or_else(|| first_free::of(body).map(Known::FirstFree))
+            .unwrap_or_else(|| Known::Nothing(kind(body)));
         let mut learned = self.learned.lock();
         if learned.by_digest.insert(digest, known).is_none() {
             learned.order.push_back(digest);

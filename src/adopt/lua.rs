@@ -41,7 +41,7 @@ pub(super) enum Expr<'a> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum LuaToken<'a> {
+pub(super) enum LuaToken<'a> {
     Name(&'a str),
     /// A reserved word.
     Word(&'a str),
@@ -53,6 +53,8 @@ enum LuaToken<'a> {
     Equal,
     /// `~=`.
     Unequal,
+    /// `..`, which no expression here has.
+    Join,
 }
 
 /// Lua's reserved words, sorted.
@@ -63,16 +65,17 @@ const WORDS: [&str; 21] = [
 
 /// Reads a body. Returns `None` if it has anything else in it.
 pub(super) fn parse(body: &[u8]) -> Option<Vec<Statement<'_>>> {
-    // The first line that Redis 7 and later allow. Without flags it changes nothing that matters here.
-    let tokens = tokens(body.strip_prefix(b"#!lua\n").unwrap_or(body))?;
+    let tokens = tokens(body)?;
     let mut parser = Parser { tokens: &tokens, at: 0, depth: 0 };
     let block = parser.block()?;
     (parser.at == tokens.len()).then_some(block)
 }
 
 /// Returns the tokens, and for each whether a line ends before it.
-fn tokens(body: &[u8]) -> Option<Vec<(LuaToken<'_>, bool)>> {
-    let (mut found, mut rest, mut is_new_line) = (Vec::new(), body, false);
+pub(super) fn tokens(body: &[u8]) -> Option<Vec<(LuaToken<'_>, bool)>> {
+    // The first line that Redis 7 and later allow. Without flags it changes nothing that matters here.
+    let mut rest = body.strip_prefix(b"#!lua\n").unwrap_or(body);
+    let (mut found, mut is_new_line) = (Vec::new(), false);
     loop {
         let (token, length) = match rest {
             [] => return Some(found),
@@ -109,8 +112,9 @@ fn tokens(body: &[u8]) -> Option<Vec<(LuaToken<'_>, bool)>> {
             }
             [b'=', b'=', ..] => (LuaToken::Equal, 2),
             [b'~', b'=', ..] => (LuaToken::Unequal, 2),
-            // Two brackets begin a string, two dots join texts.
-            [b'[', b'[' | b'=', ..] | [b'.', b'.', ..] => return None,
+            // Two brackets begin a string, three dots are arguments.
+            [b'[', b'[' | b'=', ..] | [b'.', b'.', b'.', ..] => return None,
+            [b'.', b'.', ..] => (LuaToken::Join, 2),
             [sign @ (b'(' | b')' | b'[' | b']' | b',' | b'.' | b';' | b'='), ..] => {
                 (LuaToken::Sign(*sign), 1)
             }

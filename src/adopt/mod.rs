@@ -6,7 +6,7 @@
 //!
 //! - [`idiom`]: reads the words of a command as an idiom.
 //! - [`normal`]: compare-and-delete and compare-and-expire, whatever their spelling; `lua`: the
-//!   part of Lua in which they are written.
+//!   part of Lua in which they are written. `first_free`: the script that takes the first free one of its keys.
 //! - [`rows`]: scripts of libraries, by their digests.
 //! - [`known_scripts`]: what is known of scripts that clients have shown; `script_call`: a call of one.
 //! - [`verdict`]: what would become of an idiom if its lock were taken on a quorum.
@@ -19,6 +19,7 @@
 
 pub(crate) mod by_holder;
 mod finding;
+mod first_free;
 pub(crate) mod glance;
 pub(crate) mod idiom;
 pub(crate) mod known_scripts;

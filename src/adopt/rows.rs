@@ -98,6 +98,8 @@ pub(crate) struct Row {
     pub(crate) aside: Option<&'static Aside>,
     /// Which argument is the number of the database.
     pub(crate) database: Option<usize>,
+    /// Set if the script takes the first free one of its keys: where the name stands that it answers.
+    pub(crate) name: Option<ArgumentPlace>,
 }
 
 impl Row {
@@ -148,6 +150,7 @@ const RELEASE_OR_NIL: Behaviour = b(Op::Release, ["nil", "1", "1", "nil"]);
 static RELEASE_TEXT: Behaviour = b(Op::Release, ["false", "true", "true", "false"]);
 static PERSIST: Behaviour = b(Op::Persist, ["0", "1", "1", "0"]);
 static LEFT_ANY: Behaviour = b(Op::Look, ["[nil,-2]", "[token,ms]", "[token,-1]", "[token,ms]"]);
+pub(super) const FIRST_FREE: Behaviour = b(Op::AcquireFirst, ["place", "nil", "nil", "nil"]);
 static JOB: Behaviour = b(Op::Job, ["0", "1", "1", "0"]);
 
 const fn row(digest: &'static str, library: &'static str, behaviour: &Behaviour) -> Row {
@@ -162,6 +165,7 @@ const fn row(digest: &'static str, library: &'static str, behaviour: &Behaviour)
         switches: [None, None],
         aside: None,
         database: None,
+        name: None,
     }
 }
 
@@ -256,7 +260,7 @@ static JSON_MESSAGE: Aside = Aside {
 /// All known scripts of libraries. One that names no lock among its KEYS (python-redis-lock's
 /// reset_all) never gets here.
 #[rustfmt::skip]
-static ROWS: [Row; 106] = [
+static ROWS: [Row; 108] = [
     row("c3f8721cbb97f72bc19e972846bd7aaf91901658", "redis-py", &RELEASE),
     switch(timed("a4e8783852e6b949f9ef3a97212805108459a890", "redis-py", &EXTEND_TTL, Millis),
         3, "0", &EXTEND_BY),
@@ -367,9 +371,15 @@ static ROWS: [Row; 106] = [
     row("2e47b373b4dbd63ee966d2eb9fe24ed6a138ad4e", "Medallion", &RELEASE),
     timed("e95849a1757fe494b3c802dc09b717d0c074eb21", "Medallion", &EXTEND, Millis),
     row("647c65a442733a1aa440f99908d249d13b4d6c4a", "Laravel", &RELEASE),
+    row("a50243715157b186c5162c69e02eff3bf0c7994a", "Laravel", &RELEASE),
     switch(timed("d5f94f1848f0c54fff99d99dbc4d54184a157c02", "Laravel", &EXTEND, Seconds),
         2, "0", &PERSIST),
     timed("a08c9c69b7c07ae2485190873b90d128a23e502d", "Laravel", &ACQUIRE_OK, Seconds),
+    Row {
+        token: Some(ArgumentPlace::Argv(3)),
+        name: Some(ArgumentPlace::Argv(1)),
+        ..many(timed("420ca604de4310d8301943a71390ee669720d640", "Laravel", &FIRST_FREE, Seconds))
+    },
     timed("81523960da32c1f15ecab9f1f0fae74f7e943d07", "Symfony 5.1 or older", &AGAIN, Millis),
     row("bec85b1c518b7ba0348a49c79b24adbb1ca95d3b", "Symfony 5.1 or older, or redlock-php", &RELEASE),
     timed("ae948f48c8da9feb2e215c474a412c605d33ff30", "Symfony 5.1 or older", &EXTEND, Millis),

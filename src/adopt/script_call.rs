@@ -3,6 +3,7 @@
 use std::cell::Cell;
 
 use super::{
+    first_free::FirstFree,
     idiom::{Idiom, NO_SCRIPT, NOT_AN_INTEGER, Op},
     known_scripts::{Known, KnownScripts},
     normal::{Normal, TtlUnit},
@@ -10,7 +11,7 @@ use super::{
     task::{self, AdoptWork, MAX_KEYS, TOO_MANY_KEYS},
     verdict,
 };
-use crate::resp::number;
+use crate::{config::MAX_PERMITS, resp::number};
 
 /// The error of a call that has fewer arguments than its script reads.
 pub(super) const TOO_FEW_ARGUMENTS: &str = "ERR the script has too few arguments";
@@ -63,6 +64,18 @@ impl<'w, 's> ScriptCall<'w, 's> {
                 (WhichKeys::All, Idiom::malformed(self.form, NO_SCRIPT), None)
             }
             None => (WhichKeys::All, idiom(Op::UnseenScript), None),
+            // Each of its keys is asked about.
+            Some(Known::FirstFree(_) | Known::Row(Row { name: Some(_), .. }))
+                if self.keys.len() > MAX_PERMITS =>
+            {
+                (WhichKeys::All, idiom(Op::UnknownScript), None)
+            }
+            Some(Known::FirstFree(FirstFree { name, ttl, unit, token })) => {
+                let ttl = Some((ArgumentPlace::Argv(ttl), unit));
+                let idiom = self.read(rows::FIRST_FREE, Some(ArgumentPlace::Argv(token)), ttl);
+                let name = self.given(ArgumentPlace::Argv(name));
+                (WhichKeys::All, Idiom { name, ..idiom }, Some(""))
+            }
             Some(Known::Normal(normal)) if self.keys.len() == 1 => {
                 let (behaviour, token, ttl) = rows::of_normal(normal);
                 let ttl = ttl.map(|(ttl, unit)| (ArgumentPlace::Argv(ttl), unit));
@@ -83,6 +96,7 @@ impl<'w, 's> ScriptCall<'w, 's> {
                         idiom.op = Op::AcquireForEver;
                     }
                 }
+                idiom.name = row.name.and_then(|place| self.given(place));
                 (row.locks, idiom, Some(row.library))
             }
         };
@@ -92,6 +106,7 @@ impl<'w, 's> ScriptCall<'w, 's> {
     /// Returns why the proxy cannot carry the call out. `others`: further keys that are locks.
     pub(super) fn obstacle(&self, idiom: &Idiom<'_>, others: &[&[u8]]) -> Option<&'static str> {
         match self.known {
+            _ if idiom.op == Op::AcquireFirst => None,
             _ if !others.is_empty() && !task::is_for_many(idiom) => Some(verdict::SEVERAL),
             _ if self.keys.len() > MAX_KEYS => Some(TOO_MANY_KEYS),
             Some(Known::Row(Row { database: Some(_), .. })) if self.database().is_none() => {

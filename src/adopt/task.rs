@@ -124,6 +124,8 @@ pub(crate) struct LockWork {
     pub(crate) ttl: Option<Duration>,
     pub(crate) acts: Acts,
     pub(crate) replies: Replies,
+    /// Set if the first free one of several locks is taken: the reply is this name and the place of that lock.
+    pub(crate) first_of: Option<Vec<u8>>,
 }
 
 impl LockWork {
@@ -140,7 +142,7 @@ impl LockWork {
         } else if acts.own == Act::Renew && (ttl.is_none() || replies.own != replies.endless) {
             acts.endless = Act::Nothing;
         }
-        LockWork { token, ttl, acts, replies }
+        LockWork { token, ttl, acts, replies, first_of: None }
     }
 
     /// Whether the lock is taken without a TTL, or loses its TTL.
@@ -241,7 +243,7 @@ fn lock_work(idiom: &Idiom<'_>, options: &AdoptOptions) -> Result<LockWork, &'st
     };
     let (acts, ttl) = match idiom.op {
         Op::Acquire if idiom.until.is_some() => (Acts::TAKE, Some(asked.unwrap_or_default())),
-        Op::Acquire => (Acts::TAKE, ttl()?),
+        Op::Acquire | Op::AcquireFirst => (Acts::TAKE, ttl()?),
         Op::AcquireForEver => (Acts::TAKE, given()?),
         Op::AcquireAgain if idiom.ttl.is_none() => (Acts::TAKE_OR_RENEW, given()?),
         Op::AcquireAgain => (Acts::TAKE_OR_RENEW, ttl()?),
@@ -259,7 +261,8 @@ fn lock_work(idiom: &Idiom<'_>, options: &AdoptOptions) -> Result<LockWork, &'st
     if token.is_none() && !is_blind {
         return Err("it is not built yet");
     }
-    Ok(LockWork::new((token, ttl), acts, idiom.replies))
+    let first_of = idiom.name.map(<[u8]>::to_vec);
+    Ok(LockWork { first_of, ..LockWork::new((token, ttl), acts, idiom.replies) })
 }
 
 /// Returns what a command on one key does at EXEC. `None`: the known transaction has no such command,

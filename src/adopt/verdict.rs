@@ -116,7 +116,7 @@ pub(super) fn of(op: Op) -> (AdoptVerdict, &'static str) {
         Op::Acquire | Op::AcquireAgain | Op::Extend | Op::ExtendBy | Op::Release | Op::Look => {
             (Quorum, "")
         }
-        Op::ExtendBlind | Op::ReleaseBlind => (Quorum, ""),
+        Op::AcquireFirst | Op::ExtendBlind | Op::ReleaseBlind => (Quorum, ""),
         Op::OverwriteHeld => (Quorum, "only for the token that holds the lock"),
         Op::AcquireForEver | Op::Persist | Op::PersistBlind => (Refused, NO_TTL),
         Op::Overwrite => (Refused, OVERWRITES),
@@ -161,7 +161,8 @@ pub(super) fn within(
         (Some(Token::OF_EMPTY_VALUE), _) => (AdoptVerdict::Refused, RESERVED_TOKEN),
         (Some(token), _) if token.len() > limits.max_token => (AdoptVerdict::Refused, LONG_TOKEN),
         (_, Some((..=0, _)))
-            if idiom.until.is_none() && matches!(idiom.op, Op::Acquire | Op::AcquireAgain) =>
+            if idiom.until.is_none()
+                && matches!(idiom.op, Op::Acquire | Op::AcquireAgain | Op::AcquireFirst) =>
         {
             (AdoptVerdict::Refused, "its TTL is not above 0")
         }

@@ -156,6 +156,7 @@ impl AskingClient<'_> {
             Question::UnlockAll { grants } => self.unlock_all(grants),
             Question::Attached { locks } => Asked::boxed(self.attached(locks), Answer::Attached),
             Question::Look { key } => self.look(key),
+            Question::LookAll { keys } => self.look_all(keys),
             Question::ClaimOf { key, token } => {
                 Asked::boxed(engine.claim_held(key, token), Answer::ClaimOf)
             }
@@ -317,6 +318,17 @@ impl AskingClient<'_> {
             Some(crossing) => Asked::boxed(crossing.look(), Answer::Look),
             None => Asked::boxed(self.shared.engine.look(key), Answer::Look),
         }
+    }
+
+    /// Asks about all of these locks side by side.
+    fn look_all(self, keys: Vec<Key>) -> Asked {
+        let look = |key| {
+            let asking = self.hear(Question::look(key));
+            let said = async move { asking.await.unwrap_or_else(|| Err(NoQuorum::default())) };
+            Box::pin(said) as Pin<Box<dyn Future<Output = _> + Send>>
+        };
+        let all = keys.into_iter().map(look).collect();
+        Asked::boxed(side_by_side(all), Answer::LookAll)
     }
 
     /// Returns what asks about a bridged lock on both sides.

@@ -83,7 +83,7 @@ fn is_as_told(reply: &Reply, told: &str) -> bool {
         "nil" => *reply == Reply::NullBulk,
         "+OK" => *reply == Reply::ok(),
         "error" => *reply == Reply::Error("ERR ERROR".into()),
-        "true" | "false" => *reply == Reply::bulk(told),
+        "true" | "false" | "name1" => *reply == Reply::bulk(told),
         "ms" => (NEW + 1..=BEFORE).contains(&seconds(reply)),
         "s" => matches!(reply, Reply::Int(left) if (NEW + 1..=BEFORE).contains(left)),
         // An error, or a reply that does not claim success.

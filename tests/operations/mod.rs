@@ -6,6 +6,7 @@ mod adopt;
 mod adopt_bridge;
 mod adopt_enforced;
 mod adopt_exec;
+mod adopt_first;
 mod adopt_flush;
 mod adopt_multi;
 mod adopt_quorum;

@@ -6,6 +6,7 @@
 use super::{
     super::{desk::Desk, guarded::database, session_metrics::Outcome},
     Ours, Pass, Progress, Question, adopted_exec,
+    adopted_first::TakingFirst,
     adopted_lock::{OneLock, left},
     adopted_many::Many,
     authorize::probe as probe_lock,
@@ -188,6 +189,10 @@ fn carry_out(ours: Ours, mut task: AdoptTask, database: u64, desk: &mut Desk) ->
     let mut keys: Vec<Key> = names.iter().map(|name| desk.key(name)).collect();
     let options = task.options;
     match (task.work, keys.len()) {
+        (AdoptWork::Lock(work), _) if work.first_of.is_some() => {
+            let sender = task.sender;
+            TakingFirst { ours, sender, keys, work, options }.begin(&other_keys, desk)
+        }
         (AdoptWork::Lock(work), 2..) => {
             Many::begin((ours, task.sender), keys, (work, options.blind), &other_keys, desk)
         }

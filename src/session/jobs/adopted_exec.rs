@@ -175,7 +175,8 @@ fn execute(ours: Ours, stage: LockTransaction, desk: &mut Desk) -> Progress {
                 QueuedWork::Release => (Own::Unlock, Acts::FREE, None),
                 QueuedWork::Extend(ttl) => (Own::Renew, Acts::RENEW, Some(ttl)),
             };
-            let work = LockWork { token: Some(token), ttl, acts, replies: EXECUTED };
+            let (token, first_of) = (Some(token), None);
+            let work = LockWork { token, ttl, acts, replies: EXECUTED, first_of };
             let mut lock = OneLock::new(Ours { own, ..ours }, key, work);
             lock.claim = claim;
             lock.begin(desk)

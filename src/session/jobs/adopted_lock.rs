@@ -46,6 +46,8 @@ pub(super) struct OneLock {
     pub(super) options: AdoptOptions,
     /// Commands for the data node once the lock is released.
     pub(super) aside: Vec<Vec<Vec<u8>>>,
+    /// Set for a command that takes the first free one of several locks, of which this is one.
+    pub(super) otherwise: Option<Otherwise>,
     /// The holder's claim, if the lock nodes have told it or this proxy knows it.
     pub(super) claim: Option<Claim>,
     /// The count of the lock's releases from before it was asked for.
@@ -54,9 +56,17 @@ pub(super) struct OneLock {
     was_held: bool,
 }
 
+/// What becomes of a command that takes the first free one of several locks.
+pub(super) struct Otherwise {
+    /// The answer if this lock is granted.
+    pub(super) granted: Vec<u8>,
+    /// Takes the command on if this lock is held.
+    pub(super) held: Box<dyn FnOnce(&mut Desk) -> Progress + Send>,
+}
+
 impl OneLock {
     pub(super) fn new(ours: Ours, key: Key, work: LockWork) -> OneLock {
-        let LockWork { token, ttl, acts, replies } = work;
+        let LockWork { token, ttl, acts, replies, .. } = work;
         OneLock {
             ours,
             sender: SentBy::default(),
@@ -68,6 +78,7 @@ impl OneLock {
             replies,
             options: AdoptOptions::default(),
             aside: Vec::new(),
+            otherwise: None,
             claim: None,
             releases: 0,
             was_held: false,
@@ -199,7 +210,9 @@ impl OneLock {
         if let Some(refused) = self.refused(desk) {
             return refused;
         }
-        if desk.shared.engine.take_known_as_held(&self.key, self.ours.since) {
+        // Of several locks, the lock nodes have just told that this one is free.
+        let may_be_known = self.otherwise.is_none();
+        if may_be_known && desk.shared.engine.take_known_as_held(&self.key, self.ours.since) {
             // Which grant has the lock is unknown if it was made through another proxy.
             let same_token = match desk.shared.engine.claim_of(&self.key, &self.token) {
                 Some((claim, _)) => SameToken::Grants(std::iter::once(claim).collect()),
@@ -224,6 +237,9 @@ impl OneLock {
                 if !may_be_free && desk.shared.engine.releases(&self.key) == self.releases {
                     desk.shared.engine.note_held(&self.key, remaining, self.ours.since);
                 }
+                if let Some(Otherwise { held, .. }) = self.otherwise {
+                    return held(desk);
+                }
                 return self.tell(self.replies.other, Outcome::Busy, desk);
             }
             Err(NotGranted::QueueFull { .. } | NotGranted::Deadlock { .. }) => return unexpected(),
@@ -236,7 +252,7 @@ impl OneLock {
             desk.shared.give_back(key, token, grant.claim);
             return unsettled_as(self.ours, TOO_SLOW, desk, |desk| self.take(desk));
         }
-        let OneLock { ours, sender, key, token, ttl, replies, .. } = self;
+        let OneLock { ours, sender, key, token, ttl, replies, otherwise, .. } = self;
         desk.shared.engine.name_adopted(&key, &token, sender.name());
         desk.shared.metrics.granted(ttl.is_none());
         let granted = Granted::adopted(&key, &token, &grant, ttl.unwrap_or_default());
@@ -250,8 +266,11 @@ impl OneLock {
         };
         desk.tokens.insert(key, Held::granted(token, ttl, &grant, keep), now);
         ours.count(Outcome::Ok, desk);
-        let mut answer = Vec::new();
-        encode_reply(&mut answer, replies.absent, desk.conn.state.resp3);
+        let answer = otherwise.map(|otherwise| otherwise.granted).unwrap_or_else(|| {
+            let mut answer = Vec::new();
+            encode_reply(&mut answer, replies.absent, desk.conn.state.resp3);
+            answer
+        });
         announce::granted(ours, granted, answer, desk)
     }
 
@@ -436,8 +455,9 @@ pub(super) fn encode_reply(out: &mut Vec<u8>, reply: LockReply, resp3: bool) {
             encode::array(out, 1);
             encode::integer(out, number);
         }
-        // What is left of the TTL was put in before, and commands with pairs are refused.
-        LockReply::Millis
+        // What is left of the TTL was put in before, so was a lock's place, and commands with pairs are refused.
+        LockReply::Place
+        | LockReply::Millis
         | LockReply::Seconds
         | LockReply::AbsentPair
         | LockReply::TimedPair

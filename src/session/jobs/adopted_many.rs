@@ -4,7 +4,7 @@
 //!
 //! DEL of several adopted keys frees each key by itself.
 
-use std::{mem, time::Duration};
+use std::{collections::HashSet, mem, time::Duration};
 
 use super::{
     super::{
@@ -31,6 +31,8 @@ use crate::{
     lock::{Claim, Grant, Holding, NoQuorum, NotGranted, Renewed, padded},
     resp::{encode, expected::Expected},
 };
+
+pub(super) const TWO_KEYS: &str = "ERR two keys of one command are one adopted lock (adopt)";
 
 /// The locks of one command, and how far the command is. The reply is a number: for a release, the locks released;
 /// otherwise all of them or 0.
@@ -72,9 +74,8 @@ impl Many {
         let act = if acts.absent == Act::Take { Act::Take } else { acts.own };
         let blind = token.is_none().then_some(blind);
         let (token, ttl) = (token.unwrap_or_else(|| Token::from(b"")), ttl.unwrap_or_default());
-        if blind.is_none() && (1..keys.len()).any(|at| keys[..at].contains(&keys[at])) {
-            let error = "ERR two keys of one command are one adopted lock (adopt)";
-            return ours.refuse(error, Outcome::BadRequest, desk);
+        if blind.is_none() && has_twice(&keys) {
+            return ours.refuse(TWO_KEYS, Outcome::BadRequest, desk);
         }
         if act == Act::Take && keys.iter().any(|key| desk.is_guard_lock(key)) {
             let error = "ERR several adopted locks at once are no locks that guards need (adopt)";
@@ -97,11 +98,7 @@ impl Many {
             grants,
             failed,
         };
-        let of_mode = usize::from(desk.speak_up());
-        for key in others {
-            desk.ask(Expected::Set, |out| authorize::probe(out, key));
-        }
-        Progress::Wait(Box::new(Permitting { many, of_mode, refused: None }))
+        permit_others(ours, others, |desk| many.next(desk), desk)
     }
 
     fn next(self, desk: &mut Desk) -> Progress {
@@ -274,9 +271,31 @@ impl Many {
     }
 }
 
+/// Whether two of these are one lock.
+pub(super) fn has_twice(keys: &[Key]) -> bool {
+    let mut seen = HashSet::new();
+    !keys.iter().all(|key| seen.insert(key))
+}
+
+/// Asks whether the client may set these keys, which stand behind the first, and goes on with `next` if so.
+pub(super) fn permit_others(
+    ours: Ours,
+    others: &[Vec<u8>],
+    next: impl FnOnce(&mut Desk) -> Progress + Send + 'static,
+    desk: &mut Desk,
+) -> Progress {
+    let of_mode = usize::from(desk.speak_up());
+    for key in others {
+        desk.ask(Expected::Set, |out| authorize::probe(out, key));
+    }
+    Progress::Wait(Box::new(Permitting { ours, next: Box::new(next), of_mode, refused: None }))
+}
+
 /// A command for which the data node was asked whether the client may set the keys behind the first.
 struct Permitting {
-    many: Many,
+    ours: Ours,
+    /// Takes the command on if the client may.
+    next: Box<dyn FnOnce(&mut Desk) -> Progress + Send>,
     /// Number of missing replies to turning replies on, which come first.
     of_mode: usize,
     refused: Option<String>,
@@ -296,13 +315,13 @@ impl Job for Permitting {
         }
         desk.hush_again();
         match self.refused {
-            Some(error) => self.many.ours.refuse(&error, Outcome::Denied, desk),
-            None => self.many.next(desk),
+            Some(error) => self.ours.refuse(&error, Outcome::Denied, desk),
+            None => (self.next)(desk),
         }
     }
 
     fn ours(&self) -> Option<Ours> {
-        Some(self.many.ours)
+        Some(self.ours)
     }
 }
 

@@ -76,7 +76,9 @@ questions! {
         /// Whether these tokens hold these locks.
         attached: Attached { locks: Vec<(Key, Token)> } -> Attached(Vec<Attached>);
         /// Who holds this lock.
-        look: Look { key: Key } -> Look(Result<Option<Holding>, NoQuorum>);
+        look: Look { key: Key } -> Look(Looking);
+        /// Who holds each of these locks.
+        look_all: LookAll { keys: Vec<Key> } -> LookAll(Vec<Looking>);
         /// By which claim this token holds this lock.
         claim_of: ClaimOf { key: Key, token: Token } -> ClaimOf(Result<Option<Claim>, NoQuorum>);
         /// Takes a lock back for an operator, from the grant with this fence or from whichever has the lock. The data
@@ -100,6 +102,8 @@ questions! {
 
 /// Whether a lock was granted.
 type Granting = Result<Grant, NotGranted>;
+/// Who holds a lock.
+type Looking = Result<Option<Holding>, NoQuorum>;
 /// Whether a token holds a lock.
 pub(in crate::session) type Attached = Result<Option<Grant>, NotAttached>;
 
@@ -115,7 +119,9 @@ pub(in crate::session) enum Answer {
     /// In the question's order.
     Attached(Vec<Attached>),
     /// `None`: the lock is free, or the votes are split: no token can be on a quorum. Nor has a bridged lock a key.
-    Look(Result<Option<Holding>, NoQuorum>),
+    Look(Looking),
+    /// In the question's order.
+    LookAll(Vec<Looking>),
     /// `None`: the token does not hold it.
     ClaimOf(Result<Option<Claim>, NoQuorum>),
     TakenBack(Result<(), NotTakenBack>),

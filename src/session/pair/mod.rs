@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod adopted_exec_tests;
+mod adopted_first_tests;
 mod adopted_multi_tests;
 mod adopted_quorum;
 mod adopted_tests;

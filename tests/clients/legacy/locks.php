@@ -13,6 +13,8 @@ require 'Symfony/Component/Lock/autoload.php';
 
 use Illuminate\Cache\RedisStore;
 use Illuminate\Contracts\Cache\LockTimeoutException;
+use Illuminate\Contracts\Redis\LimiterTimeoutException;
+use Illuminate\Redis\Limiters\ConcurrencyLimiter;
 use Illuminate\Redis\RedisManager;
 use Symfony\Component\Lock\LockFactory;
 use Symfony\Component\Lock\Store\RedisStore as SymfonyStore;
@@ -51,10 +53,15 @@ function runs_out(float $since, float $life, callable $take): void
     step('the lock ran out before its time', microtime(true) < $since + $life - 0.01, false);
 }
 
-function laravel(int $port): RedisStore
+function laravel_redis(int $port): RedisManager
 {
     $default = ['host' => '127.0.0.1', 'port' => $port, 'database' => 0];
-    return new RedisStore(new RedisManager(null, 'predis', ['default' => $default]), 'legacy:');
+    return new RedisManager(null, 'predis', ['default' => $default]);
+}
+
+function laravel(int $port): RedisStore
+{
+    return new RedisStore(laravel_redis($port), 'legacy:');
 }
 
 function laravel_lock(int $port, string $key): void
@@ -117,6 +124,61 @@ function laravel_add(int $port, string $key): void
     step('the last forget', $second->forget($key), true);
 }
 
+// Redis::funnel: three may hold a place at once.
+function laravel_funnel(int $port, string $key): void
+{
+    // Each asks over a connection of its own.
+    $within = fn (callable $inner) => fn () => laravel_redis($port)->connection()->funnel("legacy:$key:")
+        ->limit(3)->releaseAfter(LONG)->block(0)->then($inner, fn () => 'full');
+    step('three', $within($within($within(fn () => 'inside')))(), 'inside');
+    step('a fourth', $within($within($within($within(fn () => true))))(), 'full');
+    step('three after that', $within($within($within(fn () => 'inside')))(), 'inside');
+    $fails = fn () => throw new DomainException('failed inside');
+    try {
+        $within($within($fails))();
+        throw new Differs('an exception inside', 'DomainException', null);
+    } catch (DomainException $failed) {
+    }
+    step('three after an exception', $within($within($within(fn () => 'inside')))(), 'inside');
+
+    $take = function () use ($port, $key) {
+        try {
+            $redis = laravel_redis($port)->connection();
+            return (new ConcurrencyLimiter($redis, "legacy:$key:short", 2, SHORT))->block(0);
+        } catch (LimiterTimeoutException $timeout) {
+            return false;
+        }
+    };
+    $since = microtime(true);
+    step('the first that is short', $take(), true);
+    step('the second', $take(), true);
+    step('a third', $take(), false);
+    runs_out($since, SHORT, $take);
+}
+
+// Cache::funnel of Laravel 12 by its calls: it tries one lock after the other, by one token.
+function laravel_cache_funnel(int $port, string $key): void
+{
+    $take = function (string $token) use ($port, $key) {
+        foreach (range(1, 3) as $place) {
+            $lock = laravel($port)->lock("$key:$place", LONG, $token);
+            if ($lock->acquire()) {
+                return $lock;
+            }
+        }
+        return null;
+    };
+    $locks = array_map($take, ['a', 'b', 'c']);
+    step('a fourth', $take('d'), null);
+    step('release', $locks[1]->release(), true);
+    $fourth = $take('d');
+    step('the fourth after that', $fourth?->owner(), 'd');
+    step('a fifth', $take('e'), null);
+    foreach ([$locks[0], $fourth, $locks[2]] as $lock) {
+        step('the last releases', $lock->release(), true);
+    }
+}
+
 // redlock-php by its commands: its release is known by its digest.
 function redlock_php(int $port, string $key): void
 {
@@ -152,6 +214,8 @@ $rows = [
     ['Laravel 8 Cache::lock', 'laravel_lock', 'works'],
     ['Laravel 8 Cache::lock without seconds', 'laravel_lock_for_ever', 'refused'],
     ['Laravel 8 Cache::add', 'laravel_add', 'works'],
+    ['Laravel 8 Redis::funnel', 'laravel_funnel', 'works'],
+    ['Laravel 12 Cache::funnel, by its calls', 'laravel_cache_funnel', 'works'],
     ['redlock-php, by its commands', 'redlock_php', 'works'],
     ['Symfony 5 Lock', 'symfony', 'refused'],
 ];

@@ -39,7 +39,7 @@ fn drivers() -> [Driver; 4] {
     [
         Driver(python, Some("legacy/locks.py"), 28),
         Driver("node".into(), Some("legacy/locks.js"), 19),
-        Driver("php".into(), Some("legacy/locks.php"), 5),
+        Driver("php".into(), Some("legacy/locks.php"), 7),
         Driver(rust, None, 2),
     ]
 }
