@@ -123,7 +123,7 @@ const LOCK: Described = Described {
     flags: &["write", "noscript", "blocking"],
     categories: &["@write", "@slow", "@blocking"],
     keys: KeyWords::First,
-    arguments: &[KEY, TOKEN, PERMITS, EXPIRATION, WAIT],
+    arguments: &[KEY, TOKEN, EXPIRATION, WAIT, PERMITS],
     subcommands: &[],
 };
 const UNLOCK: Described = Described {

@@ -253,7 +253,8 @@ pub(crate) fn max_words(own: Own) -> usize {
         // `MLOCK numkeys`, the keys, `token PX ms WAIT ms`.
         Own::Mlock | Own::Munlock => 2 + MAX_KEYS + 5,
         // `LOCK key token PX ms WAIT ms PERMITS n` has nine.
-        _ => 10,
+        Own::Lock => 10,
+        _ => 8,
     }
 }
 

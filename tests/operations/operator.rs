@@ -253,6 +253,7 @@ fn command_tells_of_ours_as_redis_tells_of_its_own() {
         }
         let arguments = elements(field(&docs, "arguments"));
         assert_eq!(field(&arguments[3], "token"), Reply::bulk("WAIT"));
+        assert_eq!(field(&arguments[4], "token"), Reply::bulk("PERMITS"));
         let of_set = elements(field(&redis, "arguments"));
         for (ours, redis) in [(&arguments[0], &of_set[0]), (&arguments[2], &of_set[4])] {
             assert_eq!(names_of(ours), names_of(redis));
@@ -663,8 +664,8 @@ fn redis_cli_gives_hints_and_help() {
     let proxy = Proxy::start();
     let seen = typed(proxy.port(), &["lock ", "job ", "\r", "lockgate locks ", "\r", "exit\r"]);
     for hint in [
-        "key [token] [PX milliseconds|EX seconds] [WAIT milliseconds]",
-        "[token] [PX milliseconds|EX seconds] [WAIT milliseconds]\u{1b}",
+        "key [token] [PX milliseconds|EX seconds] [WAIT milliseconds] [PERMITS n]",
+        "[token] [PX milliseconds|EX seconds] [WAIT milliseconds] [PERMITS n]\u{1b}",
         "[pattern] [COUNT count] [BY WAITERS|AGE|WAIT]\u{1b}",
     ] {
         assert!(seen.contains(hint), "no {hint:?} in {seen:?}");
