@@ -54,12 +54,12 @@ const PLAYED: Duration = Duration::from_secs(90);
 const SEEDS: u64 = 4;
 
 /// A client that takes locks by MLOCK, and permits.
-struct Taker {
+struct SetTaker {
     client: Client,
     sets: Arc<SetChecker>,
 }
 
-impl Taker {
+impl SetTaker {
     async fn run(mut self, is_over: Arc<AtomicBool>) {
         let mut granted = 0;
         for round in 0.. {
@@ -344,7 +344,7 @@ async fn live(seed: u64, _planted: Planted) -> RunOutcome {
     let takers = (0..TAKERS).map(|name| {
         // It holds more than one lock, so it does not try to write without one.
         let client = Client { is_clean: false, ..client(name) };
-        tokio::spawn(Taker { client, sets: sets.clone() }.run(is_over.clone()))
+        tokio::spawn(SetTaker { client, sets: sets.clone() }.run(is_over.clone()))
     });
     let mut clients: Vec<_> = takers.collect();
     let lockers = TAKERS..TAKERS + LOCKERS;
