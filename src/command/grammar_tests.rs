@@ -1,7 +1,7 @@
 //! The grammar of our commands, by example.
 
 use super::*;
-use crate::config::{Pattern, PermitRule};
+use crate::config::Pattern;
 
 fn config() -> LocksConfig {
     LocksConfig {
@@ -362,12 +362,9 @@ fn permits_are_an_option_of_lock_alone() {
 #[test]
 fn the_files_number_of_permits_counts() {
     let rule = |keys: &str, n| PermitRule { keys: Pattern::new(keys), n };
-    let permits = vec![rule("g:*", 8), rule("g:a", 4)];
-    let config = LocksConfig { permits, ..config() };
+    let rules = [rule("g:*", 8), rule("g:a", 4)];
     let told = |family: &str, n: usize| {
-        let (key, n) = (full_key(family.as_bytes(), &config), n.to_string());
-        let words = [family.as_bytes(), b"PERMITS", n.as_bytes()];
-        parse(Own::Lock, &key, &words, &config).map_err(|error| error.to_string())
+        check_permits(family.as_bytes(), n, &rules).map_err(|error| error.to_string())
     };
     assert!(told("g:a", 8).is_ok() && told("h:a", 5).is_ok());
     let error = "ERR 'g:a' has 8 permits (locks.permits), PERMITS 4 contradicts that";

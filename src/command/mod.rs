@@ -17,7 +17,7 @@ use std::{collections::HashSet, time::Duration};
 use thiserror::Error;
 
 use crate::{
-    config::{LocksConfig, MAX_PERMITS},
+    config::{LocksConfig, MAX_PERMITS, PermitRule},
     key::{Key, Token},
     lock::shortest_ttl,
     resp::{name::Own, number},
@@ -556,9 +556,17 @@ fn read_permits(value: &[u8], key: &[u8], config: &LocksConfig) -> Result<usize,
     if longest > config.max_key {
         return Err(BadRequest::KeyTooLong(config.max_key));
     }
-    match config.permits.iter().find(|rule| rule.keys.matches(key)) {
+    Ok(n)
+}
+
+/// Checks the number of permits of the family `key`, without the prefix, by the first rule that is about it.
+///
+/// # Errors
+/// If the rule says another number.
+pub(crate) fn check_permits(key: &[u8], n: usize, rules: &[PermitRule]) -> Result<(), BadRequest> {
+    match rules.iter().find(|rule| rule.keys.matches(key)) {
         Some(rule) if rule.n != n => Err(BadRequest::OtherPermits(shown(key), n, rule.n)),
-        _ => Ok(n),
+        _ => Ok(()),
     }
 }
 

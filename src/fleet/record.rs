@@ -11,7 +11,7 @@ use sha1_smol::Sha1;
 
 use crate::config::{
     AdoptMode, AdoptRule, Config, Flush, GuardRule, GuardsConfig, LockNode, LockNotify, Pattern,
-    Policy, Template, WaitAt,
+    PermitRule, Policy, Template, WaitAt,
 };
 
 /// The key of the records on each lock node.
@@ -32,6 +32,8 @@ pub(super) const MAX_TTL: &str = "locks.max_ttl";
 /// The setting that shows a change of the lock nodes. Files may spell the nodes differently, so only whether there
 /// are any is compared.
 pub(super) const NEXT_NODES: &str = "locks.next_nodes";
+/// Most bytes of the numbers of permits in a record.
+const MOST_PERMITS: usize = 200;
 /// The value of a setting that is not set.
 pub(super) const NONE: &str = "none";
 /// The setting with a digest of all guards. It is compared where a record lacks some of them.
@@ -305,6 +307,7 @@ fn settings(config: &Config) -> Vec<(String, String)> {
         ("locks.drift_factor", locks.drift_factor.to_string()),
         ("locks.notify", notify.to_owned()),
         (NEXT_NODES, listed(&locks.next_nodes)),
+        ("locks.permits", permits(&locks.permits)),
         (
             "guards.wait_at",
             if guards.wait_at == WaitAt::Write { "write" } else { "lock" }.to_owned(),
@@ -315,6 +318,17 @@ fn settings(config: &Config) -> Vec<(String, String)> {
         (ALL_ADOPTED, digest(&adopted.join("\n"))),
     ];
     all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// Describes the numbers of permits. Their order counts, as the first rule that matches does.
+fn permits(rules: &[PermitRule]) -> String {
+    let all: Vec<String> =
+        rules.iter().map(|rule| format!("'{}' {}", rule.keys.as_str(), rule.n)).collect();
+    match all.join(", ") {
+        none if none.is_empty() => NONE.to_owned(),
+        few if few.len() <= MOST_PERMITS => few,
+        many => format!("{} rules, digest {}", all.len(), digest(&many)),
+    }
 }
 
 /// Describes a list of lock nodes by its length.

@@ -35,6 +35,8 @@ pub struct Acquire {
     again: bool,
     /// Whether nothing is undone, whatever the outcome: set for a take-over.
     keeps: bool,
+    /// Whether the lock is granted only to the claim that has it already.
+    only_again: bool,
     /// The client that asks, if that is known.
     card: Option<Arc<ClientCard>>,
     tally: Tally,
@@ -136,8 +138,14 @@ impl Acquire {
         let operation = nodes.submit(operation);
         let tally = nodes.await_votes(operation, rule, ttl);
         let (grants, raising) = (grants.clone(), None);
-        let (keeps, card, done) = (false, None, false);
-        Acquire { grants, since, ttl, claim, again, keeps, card, tally, raising, done }
+        let (keeps, only_again, card, done) = (false, false, None, false);
+        Acquire { grants, since, ttl, claim, again, keeps, only_again, card, tally, raising, done }
+    }
+
+    /// Has the attempt refused if the grant with the claim to be granted again has ended.
+    pub(super) fn only_again(mut self) -> Acquire {
+        self.only_again = true;
+        self
     }
 
     /// Notes which client asks.
@@ -301,7 +309,9 @@ impl Future for Acquire {
             loop {
                 match ready!(self.tally.poll_decision(cx)) {
                     Decision::Yes => break,
-                    Decision::No if self.again && !self.keeps => self.start_over(),
+                    Decision::No if self.again && !self.keeps && !self.only_again => {
+                        self.start_over();
+                    }
                     Decision::No => return Poll::Ready(Err(self.held())),
                     Decision::NoQuorum | Decision::Open => {
                         let votes = self.tally.operation.votes();

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use tokio::sync::Semaphore;
+
 use super::{
     grants::Grants,
     line::{circle::Circles, hot::HotLocks, queue::Queues},
@@ -10,6 +12,10 @@ use super::{
     refusals::Refusals,
 };
 use crate::config::LocksConfig;
+
+/// Most looks at permits at the same time. More would take the room of other clients' requests in the queues of the
+/// lock nodes (`locks.node_queue`).
+const LOOKS: usize = 512;
 
 /// The state that the engine shares with all operations under way.
 pub(super) struct Locks {
@@ -23,6 +29,8 @@ pub(super) struct Locks {
     pub(super) hot: HotLocks,
     /// Locks that others are known to hold.
     pub(super) refusals: Refusals,
+    /// Permits of families at which clients may look at the same time.
+    pub(super) looks: Semaphore,
 }
 
 impl Locks {
@@ -37,6 +45,7 @@ impl Locks {
             circles: Circles::default(),
             hot: HotLocks::default(),
             refusals: Refusals::default(),
+            looks: Semaphore::new(LOOKS),
         }
     }
 }

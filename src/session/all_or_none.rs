@@ -19,6 +19,7 @@ use std::{
 use tokio::time::sleep;
 
 use super::{
+    attempts::InTheWay,
     claims::Granted,
     jobs::Undo,
     planted::{self, PlantedFault},
@@ -27,7 +28,7 @@ use super::{
 use crate::{
     clock::Instant,
     key::{Key, Token},
-    lock::{Grant, NotGranted, SameToken, jittered},
+    lock::{Grant, NotGranted, jittered},
 };
 
 /// The longest rest after the second try that was refused, and after any; it doubles from try to try. A try takes about
@@ -54,12 +55,12 @@ pub(super) struct NoneGranted {
     /// The answer about the lock that was refused.
     pub(super) why: NotGranted,
     /// For each lock, the grants of its token that stood in the way. Empty: that is not known.
-    pub(super) same_token: Vec<SameToken>,
+    pub(super) in_the_way: Vec<InTheWay>,
 }
 
 impl NoneGranted {
     fn unknown(why: NotGranted) -> NoneGranted {
-        NoneGranted { why, same_token: Vec::new() }
+        NoneGranted { why, in_the_way: Vec::new() }
     }
 
     /// Gives back what was granted. The refused lock is named by its place.
@@ -67,19 +68,19 @@ impl NoneGranted {
         let Some(at) = tried.iter().position(Result::is_err) else {
             return Ok(tried.into_iter().flatten().collect());
         };
-        let same_token = tried.iter().map(|tried| match tried {
-            // It is on its way to be released.
-            Ok((grant, _)) => SameToken::Grants(grant.claim.into_iter().collect()),
-            Err(NotGranted::Held { same_token, .. }) => same_token.clone(),
-            Err(_) => SameToken::Unknown,
+        let now = Instant::now();
+        let in_the_way = tried.iter().map(|tried| match tried {
+            Ok((grant, _)) => InTheWay::GivenBack(grant.claim),
+            Err(NotGranted::Held { same_token, .. }) => InTheWay::of(same_token.clone(), now),
+            Err(_) => InTheWay::Unknown(now),
         });
-        let same_token = same_token.collect();
+        let in_the_way = in_the_way.collect();
         let (granted, refused): (Vec<_>, Vec<_>) = tried.into_iter().partition(Result::is_ok);
         if planted::has(PlantedFault::SomeKept) {
             granted.into_iter().flatten().for_each(|(_, undo)| undo.disarm());
         }
         let why = refused.into_iter().find_map(Result::err).unwrap_or(NotGranted::held(false));
-        Err((at, NoneGranted { why, same_token }))
+        Err((at, NoneGranted { why, in_the_way }))
     }
 }
 

@@ -34,6 +34,8 @@ pub(super) enum InTheWay {
     /// The LOCK was refused at this time. Whether the token then had the lock is not known: too few lock nodes have
     /// answered, or none was asked.
     Unknown(Instant),
+    /// A grant that was made to the attempt itself, and given back untold.
+    GivenBack(Option<Claim>),
     /// The details had to make room for later refusals.
     Forgotten,
 }
@@ -63,6 +65,7 @@ impl InTheWay {
         match self {
             _ if planted::has(PlantedFault::AnyGrant) => Some(true),
             InTheWay::Grants(grants) => Some(grants.contains(&claim)),
+            InTheWay::GivenBack(own) => Some(*own == Some(claim)),
             InTheWay::Unknown(refused_at) => granted_at.map(|granted_at| granted_at < *refused_at),
             InTheWay::Forgotten => None,
         }
@@ -145,8 +148,10 @@ impl Attempts {
         if in_the_way.is_nothing() && !may_be_forgotten {
             return;
         }
+        // By now the nodes have released what was given back.
         if self.refused.len() >= MOST
-            && let Some((oldest, _)) = self.refused.pop_front()
+            && let Some((oldest, what)) = self.refused.pop_front()
+            && !matches!(what, InTheWay::GivenBack(_))
         {
             self.forgotten.get_or_insert_default().add(oldest);
         }
@@ -241,6 +246,22 @@ mod tests {
         assert_eq!(known.has(first, Some(later)), Some(false), "it was made since");
         assert_eq!(known.has(first, Some(now - std::time::Duration::from_millis(1))), Some(true));
         assert_eq!(known.has(first, None), None, "that cannot be told");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_given_back_makes_no_other_lock_doubtful() {
+        let (token, mut attempts) = (Token::from("t"), Attempts::default());
+        let key = |n: usize| Key::from(&n.to_string());
+        let claim = Claim::new();
+        for n in 0..100 * MOST {
+            attempts.refused(&key(n), &token, InTheWay::GivenBack(Some(claim)));
+        }
+        assert!((0..99 * MOST).all(|n| attempts.in_the_way(&key(n), &token).is_none()));
+        let last = attempts.in_the_way(&key(100 * MOST - 1), &token).unwrap();
+        assert_eq!(
+            (last.has(claim, None), last.has(Claim::new(), None)),
+            (Some(true), Some(false))
+        );
     }
 
     #[tokio::test(start_paused = true)]

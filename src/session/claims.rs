@@ -512,7 +512,7 @@ impl Tokens {
     pub(super) fn undo(&mut self, key: &Key, fence: u64) {
         let Some(held) = self.held.get(key).filter(|held| held.fence == fence) else { return };
         let token = (held.unnamed != Unnamed::Own).then(|| held.token.clone());
-        let in_the_way = InTheWay::Grants(held.claim.into_iter().collect());
+        let in_the_way = InTheWay::GivenBack(held.claim);
         self.end(key);
         self.settle(Attempt { key: key.clone(), token, in_the_way });
     }

@@ -216,7 +216,7 @@ impl AskingClient<'_> {
 
     fn permit(self, wanted: PermitWanted) -> Asked {
         let engine = &self.shared.engine;
-        if wanted.wait.is_none() && wanted.again.is_none() && engine.paused_for().is_some() {
+        if wanted.wait.is_none() && wanted.again.is_empty() && engine.paused_for().is_some() {
             return Asked::boxed(future::ready(Err(NotGranted::held(true))), Answer::Permit);
         }
         Asked::boxed(engine.permit(wanted, self.card), Answer::Permit)

@@ -580,10 +580,6 @@ fn a_named_token_has_one_permit() {
         let begun = Instant::now();
         assert_eq!(b.cmd(&waiting), Reply::NullArray);
         assert!((ms(290)..SOON).contains(&begun.elapsed()), "{:?}", begun.elapsed());
-        // What stands behind a refused LOCK as its `finally` frees nothing.
-        for name in names(3) {
-            assert_eq!(b.cmd(&["UNLOCK", &name, "mine"]), Reply::Int(0), "{name} {last:?}");
-        }
         proxy.assert_value_on_nodes(&format!("lock:{}", last.name), "mine");
     }
     // With all permits held, it is granted again too.
@@ -928,6 +924,9 @@ fn the_number_in_the_file_can_change() {
     assert_eq!(Permit::of(&waiter.reply()).name, "gpu#3");
     unlock(&mut holder, &held[1]);
     assert_eq!(Permit::of(&next.cmd(&of("2"))).name, "gpu#1");
+    // So it is on connections from before.
+    assert_eq!(client.cmd(&of("4")).error(), error);
+    assert_eq!(client.cmd(&of("2")), Reply::NullArray);
     assert_eq!(client.cmd(&["LOCK", "other", "PERMITS", "4"]).error_text(), "");
 }
 
@@ -944,7 +943,9 @@ fn before_a_cluster_a_family_needs_a_tag() {
         assert!(Permit::of(&client.cmd(&lock("{gpu}"))).name.starts_with("{gpu}#"));
     }
     assert_eq!(client.cmd(&lock("{gpu}")), Reply::NullArray);
-    assert_eq!(client.cmd(&["LOCK", "solo", "PERMITS", "1"]).error_text(), "");
+    // Clients route by the family's name.
+    let refused = client.cmd(&["LOCK", "solo", "PERMITS", "1"]);
+    assert!(refused.error().starts_with("CROSSSLOT "), "{refused:?}");
 }
 
 #[test]
@@ -1045,4 +1046,75 @@ fn who_waits_is_told_of_nodes_that_fell_silent() {
     assert!(refused.error().starts_with("NOQUORUM "), "{refused:?}");
     assert_eq!(proxy.waiters(), 0);
     (0..2).for_each(|node| proxy.node(node).thaw().unwrap());
+}
+
+/// A poller names a new token for each try, and releases whatever it has over whichever connection of its pool.
+#[test]
+fn refusals_make_no_other_lock_doubtful() {
+    let proxy = Proxy::with().nodes(1).start();
+    let (mut holder, mut poller) = (proxy.client(), proxy.client());
+    let all: Vec<String> = (0..64).map(|at| format!("k{at}")).collect();
+    let held = take_all(&mut holder, 3);
+    holder.cmd(&["LOCK", "k63", "PX", "60000"]).grant();
+    for n in 0..300 {
+        let token = format!("try{n}");
+        let permit = poller.cmd(&["LOCK", "gpu", &token, "PERMITS", "3", "PX", "30000"]);
+        let keys = all.iter().map(String::as_str);
+        let words = ["MLOCK", "64"].into_iter().chain(keys).chain([&*token, "PX", "30000"]);
+        let several = poller.cmd(&words.collect::<Vec<_>>());
+        assert_eq!((permit, several), (Reply::NullArray, Reply::NullArray));
+    }
+    for n in 0..200 {
+        let (key, token) = (format!("job{n}"), format!("own{n}"));
+        holder.cmd(&["LOCK", &key, &token, "PX", "60000"]).grant();
+        assert_eq!(poller.cmd(&["UNLOCK", &key, &token]), Reply::Int(1), "{key}");
+    }
+    for permit in &held {
+        let unlocked = poller.cmd(&["UNLOCK", &permit.name, &permit.token]);
+        assert_eq!(unlocked, Reply::Int(1), "{permit:?}");
+    }
+}
+
+/// The connection's memory of a permit may be older than its end.
+#[test]
+fn a_permit_that_has_ended_elsewhere_keeps_its_token_from_no_other() {
+    let proxy = Proxy::with().nodes(3).start();
+    let other = Proxy::beside(&proxy).start();
+    let (mut a, mut b) = (proxy.client(), other.client());
+    let lock = ["LOCK", "gpu", "mine", "PERMITS", "3", "PX", "60000"];
+    for wait in [&[][..], &["WAIT", "5000"]] {
+        let first = Permit::of(&a.cmd(&lock));
+        assert_eq!(b.cmd(&["UNLOCK", &first.name, "mine"]), Reply::Int(1));
+        let taken = b.cmd(&["LOCK", &first.name, "PX", "60000"]).grant();
+        let begun = Instant::now();
+        let second = Permit::of(&a.cmd(&[&lock[..], wait].concat()));
+        assert!(second.name != first.name && begun.elapsed() < SOON, "{second:?}");
+        // That is its permit now, though the first one is free again.
+        assert_eq!(b.cmd(&["UNLOCK", &first.name, &taken.token]), Reply::Int(1));
+        assert_eq!(Permit::of(&a.cmd(&lock)).name, second.name);
+        proxy.assert_on_nodes(&format!("lock:{}", first.name), 0);
+        assert_eq!(a.cmd(&["UNLOCK", &second.name]), Reply::Int(1));
+        assert_free(&proxy, 3);
+    }
+}
+
+#[test]
+fn many_looks_leave_room_for_others() {
+    let proxy = Proxy::with().nodes(1).locks("node_queue: 600").start();
+    let mut holder = proxy.client();
+    take_all(&mut holder, 256);
+    thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let mut poller = proxy.client();
+                for _ in 0..3 {
+                    assert_eq!(poller.cmd(&["LOCK", "gpu", "PERMITS", "256"]), Reply::NullArray);
+                }
+            });
+        }
+        let mut client = proxy.client();
+        for n in 0..40 {
+            client.cmd(&["LOCK", &format!("job{n}"), "PX", "60000"]).grant();
+        }
+    });
 }

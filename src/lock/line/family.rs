@@ -140,30 +140,16 @@ impl Families {
     }
 
     /// Returns the lines as operators see them.
-    pub(super) fn status(
-        &self,
-        is_held: impl Fn(&Key) -> bool,
-        now: Instant,
-    ) -> impl Iterator<Item = LineStatus> {
-        self.lines.values().filter_map(move |line| line.status(&is_held, now))
+    pub(super) fn status(&self, now: Instant) -> impl Iterator<Item = LineStatus> {
+        self.lines.values().filter_map(move |line| line.status(now))
     }
 
-    /// Returns the line that operators see by this name.
-    pub(super) fn status_of(
-        &self,
-        shown: &[u8],
-        is_held: impl Fn(&Key) -> bool,
-        now: Instant,
-    ) -> Option<LineStatus> {
-        self.named(shown)?.status(is_held, now)
-    }
-
-    /// Returns the line that operators see by this name.
+    /// Returns the line that operators see by this name, or of the family of this name.
     pub(super) fn named(&self, shown: &[u8]) -> Option<&Family> {
         if self.lines.is_empty() {
             return None;
         }
-        self.lines.get(&Key::from(shown.strip_suffix(ANY)?))
+        self.lines.get(&Key::from(shown.strip_suffix(ANY).unwrap_or(shown)))
     }
 }
 
@@ -173,18 +159,12 @@ impl Family {
         self.seats.iter().map(|seat| seat.seat.shown(now)).collect()
     }
 
-    /// `is_held`: whether a lock's nodes have named a holder.
-    fn status(&self, is_held: impl Fn(&Key) -> bool, now: Instant) -> Option<LineStatus> {
+    /// Returns the line as operators see it. No one client holds a family.
+    pub(super) fn status(&self, now: Instant) -> Option<LineStatus> {
         let longest = now - self.seats.front()?.seat.since;
         let waited = self.seats.iter().map(|seat| now - seat.seat.since).sum();
-        let is_held = self.names.iter().all(is_held);
-        Some(LineStatus {
-            key: self.shown.clone(),
-            waiters: self.seats.len(),
-            waited,
-            longest,
-            is_held,
-        })
+        let (key, waiters) = (self.shown.clone(), self.seats.len());
+        Some(LineStatus { key, waiters, waited, longest, is_held: false })
     }
 
     pub(super) fn seat(&mut self, ticket: u64) -> Option<&mut FamilySeat> {

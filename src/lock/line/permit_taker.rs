@@ -1,4 +1,4 @@
-//! One client that takes a permit: the first of a family's locks that is free.
+//! One client that takes a permit: one of a family's locks that is free.
 //!
 //! Each lock is taken as any other is. The client first asks for one that this proxy does not know to be held, from a
 //! random one on, so that proxies seldom ask for the same. If it is held, the nodes are asked which of the others are,
@@ -24,10 +24,13 @@ use crate::{
     clock,
     key::{Key, Token},
     lock::{
-        Acquire, Claim, Grant, LookUp, NotGranted, SameToken, jitter, lock_metrics::WakeUp,
-        locks::Locks,
+        Acquire, Claim, Grant, LookUp, NoQuorum, NotGranted, SameToken, jitter,
+        lock_metrics::WakeUp, locks::Locks,
     },
 };
+
+/// The most locks at which a client looks at once.
+const TOGETHER: usize = 32;
 
 /// What a client wants that takes a permit.
 pub(crate) struct PermitWanted {
@@ -39,8 +42,8 @@ pub(crate) struct PermitWanted {
     pub(crate) ttl: Duration,
     /// `None`: not at all.
     pub(crate) wait: Option<Duration>,
-    /// The permit that the client has by this token, which is granted to it again.
-    pub(crate) again: Option<(usize, Claim)>,
+    /// The permits that the client has by this token, as far as it knows: one of them is granted to it again.
+    pub(crate) again: Vec<(usize, Claim)>,
     /// The client has named the token: another client may have a permit by it.
     pub(crate) is_named: bool,
 }
@@ -67,13 +70,14 @@ pub(in crate::lock) async fn take(
     card: Arc<ClientCard>,
 ) -> Result<PermitGrant, NotGranted> {
     let taker = Taker { locks, wanted, card };
-    if let Some((at, claim)) = taker.wanted.again {
-        match taker.ask(at, Some(claim)).await {
+    for (at, claim) in &taker.wanted.again {
+        match taker.ask(*at, Some(*claim)).only_again().await {
+            // It has ended.
             Err(NotGranted::Held { .. }) => {}
-            said => return said.map(|grant| taker.granted(at, grant)),
+            said => return said.map(|grant| taker.granted(*at, grant)),
         }
     }
-    if let Some((at, claim)) = taker.has_elsewhere() {
+    if let Some((at, claim)) = taker.has_elsewhere().await.map_err(NotGranted::NoQuorum)? {
         return taker.wait_by_name(at, claim).await;
     }
     match taker.wanted.wait {
@@ -96,13 +100,21 @@ impl Taker {
         Acquire::ask(&self.locks.grants, self.name(at), token.clone(), *ttl, again).by(&self.card)
     }
 
-    /// Returns the permit, and its claim, that the token, which the client has named, was granted through this proxy
-    /// over another connection.
-    fn has_elsewhere(&self) -> Option<(usize, Claim)> {
-        let PermitWanted { n, token, is_named, .. } = &self.wanted;
-        let holders = &self.locks.grants.holders;
-        let claim = |at| Some((at, holders.claim(&self.name(at), token)?.0));
-        (0..*n).filter(|_| *is_named).find_map(claim)
+    /// Returns the permit, and its claim, that the token, which the client has named, has over another connection of
+    /// this proxy. The nodes are asked about one that it was granted: it may have been released elsewhere.
+    async fn has_elsewhere(&self) -> Result<Option<(usize, Claim)>, NoQuorum> {
+        let PermitWanted { n, token, is_named, again, .. } = &self.wanted;
+        let permits = if *is_named { *n } else { 0 };
+        for at in (0..permits).filter(|at| again.iter().all(|(own, _)| own != at)) {
+            let name = self.name(at);
+            if self.locks.grants.holders.claim(&name, token).is_some() {
+                let mut look = LookUp::ask(&self.locks.grants.nodes(), name);
+                if let Some(claim) = poll_fn(|cx| look.poll_claim_of(token, cx)).await? {
+                    return Ok(Some((at, claim)));
+                }
+            }
+        }
+        Ok(None)
     }
 
     /// Waits for this permit alone, which the token has over another connection by this claim.
@@ -125,11 +137,14 @@ impl Taker {
         order.find(|at| !is_held(at)).unwrap_or(random)
     }
 
-    /// Asks which of these locks are held. All are asked about at once.
-    async fn look(&self, all: impl Iterator<Item = usize>) -> Vec<(usize, LockSeen)> {
+    /// Asks which of these locks are held: about all at once, as soon as other clients' looks leave room.
+    async fn look(&self, all: &[usize]) -> Vec<(usize, LockSeen)> {
+        let room = u32::try_from(all.len()).unwrap_or(u32::MAX);
+        // It is never closed.
+        let _room = self.locks.looks.acquire_many(room).await;
         let nodes = self.locks.grants.nodes();
         let asked: Vec<(usize, LookUp)> =
-            all.map(|at| (at, LookUp::ask(&nodes, self.name(at)))).collect();
+            all.iter().map(|at| (*at, LookUp::ask(&nodes, self.name(*at)))).collect();
         let mut said = Vec::with_capacity(asked.len());
         for (at, look) in asked {
             said.push((
@@ -157,18 +172,20 @@ impl Taker {
             Err(NotGranted::Held { remaining, may_be_free, .. }) => refused(remaining, may_be_free),
             Err(why) => return Err(why),
         }
-        let others = (1..n).map(|more| (start + more) % n);
-        for (at, said) in self.look(others).await {
-            match said {
-                LockSeen::Held(remaining) => refused(remaining, false),
-                LockSeen::Unknown(error) => return Err(NotGranted::NoQuorum(error)),
-                LockSeen::Free => match self.ask(at, None).await {
-                    Ok(grant) => return Ok(self.granted(at, grant)),
-                    Err(NotGranted::Held { remaining, may_be_free, .. }) => {
-                        refused(remaining, may_be_free);
-                    }
-                    Err(why) => return Err(why),
-                },
+        let others: Vec<usize> = (1..n).map(|more| (start + more) % n).collect();
+        for some in others.chunks(TOGETHER) {
+            for (at, said) in self.look(some).await {
+                match said {
+                    LockSeen::Held(remaining) => refused(remaining, false),
+                    LockSeen::Unknown(error) => return Err(NotGranted::NoQuorum(error)),
+                    LockSeen::Free => match self.ask(at, None).await {
+                        Ok(grant) => return Ok(self.granted(at, grant)),
+                        Err(NotGranted::Held { remaining, may_be_free, .. }) => {
+                            refused(remaining, may_be_free);
+                        }
+                        Err(why) => return Err(why),
+                    },
+                }
             }
         }
         let same_token = SameToken::Unknown;
@@ -194,7 +211,10 @@ impl Taker {
                     (at, self.ask(at, None))
                 }
                 Some(PermitTurn::Look(all)) => {
-                    let said = self.look(all.into_iter()).await;
+                    let mut said = Vec::with_capacity(all.len());
+                    for some in all.chunks(TOGETHER) {
+                        said.extend(self.look(some).await);
+                    }
                     queues.looked(family, place.ticket, said.into_iter());
                     continue;
                 }

@@ -261,7 +261,7 @@ async fn nothing_is_left_of_a_line_that_has_ended() {
     let queues = held(4, &[1, 2]);
     assert_eq!((queues.all_waiting(), queues.lines().len()), (2, 1));
     let line = queues.line_of(b"gpu#*", Instant::now()).unwrap();
-    assert_eq!((&*line.key, line.waiters, line.is_held), (&b"gpu#*"[..], 2, true));
+    assert_eq!((&*line.key, line.waiters, line.is_held), (&b"gpu#*"[..], 2, false));
     assert_eq!(queues.line(b"gpu#*").len(), 2);
     assert!(queues.is_listening_to(|key| key == b"gpu#3"));
     queues.leave_family(&family(), 1, None);

@@ -596,15 +596,14 @@ impl Queues {
         }
         let (now, lines) = (Instant::now(), self.lines.lock());
         let by_name = lines.queues.values().filter_map(|queue| queue.status(now));
-        let is_held = |name: &Key| lines.is_held(name);
-        by_name.chain(lines.families.status(is_held, now)).collect()
+        by_name.chain(lines.families.status(now)).collect()
     }
 
     /// Returns the line for `key` as of `now`, if it has waiters.
     pub(in crate::lock) fn line_of(&self, key: &[u8], now: Instant) -> Option<LineStatus> {
         let lines = self.lines.lock();
         let by_name = lines.queues.get(key).and_then(|queue| queue.status(now));
-        by_name.or_else(|| lines.families.status_of(key, |name| lines.is_held(name), now))
+        by_name.or_else(|| lines.families.named(key)?.status(now))
     }
 
     /// Returns the waiting clients, as far as they are known: for which lock each waits, and for how long.
@@ -687,11 +686,6 @@ impl Wishes {
 }
 
 impl AllLines {
-    /// Whether the lock nodes have named a holder of this lock, and nothing was heard since.
-    fn is_held(&self, name: &Key) -> bool {
-        self.queues.get(&**name).is_some_and(|queue| queue.is_held)
-    }
-
     /// Returns the queue of this lock, which it makes if there is none.
     pub(super) fn queue(&mut self, key: &Key) -> &mut Queue {
         self.queues.entry(key.to_vec()).or_insert_with(|| Queue::new(key.clone()))

@@ -5,7 +5,6 @@ use std::{time::Duration, vec};
 use super::{
     super::{
         all_or_none::{AllOrNone, AllWanted, NewGrant},
-        attempts::InTheWay,
         claims::{Granted, Held, MAX_TOKENS},
         desk::Desk,
         session_metrics::Outcome,
@@ -114,9 +113,7 @@ impl LockingAll {
         match said {
             Ok(new) => self.granted(ttl, new, desk),
             Err(none) => {
-                let now = Instant::now();
-                let in_the_way = none.same_token.into_iter().map(|same| InTheWay::of(same, now));
-                desk.tokens.stood_in_the_way_of_each(in_the_way);
+                desk.tokens.stood_in_the_way_of_each(none.in_the_way.into_iter());
                 not_granted(self.ours, &none.why, desk)
             }
         }

@@ -130,11 +130,9 @@ impl OwnCommand {
             return;
         }
         match &self.asked {
-            Ok(OwnRequest::Lock { key, request: Ok(Request::Permit { n, token, .. }) }) => {
-                // Without a token, no UNLOCK means a lock whose name the client was not told.
-                let named = token.as_ref().map_or(0, |_| *n);
-                let permits: Vec<Key> = (0..named).map(|at| lock_permit(key, at)).collect();
-                desk.tokens.begin_attempts(&permits, token.as_ref(), now);
+            // Whoever names a permit was told of it by a grant, so no UNLOCK stands behind a refusal.
+            Ok(OwnRequest::Lock { request: Ok(Request::Permit { .. }), .. }) => {
+                desk.tokens.begin_attempts(&[], None, now);
             }
             Ok(OwnRequest::Lock { key, request }) => {
                 let token = self.token_of(request).cloned();
@@ -423,8 +421,12 @@ impl OwnRequest {
     /// inquiry.
     fn carry_out(self, ours: Ours, now: Instant, desk: &mut Desk) -> Progress {
         let of_several = matches!(self, OwnRequest::Locks { .. }) || self.family().is_some();
-        let in_several_slots =
-            of_several && desk.is_of_cluster() && desk.are_in_several_slots(&self.locks());
+        let in_several_slots = of_several && desk.is_of_cluster() && {
+            // Clients route a family's permits by its own name.
+            let family = self.family().map(|(family, _)| family.clone());
+            let keys: Vec<Key> = family.into_iter().chain(self.locks()).collect();
+            desk.are_in_several_slots(&keys)
+        };
         let cross_slot = || in_several_slots.then_some(BadRequest::CrossSlot).map_or(Ok(()), Err);
         let begun = match self {
             OwnRequest::Inquiry(inquiry) => inquiry.map(|inquiry| desk.tell(ours, &inquiry)),

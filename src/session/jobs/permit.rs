@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     clock::Instant,
-    command::BadRequest,
+    command::{BadRequest, check_permits},
     key::{Key, Token},
     lock::{Claim, Grant, NotGranted, PermitGrant, PermitWanted, permit},
     resp::encode,
@@ -33,8 +33,8 @@ struct TakingPermit {
     /// The TTL that the lock nodes are asked for: the default may change meanwhile.
     ttl: Duration,
     waits: bool,
-    /// The permit that the connection has by this token, as far as it knows.
-    again: Option<Key>,
+    /// The permits that the connection has by this token, as far as it knows.
+    again: Vec<Key>,
 }
 
 /// Asks the lock nodes.
@@ -51,10 +51,12 @@ pub(super) fn begin(
     if !desk.tokens.make_room_for(1, ours.since) {
         return Err(BadRequest::TooManyLocks(MAX_TOKENS));
     }
+    let rules = &desk.shared.config.load().locks.permits;
+    check_permits(desk.name(&family), n, rules)?;
     let named = token.is_some();
     let token = token.unwrap_or_else(new_token);
-    let again = if named { own_permit(&family, n, &token, desk) } else { None };
-    if again.is_none() && wait.is_some_and(|wait| has_all(&family, n, ours.since + wait, desk)) {
+    let again = if named { own_permits(&family, n, &token, ours.since, desk) } else { Vec::new() };
+    if again.is_empty() && wait.is_some_and(|wait| has_all(&family, n, ours.since + wait, desk)) {
         return Err(BadRequest::Deadlock);
     }
     let ttl = named_ttl.unwrap_or(desk.config.locks.default_ttl);
@@ -63,22 +65,33 @@ pub(super) fn begin(
         token: token.clone(),
         ttl,
         wait,
-        again,
+        again: again.clone(),
         is_named: named,
         family: family.clone(),
     });
-    let again = again.map(|(at, _)| permit(&family, at));
+    let again = again.iter().map(|(at, _)| permit(&family, *at)).collect();
     let taking = TakingPermit { ours, token, named, named_ttl, ttl, waits: wait.is_some(), again };
     Ok(Progress::ask(taking, question, TakingPermit::answered))
 }
 
-/// Returns the permit that the connection has by this token.
-fn own_permit(family: &Key, n: usize, token: &Token, desk: &Desk) -> Option<(usize, Claim)> {
+/// Returns the permits that the connection has by this token.
+fn own_permits(
+    family: &Key,
+    n: usize,
+    token: &Token,
+    now: Instant,
+    desk: &Desk,
+) -> Vec<(usize, Claim)> {
     if desk.tokens.held.is_empty() {
-        return None;
+        return Vec::new();
     }
-    let claim = |at: usize| desk.tokens.claim_of(&permit(family, at), token);
-    (0..n).find_map(|at| Some((at, claim(at).filter(|claim| !claim.is_adopted())?)))
+    let own = |at: usize| {
+        let key = permit(family, at);
+        desk.tokens.before(&key, token, now)?;
+        let claim = desk.tokens.claim_of(&key, token)?;
+        (!claim.is_adopted()).then_some((at, claim))
+    };
+    (0..n).filter_map(own).collect()
 }
 
 /// Whether the connection holds all permits as session locks, at least until `until`.
@@ -119,7 +132,7 @@ impl TakingPermit {
         Progress::ask(self, question, move |taking, said, desk| match said {
             Ok(grant) => taking.granted(key, &grant, desk),
             Err(why) => {
-                if taking.again.is_none() {
+                if !taking.again.contains(&key) {
                     desk.shared.give_back(key, taking.token, before);
                 }
                 not_granted(taking.ours, &why, desk)
@@ -132,7 +145,7 @@ impl TakingPermit {
         let (is_session_lock, now) = (named_ttl.is_none(), Instant::now());
         desk.shared.metrics.granted(is_session_lock);
         desk.tokens.all_granted();
-        let is_again = again.as_ref() == Some(&key);
+        let is_again = again.contains(&key);
         let again = desk.tokens.before(&key, &token, now).filter(|_| is_again);
         let keep = if is_session_lock { desk.keep(&key, &token, ttl, grant) } else { None };
         let lock = Granted::here(&key, &token, grant, again);

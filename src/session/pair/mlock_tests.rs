@@ -71,7 +71,7 @@ async fn on_a_front_all_keys_are_of_one_slot() {
     assert!(matches!(pair.question(), Question::LockAll { .. }));
     pair.answer(Answer::LockAll(Err(NoneGranted {
         why: NotGranted::held(false),
-        same_token: Vec::new(),
+        in_the_way: Vec::new(),
     })));
     assert_eq!(pair.at_client(), "*-1\r\n");
 }

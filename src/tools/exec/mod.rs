@@ -58,7 +58,7 @@ pub struct ExecOptions {
     /// Exit status if another client holds the lock, to tell that from the command's own 1.
     #[arg(short = 'E', long, value_name = "STATUS", default_value = "1")]
     conflict_exit_code: u8,
-    /// Takes the first free one of so many permits, KEY#0, KEY#1, and so on: at most so many commands run at once.
+    /// Takes a free one of so many permits, KEY#0, KEY#1, and so on: at most so many commands run at once.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     permits: Option<u16>,
     /// Keeps the lock for at least this long, even if the command ends sooner: once per interval,
