@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 
 use super::{
+    free_permits::FreePermits,
     grants::Grants,
     line::{circle::Circles, hot::HotLocks, queue::Queues},
     lock_metrics::LockMetrics,
@@ -29,6 +30,8 @@ pub(super) struct Locks {
     pub(super) hot: HotLocks,
     /// Locks that others are known to hold.
     pub(super) refusals: Refusals,
+    /// Permits that were released last.
+    pub(super) free_permits: FreePermits,
     /// Permits of families at which clients may look at the same time.
     pub(super) looks: Semaphore,
 }
@@ -45,6 +48,7 @@ impl Locks {
             circles: Circles::default(),
             hot: HotLocks::default(),
             refusals: Refusals::default(),
+            free_permits: FreePermits::default(),
             looks: Semaphore::new(LOOKS),
         }
     }

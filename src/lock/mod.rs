@@ -17,7 +17,8 @@
 //! - `holders`: clients that were granted a lock here and have not given it back; `grants`: the
 //!   holders with the nodes and the schedule, which is what an operation needs.
 //! - `acquire`, `attach`, `look`, `raise`: one operation each, and its outcome.
-//! - `line/`: which client waits for which lock; `refusals`: locks that the nodes just said are held; `locks`: the
+//! - `line/`: which client waits for which lock; `refusals`: locks that the nodes just said are held;
+//!   `free_permits`: permits that were released last; `locks`: the
 //!   grants, lines and refusals together.
 //! - `release`, `renew`: operations that may end a grant, or pass it on. `take_back`: a release that
 //!   the holder did not ask for.
@@ -36,6 +37,7 @@ mod audit_trail;
 mod claim;
 mod custody;
 mod engine;
+mod free_permits;
 mod grants;
 mod holders;
 mod jitter;

@@ -1,8 +1,8 @@
 //! One client that takes a permit: one of a family's locks that is free.
 //!
-//! Each lock is taken as any other is. The client first asks for one that this proxy does not know to be held, from a
-//! random one on, so that proxies seldom ask for the same. If it is held, the nodes are asked which of the others are,
-//! and then for those that are free.
+//! Each lock is taken as any other is. The client first asks for the one that was released last through this proxy, or
+//! for one that this proxy does not know to be held, from a random one on, so that proxies seldom ask for the same. If
+//! it is held, the nodes are asked which of the others are, and then for those that are free.
 
 use std::{
     future::{Future, poll_fn},
@@ -128,10 +128,12 @@ impl Taker {
         Err(NotGranted::Held { remaining: None, may_be_free: false, same_token })
     }
 
-    /// Returns the lock to be asked for first: from a random one on, the first that no client holds through this proxy.
+    /// Returns the lock to be asked for first: the one that was released last through this proxy or else, from a random
+    /// one on, the first that no client holds through this proxy.
     fn start(&self) -> usize {
         let (n, now) = (self.wanted.n, clock::Instant::now());
-        let random = jitter::below(n);
+        let last = self.locks.free_permits.take(&self.wanted.family).filter(|last| *last < n);
+        let random = last.unwrap_or_else(|| jitter::below(n));
         let is_held = |at: &usize| self.locks.grants.holders.show(&self.name(*at), now).is_some();
         let mut order = (0..n).map(|more| (random + more) % n);
         order.find(|at| !is_held(at)).unwrap_or(random)
