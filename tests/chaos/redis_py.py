@@ -22,7 +22,19 @@ chance = random.Random(int(seed))
 host, port = proxy.rsplit(":", 1)
 # One in two as a pool, which in one thread is one connection too; and so with RESP2.
 protocol = {"protocol": 2} if number % 4 > 1 else {}
-client = redis.Redis(host, int(port), decode_responses=True, single_connection_client=number % 2 == 0, **protocol)
+
+
+def connected():
+    """A client. One that is no pool connects at once, which may fail where everything does."""
+    while True:
+        try:
+            is_single = number % 2 == 0
+            return redis.Redis(host, int(port), decode_responses=True, single_connection_client=is_single, **protocol)
+        except redis.ConnectionError:
+            time.sleep(0.1)
+
+
+client = connected()
 lines = os.open(history, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 written = taken = 0
 
