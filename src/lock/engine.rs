@@ -206,6 +206,11 @@ impl Engine {
         permit_taker::take(self.locks.clone(), wanted, card.clone())
     }
 
+    /// Notes that a client was told that it has released this lock, which may be a permit: it is likely to be free.
+    pub(crate) fn note_unlocked(&self, key: &Key) {
+        self.locks.free_permits.freed(key);
+    }
+
     /// Releases `key` on every node where the grant with this claim holds it, or hands it over to the next waiter
     /// here. Without a claim, releases the grant that `token` has; if this proxy has not made it, the nodes are asked
     /// for it first.

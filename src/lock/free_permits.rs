@@ -1,4 +1,4 @@
-//! Which permit of a family this proxy has released last: a client that takes one asks for it first, as it is likely to
+//! Which permit of a family was unlocked last through this proxy: a client that takes one asks for it first, as it is likely to
 //! be free while clients of other proxies hold others.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,17 +11,16 @@ use crate::{
 /// Most families that are remembered. Beyond that all are forgotten.
 const MOST: usize = 4096;
 
-/// The permits released last.
+/// The permits unlocked last.
 #[derive(Default)]
 pub(super) struct FreePermits {
-    /// Whether there is a family at all: where there is none, no release looks for one.
+    /// Whether there is a family at all: where there is none, no UNLOCK looks for one.
     any: AtomicBool,
     last: Mutex<KeyMap<Option<usize>>>,
 }
 
 impl FreePermits {
-    /// Takes the permit that was released last, for one client to ask for. From now on releases of this family are
-    /// noted.
+    /// Takes the permit that was unlocked last, for one client to ask for. From now on those of this family are noted.
     pub(super) fn take(&self, family: &Key) -> Option<usize> {
         let mut last = self.last.lock();
         if last.len() >= MOST && !last.contains_key(family) {
@@ -31,7 +30,8 @@ impl FreePermits {
         last.entry(family.clone()).or_default().take()
     }
 
-    /// Notes that a lock is being released, which may be a permit.
+    /// Notes that a lock was unlocked, which may be a permit. One that was granted and given back untold does not count:
+    /// its client could not be told for a reason that may last.
     #[inline]
     pub(super) fn freed(&self, key: &Key) {
         if self.any.load(Ordering::Relaxed) {

@@ -165,7 +165,6 @@ impl Release {
         let (grants, nodes) = (&locks.grants, locks.grants.nodes());
         let (known, watch, held) = grants.holders.release(&key, &token, claim, since);
         locks.refusals.freed(&key);
-        locks.free_permits.freed(&key);
         let by = cause.by();
         let is_found = by.is_some() || cause == ReleaseCause::Found;
         match held {

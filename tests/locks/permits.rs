@@ -106,7 +106,8 @@ fn client_of(n: usize, one: &Proxy, other: &Proxy) -> Client {
 #[test]
 fn a_permit_is_an_ordinary_lock() {
     for nodes in [1, 3, 5] {
-        let proxy = Proxy::with().nodes(nodes).start();
+        // Beside other tests a machine of two cores may be late.
+        let proxy = Proxy::with().nodes(nodes).locks("node_timeout: 1s").start();
         let other = Proxy::beside(&proxy).start();
         let (mut a, mut b, mut c) = (proxy.client(), proxy.client(), other.client());
         let one = a.cmd(&["LOCK", "one", "PX", "60000"]).grant();
@@ -407,7 +408,9 @@ fn whatever_frees_a_permit_wakes_who_waits_for_any() {
             told += 1;
             at_once += usize::from(begun.elapsed() < ms(400));
         }
-        two.iter().chain([&permit]).for_each(|permit| unlock(&mut operator, permit));
+        two.iter().for_each(|permit| unlock(&mut operator, permit));
+        // Through the proxy that granted it: an UNLOCK through another one could overtake the grant on a node.
+        unlock(&mut waiter, &permit);
         assert_free(&proxy, 3);
     }
     let woken = |cause| proxy.metric("lockgate_wakeups_total", cause);
@@ -1100,14 +1103,14 @@ fn a_permit_that_has_ended_elsewhere_keeps_its_token_from_no_other() {
 
 #[test]
 fn many_looks_leave_room_for_others() {
-    let proxy = Proxy::with().nodes(1).locks("node_queue: 600").start();
+    let proxy = Proxy::with().nodes(1).locks("node_queue: 600").locks("node_timeout: 1s").start();
     let mut holder = proxy.client();
     take_all(&mut holder, 256);
     thread::scope(|scope| {
-        for _ in 0..8 {
+        for _ in 0..4 {
             scope.spawn(|| {
                 let mut poller = proxy.client();
-                for _ in 0..3 {
+                for _ in 0..2 {
                     assert_eq!(poller.cmd(&["LOCK", "gpu", "PERMITS", "256"]), Reply::NullArray);
                 }
             });

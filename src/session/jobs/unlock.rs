@@ -68,6 +68,9 @@ pub(super) fn ask(
             Err(error) => return no_quorum(ours, &error, desk),
         };
         desk.tokens.remove(&key, &token);
+        if released {
+            desk.shared.engine.note_unlocked(&key);
+        }
         let mut out = Vec::new();
         encode::integer(&mut out, i64::from(released));
         ours.count(if released { Outcome::Ok } else { Outcome::NotHeld }, desk);
