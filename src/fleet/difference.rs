@@ -287,6 +287,14 @@ mod tests {
             ("", "locks: {quarantine: no}", Locks, "locks.quarantine", "yes", "no"),
             ("", "locks: {prefix: 'l:'}", Locks, "locks.prefix", "'lock:'", "'l:'"),
             ("", "locks: {drift_factor: 0}", Locks, "locks.drift_factor", "0.01", "0"),
+            (
+                "locks: {permits: {keys: 'g:*', n: 3}}",
+                "locks: {permits: {keys: 'g:*', n: 4}}",
+                Locks,
+                "locks.permits",
+                "'g:*' 3",
+                "'g:*' 4",
+            ),
             ("", guard, Guards, "the guard on 'a:*'", NONE, "enforce"),
             (
                 "locks: {next_nodes: ['redis://a:1']}",
