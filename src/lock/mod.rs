@@ -18,8 +18,7 @@
 //!   holders with the nodes and the schedule, which is what an operation needs.
 //! - `acquire`, `attach`, `look`, `raise`: one operation each, and its outcome.
 //! - `line/`: which client waits for which lock; `refusals`: locks that the nodes just said are held;
-//!   `free_permits`: permits that were released last; `locks`: the
-//!   grants, lines and refusals together.
+//!   `free_permits`: permits that were unlocked last; `locks`: the grants, lines and refusals together.
 //! - `release`, `renew`: operations that may end a grant, or pass it on. `take_back`: a release that
 //!   the holder did not ask for.
 //! - `overview`: what operators see of locks, clients and waits.

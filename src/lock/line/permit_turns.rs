@@ -27,6 +27,7 @@ use crate::{
 /// The most locks of which all lines of families together take note: each has a queue, and a subscription to each
 /// node.
 const MOST_NAMES: usize = 65_536;
+
 /// What a client wants that waits for any lock of a family.
 pub(in crate::lock) struct FamilyLineUp {
     pub(in crate::lock) family: Key,
@@ -225,9 +226,7 @@ impl Queues {
         if let Some(queue) = line.names.get(at).and_then(|name| queues.get_mut(&**name)) {
             self.refused_in(queue, ticket, why);
         }
-        if let Some(seat) = line.seat(ticket) {
-            seat.under_way = UnderWay::Nothing;
-        }
+        asks_no_more(line, queues, ticket);
     }
 
     /// Notes what the nodes say of the locks at which a client in line has looked.
@@ -259,9 +258,7 @@ impl Queues {
             };
             self.refused_in(queue, ticket, &why);
         }
-        if let Some(seat) = line.seat(ticket) {
-            seat.under_way = UnderWay::Nothing;
-        }
+        asks_no_more(line, queues, ticket);
     }
 
     /// Returns the error for all clients in this line, if too few nodes answered when they were last asked for one of
@@ -312,14 +309,26 @@ impl Queues {
     }
 }
 
+/// Notes that nothing is under way any more for a client in line. Clients that wait by name may have come before it,
+/// and time the next requests then.
+fn asks_no_more(line: &mut Family, queues: &mut HashMap<Vec<u8>, Queue>, ticket: u64) {
+    if let Some(seat) = line.seat(ticket) {
+        seat.under_way = UnderWay::Nothing;
+    }
+    named_heads(line, queues).into_iter().for_each(Waker::wake);
+}
+
 /// Takes the wakers of whoever may be the head of one of a family's locks, by the family or by the lock's name.
 fn heads(line: &mut Family, queues: &mut HashMap<Vec<u8>, Queue>) -> Vec<Waker> {
     let mut heads = line.heads();
-    for name in &line.names {
-        let queue = queues.get_mut(&**name);
-        heads.extend(queue.and_then(|queue| queue.seats.front_mut()?.waker.take()));
-    }
+    heads.extend(named_heads(line, queues));
     heads
+}
+
+/// Takes the wakers of the first in line by the name of each of a family's locks.
+fn named_heads(line: &Family, queues: &mut HashMap<Vec<u8>, Queue>) -> Vec<Waker> {
+    let mut head = |name: &Key| queues.get_mut(&**name)?.seats.front_mut()?.waker.take();
+    line.names.iter().filter_map(&mut head).collect()
 }
 
 #[cfg(test)]

@@ -256,6 +256,22 @@ async fn who_came_first_learns_what_a_later_one_was_told() {
     assert_eq!(turn(&queues, 1), "ask 0 Expiry");
 }
 
+/// A client takes its number before its place, so another one may have asked in between.
+#[tokio::test(start_paused = true)]
+async fn who_came_first_by_name_goes_on_once_a_later_request_is_refused() {
+    let queues = queues();
+    join(&queues, 5, 1);
+    assert_eq!(turn(&queues, 5), "ask 0");
+    let name = Key::from("gpu#0");
+    queues.join(&name, line_up(2), 2).unwrap();
+    let woken = Arc::new(Woken::default());
+    let waits = queues.turn(&name, 2, &Waker::from(woken.clone()));
+    assert!(matches!(waits, WaiterTurn::Wait(None)), "another one asks");
+    queues.permit_refused(&family(), 5, 0, &HELD);
+    assert_eq!(woken.0.load(Ordering::Relaxed), 1, "it times the next request");
+    assert!(matches!(queues.turn(&name, 2, Waker::noop()), WaiterTurn::Wait(Some(_))));
+}
+
 #[tokio::test(start_paused = true)]
 async fn nothing_is_left_of_a_line_that_has_ended() {
     let queues = held(4, &[1, 2]);
