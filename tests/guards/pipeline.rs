@@ -178,8 +178,8 @@ fn each_needs_its_own_lock() {
     assert_eq!(data.cmd(&["EXISTS", "account:9"]), Reply::Int(0));
     // The lock of account 2 has run out, and that of account 3 was granted to another client.
     client.cmd(&["UNLOCK", "account:2"]);
-    client.cmd(&["LOCK", "account:2", "PX", "150"]).grant();
-    thread::sleep(Duration::from_millis(200));
+    client.cmd(&["LOCK", "account:2", "PX", "600"]).grant();
+    thread::sleep(Duration::from_millis(700));
     for node in 0..proxy.nodes_up() {
         proxy.node_client(node).cmd(&["DEL", "lock:account:3"]);
     }

@@ -358,9 +358,9 @@ fn the_lock_of_a_session_counts_until_it_is_released() {
     client.cmd(&["LOCK", "account:1"]).grant();
     assert_eq!(client.cmd(&["SET", "account:1", "x"]), Reply::ok());
     // A lease counts only for the validity that the client was told.
-    client.cmd(&["LOCK", "account:2", "PX", "150"]).grant();
+    client.cmd(&["LOCK", "account:2", "PX", "600"]).grant();
     assert_eq!(client.cmd(&["SET", "account:2", "x"]), Reply::ok());
-    std::thread::sleep(Duration::from_millis(200));
+    std::thread::sleep(Duration::from_millis(700));
     assert!(client.cmd(&["SET", "account:2", "y"]).error().starts_with("NOTHELD"));
     assert_eq!(client.cmd(&["SET", "account:1", "y"]), Reply::ok());
 }

@@ -144,7 +144,7 @@ fn a_permit_is_an_ordinary_lock() {
         }
         assert_eq!(proxy.metric("lockgate_grants_total", "lease"), 4.0);
         // One of one, and one of the most there may be.
-        assert_eq!(Permit::of(&b.cmd(&["LOCK", "solo", "PERMITS", "1", "PX", "9"])).name, "solo#0");
+        assert_eq!(Permit::of(&b.cmd(&["LOCK", "solo", "PERMITS", "1", "EX", "9"])).name, "solo#0");
         Permit::of(&b.cmd(&["lock", "many", "permits", "256", "ex", "9"]));
     }
 }

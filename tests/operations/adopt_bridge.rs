@@ -319,7 +319,7 @@ fn modes_change_step_by_step_under_connected_clients() {
     let (extend, release) =
         (["EVAL", EXTEND, "1", "lock:job", "t", "20000"], ["EVAL", RELEASE, "1", "lock:job", "t"]);
     assert_eq!(old.cmd(&TAKE), Reply::ok());
-    new.cmd(&["LOCK", "job", "PX", "100"]).grant();
+    new.cmd(&["LOCK", "job", "PX", "500"]).grant();
     step(&proxy, "audit", "enforce");
     assert!(proxy.log().contains("goes one step at a time: audit, bridge, enforce"));
     assert_eq!(old.cmd(&["EVAL", RELEASE, "1", "lock:job", "u"]), Reply::Int(0));

@@ -319,13 +319,15 @@ fn at_least_keeps_the_lock_for_an_interval() {
     let took = begun.elapsed();
     assert!(took > Duration::from_millis(1900), "{took:?}");
     // One that takes longer has the lock for as long.
-    let mut longer = exec(&proxy, &with("sleep 3"));
-    let mut longer = longer.spawn().expect("exec");
+    let ended = proxy.config_file().with_file_name("ended");
+    let script = format!("sleep 3; : >'{}'", ended.display());
+    let mut longer = exec(&proxy, &with(&script)).spawn().expect("exec");
     eventually("it has begun", || proxy.nodes_with("lock:job") == 3);
-    while longer.try_wait().unwrap().is_none() {
-        assert!(proxy.nodes_with("lock:job") >= 2 || longer.try_wait().unwrap().is_some());
+    while !ended.exists() {
+        assert!(proxy.nodes_with("lock:job") >= 2 || ended.exists());
         thread::sleep(Duration::from_millis(50));
     }
+    assert!(longer.wait().expect("status").success());
     assert!(is_free(&proxy, "job"));
 }
 
