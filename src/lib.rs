@@ -57,6 +57,7 @@ mod sentinel;
 // The binary runs it.
 pub mod server;
 mod session;
+mod share;
 #[cfg(test)]
 mod simulation;
 mod sync;

@@ -12,6 +12,11 @@ impl<T> Mutex<T> {
         Mutex(sync::Mutex::new(value))
     }
 
+    /// Reaches the value without locking.
+    pub(crate) fn get_mut(&mut self) -> &mut T {
+        self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+
     #[inline]
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)

@@ -39,6 +39,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("command", &["config", "glob", "key", "lock", "resp", "log_text"]),
     ("adopt", &["config", "glob", "key", "metrics", "resp", "sync"]),
     ("fleet", &["config", "sync"]),
+    ("share", &["data", "metrics", "net", "resp", "sync"]),
     ("guard", &["cluster", "config", "data", "glob", "key", "net", "resp", "log_text"]),
     (
         "lock",
@@ -85,6 +86,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "report",
             "resp",
             "session",
+            "share",
             "sync",
             "log_text",
         ],

@@ -108,7 +108,7 @@ fn everything_wrong_is_said_at_once_with_its_line() {
             "f.yaml:9: locks.max_ttl: 60 where a duration with its unit, as 50ms, 10s, 5m or 7d, is wanted",
             "f.yaml:10: locks.default_ttl: the environment has no variable NOT_THERE",
             "f.yaml:11: locks.drift_factor: 0.7 is not at least 0 and below 0.5",
-            "f.yaml:12: zzz: unknown key; known here are listen, allow_open, admin, data, send_proxy_protocol, tls, connect_timeout, \
+            "f.yaml:12: zzz: unknown key; known here are listen, allow_open, admin, data, share, send_proxy_protocol, tls, connect_timeout, \
              tcp_keepalive, maxclients, max_clients_per_address, max_connect_rate, \
              first_byte_timeout, io_threads, barrier_buffer, shutdown_delay, shutdown_grace, upgrade_socket, \
              upgrade_grace, log, metrics, locks, guards, adopt",

@@ -47,6 +47,8 @@ keys! {
         fixed admin: AdminConfig = AdminConfig::default();
         /// The Redis to which every forwarded command goes, or how it is found.
         fixed data: DataConfig = DataConfig::Fixed(RedisUrl::local(6379)) => without_database;
+        /// Whether clients share connections to the data node.
+        fixed share: bool = false;
         /// Whether connections to the data node begin with a PROXY header.
         fixed send_proxy_protocol: bool = false;
         /// How a data node at `rediss://` is trusted. Changed files are read again.

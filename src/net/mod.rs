@@ -17,7 +17,7 @@ pub(crate) mod redis_client;
 pub(crate) mod tls;
 
 use std::{
-    io,
+    fmt, io,
     os::fd::{AsFd, OwnedFd},
     pin::Pin,
     task::{Context, Poll},
@@ -54,9 +54,19 @@ pub(crate) enum Stream {
     Unix(UnixStream),
     /// Over TCP, encrypted. Boxed, as it is ten times the size of the others.
     Tls(Box<TlsStream>),
+    /// A part of connections that others use too.
+    Shared(Box<dyn SharedPart>),
     /// Inside this process.
     #[cfg(test)]
     Memory(tokio::io::DuplexStream),
+}
+
+/// One user's part of connections that many use.
+pub(crate) trait SharedPart:
+    AsyncRead + AsyncWrite + Unpin + Send + Sync + fmt::Debug
+{
+    /// Ready once nothing that was sent awaits a reply.
+    fn poll_settled(&mut self, cx: &Context<'_>) -> Poll<()>;
 }
 
 impl From<TlsStream> for Stream {
@@ -149,6 +159,14 @@ pub(crate) fn descriptors_are_used_up(error: &io::Error) -> bool {
 }
 
 impl Stream {
+    /// Ready once nothing that was sent over shared connections awaits a reply. A socket of one's own does not say.
+    pub(crate) fn poll_settled(&mut self, cx: &Context<'_>) -> Poll<()> {
+        match self {
+            Stream::Shared(part) => part.poll_settled(cx),
+            _ => Poll::Ready(()),
+        }
+    }
+
     /// Whether the peer has sent FIN or a reset, even behind bytes that are still unread.
     pub(crate) fn has_hung_up(&self) -> bool {
         let flags = PollFlags::RDHUP;
@@ -157,6 +175,7 @@ impl Stream {
             Stream::Unix(stream) => [PollFd::new(stream, flags)],
             // A peer that ends TLS ends TCP with it.
             Stream::Tls(stream) => [PollFd::new(stream.tcp(), flags)],
+            Stream::Shared(_) => return false,
             #[cfg(test)]
             Stream::Memory(_) => return false,
         };
@@ -171,6 +190,7 @@ impl Stream {
             Stream::Tcp(stream) => stream.take_error(),
             Stream::Unix(stream) => stream.take_error(),
             Stream::Tls(stream) => stream.tcp().take_error(),
+            Stream::Shared(_) => Ok(None),
             #[cfg(test)]
             Stream::Memory(_) => Ok(None),
         }
@@ -184,6 +204,7 @@ impl Stream {
             Stream::Tcp(stream) => ioctl_fionread(stream),
             Stream::Unix(stream) => ioctl_fionread(stream),
             Stream::Tls(stream) => ioctl_fionread(stream.tcp()).map(|coming| coming + IN_HAND),
+            Stream::Shared(_) => Ok(0),
             #[cfg(test)]
             Stream::Memory(_) => Ok(0),
         };
@@ -201,6 +222,7 @@ impl Stream {
             Stream::Tcp(stream) => stream.as_fd(),
             Stream::Unix(stream) => stream.as_fd(),
             Stream::Tls(stream) => stream.tcp().as_fd(),
+            Stream::Shared(_) => return Err(io::ErrorKind::Unsupported.into()),
             #[cfg(test)]
             Stream::Memory(_) => return Err(io::ErrorKind::Unsupported.into()),
         };
@@ -221,7 +243,7 @@ impl Stream {
                 stream.forget_unsent();
                 stream.tcp()
             }
-            Stream::Unix(_) => return,
+            Stream::Unix(_) | Stream::Shared(_) => return,
             #[cfg(test)]
             Stream::Memory(_) => return,
         };
@@ -240,6 +262,7 @@ impl AsyncRead for Stream {
             Stream::Tcp(s) => Pin::new(s).poll_read(cx, buf),
             Stream::Unix(s) => Pin::new(s).poll_read(cx, buf),
             Stream::Tls(s) => Pin::new(&mut **s).poll_read(cx, buf),
+            Stream::Shared(s) => Pin::new(&mut **s).poll_read(cx, buf),
             #[cfg(test)]
             Stream::Memory(s) => Pin::new(s).poll_read(cx, buf),
         }
@@ -256,6 +279,7 @@ impl AsyncWrite for Stream {
             Stream::Tcp(s) => Pin::new(s).poll_write(cx, buf),
             Stream::Unix(s) => Pin::new(s).poll_write(cx, buf),
             Stream::Tls(s) => Pin::new(&mut **s).poll_write(cx, buf),
+            Stream::Shared(s) => Pin::new(&mut **s).poll_write(cx, buf),
             #[cfg(test)]
             Stream::Memory(s) => Pin::new(s).poll_write(cx, buf),
         }
@@ -267,6 +291,7 @@ impl AsyncWrite for Stream {
             #[cfg(test)]
             Stream::Memory(s) => Pin::new(s).poll_flush(cx),
             Stream::Tls(s) => Pin::new(&mut **s).poll_flush(cx),
+            Stream::Shared(s) => Pin::new(&mut **s).poll_flush(cx),
         }
     }
 
@@ -275,6 +300,7 @@ impl AsyncWrite for Stream {
             Stream::Tcp(s) => Pin::new(s).poll_shutdown(cx),
             Stream::Unix(s) => Pin::new(s).poll_shutdown(cx),
             Stream::Tls(s) => Pin::new(&mut **s).poll_shutdown(cx),
+            Stream::Shared(s) => Pin::new(&mut **s).poll_shutdown(cx),
             #[cfg(test)]
             Stream::Memory(s) => Pin::new(s).poll_shutdown(cx),
         }

@@ -106,6 +106,13 @@ impl Walk {
     }
 }
 
+/// Returns the words of a whole command that is an array.
+pub(crate) fn of(bytes: &[u8]) -> Spans<'_> {
+    let mut spans = Spans::new();
+    let _ = Walk::default().find(bytes, &mut spans, usize::MAX);
+    spans
+}
+
 /// Whether Redis may take a command with a zero byte in its first or second word for another one, after which
 /// replies are counted differently: Redis compares some names only up to that byte.
 pub(crate) fn hides_a_name(bytes: &[u8]) -> bool {

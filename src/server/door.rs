@@ -1,6 +1,7 @@
 //! A listener's door: accepts clients, and does everything that comes before a session.
 
 use std::{
+    io,
     net::IpAddr,
     sync::{Arc, atomic::Ordering},
     time::Duration,
@@ -29,6 +30,7 @@ use crate::{
         workers::Workers,
     },
     session::{Session, Shared, session_metrics::CloseReason},
+    share::{Connecting, SharedUpstream, Sharing},
 };
 
 /// How long closing a client's TLS may take if the data node cannot be reached.
@@ -48,6 +50,8 @@ pub(super) struct Door {
     pub(super) tls: Option<Acceptor>,
     /// The data node for this listener's clients; for a cluster, the node behind this front.
     pub(super) data: Arc<DataNode>,
+    /// The connections to it that clients share, with `share: yes`.
+    pub(super) sharing: Option<Arc<Sharing>>,
     /// Shared by all listeners.
     pub(super) metrics: Arc<DoorMetrics>,
 }
@@ -176,10 +180,8 @@ impl Door {
                 }
             }
         };
-        let (limit, keepalive) = (config.connect_timeout, config.tcp_keepalive);
-        let connecting = self.data.connect_for(told.as_deref(), limit, keepalive);
         let connected = tokio::select! {
-            connected = Box::pin(connecting) => connected,
+            connected = Box::pin(self.upstream(told.as_deref(), config)) => connected,
             () = self.shared.drain.cancelled() => return CloseReason::Shutdown,
         };
         match connected {
@@ -212,6 +214,18 @@ impl Door {
                 CloseReason::UpstreamConnect
             }
         }
+    }
+
+    /// Connects a client to the data node, or gives it a part of the connections that clients share.
+    async fn upstream(&self, told: Option<&Ends>, config: &Config) -> io::Result<DataStream> {
+        let (limit, keepalive) = (config.connect_timeout, config.tcp_keepalive);
+        let Some(sharing) = &self.sharing else {
+            return self.data.connect_for(told, limit, keepalive).await;
+        };
+        let tenure = self.data.tenure_for_client(limit).await?;
+        let connecting = Connecting { limit, keepalive };
+        let part = SharedUpstream::new(sharing.clone(), tenure.clone(), connecting);
+        Ok(DataStream { stream: Stream::Shared(Box::new(part)), tenure })
     }
 
     /// Waits for the client's first byte, if `first_byte_timeout` is set.

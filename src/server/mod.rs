@@ -53,7 +53,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use self::{logging::Level, opened::Opened, proxy::Proxy};
-use crate::{config::Config, data, lock, log_writer, metrics::Recorder, net, session};
+use crate::{config::Config, data, lock, log_writer, metrics::Recorder, net, session, share};
 
 /// Settings of a proxy's start, and the signals that reach it while it runs.
 #[derive(Default)]
@@ -102,5 +102,6 @@ fn start_counting() -> anyhow::Result<Recorder> {
     net::tls::tls_metrics::describe();
     log_writer::describe();
     data::describe();
+    share::describe();
     Ok(recorder)
 }

@@ -39,6 +39,7 @@ use crate::{
         workers::Workers,
     },
     session::{self, Shared, idle::Idle, session_metrics::Metrics},
+    share::Sharing,
 };
 
 /// All parts that serve clients, before the first client is let in.
@@ -254,6 +255,9 @@ impl Proxy {
     ) -> Door {
         // `None`: the clients can only be on this machine.
         let exposure = exposure::serves_strangers(settings).then(|| self.exposure.clone());
+        let data = self.data.front(index);
+        let sharing =
+            self.config.share.then(|| Sharing::new(data.clone(), shared.guards.is_some()));
         Door {
             shared: shared.clone(),
             workers: self.workers.clone(),
@@ -261,7 +265,8 @@ impl Proxy {
             exposure,
             header_policy: HeaderPolicy::demanded(&self.config, settings),
             tls,
-            data: self.data.front(index),
+            data,
+            sharing,
             metrics: self.door_metrics.clone(),
         }
     }

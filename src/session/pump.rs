@@ -197,7 +197,7 @@ impl Session {
         let mut tokens = std::mem::take(&mut self.core.desk.tokens);
         if planted::has(PlantedFault::Kept) {
             std::mem::forget(tokens);
-        } else if self.client_gives_back() {
+        } else if self.client_gives_back() && self.upstream_is_settled().await {
             tokens.give_back();
         } else {
             drop(tokens);
@@ -217,6 +217,18 @@ impl Session {
         desk.conn.state.quit
             || self.hung_up && on_disconnect == OnDisconnect::Release
             || planted::has(PlantedFault::GiveBack)
+    }
+
+    /// Waits until all that was sent for the client over shared connections is carried out: a late write must not land
+    /// under the next holder of its lock. Returns `false` if the proxy ends before that; the locks run out then.
+    async fn upstream_is_settled(&mut self) -> bool {
+        let shared = self.core.desk.shared.clone();
+        let settled = poll_fn(|cx| self.upstream.poll_settled(cx));
+        tokio::select! {
+            biased;
+            () = settled => true,
+            () = shared.abort.cancelled() => false,
+        }
     }
 
     /// Notes that the client's socket has failed. A reset or a close is the client's doing; any

@@ -6,6 +6,7 @@ mod hostile;
 mod memory;
 mod ordering;
 mod proxy_protocol;
+mod shared;
 mod tls;
 mod whole_pipelines;
 mod word_ends;

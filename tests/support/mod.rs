@@ -252,8 +252,14 @@ impl Setup {
         let patience = if self.locks.contains("node_") { "" } else { "  node_timeout: 2s\n" };
         let list: String = urls.iter().map(|url| format!("    - {url}\n")).collect();
         let data_url = self.data_url.unwrap_or(format!("redis://127.0.0.1:{data_port}"));
+        // `make shared` runs the tests with clients that share connections to the data node.
+        let may_share = !["send_proxy_protocol", "share:"].iter().any(|key| self.top.contains(key));
+        let share = match std::env::var_os("LOCKGATE_TEST_SHARE") {
+            Some(_) if may_share => "share: yes\n",
+            _ => "",
+        };
         let settings = format!(
-            "data: {data_url}\n{}locks:\n{}{patience}  nodes:\n{list}",
+            "data: {data_url}\n{share}{}locks:\n{}{patience}  nodes:\n{list}",
             self.top, self.locks
         );
         let mut admin = String::new();

@@ -1,0 +1,218 @@
+//! Who a client has said that it is: the words that bring another connection into the same state.
+
+use std::sync::Arc;
+
+use crate::resp::{
+    encode,
+    words::{self, Spans, Walk, WordStep},
+};
+
+/// Most bytes of names that are remembered for one client. Beyond them it gets a connection of its own.
+const MOST_NAMES: usize = 1024;
+
+/// The user and password of an AUTH that the data node has accepted. Zeroed when nobody needs them any more.
+#[derive(PartialEq, Eq, Hash)]
+struct Credentials(Vec<u8>);
+
+impl Drop for Credentials {
+    fn drop(&mut self) {
+        self.0.fill(0);
+        // The compiler must not take the zeros for a useless write.
+        std::hint::black_box(&self.0);
+    }
+}
+
+/// The state that clients of one link share.
+#[derive(Clone, PartialEq, Eq, Hash, Default)]
+pub(super) struct ClientStanding {
+    /// Whole AUTH commands, so that clients with other passwords never share. `None`: the client has sent none.
+    auth: Option<Arc<Credentials>>,
+    /// 0 if the client has not said HELLO with a version.
+    protocol: u8,
+    database: u32,
+}
+
+/// Everything that a client has said of itself.
+#[derive(Clone, Default)]
+pub(super) struct ClientGreeting {
+    pub(super) standing: ClientStanding,
+    /// CLIENT SETNAME and SETINFO commands, as Redis last accepted them.
+    names: Vec<u8>,
+}
+
+impl ClientStanding {
+    /// Whether the client has authenticated by itself.
+    pub(super) fn has_authenticated(&self) -> bool {
+        self.auth.is_some()
+    }
+
+    /// The database, by number.
+    pub(super) fn database(&self) -> u32 {
+        self.database
+    }
+
+    /// Returns the commands that bring a fresh connection into this state, each with one reply.
+    pub(super) fn commands(&self) -> Vec<Vec<u8>> {
+        let mut all: Vec<Vec<u8>> = self.auth.iter().map(|auth| auth.0.clone()).collect();
+        let mut add = |words: &[&[u8]]| {
+            let mut bytes = Vec::new();
+            encode::command(&mut bytes, words);
+            all.push(bytes);
+        };
+        match self.protocol {
+            0 => {}
+            2 => add(&[b"HELLO", b"2"]),
+            _ => add(&[b"HELLO", b"3"]),
+        }
+        if self.database != 0 {
+            add(&[b"SELECT", self.database.to_string().as_bytes()]);
+        }
+        all
+    }
+}
+
+impl ClientGreeting {
+    /// Takes in a greeting that the data node has accepted. Returns `false` if there is no room for its names.
+    #[must_use]
+    pub(super) fn accepted(&mut self, words: &Spans<'_>) -> bool {
+        let is = |word: &[u8], name: &str| word.eq_ignore_ascii_case(name.as_bytes());
+        match &words[..] {
+            [name, secret @ ..] if is(name, "AUTH") => self.authenticated(secret),
+            [name, database] if is(name, "SELECT") => {
+                let number = std::str::from_utf8(database).ok().and_then(|text| text.parse().ok());
+                let Some(number) = number else { return false };
+                self.standing.database = number;
+            }
+            [name, version, options @ ..] if is(name, "HELLO") => {
+                self.standing.protocol = if *version == b"2" { 2 } else { 3 };
+                let mut options = options.iter();
+                while let Some(option) = options.next() {
+                    if is(option, "AUTH") {
+                        let (Some(user), Some(password)) = (options.next(), options.next()) else {
+                            return false;
+                        };
+                        self.authenticated(&[*user, *password]);
+                    } else if is(option, "SETNAME") {
+                        let Some(name) = options.next() else { return false };
+                        if !self.named(&[b"CLIENT", b"SETNAME", *name]) {
+                            return false;
+                        }
+                    }
+                }
+            }
+            [name, ..] if is(name, "CLIENT") => return self.named(words),
+            _ => {}
+        }
+        true
+    }
+
+    fn authenticated(&mut self, secret: &[&[u8]]) {
+        let mut bytes = Vec::new();
+        encode::command(&mut bytes, &[&[&b"AUTH"[..]], secret].concat());
+        self.standing.auth = Some(Arc::new(Credentials(bytes)));
+    }
+
+    /// Remembers a CLIENT SETNAME or SETINFO in place of what it changes.
+    fn named(&mut self, words: &[&[u8]]) -> bool {
+        let what = |words: &[&[u8]]| {
+            let attribute = words.get(1..words.len().saturating_sub(1)).unwrap_or_default();
+            attribute.concat().to_ascii_uppercase()
+        };
+        let mut names = Vec::new();
+        for name in commands(&self.names) {
+            if what(&words::of(name)) != what(words) {
+                names.extend_from_slice(name);
+            }
+        }
+        encode::command(&mut names, words);
+        let has_room = names.len() <= MOST_NAMES;
+        if has_room {
+            self.names = names;
+        }
+        has_room
+    }
+
+    /// Returns the commands that bring a fresh connection into the client's state, each with one reply.
+    pub(super) fn commands(&self) -> Vec<Vec<u8>> {
+        let mut all = self.standing.commands();
+        all.extend(commands(&self.names).map(<[u8]>::to_vec));
+        all
+    }
+}
+
+/// Splits bytes into the commands that they are.
+fn commands(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        let WordStep::End(length) = Walk::default().finish(bytes) else { return None };
+        let (first, rest) = bytes.split_at_checked(length)?;
+        bytes = rest;
+        Some(first)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(all: &[&[&str]]) -> (ClientGreeting, bool) {
+        let (mut greeting, mut is_whole) = (ClientGreeting::default(), true);
+        for words in all {
+            let mut bytes = Vec::new();
+            let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+            encode::command(&mut bytes, &words);
+            is_whole &= greeting.accepted(&words::of(&bytes));
+        }
+        (greeting, is_whole)
+    }
+
+    fn said(greeting: &ClientGreeting) -> String {
+        let all = greeting.commands().concat();
+        let lines = String::from_utf8(all).unwrap();
+        let words = lines.split("\r\n").filter(|line| !line.is_empty() && !line.starts_with('$'));
+        words
+            .map(|word| if word.starts_with('*') { "/" } else { word })
+            .collect::<Vec<_>>()
+            .join(" ")
+    }
+
+    #[test]
+    fn another_connection_is_brought_into_the_same_state() {
+        for (all, wanted) in [
+            (&[&["HELLO"][..]][..], ""),
+            (
+                &[&["hello", "3", "AUTH", "u", "p", "setname", "n"]],
+                "/ AUTH u p / HELLO 3 / CLIENT SETNAME n",
+            ),
+            (&[&["AUTH", "p"], &["SELECT", "3"], &["HELLO", "2"]], "/ AUTH p / HELLO 2 / SELECT 3"),
+            (&[&["AUTH", "p"], &["AUTH", "u", "q"], &["SELECT", "0"]], "/ AUTH u q"),
+            (&[&["client", "setinfo", "LIB-NAME", "x"]], "/ client setinfo LIB-NAME x"),
+            (
+                &[&["HELLO", "3", "SETNAME", "AUTH", "AUTH", "AUTH", "SETNAME"]],
+                "/ AUTH AUTH SETNAME / HELLO 3 / CLIENT SETNAME AUTH",
+            ),
+        ] {
+            let (greeting, is_whole) = after(all);
+            assert_eq!((said(&greeting).as_str(), is_whole), (wanted, true), "{all:?}");
+        }
+        let again = ["CLIENT", "setname", "n"];
+        let (greeting, _) = after(&[&again, &["client", "SETINFO", "LIB-NAME", "x"], &again]);
+        assert_eq!(said(&greeting), "/ client SETINFO LIB-NAME x / CLIENT setname n");
+        assert!(!after(&[&["CLIENT", "SETNAME", &"n".repeat(MOST_NAMES)]]).1);
+    }
+
+    #[test]
+    fn only_those_share_who_have_said_the_same() {
+        let standing = |all: &[&[&str]]| after(all).0.standing;
+        let mine = standing(&[&["AUTH", "u", "p"], &["HELLO", "3"]]);
+        assert!(mine == standing(&[&["HELLO", "3", "AUTH", "u", "p", "SETNAME", "other"]]));
+        for other in [
+            &[&["AUTH", "u", "P"][..], &["HELLO", "3"]][..],
+            &[&["AUTH", "p"], &["HELLO", "3"]],
+            &[&["HELLO", "3"]],
+            &[&["AUTH", "u", "p"]],
+            &[&["AUTH", "u", "p"], &["HELLO", "3"], &["SELECT", "1"]],
+        ] {
+            assert!(mine != standing(other), "{other:?}");
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! The replies that one session is owed over links, and those that have come.
+
+use std::{
+    future::poll_fn,
+    task::{Context, Poll, Waker},
+};
+
+use tokio::io::ReadBuf;
+
+use crate::sync::Mutex;
+
+/// Memory kept once all replies are taken, in bytes. An idle client keeps no more.
+const KEEP: usize = 512;
+
+/// The replies for one session. Links fill it, the session empties it.
+#[derive(Debug, Default)]
+pub(super) struct Mailbox(Mutex<Letters>);
+
+#[derive(Debug, Default)]
+struct Letters {
+    bytes: Vec<u8>,
+    /// How many of `bytes` the session has taken.
+    taken: usize,
+    /// All bytes that the session has ever taken, so that a link sees whether its client reads.
+    taken_in_all: u64,
+    /// Replies that are still to come.
+    owed: u32,
+    /// The link broke with replies owed, or the client was too slow: the session ends behind what has come.
+    ended: bool,
+    /// The session has ended: what comes for it is dropped.
+    left: bool,
+    /// A link wakes the session once there is room for more commands.
+    is_waiting: bool,
+    waker: Option<Waker>,
+}
+
+impl Letters {
+    fn wake(&mut self) {
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+/// The result of taking replies.
+pub(super) enum TakenReplies {
+    /// Some bytes.
+    Some,
+    /// Nothing has come. The task is woken once something does.
+    Nothing,
+    /// Nothing will come any more.
+    Ended,
+}
+
+impl Mailbox {
+    /// Notes that one more reply is owed.
+    pub(super) fn owe(&self) {
+        self.0.lock().owed += 1;
+    }
+
+    /// Takes in bytes with the ends of `answered` replies. Returns how many bytes the session has not taken.
+    pub(super) fn deliver(&self, bytes: &[u8], answered: u32) -> usize {
+        let letters = &mut *self.0.lock();
+        letters.owed = letters.owed.saturating_sub(answered);
+        if !letters.left {
+            letters.bytes.extend_from_slice(bytes);
+        }
+        letters.wake();
+        letters.bytes.len() - letters.taken
+    }
+
+    /// Ends the session behind what has come.
+    pub(super) fn end(&self) {
+        let letters = &mut *self.0.lock();
+        letters.ended = true;
+        letters.owed = 0;
+        letters.wake();
+    }
+
+    /// Notes that the session has ended.
+    pub(super) fn leave(&self) {
+        let letters = &mut *self.0.lock();
+        (letters.left, letters.bytes, letters.taken) = (true, Vec::new(), 0);
+        letters.waker = None;
+    }
+
+    /// Moves replies into `buf`.
+    pub(super) fn take(&self, cx: &Context<'_>, buf: &mut ReadBuf<'_>) -> TakenReplies {
+        let letters = &mut *self.0.lock();
+        let all = &letters.bytes[letters.taken..];
+        if all.is_empty() {
+            if letters.ended {
+                return TakenReplies::Ended;
+            }
+            register(&mut letters.waker, cx);
+            return TakenReplies::Nothing;
+        }
+        let some = &all[..all.len().min(buf.remaining())];
+        buf.put_slice(some);
+        letters.taken += some.len();
+        letters.taken_in_all += some.len() as u64;
+        if letters.taken == letters.bytes.len() {
+            letters.taken = 0;
+            match letters.bytes.capacity() > KEEP {
+                true => letters.bytes = Vec::new(),
+                false => letters.bytes.clear(),
+            }
+        }
+        TakenReplies::Some
+    }
+
+    /// Has the task woken once something comes.
+    pub(super) fn register(&self, cx: &Context<'_>) {
+        register(&mut self.0.lock().waker, cx);
+    }
+
+    /// Notes that the session waits for room on a link. Returns whether it did not before.
+    pub(super) fn begin_waiting(&self) -> bool {
+        !std::mem::replace(&mut self.0.lock().is_waiting, true)
+    }
+
+    /// Tells the session that there is room on the link.
+    pub(super) fn has_room(&self) {
+        let letters = &mut *self.0.lock();
+        letters.is_waiting = false;
+        letters.wake();
+    }
+
+    /// Whether no reply is owed.
+    pub(super) fn is_settled(&self) -> bool {
+        self.0.lock().owed == 0
+    }
+
+    /// Returns once no reply is owed.
+    pub(super) async fn settled(&self) {
+        poll_fn(|cx| {
+            self.register(cx);
+            if self.is_settled() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+
+    /// Whether the session ends behind what has come.
+    pub(super) fn has_ended(&self) -> bool {
+        self.0.lock().ended
+    }
+
+    /// Whether the session has ended.
+    pub(super) fn has_left(&self) -> bool {
+        self.0.lock().left
+    }
+
+    /// The bytes that the session has not taken, and how many it has taken in all.
+    pub(super) fn held(&self) -> (usize, u64) {
+        let letters = self.0.lock();
+        (letters.bytes.len() - letters.taken, letters.taken_in_all)
+    }
+}
+
+fn register(waker: &mut Option<Waker>, cx: &Context<'_>) {
+    match waker {
+        Some(waker) => waker.clone_from(cx.waker()),
+        None => *waker = Some(cx.waker().clone()),
+    }
+}

@@ -1,0 +1,34 @@
+//! Upstream connections that many clients share, with `share: yes`.
+//!
+//! ```text
+//! session ─ SharedUpstream ─┬─ SharedLink ── data node      whole commands of many clients, in order
+//!                           ├─ greeter ── data node   AUTH, HELLO and the like, one at a time
+//!                           └─ a connection of its own, for good, once the client leaves state in it
+//! ```
+//!
+//! To a session, a [`SharedUpstream`] is a connection to the data node like any other. It finds the commands in what
+//! the session writes, and decides for each whether it may go on a link.
+//!
+//! - [`upstream`]: one session's part. [`mailbox`]: the replies that it is owed, and those that have come.
+//! - [`shared_link`]: a connection on which many clients' commands go. [`opening`]: how a link is opened. [`link_pools`]: which
+//!   links there are. A thread has links of its own.
+//! - [`treatment`]: which commands share. [`greeting`]: who a client has said that it is. [`greeter`]: asks the data
+//!   node whether it may be that.
+//! - [`sharing`]: what all threads know of one data node. [`share_metrics`]: counters.
+
+mod greeter;
+mod greeting;
+mod link_pools;
+mod mailbox;
+mod opening;
+mod share_metrics;
+mod shared_link;
+mod sharing;
+mod treatment;
+mod upstream;
+
+pub(crate) use self::{
+    share_metrics::describe,
+    sharing::{Connecting, Sharing},
+    upstream::SharedUpstream,
+};

@@ -1,0 +1,100 @@
+//! The life of a link: it is opened, moves bytes, and ends.
+
+use std::{
+    future::{pending, poll_fn},
+    io,
+    pin::pin,
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use super::{
+    greeter::{self, assume, exchange},
+    greeting::ClientStanding,
+    shared_link::{LinkEntry, LinkPump, SharedLink},
+    sharing::{Connecting, Sharing},
+};
+use crate::net::Stream;
+
+/// How long a link may be unused before it is closed.
+const UNUSED: Duration = Duration::from_secs(60);
+/// The beginnings of errors that a Redis sends of itself, before it closes a connection that it does not want.
+const UNWANTED: [&[u8]; 2] = [b"-ERR max number of clients", b"-DENIED"];
+
+/// Opens a link for clients of this standing, and keeps it until it ends or is not used.
+pub(super) async fn run(
+    link: Arc<SharedLink>,
+    sharing: &Arc<Sharing>,
+    standing: &ClientStanding,
+    connecting: Connecting,
+) {
+    let words = match timeout(connecting.limit, open(&link, sharing, standing, connecting)).await {
+        Ok(Ok((stream, entry))) => {
+            link.opened(entry);
+            serve(&link, sharing, stream).await;
+            Vec::new()
+        }
+        Ok(Err(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
+            format!("{error}\r\n").into_bytes()
+        }
+        Ok(Err(_)) | Err(_) => Vec::new(),
+    };
+    link.end(&words);
+}
+
+/// Pinned, and brings the connection into the clients' state.
+///
+/// # Errors
+/// The network's. With [`io::ErrorKind::PermissionDenied`] it is an error line of the data node, for the clients.
+async fn open(
+    link: &SharedLink,
+    sharing: &Sharing,
+    standing: &ClientStanding,
+    connecting: Connecting,
+) -> io::Result<(Stream, LinkEntry)> {
+    let connected = greeter::connect(sharing, connecting).await?;
+    if !link.is_of(connected.tenure.as_ref()) {
+        return Err(io::ErrorKind::NotConnected.into());
+    }
+    let mut stream = connected.stream;
+    assume(&mut stream, standing.commands()).await?;
+    // An unwanted connection is told so unasked: whoever sends a command first must not take that for its reply.
+    let reply = exchange(&mut stream, b"*1\r\n$4\r\nPING\r\n").await?;
+    if UNWANTED.iter().any(|error| reply.starts_with(error)) {
+        let line = String::from_utf8_lossy(&reply).trim_end().to_owned();
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, line));
+    }
+    let entry =
+        if reply.starts_with(b"-NOAUTH") { LinkEntry::Stranger } else { LinkEntry::Welcome };
+    Ok((stream, entry))
+}
+
+/// Moves the link's bytes until it ends, is not used, or leads to a Redis that is no longer the data node.
+async fn serve(link: &Arc<SharedLink>, sharing: &Arc<Sharing>, stream: Stream) {
+    let mut pump = LinkPump::new(link.clone(), sharing.clone(), stream);
+    let mut look = interval(UNUSED / 2);
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut moved = pin!(async {
+        match link.tenure() {
+            Some(tenure) => tenure.ended().await,
+            None => pending().await,
+        }
+    });
+    loop {
+        tokio::select! {
+            biased;
+            () = poll_fn(|cx| pump.poll(cx)) => {
+                sharing.metrics.link_ends.increment(1);
+                return;
+            }
+            () = &mut moved => return,
+            _ = look.tick() => {
+                if link.is_idle(UNUSED) {
+                    return;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,441 @@
+//! A connection to the data node on which the commands of many clients go, and how their replies are told apart.
+//!
+//! Commands go out in the order in which they came, so the replies come in that order: a queue of mailboxes says
+//! whose the next ones are. A link is written once a turn of its thread, with what all its clients have sent.
+
+use std::{
+    cell::RefCell,
+    collections::VecDeque,
+    pin::Pin,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncRead, ReadBuf},
+    time::{Instant, Sleep, sleep},
+};
+
+use super::{mailbox::Mailbox, sharing::Sharing};
+use crate::{
+    data::Tenure,
+    net::{Outbox, Stream},
+    resp::reply::{NextReply, ReplyScanner},
+    sync::Mutex,
+};
+
+/// Most bytes of commands that wait for the data node to take them. More stay with their clients.
+const MOST_UNSENT: usize = 256 * 1024;
+/// Bytes held for a client beyond which the link is that client's own.
+const SHARED_HELD: usize = 64 * 1024;
+/// Most bytes held for a client so that the replies of others behind come through.
+const MOST_HELD: usize = 16 << 20;
+/// Most bytes held so for all clients together.
+const MOST_HELD_OF_ALL: usize = 256 << 20;
+/// A client that takes less than [`SHARED_HELD`] in this time is closed, if it keeps others waiting.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Most bytes read at once.
+const READ: usize = 64 * 1024;
+
+/// Bytes held for all clients that own a link.
+static HELD_OF_ALL: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ].into_boxed_slice());
+}
+
+/// What is known of the data node's view of a link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LinkEntry {
+    /// The link is being opened.
+    Opening,
+    /// The data node asks for a password first. It closes a connection that sends it large commands without one.
+    Stranger,
+    /// Commands are carried out.
+    Welcome,
+    /// The link has ended.
+    Ended,
+}
+
+/// The part of a link that its clients see.
+pub(super) struct SharedLink {
+    state: Mutex<LinkState>,
+    tenure: Option<Arc<Tenure>>,
+}
+
+struct LinkState {
+    entry: LinkEntry,
+    /// Commands that the link's task has not taken.
+    unsent: Vec<u8>,
+    /// Whose the next replies are, and how many of them.
+    queue: VecDeque<(Arc<Mailbox>, u32)>,
+    /// The client that nobody else's commands go behind.
+    owner: Option<Arc<Mailbox>>,
+    /// Wakes the link's task.
+    task: Option<Waker>,
+    /// Clients that wait for room, or for the link to open.
+    writers: Vec<Arc<Mailbox>>,
+    /// Clients that have used a link of a data node with guards.
+    users: Vec<Weak<Mailbox>>,
+    used: Instant,
+}
+
+impl LinkState {
+    fn wake_task(&mut self) {
+        if let Some(task) = self.task.take() {
+            task.wake();
+        }
+    }
+
+    /// Has a client woken once there is room, or the link is open.
+    fn wait(&mut self, mailbox: &Arc<Mailbox>) {
+        if mailbox.begin_waiting() {
+            self.writers.push(mailbox.clone());
+        }
+    }
+
+    fn wake_writers(&mut self) {
+        self.writers.drain(..).for_each(|writer| writer.has_room());
+    }
+
+    /// Whether all replies that are owed are one client's.
+    fn is_all_of(&self, mailbox: &Arc<Mailbox>) -> bool {
+        self.queue.iter().all(|(owed, _)| Arc::ptr_eq(owed, mailbox))
+    }
+}
+
+/// The result of handing a command over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pushed {
+    /// The command will be sent.
+    Taken,
+    /// There is no room now. The client is woken once there is.
+    Full,
+    /// The link has ended, or is another client's own.
+    Gone,
+}
+
+impl SharedLink {
+    pub(super) fn new(tenure: Option<Arc<Tenure>>) -> SharedLink {
+        let state = LinkState {
+            entry: LinkEntry::Opening,
+            unsent: Vec::new(),
+            queue: VecDeque::new(),
+            owner: None,
+            task: None,
+            writers: Vec::new(),
+            users: Vec::new(),
+            used: Instant::now(),
+        };
+        SharedLink { state: Mutex::new(state), tenure }
+    }
+
+    /// Whether the link leads to the Redis of this tenure, which has not ended.
+    pub(super) fn is_of(&self, tenure: Option<&Arc<Tenure>>) -> bool {
+        match (&self.tenure, tenure) {
+            (None, None) => true,
+            (Some(own), Some(tenure)) => Arc::ptr_eq(own, tenure) && !own.has_ended(),
+            _ => false,
+        }
+    }
+
+    /// The tenure of the Redis to which the link leads.
+    pub(super) fn tenure(&self) -> Option<&Arc<Tenure>> {
+        self.tenure.as_ref()
+    }
+
+    /// Whether a command of this client may go on the link.
+    pub(super) fn takes(&self, mailbox: &Arc<Mailbox>) -> bool {
+        let state = self.state.lock();
+        state.entry != LinkEntry::Ended
+            && state.owner.as_ref().is_none_or(|owner| Arc::ptr_eq(owner, mailbox))
+    }
+
+    /// What the data node makes of the link. While it is opened, the client is woken once that is known.
+    pub(super) fn entry(&self, mailbox: &Arc<Mailbox>) -> LinkEntry {
+        let mut state = self.state.lock();
+        if state.entry == LinkEntry::Opening {
+            state.wait(mailbox);
+        }
+        state.entry
+    }
+
+    /// Hands a whole command over, whose one reply `mailbox` will get. `alone`: no other client's command comes behind
+    /// it.
+    pub(super) fn push(&self, command: &[u8], mailbox: &Arc<Mailbox>, alone: bool) -> Pushed {
+        let state = &mut *self.state.lock();
+        let is_anothers = state.owner.as_ref().is_some_and(|owner| !Arc::ptr_eq(owner, mailbox));
+        if state.entry == LinkEntry::Ended || is_anothers {
+            return Pushed::Gone;
+        }
+        if state.unsent.len() > MOST_UNSENT {
+            state.wait(mailbox);
+            return Pushed::Full;
+        }
+        state.unsent.extend_from_slice(command);
+        mailbox.owe();
+        match state.queue.back_mut() {
+            Some((last, count)) if Arc::ptr_eq(last, mailbox) => *count += 1,
+            _ => state.queue.push_back((mailbox.clone(), 1)),
+        }
+        if alone {
+            state.owner = Some(mailbox.clone());
+        }
+        state.wake_task();
+        Pushed::Taken
+    }
+
+    /// Sends a sign of life that has no reply, if the link is open.
+    pub(super) fn pulse(&self) {
+        let state = &mut *self.state.lock();
+        if state.entry == LinkEntry::Welcome && state.unsent.is_empty() {
+            state.unsent.extend_from_slice(b"\r\n");
+            state.wake_task();
+        }
+    }
+
+    /// Has the client end with the link.
+    pub(super) fn bind(&self, mailbox: &Arc<Mailbox>) {
+        let mut state = self.state.lock();
+        if state.users.len() == state.users.capacity() {
+            state.users.retain(|user| user.strong_count() > 0);
+        }
+        state.users.push(Arc::downgrade(mailbox));
+    }
+
+    /// Notes that a client has taken replies, or has left: the link may have waited for that.
+    pub(super) fn look(&self, mailbox: &Arc<Mailbox>) {
+        let state = &mut *self.state.lock();
+        if state.owner.as_ref().is_some_and(|owner| Arc::ptr_eq(owner, mailbox)) {
+            state.wake_task();
+        }
+    }
+
+    /// Notes how the data node has let the link in.
+    pub(super) fn opened(&self, entry: LinkEntry) {
+        let state = &mut *self.state.lock();
+        state.entry = entry;
+        state.wake_writers();
+    }
+
+    /// Whether nothing was sent for `time`, nothing is owed, and nobody must end with the link.
+    pub(super) fn is_idle(&self, time: Duration) -> bool {
+        let state = self.state.lock();
+        let has_users = state.users.iter().any(|user| user.strong_count() > 0);
+        state.queue.is_empty()
+            && state.unsent.is_empty()
+            && !has_users
+            && state.used.elapsed() > time
+    }
+
+    /// Ends the link, and each client with a reply owed: whether its command was carried out is unknown. `words`: an
+    /// error that they are told first.
+    pub(super) fn end(&self, words: &[u8]) {
+        let state = &mut *self.state.lock();
+        state.entry = LinkEntry::Ended;
+        state.unsent = Vec::new();
+        for (mailbox, _) in state.queue.drain(..) {
+            mailbox.deliver(words, 0);
+            mailbox.end();
+        }
+        state.users.drain(..).filter_map(|user| user.upgrade()).for_each(|user| user.end());
+        state.owner = None;
+        state.wake_writers();
+    }
+}
+
+/// The part of a link that has its socket.
+pub(super) struct LinkPump {
+    link: Arc<SharedLink>,
+    sharing: Arc<Sharing>,
+    stream: Stream,
+    outbox: Outbox,
+    replies: ReplyScanner,
+    /// The frame that has begun is a push, which nobody gets.
+    in_push: bool,
+    /// Bytes counted in [`HELD_OF_ALL`] for the link's owner.
+    counted: usize,
+    /// Since when the owner takes too little, how much it had taken, and when to look again.
+    slow: Option<(u64, Pin<Box<Sleep>>)>,
+}
+
+impl Drop for LinkPump {
+    fn drop(&mut self) {
+        self.count_held(0);
+    }
+}
+
+impl LinkPump {
+    pub(super) fn new(link: Arc<SharedLink>, sharing: Arc<Sharing>, stream: Stream) -> LinkPump {
+        LinkPump {
+            link,
+            sharing,
+            stream,
+            outbox: Outbox::keeping(READ),
+            replies: ReplyScanner::default(),
+            in_push: false,
+            counted: 0,
+            slow: None,
+        }
+    }
+
+    /// Moves bytes until the link ends.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        BUFFER.with_borrow_mut(|buffer| {
+            loop {
+                if self.poll_commands(cx).is_err() {
+                    return Poll::Ready(());
+                }
+                match self.may_read(cx) {
+                    MayRead::Yes => {}
+                    MayRead::No => return Poll::Pending,
+                    MayRead::Useless => return Poll::Ready(()),
+                }
+                let mut read = ReadBuf::new(buffer);
+                match Pin::new(&mut self.stream).poll_read(cx, &mut read) {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(Err(_)) => return Poll::Ready(()),
+                    Poll::Ready(Ok(())) if read.filled().is_empty() => return Poll::Ready(()),
+                    Poll::Ready(Ok(())) => {}
+                }
+                if !self.deliver(read.filled()) {
+                    return Poll::Ready(());
+                }
+            }
+        })
+    }
+
+    /// Sends what clients have handed over.
+    fn poll_commands(&mut self, cx: &mut Context<'_>) -> std::io::Result<()> {
+        loop {
+            if self.outbox.poll_flush(&mut self.stream, cx)?.is_pending() {
+                self.link.state.lock().task = Some(cx.waker().clone());
+                return Ok(());
+            }
+            let mut unsent = {
+                let state = &mut *self.link.state.lock();
+                if state.unsent.is_empty() {
+                    match &mut state.task {
+                        Some(task) => task.clone_from(cx.waker()),
+                        None => state.task = Some(cx.waker().clone()),
+                    }
+                    return Ok(());
+                }
+                state.used = Instant::now();
+                state.wake_writers();
+                std::mem::take(&mut state.unsent)
+            };
+            self.outbox.send(&mut self.stream, cx, &unsent)?;
+            unsent.clear();
+            let state = &mut *self.link.state.lock();
+            // The memory is used again, unless it is much.
+            if state.unsent.is_empty() && unsent.capacity() <= READ {
+                state.unsent = unsent;
+            }
+        }
+    }
+
+    /// Whether more replies may be read, by how much their client has not taken.
+    fn may_read(&mut self, cx: &mut Context<'_>) -> MayRead {
+        let (owner, is_alone) = {
+            let state = &mut *self.link.state.lock();
+            let Some(owner) = state.owner.clone() else { return MayRead::Yes };
+            let is_alone = state.is_all_of(&owner);
+            if owner.has_left() && is_alone && !state.queue.is_empty() {
+                return MayRead::Useless;
+            }
+            if (owner.is_settled() && owner.held().0 == 0) || owner.has_left() && is_alone {
+                state.owner = None;
+            }
+            (state.owner.clone(), is_alone)
+        };
+        let Some(owner) = owner else {
+            self.slow = None;
+            self.count_held(0);
+            return MayRead::Yes;
+        };
+        let (held, taken) = owner.held();
+        self.count_held(held);
+        let most = match is_alone {
+            true => SHARED_HELD,
+            false if HELD_OF_ALL.load(Ordering::Relaxed) > MOST_HELD_OF_ALL => SHARED_HELD,
+            false => MOST_HELD,
+        };
+        if held <= most {
+            self.slow = None;
+            return MayRead::Yes;
+        }
+        if is_alone {
+            return MayRead::No;
+        }
+        let (before, timer) = self.slow.get_or_insert_with(|| (taken, Box::pin(sleep(PATIENCE))));
+        while timer.as_mut().poll(cx).is_ready() {
+            if taken - *before < SHARED_HELD as u64 {
+                owner.end();
+                owner.leave();
+                return MayRead::Yes;
+            }
+            (*before, *timer) = (taken, Box::pin(sleep(PATIENCE)));
+        }
+        MayRead::No
+    }
+
+    fn count_held(&mut self, held: usize) {
+        HELD_OF_ALL.fetch_add(held, Ordering::Relaxed);
+        HELD_OF_ALL.fetch_sub(self.counted, Ordering::Relaxed);
+        self.counted = held;
+    }
+
+    /// Gives replies to those to whom they are owed. Returns `false` if the link cannot go on: what has come is no
+    /// reply, or nobody's.
+    fn deliver(&mut self, bytes: &[u8]) -> bool {
+        let comes_push = |at: usize, replies: &ReplyScanner| {
+            replies.between_frames() && bytes.get(at) == Some(&b'>')
+        };
+        let state = &mut *self.link.state.lock();
+        let mut at = 0;
+        while at < bytes.len() {
+            self.in_push |= comes_push(at, &self.replies);
+            if self.in_push {
+                match self.replies.next(bytes, &mut at) {
+                    NextReply::Frame(_) => self.in_push = false,
+                    NextReply::End => break,
+                    NextReply::Broken => return false,
+                }
+                self.sharing.metrics.pushes.increment(1);
+                continue;
+            }
+            let Some((mailbox, owed)) = state.queue.front_mut() else { return false };
+            let from = at;
+            let mut answered = self.replies.skip_flat(bytes, &mut at, *owed);
+            if answered < *owed && at < bytes.len() && !comes_push(at, &self.replies) {
+                match self.replies.next(bytes, &mut at) {
+                    NextReply::Frame(_) => answered += 1,
+                    NextReply::End => {}
+                    NextReply::Broken => return false,
+                }
+            }
+            let held = mailbox.deliver(&bytes[from..at], answered);
+            *owed -= answered;
+            if held > SHARED_HELD {
+                state.owner = Some(mailbox.clone());
+            }
+            if *owed == 0 {
+                state.queue.pop_front();
+            }
+        }
+        true
+    }
+}
+
+enum MayRead {
+    Yes,
+    /// The client must take some first.
+    No,
+    /// All that is to come is for a client that has left.
+    Useless,
+}

@@ -1,0 +1,473 @@
+//! One session's part of shared connections: to the session, a connection to the data node like any other.
+//!
+//! It is shared until its client leaves state in a connection. From then on it has one of its own, for good. It goes
+//! from one connection to another only once every reply owed has come: else a client's later command could overtake
+//! an earlier one.
+
+use std::{
+    fmt,
+    future::Future,
+    io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::{
+    greeter::{self, Greeter, assume},
+    greeting::ClientGreeting,
+    link_pools,
+    mailbox::{Mailbox, TakenReplies},
+    share_metrics::PinCause,
+    shared_link::{LinkEntry, Pushed, SharedLink},
+    sharing::{Connecting, Sharing},
+    treatment::{Treatment, treatment},
+};
+use crate::{
+    data::Tenure,
+    net::{Outbox, SharedPart, Stream},
+    resp::words::{self, Spans, Walk, WordStep, too_much_of_a_stranger},
+    sync::Mutex,
+};
+
+/// Most bytes of a command on a link. A larger one goes over a connection of its own.
+const LARGEST: usize = 64 * 1024;
+
+/// Never locked: a mutex lets a session be named on other threads.
+type Pending<T> = Mutex<Pin<Box<dyn Future<Output = io::Result<T>> + Send>>>;
+
+/// One session's part of the connections to the data node.
+pub(crate) struct SharedUpstream {
+    sharing: Arc<Sharing>,
+    tenure: Option<Arc<Tenure>>,
+    connecting: Connecting,
+    mailbox: Arc<Mailbox>,
+    way: SharedWay,
+    /// The link on which the last command went.
+    link: Option<Arc<SharedLink>>,
+    greeting: ClientGreeting,
+    /// A command that is not whole, or that cannot go on yet.
+    begun: Vec<u8>,
+    /// The walk over `begun`.
+    walk: Walk,
+    /// The next command is whole and waits.
+    waits: bool,
+    /// The session sends no more.
+    is_shut: bool,
+    /// The client has sent a command that was no greeting.
+    has_begun: bool,
+}
+
+/// Where the session's commands go.
+enum SharedWay {
+    /// On links.
+    Links,
+    /// Nowhere until the data node has answered this greeting.
+    Greeting(Vec<u8>, Pending<Vec<u8>>),
+    /// Nowhere until there is a connection of the client's own.
+    Pinning(Pending<Stream>),
+    /// Over that connection.
+    Own(Box<(Stream, Outbox)>),
+    /// Nowhere any more.
+    Ended,
+}
+
+/// What a command at the beginning of some bytes needs.
+enum CommandStep {
+    /// This many bytes are done with.
+    Done(usize),
+    /// The rest of the command, which has at least this many bytes.
+    More(usize),
+    /// That an earlier reply comes, or that there is room.
+    Wait,
+    /// A connection of the client's own.
+    Pin(PinCause),
+}
+
+impl fmt::Debug for SharedUpstream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SharedUpstream")
+    }
+}
+
+impl SharedUpstream {
+    /// Makes the part of a session that is to end with `tenure`. Pinned to nothing yet.
+    pub(crate) fn new(
+        sharing: Arc<Sharing>,
+        tenure: Option<Arc<Tenure>>,
+        connecting: Connecting,
+    ) -> SharedUpstream {
+        SharedUpstream {
+            sharing,
+            tenure,
+            connecting,
+            mailbox: Arc::default(),
+            way: SharedWay::Links,
+            link: None,
+            greeting: ClientGreeting::default(),
+            begun: Vec::new(),
+            walk: Walk::default(),
+            waits: false,
+            is_shut: false,
+            has_begun: false,
+        }
+    }
+
+    /// Moves a greeting or a connection on. Ready once commands can go on.
+    fn poll_way(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match &mut self.way {
+            SharedWay::Links | SharedWay::Own(_) | SharedWay::Ended => return Poll::Ready(()),
+            SharedWay::Greeting(command, asking) => {
+                let answered = ready!(asking.get_mut().as_mut().poll(cx));
+                let command = std::mem::take(command);
+                match answered {
+                    Ok(reply) => {
+                        if !reply.starts_with(b"-") {
+                            // It had room before it was asked for.
+                            let _ = self.greeting.accepted(&words::of(&command));
+                            self.link = None;
+                        }
+                        self.way = SharedWay::Links;
+                        self.mailbox.deliver(&reply, 0);
+                    }
+                    Err(error) => self.end(&error),
+                }
+            }
+            SharedWay::Pinning(connecting) => {
+                let connected = ready!(connecting.get_mut().as_mut().poll(cx));
+                match connected {
+                    Ok(_) if self.mailbox.has_ended() => self.way = SharedWay::Ended,
+                    Ok(stream) => {
+                        let mut outbox = Outbox::default();
+                        outbox.push(&std::mem::take(&mut self.begun));
+                        (self.link, self.greeting) = (None, ClientGreeting::default());
+                        self.way = SharedWay::Own(Box::new((stream, outbox)));
+                    }
+                    Err(error) => self.end(&error),
+                }
+            }
+        }
+        Poll::Ready(())
+    }
+
+    /// Ends the session, with the data node's error if there is one.
+    fn end(&mut self, error: &io::Error) {
+        if error.kind() == io::ErrorKind::PermissionDenied {
+            self.mailbox.deliver(format!("{error}\r\n").as_bytes(), 0);
+        }
+        self.way = SharedWay::Ended;
+        self.mailbox.end();
+    }
+
+    /// Takes in what the session writes. Returns how many bytes were taken, which may be none.
+    fn take(&mut self, bytes: &[u8]) -> usize {
+        let mut at = 0;
+        self.waits = false;
+        while matches!(self.way, SharedWay::Links) {
+            if self.begun.is_empty() {
+                if at == bytes.len() {
+                    break;
+                }
+                let mut walk = Walk::default();
+                match self.step(&bytes[at..], &mut walk) {
+                    CommandStep::Done(length) => at += length,
+                    CommandStep::More(_) => {
+                        self.begun.extend_from_slice(&bytes[at..]);
+                        (self.walk, at) = (walk, bytes.len());
+                        break;
+                    }
+                    CommandStep::Wait => {
+                        self.waits = true;
+                        break;
+                    }
+                    CommandStep::Pin(by) => self.pin(by),
+                }
+                continue;
+            }
+            let (begun, mut walk) =
+                (std::mem::take(&mut self.begun), std::mem::take(&mut self.walk));
+            let step = self.step(&begun, &mut walk);
+            if let CommandStep::Done(length) = step {
+                debug_assert_eq!(length, begun.len());
+                continue;
+            }
+            (self.begun, self.walk) = (begun, walk);
+            match step {
+                CommandStep::More(least) if at < bytes.len() => {
+                    let more = least.saturating_sub(self.begun.len()).min(bytes.len() - at);
+                    self.begun.extend_from_slice(&bytes[at..at + more]);
+                    at += more;
+                }
+                CommandStep::More(_) | CommandStep::Done(_) => break,
+                CommandStep::Wait => {
+                    self.waits = true;
+                    break;
+                }
+                CommandStep::Pin(by) => self.pin(by),
+            }
+        }
+        at
+    }
+
+    /// Takes the command at the beginning of `bytes` one step on.
+    fn step(&mut self, bytes: &[u8], walk: &mut Walk) -> CommandStep {
+        match bytes {
+            [b'*', ..] => {}
+            // Redis skips an empty line. The session sends one as a sign of life.
+            [b'\n', ..] | [b'\r', b'\n', ..] => {
+                if let Some(link) = &self.link {
+                    link.pulse();
+                }
+                return CommandStep::Done(if bytes[0] == b'\n' { 1 } else { 2 });
+            }
+            [b'\r'] => return CommandStep::More(2),
+            _ => return CommandStep::Pin(PinCause::Inline),
+        }
+        let length = match walk.finish(bytes) {
+            WordStep::End(length) if length <= LARGEST => length,
+            WordStep::More(least) if least <= LARGEST => {
+                // Redis refuses too much of a stranger as soon as it hears of it.
+                return self.refused_as_stranger(bytes).unwrap_or(CommandStep::More(least));
+            }
+            WordStep::End(_) | WordStep::More(_) => return CommandStep::Pin(PinCause::Large),
+            WordStep::Bad | WordStep::Word(_) => return CommandStep::Pin(PinCause::Broken),
+        };
+        let command = &bytes[..length];
+        let mut words = Spans::new();
+        let _ = Walk::default().find(command, &mut words, 2);
+        let Some(name) = words.first() else { return CommandStep::Done(length) };
+        match treatment(name, words.get(1).copied()) {
+            Treatment::Share => self.share(command, false),
+            Treatment::Alone => self.share(command, true),
+            Treatment::Select if self.keeps_database(&words) => self.share(command, false),
+            Treatment::Select if self.has_begun => CommandStep::Pin(PinCause::Select),
+            Treatment::Select | Treatment::Greet => self.greet(command),
+            Treatment::Quit if self.mailbox.is_settled() => {
+                self.mailbox.deliver(b"+OK\r\n", 0);
+                self.mailbox.end();
+                self.way = SharedWay::Ended;
+                CommandStep::Done(length)
+            }
+            Treatment::Quit => CommandStep::Wait,
+            Treatment::Pin(by) => CommandStep::Pin(by),
+        }
+    }
+
+    /// Whether this SELECT is of the database that the client has, behind other commands.
+    fn keeps_database(&self, words: &Spans<'_>) -> bool {
+        let database = self.greeting.standing.database().to_string();
+        self.has_begun && words.get(1).is_some_and(|word| *word == database.as_bytes())
+    }
+
+    /// Returns what becomes of a command for which Redis closes the connection of a client that has not authenticated.
+    fn refused_as_stranger(&mut self, bytes: &[u8]) -> Option<CommandStep> {
+        if self.greeting.standing.has_authenticated() || too_much_of_a_stranger(bytes).is_none() {
+            return None;
+        }
+        match self.link().entry(&self.mailbox) {
+            LinkEntry::Welcome => None,
+            LinkEntry::Opening => Some(CommandStep::Wait),
+            LinkEntry::Stranger => Some(CommandStep::Pin(PinCause::Stranger)),
+            LinkEntry::Ended => {
+                self.mailbox.end();
+                Some(CommandStep::Wait)
+            }
+        }
+    }
+
+    /// Hands a command to a link.
+    fn share(&mut self, command: &[u8], alone: bool) -> CommandStep {
+        self.has_begun = true;
+        if let Some(refused) = self.refused_as_stranger(command) {
+            return refused;
+        }
+        loop {
+            let link = self.link();
+            match link.push(command, &self.mailbox, alone) {
+                Pushed::Taken => return CommandStep::Done(command.len()),
+                Pushed::Full => return CommandStep::Wait,
+                // The replies owed over this link come first.
+                Pushed::Gone if !self.mailbox.is_settled() => return CommandStep::Wait,
+                Pushed::Gone if self.mailbox.has_ended() => return CommandStep::Wait,
+                Pushed::Gone => self.link = None,
+            }
+        }
+    }
+
+    /// Returns the link for the next command.
+    fn link(&mut self) -> Arc<SharedLink> {
+        if let Some(link) = &self.link {
+            return link.clone();
+        }
+        let (standing, tenure) = (&self.greeting.standing, self.tenure.as_ref());
+        let link =
+            link_pools::link(&self.sharing, standing, tenure, &self.mailbox, self.connecting);
+        if self.sharing.is_strict {
+            link.bind(&self.mailbox);
+        }
+        self.link = Some(link.clone());
+        link
+    }
+
+    /// Asks the data node for what a greeting wants, once every reply has come.
+    fn greet(&mut self, command: &[u8]) -> CommandStep {
+        if !self.mailbox.is_settled() {
+            return CommandStep::Wait;
+        }
+        if !self.greeting.clone().accepted(&words::of(command)) {
+            return CommandStep::Pin(PinCause::Names);
+        }
+        let (sharing, standing) = (self.sharing.clone(), self.greeting.standing.clone());
+        let (connecting, asked) = (self.connecting, command.to_vec());
+        let asking =
+            async move { Greeter::of(&sharing).ask(&sharing, standing, asked, connecting).await };
+        self.way = SharedWay::Greeting(command.to_vec(), Mutex::new(Box::pin(asking)));
+        CommandStep::Done(command.len())
+    }
+
+    /// Opens a connection of the client's own.
+    fn pin(&mut self, by: PinCause) {
+        self.sharing.metrics.pinned(by);
+        let (sharing, connecting) = (self.sharing.clone(), self.connecting);
+        let (commands, tenure) = (self.greeting.commands(), self.tenure.clone());
+        let mailbox = self.mailbox.clone();
+        self.way = SharedWay::Pinning(Mutex::new(Box::pin(async move {
+            let mut connected = greeter::connect(&sharing, connecting).await?;
+            let is_same = match (&connected.tenure, &tenure) {
+                (None, None) => true,
+                (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+                _ => false,
+            };
+            if !is_same {
+                return Err(io::ErrorKind::NotConnected.into());
+            }
+            let assuming = assume(&mut connected.stream, commands);
+            tokio::time::timeout(connecting.limit, assuming).await??;
+            mailbox.settled().await;
+            Ok(connected.stream)
+        })));
+    }
+}
+
+impl Drop for SharedUpstream {
+    fn drop(&mut self) {
+        self.mailbox.leave();
+        if let Some(link) = &self.link {
+            link.look(&self.mailbox);
+        }
+    }
+}
+
+impl AsyncRead for SharedUpstream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        loop {
+            if let SharedWay::Own(own) = &mut this.way {
+                let (stream, outbox) = &mut **own;
+                // What was sent before the connection was there may be all that is sent.
+                let _ = outbox.poll_flush(stream, cx)?;
+                if this.mailbox.held().0 == 0 {
+                    return Pin::new(stream).poll_read(cx, buf);
+                }
+            }
+            match this.mailbox.take(cx, buf) {
+                TakenReplies::Some => {
+                    if let Some(link) = &this.link {
+                        link.look(&this.mailbox);
+                    }
+                    return Poll::Ready(Ok(()));
+                }
+                TakenReplies::Ended => return Poll::Ready(Ok(())),
+                TakenReplies::Nothing => {}
+            }
+            if matches!(this.way, SharedWay::Links) {
+                let is_done = this.is_shut && this.mailbox.is_settled();
+                return if is_done { Poll::Ready(Ok(())) } else { Poll::Pending };
+            }
+            ready!(this.poll_way(cx));
+        }
+    }
+}
+
+impl AsyncWrite for SharedUpstream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        loop {
+            ready!(this.poll_way(cx));
+            match &mut this.way {
+                SharedWay::Own(own) => {
+                    let (stream, outbox) = &mut **own;
+                    ready!(outbox.poll_flush(stream, cx))?;
+                    return Pin::new(stream).poll_write(cx, bytes);
+                }
+                SharedWay::Ended => return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
+                SharedWay::Links if this.mailbox.has_ended() => {
+                    return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+                }
+                _ => {}
+            }
+            this.mailbox.register(cx);
+            match this.take(bytes) {
+                0 if matches!(this.way, SharedWay::Links) => return Poll::Pending,
+                0 => {}
+                taken => return Poll::Ready(Ok(taken)),
+            }
+        }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.way {
+            SharedWay::Own(own) => {
+                let (stream, outbox) = &mut **own;
+                ready!(outbox.poll_flush(stream, cx))?;
+                Pin::new(stream).poll_flush(cx)
+            }
+            _ => Poll::Ready(Ok(())),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        loop {
+            ready!(this.poll_way(cx));
+            match &mut this.way {
+                SharedWay::Own(own) => {
+                    let (stream, outbox) = &mut **own;
+                    ready!(outbox.poll_flush(stream, cx))?;
+                    return Pin::new(stream).poll_shutdown(cx);
+                }
+                SharedWay::Links if !this.begun.is_empty() && !this.mailbox.has_ended() => {
+                    // A whole command that waits is carried out, as the client has sent it.
+                    this.mailbox.register(cx);
+                    this.take(&[]);
+                    match this.way {
+                        SharedWay::Links if this.waits => return Poll::Pending,
+                        SharedWay::Links => this.begun = Vec::new(),
+                        _ => {}
+                    }
+                }
+                _ => {
+                    this.is_shut = true;
+                    return Poll::Ready(Ok(()));
+                }
+            }
+        }
+    }
+}
+
+impl SharedPart for SharedUpstream {
+    fn poll_settled(&mut self, cx: &Context<'_>) -> Poll<()> {
+        self.mailbox.register(cx);
+        if self.mailbox.is_settled() { Poll::Ready(()) } else { Poll::Pending }
+    }
+}

@@ -1,0 +1,478 @@
+//! Clients that share connections to the data node (`share: yes`): each trap of sharing has a test of its own, and
+//! random commands of several clients at once are compared with what a Redis of their own replies.
+
+use std::{
+    io::{Read, Write},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+
+use crate::support::{
+    Client, Proxy, Reply, Setup, encode, eventually, pipeline, relay::Relay, replicates,
+};
+use lockgate::tools::redis_server::RedisServer;
+
+fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// A proxy all of whose clients are on one link.
+fn sharing() -> Setup {
+    Proxy::with().top("share: yes\nio_threads: 1")
+}
+
+/// How many connections of clients the data node has, besides this question's.
+fn connections(proxy: &Proxy) -> usize {
+    let Reply::Bulk(list) = proxy.data_client().cmd(&["CLIENT", "LIST", "TYPE", "normal"]) else {
+        panic!("a list")
+    };
+    let lines = String::from_utf8(list).unwrap();
+    // The proxy's own questions, and this one.
+    lines.lines().filter(|line| !line.contains("cmd=client|list")).count()
+}
+
+fn pinned(proxy: &Proxy, by: &str) -> f64 {
+    proxy.metric("lockgate_pinned_total", by)
+}
+
+/// Waits until the link is there, so that a test is about what comes behind.
+fn warm(proxy: &Proxy) -> Client {
+    let mut client = proxy.client();
+    assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"));
+    client
+}
+
+#[test]
+fn clients_share_a_connection_until_one_leaves_state_in_it() {
+    let proxy = sharing().start();
+    let before = connections(&proxy);
+    let mut clients: Vec<Client> = (0..50).map(|_| proxy.client()).collect();
+    for (n, client) in clients.iter_mut().enumerate() {
+        let (key, value) = (format!("k{n}"), format!("v{n}"));
+        assert_eq!(client.cmd(&["SET", &key, &value]), Reply::ok());
+        assert_eq!(client.cmd(&["GET", &key]), Reply::bulk(&value));
+    }
+    assert!(connections(&proxy) <= before + 1, "{} and {before}", connections(&proxy));
+    assert_eq!(proxy.metric("lockgate_links", ""), 1.0);
+    for (client, (words, by)) in clients.iter_mut().zip([
+        (&["MULTI"][..], "transaction"),
+        (&["WATCH", "k1"], "transaction"),
+        (&["SUBSCRIBE", "c"], "pubsub"),
+        (&["BLPOP", "none", "0.01"], "blocking"),
+        (&["CLIENT", "ID"], "client"),
+        (&["SELECT", "1"], "select"),
+        (&["RESET"], "other"),
+        (&["NOSUCHCOMMAND"], "other"),
+    ]) {
+        let count = pinned(&proxy, by);
+        client.cmd(words);
+        assert_eq!(pinned(&proxy, by), count + 1.0, "{words:?}");
+        client.cmd(&["PING"]);
+        assert_eq!(pinned(&proxy, by), count + 1.0, "once: {words:?}");
+    }
+    // In the transaction, and behind it.
+    let [first, second, ..] = &mut clients[..] else { unreachable!() };
+    assert_eq!(first.cmd(&["EXEC"]), Reply::Array(vec![Reply::simple("PONG")]));
+    assert_eq!(proxy.data_client().cmd(&["SET", "k1", "changed"]), Reply::ok());
+    assert_eq!(second.pipe(&[&["MULTI"], &["EXEC"]])[1], Reply::NullArray, "it was watched");
+    assert_eq!(clients[49].cmd(&["GET", "k0"]), Reply::bulk("v0"));
+    assert!(connections(&proxy) <= before + 1 + 8);
+}
+
+#[test]
+fn a_command_of_a_clients_own_comes_behind_all_that_the_client_sent() {
+    let proxy = sharing().start();
+    for round in 0..50 {
+        let mut busy = proxy.client();
+        busy.send(&encode(&["INCR", "busy"]).repeat(300));
+        let mut client = proxy.client();
+        let (key, mut commands) = (format!("x{round}"), encode(&["PING"]).repeat(round));
+        let words: [&[&str]; 6] = [
+            &["SET", &key, "1"],
+            &["MULTI"],
+            &["SET", &key, "2"],
+            &["EXEC"],
+            &["SETRANGE", &key, "70000", "3"],
+            &["GETRANGE", &key, "0", "0"],
+        ];
+        commands.append(&mut pipeline(&words));
+        // In two pieces, cut anywhere.
+        let (one, other) = commands.split_at(commands.len() * round / 50);
+        client.send(one);
+        client.send(other);
+        let replies: Vec<Reply> = (0..round + 6).map(|_| client.reply()).collect();
+        assert_eq!(replies[round + 3], Reply::Array(vec![Reply::ok()]));
+        assert_eq!(replies[round + 5], Reply::bulk("2"));
+        assert_eq!((0..300).filter(|_| matches!(busy.reply(), Reply::Int(_))).count(), 300);
+    }
+}
+
+#[test]
+fn passwords_are_asked_about_apart_and_harm_nobody() {
+    let data = RedisServer::start(&["--requirepass", "secret"]).unwrap();
+    let url = format!("redis://:secret@127.0.0.1:{}", data.port());
+    let proxy = sharing().data_url(&url).start();
+    let mut right = proxy.client();
+    assert_eq!(right.cmd(&["GET", "a"]).error_text(), "NOAUTH Authentication required.");
+    assert_eq!(right.cmd(&["AUTH", "secret"]), Reply::ok());
+    let mut other = proxy.client();
+    assert!(matches!(other.cmd(&["HELLO", "3", "AUTH", "default", "secret"]), Reply::Map(_)));
+    for round in 0..100 {
+        let mut wrong = proxy.client();
+        wrong.send(&pipeline(&[
+            &["GET", "a"],
+            &["AUTH", "wrong"],
+            &["SET", "a", "wrong"],
+            &["HELLO", "3", "AUTH", "default", "wrong"],
+            &["GET", "a"],
+        ]));
+        let value = format!("v{round}");
+        assert_eq!(right.cmd(&["SET", "a", &value]), Reply::ok());
+        assert_eq!(other.cmd(&["GET", "a"]), Reply::bulk(&value));
+        for wanted in ["NOAUTH", "WRONGPASS", "NOAUTH", "WRONGPASS", "NOAUTH"] {
+            let reply = wrong.reply();
+            assert!(reply.error().starts_with(wanted), "{reply:?} for {wanted}");
+        }
+    }
+    // Commands for which Redis closes a stranger's connection end nobody else's.
+    let mut stranger = warm_stranger(&proxy);
+    let mut large = proxy.client();
+    let words = [&["MGET"][..], &["k"; 11]].concat();
+    large.send(&encode(&words));
+    let (told, _) = large.rest();
+    assert!(told.starts_with(b"-ERR Protocol error: unauthenticated multibulk length"), "{told:?}");
+    let mut begun = proxy.client();
+    begun.send(b"*2\r\n$4\r\nECHO\r\n$16385\r\n");
+    let (told, _) = begun.rest();
+    assert!(told.starts_with(b"-ERR Protocol error: unauthenticated bulk length"), "{told:?}");
+    assert!(stranger.cmd(&["GET", "a"]).error().starts_with("NOAUTH"));
+}
+
+fn warm_stranger(proxy: &Proxy) -> Client {
+    let mut stranger = proxy.client();
+    assert!(stranger.cmd(&["PING"]).error().starts_with("NOAUTH"));
+    stranger
+}
+
+#[test]
+fn users_do_not_share_and_end_by_themselves() {
+    let proxy = sharing().start();
+    let mut admin = proxy.data_client();
+    for user in ["a", "b"] {
+        let keys = format!("~{user}:*");
+        let words = ["ACL", "SETUSER", user, "on", ">p", &keys, "+@all"];
+        assert_eq!(admin.cmd(&words), Reply::ok());
+    }
+    let login = |user: &str| {
+        let mut client = proxy.client();
+        assert_eq!(client.cmd(&["AUTH", user, "p"]), Reply::ok());
+        client
+    };
+    let (mut a, mut b) = (login("a"), login("b"));
+    for _ in 0..20 {
+        a.send(&pipeline(&[&["SET", "a:1", "x"], &["GET", "b:1"]]));
+        b.send(&pipeline(&[&["GET", "a:1"], &["SET", "b:1", "y"]]));
+        assert_eq!(a.reply(), Reply::ok());
+        assert!(a.reply().error().starts_with("NOPERM"));
+        assert!(b.reply().error().starts_with("NOPERM"));
+        assert_eq!(b.reply(), Reply::ok());
+    }
+    assert_eq!(a.cmd(&["ACL", "WHOAMI"]), Reply::bulk("a"));
+    // A lock's permission is asked for with the client's own user.
+    a.cmd(&["LOCK", "lock", "PX", "5000"]).error();
+    // Redis closes the connections of a user that is deleted.
+    assert_eq!(admin.cmd(&["ACL", "DELUSER", "a"]), Reply::Int(1));
+    a.send(&encode(&["GET", "a:1"]));
+    let (told, _) = a.rest();
+    assert!(told.is_empty() || told.starts_with(b"-WRONGPASS"), "{told:?}");
+    assert_eq!(b.cmd(&["GET", "b:1"]), Reply::bulk("y"));
+}
+
+#[test]
+fn who_a_client_is_goes_with_it_to_a_connection_of_its_own() {
+    let proxy = sharing().start();
+    let mut client = proxy.client();
+    assert!(matches!(client.cmd(&["HELLO", "3", "SETNAME", "first"]), Reply::Map(_)));
+    assert_eq!(client.cmd(&["CLIENT", "SETNAME", "worker"]), Reply::ok());
+    assert_eq!(client.cmd(&["SELECT", "2"]), Reply::ok());
+    assert_eq!(client.cmd(&["SET", "k", "two"]), Reply::ok());
+    assert_eq!(client.cmd(&["SELECT", "2"]), Reply::ok(), "the one that it has");
+    assert_eq!(pinned(&proxy, "select"), 0.0);
+    assert_eq!(client.cmd(&["GET", "none"]), Reply::Null, "RESP3");
+    assert_eq!(client.cmd(&["CLIENT", "GETNAME"]), Reply::bulk("worker"));
+    assert_eq!(client.cmd(&["GET", "k"]), Reply::bulk("two"));
+    assert_eq!(proxy.client().cmd(&["GET", "k"]), Reply::NullBulk, "another database");
+    assert_eq!(
+        proxy.client().cmd(&["CLIENT", "SETNAME", "a b"]).error_text(),
+        "ERR Client names cannot contain spaces, newlines or special characters."
+    );
+    let mut quitting = proxy.client();
+    quitting.send(&pipeline(&[&["GET", "none"], &["QUIT"], &["GET", "k"]]));
+    assert_eq!(quitting.rest().0, b"$-1\r\n+OK\r\n");
+    assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"));
+}
+
+#[test]
+fn a_client_that_does_not_read_harms_nobody_else() {
+    let proxy = sharing().start();
+    let size = 64 << 20;
+    let mut data = proxy.data_client();
+    assert_eq!(data.cmd(&["SETRANGE", "big", &(size - 1).to_string(), "x"]), Reply::Int(size));
+    assert_eq!(data.cmd(&["SET", "small", "s"]), Reply::ok());
+    let mut others: Vec<Client> = (0..5).map(|_| warm(&proxy)).collect();
+    let mut slow = warm(&proxy);
+    slow.send(&encode(&["GET", "big"]));
+    // Behind it, and on other links.
+    for _ in 0..20 {
+        for other in &mut others {
+            other.send(&encode(&["GET", "small"]));
+        }
+        for other in &mut others {
+            assert_eq!(other.reply(), Reply::bulk("s"));
+        }
+    }
+    assert!(proxy.memory("VmRSS") < 200 << 20);
+    // Nobody is behind it any more, so it may take its time.
+    thread::sleep(ms(1500));
+    let Reply::Bulk(all) = slow.reply() else { panic!("the value") };
+    assert_eq!(all.len(), usize::try_from(size).unwrap());
+    assert_eq!(slow.cmd(&["GET", "small"]), Reply::bulk("s"));
+    eventually("one link is left", || proxy.metric("lockgate_links", "") <= 2.0);
+}
+
+#[test]
+fn clients_that_leave_or_send_half_a_command_harm_nobody() {
+    let proxy = sharing().start();
+    let mut stays = warm(&proxy);
+    let mut half = proxy.client();
+    half.send(b"*3\r\n$3\r\nSET\r\n$4\r\nhalf\r\n$5\r\nab");
+    for round in 0..30 {
+        let mut leaves = proxy.client();
+        leaves.send(&encode(&["INCR", "left"]).repeat(100));
+        let value = round.to_string();
+        stays.send(&pipeline(&[&["SET", "k", &value], &["GET", "k"]]));
+        if round % 2 == 0 {
+            leaves.reset();
+        } else {
+            drop(leaves);
+        }
+        assert_eq!(stays.reply(), Reply::ok());
+        assert_eq!(stays.reply(), Reply::bulk(&value));
+    }
+    assert_eq!(stays.cmd(&["EXISTS", "half"]), Reply::Int(0));
+    half.send(b"cde\r\n");
+    assert_eq!(half.reply(), Reply::ok());
+    assert_eq!(stays.cmd(&["GET", "half"]), Reply::bulk("abcde"));
+    // All that a client sent before its FIN is carried out and answered.
+    let mut last = proxy.client();
+    last.send(&encode(&["INCR", "last"]).repeat(2000));
+    last.hang_up();
+    assert!(last.rest().0.ends_with(b":2000\r\n"));
+    assert_eq!(proxy.metric("lockgate_links", ""), 1.0);
+}
+
+#[test]
+fn a_link_that_breaks_ends_those_with_commands_on_it_and_nobody_else() {
+    let data = RedisServer::start(&[]).unwrap();
+    let relay = Relay::to(data.port());
+    let proxy = sharing().data_url(&format!("redis://127.0.0.1:{}", relay.port())).start();
+    let (mut idle, mut busy) = (warm(&proxy), warm(&proxy));
+    relay.hold_request("unknown-outcome");
+    busy.send(&encode(&["SET", "unknown-outcome", "1"]));
+    relay.wait_until_held();
+    relay.cut();
+    assert!(busy.rest().0.is_empty(), "no answer, and no second try");
+    assert_eq!(idle.cmd(&["EXISTS", "unknown-outcome"]), Reply::Int(0));
+    assert_eq!(proxy.metric("lockgate_link_ends_total", ""), 1.0);
+}
+
+#[test]
+fn with_guards_a_link_takes_its_clients_along() {
+    let mut proxy = sharing()
+        .top("guards: [{keys: 'account:*', lock: 'account:{1}'}]")
+        .data_arguments(&["--save", ""])
+        .start();
+    let mut client = proxy.client();
+    client.cmd(&["LOCK", "account:1", "PX", "60000"]).grant();
+    assert_eq!(client.cmd(&["SET", "account:1", "x"]), Reply::ok());
+    assert!(client.cmd(&["SET", "account:2", "x"]).error().starts_with("NOTHELD"));
+    assert_eq!(pinned(&proxy, "other") + pinned(&proxy, "transaction"), 0.0);
+    let killed = proxy.data_client().cmd(&["CLIENT", "KILL", "TYPE", "normal"]);
+    assert!(matches!(killed, Reply::Int(1..)), "{killed:?}");
+    assert!(client.is_at_end(), "the data node may have restarted");
+    proxy.data().kill().unwrap();
+}
+
+#[test]
+fn a_session_lock_is_released_behind_what_its_client_has_sent() {
+    let data = RedisServer::start(&[]).unwrap();
+    let relay = Relay::to(data.port());
+    let proxy = sharing().data_url(&format!("redis://127.0.0.1:{}", relay.port())).start();
+    for is_reset in [false, true] {
+        let mut holder = proxy.client();
+        holder.cmd(&["LOCK", "job"]).grant();
+        relay.hold_request("late-write");
+        holder.send(&encode(&["SET", "late-write", "1"]));
+        relay.wait_until_held();
+        if is_reset {
+            holder.reset();
+        } else {
+            drop(holder);
+        }
+        thread::sleep(ms(300));
+        assert_eq!(proxy.nodes_with("lock:job"), 1, "its write may come yet");
+        relay.release();
+        eventually("it is released", || proxy.nodes_with("lock:job") == 0);
+    }
+}
+
+#[test]
+fn wait_is_about_what_its_client_has_written() {
+    let proxy = sharing().start();
+    let replica =
+        RedisServer::start(&["--replicaof", "127.0.0.1", &proxy.data_client_port().to_string()])
+            .unwrap();
+    replicates(proxy.data_client_port(), "probe");
+    let mut client = warm(&proxy);
+    assert_eq!(client.pipe(&[&["SET", "k", "1"], &["WAIT", "1", "5000"]])[1], Reply::Int(1));
+    replica.freeze().unwrap();
+    let replies = client.pipe(&[&["SET", "k", "2"], &["WAIT", "1", "300"]]);
+    assert_eq!(replies, [Reply::ok(), Reply::Int(0)], "no replica has the second write");
+    // Others do not wait as long, and nobody can keep connections that wait for ever.
+    let mut forever: Vec<Client> = (0..20).map(|_| warm(&proxy)).collect();
+    for client in &mut forever {
+        client.send(&pipeline(&[&["SET", "k", "3"], &["WAIT", "1", "0"]]));
+        assert_eq!(client.reply(), Reply::ok());
+    }
+    let mut other = proxy.client();
+    assert_eq!(other.cmd(&["GET", "k"]), Reply::bulk("3"));
+    drop(forever);
+    eventually("their links are closed", || proxy.metric("lockgate_links", "") <= 2.0);
+    replica.thaw().unwrap();
+}
+
+#[test]
+fn a_data_node_that_lets_no_more_in_tells_its_own_words() {
+    let proxy = sharing().start();
+    let mut data = proxy.data_client();
+    let mut client = warm(&proxy);
+    let limit = connections(&proxy) + 1;
+    assert_eq!(data.cmd(&["CONFIG", "SET", "maxclients", &limit.to_string()]), Reply::ok());
+    let mut own = proxy.client();
+    own.send(&encode(&["MULTI"]));
+    let (told, _) = own.rest();
+    assert!(told.is_empty() || told.starts_with(b"-ERR max number of clients"), "{told:?}");
+    let mut resp3 = proxy.client();
+    resp3.send(&pipeline(&[&["HELLO", "3"], &["GET", "k"]]));
+    let (told, _) = resp3.rest();
+    assert!(told.is_empty() || told.starts_with(b"-ERR max number of clients"), "{told:?}");
+    assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"), "nobody else is harmed");
+}
+
+/// A random command on keys that begin with `own`.
+fn random_command(own: &str, random: &mut StdRng) -> Vec<u8> {
+    let key = format!("{own}:{}", random.random_range(0..4));
+    let number = random.random_range(0..9).to_string();
+    let large = "v".repeat(random.random_range(0..80_000));
+    let words: &[&str] = match random.random_range(0..29) {
+        0 => &["SET", &key, &number],
+        1 => &["GET", &key],
+        2 => &["INCR", &key],
+        3 => &["RPUSH", &key, &number, "x"],
+        4 => &["LRANGE", &key, "0", "-1"],
+        5 => &["DEL", &key],
+        6 => &["SET", &key, &large],
+        7 => &["MULTI"],
+        8 => &["EXEC"],
+        9 => &["SELECT", "1"],
+        10 => &["SELECT", "0"],
+        11 => &["HSET", &key, "f", &number],
+        12 => &["HGETALL", &key],
+        13 => &["NOSUCH", &key],
+        14 => &["GET"],
+        15 => &["EVAL", "return {KEYS[1], redis.call('get', KEYS[1]), {1, {2}}}", "1", &key],
+        16 => &["WATCH", &key],
+        17 => &["CLIENT", "SETNAME", &number],
+        18 => &["CLIENT", "GETNAME"],
+        19 => &["HELLO", "3"],
+        20 => &["HELLO", "4"],
+        21 => &["AUTH", "nobody", "wrong"],
+        22 => &["BLPOP", &key, "0.001"],
+        23 => &["CLIENT", "REPLY", "SKIP"],
+        24 => return format!("GET {key}\r\n").into_bytes(),
+        25 => return b"\r\n*0\r\n".to_vec(),
+        26 => &["XREAD", "COUNT", "1", "STREAMS", &key, "0"],
+        27 => &["OBJECT", "ENCODING", &key],
+        _ => &["APPEND", &key, "abc"],
+    };
+    encode(words)
+}
+
+/// Sends the commands in pieces cut anywhere, with the last word QUIT, and returns all that comes.
+fn converse(port: u16, commands: &[u8], random: &mut StdRng) -> Vec<u8> {
+    let client = Client::connect(port);
+    let mut reader = client.socket().try_clone().unwrap();
+    let reading = thread::spawn(move || {
+        let mut all = Vec::new();
+        reader.read_to_end(&mut all).map(|_| all).unwrap_or_default()
+    });
+    let mut rest = commands;
+    while !rest.is_empty() {
+        let (piece, more) = rest.split_at(random.random_range(1..=rest.len().min(5000)));
+        if client.socket().write_all(piece).is_err() {
+            break;
+        }
+        rest = more;
+    }
+    reading.join().unwrap()
+}
+
+/// Takes out what differs by design: the number that HELLO calls a connection by.
+fn without_ids(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let mut parts = text.split("$2\r\nid\r\n");
+    let mut all = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        all.push_str(part.split_once("\r\n").map_or("", |(_, rest)| rest));
+    }
+    all
+}
+
+#[test]
+fn random_commands_of_several_clients_are_answered_as_by_a_redis_of_their_own() {
+    let seed = std::env::var("LOCKGATE_SEED")
+        .map_or_else(|_| rand::rng().random(), |seed| seed.parse().unwrap());
+    let proxy = sharing().start();
+    let begun = Instant::now();
+    let mut round: u64 = seed;
+    while begun.elapsed() < Duration::from_secs(5) {
+        let own = RedisServer::start(&[]).unwrap();
+        let clients: Vec<_> = (0..8)
+            .map(|n| {
+                let (shared, own) = (proxy.port(), own.port());
+                thread::spawn(move || {
+                    let mut random = StdRng::seed_from_u64(round.wrapping_mul(31) + n);
+                    let name = format!("{round}:{n}");
+                    let mut commands = Vec::new();
+                    for _ in 0..60 {
+                        commands.append(&mut random_command(&name, &mut random));
+                    }
+                    commands.append(&mut encode(&["QUIT"]));
+                    let wanted = converse(own, &commands, &mut random);
+                    let got = converse(shared, &commands, &mut random);
+                    assert_eq!(
+                        without_ids(&got),
+                        without_ids(&wanted),
+                        "LOCKGATE_SEED={round}, client {n}: {}",
+                        String::from_utf8_lossy(&commands[..commands.len().min(4000)])
+                    );
+                })
+            })
+            .collect();
+        clients.into_iter().for_each(|client| client.join().unwrap());
+        round = round.wrapping_add(1);
+    }
+    println!("{} rounds", round.wrapping_sub(seed));
+}
