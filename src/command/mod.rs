@@ -19,7 +19,7 @@ use thiserror::Error;
 use crate::{
     config::{LocksConfig, MAX_PERMITS, PermitRule},
     key::{Key, Token},
-    lock::shortest_ttl,
+    lock::{permit_of, shortest_ttl},
     resp::{name::Own, number},
 };
 
@@ -549,7 +549,7 @@ fn read_permits(value: &[u8], key: &[u8], config: &LocksConfig) -> Result<usize,
     let number = number::integer(value).and_then(|number| usize::try_from(number).ok());
     let n = number.filter(|number| (1..=MAX_PERMITS).contains(number));
     let n = n.ok_or_else(|| BadRequest::Permits(shown(value)))?;
-    if let Some(family) = family_of(key) {
+    if let Some((family, _)) = permit_of(key) {
         return Err(BadRequest::IsAPermit(shown(key), shown(family)));
     }
     let longest = key.len() + format!("#{}", n - 1).len();
@@ -573,15 +573,6 @@ pub(crate) fn check_permits(key: &[u8], n: usize, rules: &[PermitRule]) -> Resul
 /// Whether these words behind the name of a command ask for a permit, however malformed they are.
 pub(crate) fn wants_permit<Word: AsRef<[u8]>>(own: Own, words: &[Word]) -> bool {
     words.iter().skip(1).any(|word| matches!(option_of(own, word.as_ref()), Some(Choice::Permits)))
-}
-
-/// Returns the family of which this key is a permit.
-fn family_of(key: &[u8]) -> Option<&[u8]> {
-    let at = memchr::memrchr(b'#', key)?;
-    let (family, number) = key.split_at(at);
-    let number = number::integer(number.get(1..)?)?;
-    let is_one = usize::try_from(number).is_ok_and(|number| number < MAX_PERMITS);
-    (is_one && !family.is_empty()).then_some(family)
 }
 
 /// Returns a command with its keys, as an error shows it. Of several keys it has the first.

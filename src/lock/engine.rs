@@ -14,9 +14,9 @@ use std::{
 use tokio::{runtime::Handle, time::sleep};
 
 use super::{
-    Acquire, Attach, Claim, ClientStatus, Counts, FoundGrant, HotLock, Keep, KeptLock, LockStatus,
-    LocksWanted, LookUp, Losses, NoQuorum, NodeStatus, NotGranted, NotPaused, Raise, Release,
-    Renew, Waiter, WaiterStatus, WallClock,
+    Acquire, Attach, Claim, ClientStatus, Counts, FamiliesWanted, FamilyStatus, FoundGrant,
+    HotLock, Keep, KeptLock, LockStatus, LocksWanted, LookUp, Losses, NoQuorum, NodeStatus,
+    NotGranted, NotPaused, Raise, Release, Renew, Waiter, WaiterStatus, WallClock, families,
     grants::Grants,
     holders::SHARDS,
     keep::{leases, lose::lose, watchdog},
@@ -373,6 +373,15 @@ impl Engine {
     /// `locks.prefix`. Returns `None` if comparing all keys with the pattern would take too long.
     pub(crate) fn list(&self, wanted: &LocksWanted, prefix: usize) -> Option<Vec<LockStatus>> {
         overview::list(&self.locks, wanted, prefix)
+    }
+
+    /// Describes the families among these, which are given by their keys, by key.
+    pub(crate) fn families<'k>(
+        &self,
+        names: impl Iterator<Item = &'k [u8]>,
+        wanted: &FamiliesWanted<'_>,
+    ) -> Vec<FamilyStatus> {
+        families::list(&self.locks, names, wanted)
     }
 
     /// Describes one lock. Returns `None` if no client of this proxy holds it now, or waits for it.

@@ -18,10 +18,11 @@
 //!   holders with the nodes and the schedule, which is what an operation needs.
 //! - `acquire`, `attach`, `look`, `raise`: one operation each, and its outcome.
 //! - `line/`: which client waits for which lock; `refusals`: locks that the nodes just said are held;
-//!   `free_permits`: permits that were unlocked last; `locks`: the grants, lines and refusals together.
+//!   `free_permits`: families that are asked for permits, and the permits that were unlocked last; `locks`: the grants,
+//!   lines and refusals together.
 //! - `release`, `renew`: operations that may end a grant, or pass it on. `take_back`: a release that
 //!   the holder did not ask for.
-//! - `overview`: what operators see of locks, clients and waits.
+//! - `overview`: what operators see of locks, clients and waits; `families`: and of the permits of a family together.
 //! - `audit_trail`: lines in the log about locks, and the audit trail.
 //! - `moving`: which set of lock nodes the proxy asks, and its switch to another set.
 //! - `engine`: the interface of all this to sessions.
@@ -36,6 +37,7 @@ mod audit_trail;
 mod claim;
 mod custody;
 mod engine;
+mod families;
 mod free_permits;
 mod grants;
 mod holders;
@@ -72,13 +74,14 @@ pub(crate) use attach::Attach;
 pub(crate) use claim::Claim;
 pub use engine::Engine;
 pub(crate) use engine::{longest_grant, padded};
+pub(crate) use families::{FamiliesWanted, FamilyStatus};
 pub(crate) use jitter::jittered;
 pub(crate) use keep::{
     keeper::Keep,
     losses::{LossKind, Losses, Lost},
 };
 pub(crate) use line::{
-    family::permit,
+    family::{ANY_PERMIT, family_of, permit, permit_of},
     in_line::WaiterStatus,
     permit_taker::{PermitGrant, PermitWanted},
     waiter::Waiter,

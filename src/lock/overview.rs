@@ -8,7 +8,11 @@ use std::{
     time::Duration,
 };
 
-use super::{holders::SHARDS, locks::Locks};
+use super::{
+    holders::SHARDS,
+    line::family::{family_of, permit_of},
+    locks::Locks,
+};
 use crate::{
     card::ClientCard,
     clock::Instant,
@@ -35,6 +39,8 @@ pub(crate) struct LockStatus {
     pub grant: Option<GrantStatus>,
     /// Whether the lock nodes have named a holder that was granted the lock through another proxy.
     pub is_elsewhere: bool,
+    /// Whether it is no lock, but the line of a family.
+    pub(crate) is_family: bool,
     /// Clients of this proxy that wait for the lock.
     pub waiters: usize,
     /// Time for which the first of them has waited.
@@ -89,6 +95,8 @@ pub(crate) struct HotLock {
     pub(crate) waiters: usize,
     /// Whether the lock nodes have named a holder to the clients that wait.
     is_held: bool,
+    /// Whether it is no lock, but the line of a family.
+    is_family: bool,
     /// As [`LockStatus::kind`]; empty if no client of this proxy holds the lock or waits for it.
     pub(crate) kind: &'static str,
     /// The client that holds the lock, if it was granted through this proxy.
@@ -145,9 +153,17 @@ impl Oldest {
 }
 
 impl LockStatus {
-    /// Returns what operators see as the lock's kind: `session`, `lease`, `elsewhere`, or `unknown`.
+    /// Returns what operators see as the lock's kind: `session`, `lease`, `permits`, `elsewhere`, or `unknown`.
     pub(crate) fn kind(&self) -> &'static str {
-        kind(self.grant.as_ref().map(|grant| grant.session), self.is_elsewhere)
+        kind(self.grant.as_ref().map(|grant| grant.session), self.is_family, self.is_elsewhere)
+    }
+
+    /// Returns the key of the family of which this is the line, or, if it is one, a permit.
+    pub(crate) fn family(&self) -> Option<&[u8]> {
+        match self.is_family {
+            true => family_of(&self.key),
+            false => permit_of(&self.key).map(|(family, _)| family),
+        }
     }
 
     /// Returns the number by which the lock is sorted.
@@ -160,12 +176,13 @@ impl LockStatus {
     }
 }
 
-/// Names the kind of a lock: its grant here is a session lock or a lease, or it was granted elsewhere, or clients
-/// here wait for it and its holder is unknown.
-fn kind(is_session_lock: Option<bool>, is_elsewhere: bool) -> &'static str {
+/// Names the kind of a lock: its grant here is a session lock or a lease, or it is the line of a family, or it was
+/// granted elsewhere, or clients here wait for it and its holder is unknown.
+fn kind(is_session_lock: Option<bool>, is_family: bool, is_elsewhere: bool) -> &'static str {
     match is_session_lock {
         Some(true) => "session",
         Some(false) => "lease",
+        None if is_family => "permits",
         None if is_elsewhere => "elsewhere",
         None => "unknown",
     }
@@ -214,8 +231,10 @@ pub(super) fn lock(locks: &Locks, key: &Key, at: Moment) -> Option<LockStatus> {
     });
     let is_known = grant.is_some() || line.is_some();
     let is_elsewhere = grant.is_none() && line.as_ref().is_some_and(|line| line.is_held);
+    let is_family = grant.is_none() && line.as_ref().is_some_and(|line| line.is_family);
     let (waiters, longest_wait) = line.map(|line| (line.waiters, line.longest)).unwrap_or_default();
-    is_known.then(|| LockStatus { key: key.clone(), grant, is_elsewhere, waiters, longest_wait })
+    let key = key.clone();
+    is_known.then_some(LockStatus { key, grant, is_elsewhere, is_family, waiters, longest_wait })
 }
 
 /// Lists the locks that are wanted. `prefix`: the length of what stands before a lock's name in its key. Returns
@@ -349,7 +368,7 @@ pub(super) fn hot(locks: &Locks, most: usize) -> Vec<HotLock> {
         hot.waits += line.waiters as u64;
         hot.waited += line.waited;
         hot.longest = hot.longest.max(line.longest);
-        hot.is_held = line.is_held;
+        (hot.is_held, hot.is_family) = (line.is_held, line.is_family);
     }
     let mut all: Vec<HotLock> = all.into_values().collect();
     all.sort_by(|a, b| b.waited.cmp(&a.waited).then_with(|| a.key.cmp(&b.key)));
@@ -361,7 +380,7 @@ pub(super) fn hot(locks: &Locks, most: usize) -> Vec<HotLock> {
         let shown = locks.grants.holders.show(&hot.key, now);
         let is_known = shown.is_some() || hot.waiters > 0;
         let session = shown.as_ref().map(|shown| shown.is_session_lock);
-        hot.kind = if is_known { kind(session, hot.is_held) } else { "" };
+        hot.kind = if is_known { kind(session, hot.is_family, hot.is_held) } else { "" };
         hot.holder = shown.and_then(|shown| shown.card);
     }
     all
@@ -377,6 +396,7 @@ impl HotLock {
             longest: Duration::ZERO,
             waiters: 0,
             is_held: false,
+            is_family: false,
             kind: "",
             holder: None,
         }

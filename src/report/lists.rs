@@ -38,6 +38,30 @@ pub(crate) struct HolderList {
 pub(crate) struct LockList<T: Default = String> {
     #[serde(deserialize_with = "few", bound(deserialize = "T: Deserialize<'de>"))]
     pub(crate) locks: Vec<LockPart<T>>,
+    /// The families of these locks, each whole.
+    #[serde(default, deserialize_with = "few")]
+    pub(crate) families: Vec<FamilyPart>,
+}
+
+/// The permits of a family that were granted through one proxy, and the clients that wait for them there.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct FamilyPart {
+    /// That of the family's line: `family#*`.
+    #[serde(flatten)]
+    pub(crate) name: LockName,
+    /// How many permits the family has.
+    pub(crate) n: usize,
+    /// Which of them are held.
+    #[serde(deserialize_with = "few")]
+    pub(crate) held: Vec<usize>,
+    /// Of the oldest grant.
+    pub(crate) held_ms: Option<u64>,
+    /// Of the first to end.
+    pub(crate) remaining_ms: Option<u64>,
+    /// Clients that wait for any permit, or for one by its name.
+    pub(crate) waiters: usize,
+    pub(crate) longest_wait_ms: u64,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,8 +69,8 @@ pub(crate) struct LockList<T: Default = String> {
 pub(crate) struct LockPart<T: Default = String> {
     #[serde(flatten)]
     pub(crate) name: LockName,
-    /// `session`, `lease`, `elsewhere` (clients here wait for it, and another proxy granted it), or `unknown` (they
-    /// wait, and the holder is not known).
+    /// `session`, `lease`, `permits` (the line of a family), `elsewhere` (clients here wait for it, and another proxy
+    /// granted it), or `unknown` (they wait, and the holder is not known).
     pub(crate) kind: T,
     pub(crate) fence: Option<u64>,
     pub(crate) held_ms: Option<u64>,
@@ -57,6 +81,8 @@ pub(crate) struct LockPart<T: Default = String> {
     pub(crate) holder: Option<ClientPart<T>>,
     /// The other proxy that granted it, if that one has told.
     pub(crate) proxy: Option<T>,
+    /// The family of the list that it belongs to.
+    pub(crate) family: Option<LockName>,
 }
 
 /// `/api/hot`.
@@ -64,6 +90,9 @@ pub(crate) struct LockPart<T: Default = String> {
 pub(crate) struct HotList<T: Default = String> {
     #[serde(deserialize_with = "few", bound(deserialize = "T: Deserialize<'de>"))]
     pub(crate) hot: Vec<HotPart<T>>,
+    /// The families of these locks, each whole.
+    #[serde(default, deserialize_with = "few")]
+    pub(crate) families: Vec<FamilyPart>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

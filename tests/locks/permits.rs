@@ -988,6 +988,7 @@ fn operators_see_the_line_of_a_family() {
         let of_family: Vec<&String> =
             lines.iter().filter(|line| line.contains("key gpu#* ")).collect();
         assert!(of_family.len() == 1 && of_family[0].contains("waiters 2 "), "{words:?} {lines:?}");
+        assert!(of_family[0].contains("kind permits"), "{lines:?}");
         assert!(lines.iter().any(|line| line.contains("key gpu#1 ")), "{lines:?}");
     }
     assert!(proxy.http("/api/hot").contains("gpu#*"));
@@ -997,6 +998,26 @@ fn operators_see_the_line_of_a_family() {
     let hot = ask(&["HOT"]);
     let family = hot.iter().find(|line| line.contains("key gpu#* ")).unwrap();
     assert!(family.contains("waiters 1 ") && family.contains("waits 2 "), "{hot:?}");
+}
+
+#[test]
+fn a_pattern_for_the_names_of_permits_counts_the_family_as_one() {
+    let proxy = Proxy::with().nodes(3).top("metrics: {keys: ['gpu#*']}").start();
+    let mut holder = proxy.client();
+    let held = take_all(&mut holder, 2);
+    let mut by_family = in_line(&proxy, &["LOCK", "gpu", "PERMITS", "2", "WAIT", "60000"]);
+    let mut by_name = in_line(&proxy, &["LOCK", &held[1].name, "WAIT", "60000"]);
+    unlock(&mut holder, &held[0]);
+    Permit::of(&by_family.reply());
+    unlock(&mut holder, &held[1]);
+    by_name.reply().grant();
+    let count = |name: &str, keys: &str| {
+        proxy.metric(&format!("lockgate_key_{name}_seconds_count"), &format!("keys=\"{keys}\""))
+    };
+    for (name, times) in [("hold", 2.0), ("queue", 2.0)] {
+        eventually("both are counted", || count(name, "gpu#*") == times);
+        assert_eq!(count(name, "other"), 0.0, "{name}");
+    }
 }
 
 #[test]

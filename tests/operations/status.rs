@@ -151,6 +151,78 @@ fn locks_clients_and_who_waits_are_told_without_tokens() {
 }
 
 #[test]
+fn a_family_is_told_whole_beside_its_locks() {
+    let proxy = Proxy::with().nodes(3).locks("permits: [{keys: 'disk:*', n: 4}]").start();
+    let mut holder = proxy.client();
+    for _ in 0..3 {
+        let words = ["LOCK", "gpu", "PERMITS", "3", "PX", "60000"];
+        assert!(matches!(holder.cmd(&words), Reply::Array(_)));
+    }
+    holder.cmd(&["LOCK", "disk:a#1", "PX", "30000"]).grant();
+    // Of no family, though their names are like those of permits.
+    for key in ["build#12", "gpu#03", "gpu#256", "disk:a#1#2", "#1"] {
+        holder.cmd(&["LOCK", key, "PX", "60000"]).grant();
+    }
+    let mut waiters: Vec<_> = (0..3).map(|_| proxy.client()).collect();
+    let permits = ["LOCK", "gpu", "PERMITS", "3", "WAIT", "60000"];
+    for (waiter, words) in
+        waiters.iter_mut().zip([&permits[..], &permits, &["LOCK", "gpu#1", "WAIT", "60000"]])
+    {
+        let before = proxy.waiters();
+        waiter.send(&support::encode(words));
+        eventually("it waits", || proxy.waiters() == before + 1);
+    }
+    let all = json(&proxy, "/api/locks");
+    let of = |lock: &Value| lock["family"]["key"].as_str().map(str::to_owned);
+    let told = |all: &Value| -> Vec<_> {
+        let locks = all["locks"].as_array().unwrap().iter();
+        locks.filter_map(|lock| Some((lock["key"].as_str()?.to_owned(), of(lock)?))).collect()
+    };
+    let expected =
+        [("disk:a#1", "disk:a#*"), ("gpu#0", "gpu#*"), ("gpu#1", "gpu#*"), ("gpu#2", "gpu#*")];
+    assert_eq!(told(&all), expected.map(|(key, family)| (key.to_owned(), family.to_owned())));
+    assert_eq!(all["locks"].as_array().unwrap().len(), 9, "each lock is there as before");
+    let [disk, gpu] = &all["families"].as_array().unwrap()[..] else { panic!("{all}") };
+    assert_eq!(
+        (&disk["key"], &disk["n"], disk["held"].to_string()),
+        (&"disk:a#*".into(), &4.into(), "[1]".into())
+    );
+    assert_eq!(
+        (&gpu["key"], &gpu["n"], gpu["held"].to_string()),
+        (&"gpu#*".into(), &3.into(), "[0,1,2]".into())
+    );
+    assert_eq!((&disk["waiters"], &gpu["waiters"]), (&0.into(), &3.into()));
+    assert!(disk["remaining_ms"].as_u64().is_some_and(|left| left <= 30_000), "{disk}");
+    let held = all["locks"].as_array().unwrap().iter();
+    let gpus = held.filter(|lock| of(lock).as_deref() == Some("gpu#*"));
+    let oldest = gpus.filter_map(|lock| lock["held_ms"].as_u64()).max();
+    assert!(oldest <= gpu["held_ms"].as_u64() && gpu["longest_wait_ms"].is_u64(), "{all}");
+
+    // Its line is what it is, and of one permit in the list all are told.
+    let line = &json(&proxy, "/api/locks?by=waiters&count=1");
+    let lock = &line["locks"][0];
+    assert_eq!(
+        (&lock["key"], &lock["kind"], &lock["waiters"]),
+        (&"gpu#*".into(), &"permits".into(), &2.into())
+    );
+    for list in [line, &json(&proxy, "/api/locks?by=age&count=1")] {
+        assert_eq!(
+            (told(list).len(), list["families"][0]["held"].to_string()),
+            (1, "[0,1,2]".into())
+        );
+    }
+    let hot = json(&proxy, "/api/hot");
+    let line = hot["hot"].as_array().unwrap().iter().find(|lock| lock["key"] == "gpu#*").unwrap();
+    assert_eq!((&line["kind"], &hot["families"][0]["waiters"]), (&"permits".into(), &3.into()));
+    // A pattern that leaves out the line shows the permits as locks.
+    let few = json(&proxy, "/api/locks?match=gpu%23[0-9]");
+    assert_eq!(
+        (keys(&few["locks"]).len(), told(&few).len(), few["families"].to_string()),
+        (3, 0, "[]".into())
+    );
+}
+
+#[test]
 fn names_of_any_bytes_are_told_in_json() {
     let proxy = Proxy::start();
     let mut client = proxy.client();

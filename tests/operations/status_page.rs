@@ -537,6 +537,59 @@ fn where_no_answer_came_the_page_says_that_it_may_have_been_done() {
 }
 
 #[test]
+fn the_permits_of_a_family_are_one_row_that_unfolds() {
+    let proxy = Proxy::with().nodes(3).admin_token(TOKEN).start();
+    let (mut holder, mut waiter) = (proxy.client(), proxy.client());
+    let words = ["LOCK", "gpu", "PERMITS", "4", "PX", "60000"];
+    for _ in 0..3 {
+        assert!(matches!(holder.cmd(&words), Reply::Array(_)));
+    }
+    holder.cmd(&["LOCK", "build#12", "PX", "60000"]).grant();
+    let mut page = opened(&proxy);
+    page.shows("#locks tbody tr:nth-child(1)", "3 of 4 held here");
+    page.shows("#locks tbody tr:nth-child(2)", "build#12");
+    let rows = "document.querySelectorAll('#locks tbody tr').length";
+    assert_eq!(page.run(rows), 2);
+    give(&mut page, TOKEN);
+    page.shows("#locks tbody tr:nth-child(2) button", "Free");
+    assert_eq!(page.run("document.querySelectorAll('#locks td button').length"), 1);
+
+    // The keyboard unfolds it, and it stays unfolded.
+    page.tab_to("#locks summary");
+    page.press("Enter");
+    eventually("each permit has a row", || page.run(rows) == 5);
+    let before = asked(&mut page);
+    eventually("it refreshes", || asked(&mut page) >= before + 2);
+    assert_eq!(page.run("document.activeElement.matches('#locks summary')"), true);
+    assert_eq!(page.run(rows), 5);
+    page.shows("#locks tbody tr:nth-child(2)", "lease");
+    press_and_confirm(&mut page, "#locks button", "Free this lock?");
+    page.shows("#done", "The lock was freed.");
+    page.shows("#locks", "2 of 4 held here");
+    eventually("it has no row", || page.run(rows) == 4);
+    page.tab_to("#locks summary");
+    page.press("Enter");
+    eventually("it is folded", || page.run(rows) == 2);
+
+    // Who waits for all of them.
+    for _ in 0..2 {
+        assert!(matches!(holder.cmd(&words), Reply::Array(_)));
+    }
+    waiter.send(&encode(&["LOCK", "gpu", "PERMITS", "4", "WAIT", "0"]));
+    eventually("it waits", || proxy.waiters() == 1);
+    page.shows("#hot", "4 of 4 held here");
+    page.shows("#locks", "1, longest");
+    page.run("(by => { by.value = 'waiters'; by.dispatchEvent(new Event('change')); })(document.getElementById('by'))");
+    eventually("a line is no row", || asked(&mut page) >= before + 4 && page.run(rows) == 2);
+    page.shows("#locks tbody tr:nth-child(1)", "4 of 4 held here");
+    // A pattern that leaves out the family.
+    page.tab_to("#match");
+    page.type_text("gpu#[0-9]");
+    eventually("each permit is a lock", || page.run(rows) == 4);
+    is_clean(&mut page, &proxy);
+}
+
+#[test]
 fn no_two_names_look_alike() {
     let proxy = Proxy::with().nodes(3).admin_token(TOKEN).start();
     let names: [(&[u8], &str); 17] = [

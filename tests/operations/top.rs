@@ -239,6 +239,59 @@ fn two_proxies_their_nodes_and_a_line_are_one_screen() {
 }
 
 #[test]
+fn the_permits_of_a_family_are_one_line_over_all_proxies() {
+    let one = Proxy::with().nodes(3).start();
+    let two = Proxy::beside(&one).start();
+    let (mut here, mut there) = (named(&one, "here-7"), named(&two, "there-7"));
+    for _ in 0..2 {
+        let words = ["LOCK", "gpu", "PERMITS", "4", "PX", "60000"];
+        assert!(matches!(here.cmd(&words), Reply::Array(_)));
+    }
+    here.cmd(&["LOCK", "build#12", "PX", "60000"]).grant();
+    let screen = |addresses: &[&str]| String::from_utf8(once(addresses).stdout).unwrap();
+    let folded = |screen: &str, held: &str| {
+        let single = (0..4).any(|at| screen.contains(&format!("gpu#{at}")));
+        line(screen, &["gpu#*", held]) && line(screen, &["build#12", "here-7"]) && !single
+    };
+    let text = screen(&[&at(&one)]);
+    assert!(folded(&text, "2 of 4 held"), "{text}");
+    // The other proxy knows of no family: its client names the locks.
+    let names: Vec<String> = (0..4).map(|at| format!("gpu#{at}")).collect();
+    let words = |name| ["LOCK", name, "PX", "60000"];
+    let free = names.iter().filter(|name| matches!(there.cmd(&words(name)), Reply::Array(_)));
+    assert_eq!(free.count(), 2);
+    let text = screen(&[&at(&two)]);
+    assert!(line(&text, &["gpu#", "there-7"]) && !text.contains("gpu#*"), "{text}");
+    let mut waiter = named(&one, "waiter-here");
+    waiter.send(&encode(&["LOCK", "gpu", "PERMITS", "4", "WAIT", "0"]));
+    eventually("it waits", || one.waiters() == 1);
+    let _there = waits(&two, "waiter-there", "gpu#1");
+    let text = screen(&[&at(&one), &at(&two)]);
+    assert!(folded(&text, "4 of 4 held") && line(&text, &["gpu#*", " 2 "]), "{text}");
+
+    let terminal = Terminal::start(150, 40);
+    terminal.run(&format!("{LOCKGATE} top {} {} --interval 500ms", at(&one), at(&two)));
+    terminal.sees("one line", |screen| folded(screen, "4 of 4 held"));
+    terminal.keys(&["Enter"]);
+    terminal.sees("each permit, and who waits at both proxies", |screen| {
+        let shown = names.iter().all(|name| line(screen, &[name, "127.0.0.1:"]));
+        shown
+            && line(screen, &["Permits gpu#*"])
+            && line(screen, &["gpu#", "there-7", &at(&two)])
+            && line(screen, &["waiter-here", &at(&one)])
+            && line(screen, &["waiter-there", &at(&two)])
+    });
+    terminal.keys(&["Escape"]);
+    terminal.sees("one line again", |screen| folded(screen, "4 of 4 held"));
+    terminal.keys(&["/", "gpu#[0-9]", "Enter"]);
+    terminal.sees("a row for each permit", |screen| {
+        names.iter().all(|name| line(screen, &[name])) && !line(screen, &["gpu#*"])
+    });
+    terminal.keys(&["q"]);
+    terminal.is_as_before();
+}
+
+#[test]
 fn the_terminal_comes_back_however_it_ends() {
     let proxy = Proxy::start();
     let terminal = Terminal::start(120, 30);

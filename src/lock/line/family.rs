@@ -10,19 +10,36 @@ use std::{collections::VecDeque, task::Waker};
 use tokio::time::Instant;
 
 use super::in_line::{InLine, LineStatus, WaiterStatus};
-use crate::key::{Key, KeyMap};
+use crate::{
+    config::MAX_PERMITS,
+    key::{Key, KeyMap},
+    resp::number,
+};
 
 /// What stands behind a family's name where operators see its line.
-const ANY: &[u8] = b"#*";
+pub(crate) const ANY_PERMIT: &[u8] = b"#*";
 
 /// Returns the key of a family's permit.
 pub(crate) fn permit(family: &Key, at: usize) -> Key {
     Key::new(family, format!("#{at}").as_bytes())
 }
 
+/// Returns the name of the family of which the lock with this name is a permit, and which of them it is. Whether there is
+/// such a family is another question.
+pub(crate) fn permit_of(name: &[u8]) -> Option<(&[u8], usize)> {
+    let (family, number) = name.split_at(memchr::memrchr(b'#', name)?);
+    let at = usize::try_from(number::integer(number.get(1..)?)?).ok()?;
+    (at < MAX_PERMITS && !family.is_empty()).then_some((family, at))
+}
+
+/// Returns the same of a permit, or of the line of a family, by the name by which operators see it.
+pub(crate) fn family_of(name: &[u8]) -> Option<&[u8]> {
+    name.strip_suffix(ANY_PERMIT).or_else(|| permit_of(name).map(|(family, _)| family))
+}
+
 /// Returns the key by which operators see a family's line.
-pub(super) fn line_of(family: &Key) -> Key {
-    Key::new(family, ANY)
+pub(in crate::lock) fn shown_line(family: &Key) -> Key {
+    Key::new(family, ANY_PERMIT)
 }
 
 /// A lock's place in the family for which clients wait.
@@ -149,7 +166,7 @@ impl Families {
         if self.lines.is_empty() {
             return None;
         }
-        self.lines.get(&Key::from(shown.strip_suffix(ANY).unwrap_or(shown)))
+        self.lines.get(&Key::from(shown.strip_suffix(ANY_PERMIT).unwrap_or(shown)))
     }
 }
 
@@ -164,7 +181,7 @@ impl Family {
         let longest = now - self.seats.front()?.seat.since;
         let waited = self.seats.iter().map(|seat| now - seat.seat.since).sum();
         let (key, waiters) = (self.shown.clone(), self.seats.len());
-        Some(LineStatus { key, waiters, waited, longest, is_held: false })
+        Some(LineStatus { key, waiters, waited, longest, is_held: false, is_family: true })
     }
 
     pub(super) fn seat(&mut self, ticket: u64) -> Option<&mut FamilySeat> {

@@ -41,6 +41,8 @@ pub(in crate::lock) struct LineStatus {
     pub(in crate::lock) longest: Duration,
     /// Whether the lock nodes have named a holder of the lock, and nothing was heard since.
     pub(in crate::lock) is_held: bool,
+    /// Whether it is the line of a family.
+    pub(in crate::lock) is_family: bool,
 }
 
 /// A client in a line.

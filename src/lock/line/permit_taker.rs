@@ -14,7 +14,7 @@ use std::{
 use tokio::time::{Instant, sleep_until};
 
 use super::{
-    family::{line_of, permit},
+    family::{permit, shown_line},
     in_line::LineUp,
     permit_turns::{FamilyLineUp, LockSeen, PermitTurn},
     waiter::{Waiter, next_ticket},
@@ -132,7 +132,7 @@ impl Taker {
     /// one on, the first that no client holds through this proxy.
     fn start(&self) -> usize {
         let (n, now) = (self.wanted.n, clock::Instant::now());
-        let last = self.locks.free_permits.take(&self.wanted.family).filter(|last| *last < n);
+        let last = self.locks.free_permits.take(&self.wanted.family, n).filter(|last| *last < n);
         let random = last.unwrap_or_else(|| jitter::below(n));
         let is_held = |at: &usize| self.locks.grants.holders.show(&self.name(*at), now).is_some();
         let mut order = (0..n).map(|more| (random + more) % n);
@@ -293,7 +293,7 @@ impl Drop for PlaceInLine<'_> {
     fn drop(&mut self) {
         let Taker { locks, wanted, .. } = self.taker;
         locks.queues.leave_family(&wanted.family, self.ticket, self.granted.take());
-        let (line, waited) = (line_of(&wanted.family), self.since.elapsed());
+        let (line, waited) = (shown_line(&wanted.family), self.since.elapsed());
         locks.grants.metrics.waited(&line, waited);
         if self.has_waited {
             locks.hot.count(&line, waited);

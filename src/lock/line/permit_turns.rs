@@ -15,7 +15,7 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    family::{Family, FamilyMember, FamilySeat, UnderWay, line_of, permit},
+    family::{Family, FamilyMember, FamilySeat, UnderWay, permit, shown_line},
     in_line::{InLine, LineUp},
     queue::{AllLines, Departure, Queue, Queues},
 };
@@ -115,7 +115,7 @@ impl Queues {
             under_way: UnderWay::Nothing,
         };
         let line = lines.families.lines.entry(family).or_insert_with_key(|family| Family {
-            shown: line_of(family),
+            shown: shown_line(family),
             names: Vec::new(),
             seats: VecDeque::new(),
         });

@@ -606,6 +606,11 @@ impl Queues {
         by_name.or_else(|| lines.families.named(key)?.status(now))
     }
 
+    /// Returns how many permits the clients in line for this family know, if there are any.
+    pub(in crate::lock) fn permits_of(&self, family: &Key) -> Option<usize> {
+        self.lines.lock().families.lines.get(family).map(|line| line.names.len())
+    }
+
     /// Returns the waiting clients, as far as they are known: for which lock each waits, and for how long.
     pub(in crate::lock) fn waiting_clients(&self) -> Vec<(Arc<ClientCard>, Key, Duration)> {
         let (now, lines) = (Instant::now(), self.lines.lock());
@@ -721,7 +726,7 @@ impl Queue {
         let longest = now - self.seats.front()?.since;
         let waited = self.seats.iter().map(|seat| now - seat.since).sum();
         let (key, waiters, is_held) = (self.key.clone(), self.seats.len(), self.is_held);
-        Some(LineStatus { key, waiters, waited, longest, is_held })
+        Some(LineStatus { key, waiters, waited, longest, is_held, is_family: false })
     }
 
     /// Whether nobody waits for the lock, by its name or by its family.

@@ -1,23 +1,25 @@
 //! Makes the lists of locks, clients and idioms.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use crate::{
     adopt::{rows::hexadecimal, verdict::danger},
     card::ClientCard,
     clock::millis,
     key::Key,
-    lock::{LockStatus, LocksWanted},
+    lock::{FamiliesWanted, FamilyStatus, LockStatus, LocksWanted, family_of},
     report::{
         lists::{
-            AdoptedList, AdoptedPart, BusyClientPart, ClientList, ClientPart, HolderPart, HotList,
-            HotPart, InLinePart, LockList, LockPart,
+            AdoptedList, AdoptedPart, BusyClientPart, ClientList, ClientPart, FamilyPart,
+            HolderPart, HotList, HotPart, InLinePart, LockList, LockPart,
         },
         lock_name::LockName,
     },
     session::Shared,
 };
 
+/// The kind of what is no lock, but the line of a family. No one client holds it.
+const PERMITS: &str = "permits";
 /// Most waiters of one hot lock that are told.
 const MOST_IN_LINE: usize = 8;
 
@@ -47,7 +49,44 @@ impl ClientPart {
 /// Returns the wanted locks, or `None` if comparing them with the pattern would take too long.
 pub(super) fn locks(shared: &Shared, wanted: &LocksWanted) -> Option<LockList> {
     let found = shared.engine.list(wanted, prefix(shared))?;
-    Some(LockList { locks: found.iter().map(|lock| part(lock, shared)).collect() })
+    let names = found.iter().filter_map(LockStatus::family);
+    let families = families(names, wanted.pattern.as_deref(), shared);
+    let lines: HashMap<&[u8], &Key> =
+        families.iter().filter_map(|told| Some((family_of(&told.line)?, &told.line))).collect();
+    let locks = found.iter().map(|lock| {
+        let line = lock.family().and_then(|family| lines.get(family));
+        LockPart { family: line.map(|line| LockName::of(line, shared)), ..part(lock, shared) }
+    });
+    Some(LockList { locks: locks.collect(), families: parts(&families, shared) })
+}
+
+fn parts(families: &[FamilyStatus], shared: &Shared) -> Vec<FamilyPart> {
+    families.iter().map(|family| FamilyPart::of(family, shared)).collect()
+}
+
+/// Returns the families among these whose lines match the pattern. `names`: their keys.
+fn families<'k>(
+    names: impl Iterator<Item = &'k [u8]>,
+    pattern: Option<&[u8]>,
+    shared: &Shared,
+) -> Vec<FamilyStatus> {
+    let locks = &shared.config.load().locks;
+    let wanted = FamiliesWanted { rules: &locks.permits, prefix: locks.prefix.len(), pattern };
+    shared.engine.families(names, &wanted)
+}
+
+impl FamilyPart {
+    fn of(family: &FamilyStatus, shared: &Shared) -> FamilyPart {
+        FamilyPart {
+            name: LockName::of(&family.line, shared),
+            n: family.n,
+            held: family.held.clone(),
+            held_ms: family.held_for.map(millis),
+            remaining_ms: family.remaining.map(millis),
+            waiters: family.waiters,
+            longest_wait_ms: millis(family.longest_wait),
+        }
+    }
 }
 
 fn part(lock: &LockStatus, shared: &Shared) -> LockPart {
@@ -63,12 +102,13 @@ fn part(lock: &LockStatus, shared: &Shared) -> LockPart {
         adopted: grant.and_then(|grant| grant.adopted).map(Into::into),
         holder: grant.and_then(|grant| grant.holder.as_ref()).map(ClientPart::of),
         proxy: None,
+        family: None,
     }
 }
 
 impl GrantedElsewhere for LockPart {
     fn name_elsewhere(&self) -> Option<&[u8]> {
-        self.fence.is_none().then_some(&self.name.0)
+        (self.fence.is_none() && self.kind != PERMITS).then_some(&self.name.0)
     }
 
     fn told_by_peer(&mut self, told: HolderPart) {
@@ -81,7 +121,8 @@ impl GrantedElsewhere for LockPart {
 
 impl GrantedElsewhere for HotPart {
     fn name_elsewhere(&self) -> Option<&[u8]> {
-        (self.fence.is_none() && self.kind.is_some()).then_some(&self.name.0)
+        let is_lock = self.kind.as_ref().is_some_and(|kind| kind != PERMITS);
+        (self.fence.is_none() && is_lock).then_some(&self.name.0)
     }
 
     fn told_by_peer(&mut self, told: HolderPart) {
@@ -109,7 +150,9 @@ pub(super) fn holder(shared: &Shared, name: &[u8]) -> Option<HolderPart> {
 /// Returns the locks that were waited for longest, at most `most`.
 pub(super) fn hot(shared: &Shared, most: usize) -> HotList {
     let engine = &shared.engine;
-    let hot = engine.hot(most).into_iter().map(|hot| {
+    let hot = engine.hot(most);
+    let families = families(hot.iter().filter_map(|hot| family_of(&hot.key)), None, shared);
+    let hot = hot.into_iter().map(|hot| {
         let grant = engine.lock(&hot.key).and_then(|lock| lock.grant);
         let line = match hot.waiters {
             0 => Vec::new(),
@@ -138,7 +181,7 @@ pub(super) fn hot(shared: &Shared, most: usize) -> HotList {
                 .collect(),
         }
     });
-    HotList { hot: hot.collect() }
+    HotList { hot: hot.collect(), families: parts(&families, shared) }
 }
 
 /// Returns the clients that hold locks or wait, at most `most`.

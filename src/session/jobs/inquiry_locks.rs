@@ -165,6 +165,7 @@ fn tell_elsewhere(
         key: key.clone(),
         grant: None,
         is_elsewhere: true,
+        is_family: false,
         waiters: 0,
         longest_wait: Duration::ZERO,
     });

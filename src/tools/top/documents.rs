@@ -3,10 +3,13 @@
 use std::collections::HashMap;
 
 use super::plain::PlainText;
-use crate::report::{
-    document::StatusDocument,
-    lists::{BusyClientPart, HotPart, LockPart},
-    lock_name::LockName,
+use crate::{
+    lock::{ANY_PERMIT, family_of},
+    report::{
+        document::StatusDocument,
+        lists::{BusyClientPart, FamilyPart, HotPart, LockPart},
+        lock_name::LockName,
+    },
 };
 
 /// Everything that a proxy reported in one round.
@@ -15,6 +18,8 @@ pub(super) struct Round {
     pub(super) status: StatusDocument<PlainText>,
     /// Locks, each once.
     pub(super) locks: Vec<LockPart<PlainText>>,
+    /// Their families. One may be there several times, from several lists.
+    pub(super) families: Vec<FamilyPart>,
     /// The time that all clients together waited for hot locks.
     pub(super) waited_ms: HashMap<LockName, u64>,
     /// Clients in line for the open lock.
@@ -53,10 +58,13 @@ impl Round {
         self.add(list.into_iter().map(lock).collect());
     }
 
-    /// Keeps those of all clients that wait for the lock of this name.
+    /// Keeps those of all clients that wait for the lock of this name or, if it is that of a family's line, for any of
+    /// its permits.
     pub(super) fn keep_line(&mut self, clients: Vec<BusyClientPart<PlainText>>, name: &[u8]) {
+        let family = name.strip_suffix(ANY_PERMIT);
         let waits = |client: &BusyClientPart<PlainText>| {
-            client.waits_for.as_ref().is_some_and(|lock| lock.0 == name)
+            let lock = client.waits_for.as_ref().map(|lock| &lock.0[..]);
+            lock == Some(name) || family.is_some() && lock.and_then(family_of) == family
         };
         self.line = clients.into_iter().filter(waits).collect();
     }

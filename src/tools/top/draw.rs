@@ -6,7 +6,7 @@ use super::{
     choices::View,
     documents::Round,
     layout::{Sheet, TableColumn, TableRow, Tone},
-    merge::{LockRow, NodeRow, WaiterRow, WatchedProxy},
+    merge::{FamilyRow, LockRow, NodeRow, WaiterRow, WatchedProxy},
     plain::PlainText,
     wanted::LockSort,
 };
@@ -67,7 +67,7 @@ const LINE_COLUMNS: [TableColumn; 5] = [
     number("HOLDS", 5, 4),
 ];
 
-const HELP: [&str; 16] = [
+const HELP: [&str; 18] = [
     "q, Ctrl-C      ends",
     "j k ↓ ↑        the next and the last lock; g G: the first and the last of all",
     "1 w            locks that most clients wait for first",
@@ -78,6 +78,8 @@ const HELP: [&str; 16] = [
     "Enter          who holds the lock and who waits for it; Enter, Esc: back",
     "p              nothing is asked until p is pressed again",
     "",
+    "name#*         all permits of a family (LOCK name PERMITS n), the oldest grant and the first end;",
+    "               Enter shows each permit, and so does a pattern that leaves out name#*: name#[0-9]*",
     "HELD           locks granted through this proxy; of a lock, for how long",
     "TTL            until the lock ends if nobody renews it",
     "LONGEST        how long the first in line has waited",
@@ -140,7 +142,7 @@ impl Board<'_> {
         let mut proxies: Vec<_> = self.proxies.iter().map(|proxy| self.proxy(proxy)).collect();
         let mut nodes: Vec<_> = self.nodes.iter().map(node).collect();
         let locks: Vec<_> =
-            self.locks.iter().enumerate().map(|(place, row)| self.lock(place, row)).collect();
+            self.locks.iter().enumerate().map(|(place, row)| self.marked(place, row)).collect();
         let wanted = (height(&proxies), height(&nodes));
         let of_locks = part(height(&locks).max(2), room, wanted.0 + wanted.1);
         let of_nodes = part(wanted.1, room - of_locks, wanted.0);
@@ -181,21 +183,32 @@ impl Board<'_> {
     fn draw_line(&self, sheet: &mut Sheet, name: &[u8]) {
         let shown = PlainText::of_bytes(name).to_string();
         sheet.line("", Tone::Plain);
+        let lock = self.locks.iter().find(|lock| lock.name.0 == name);
+        let family = lock.and_then(|lock| lock.family.as_ref());
         // The one place that shows a long name whole.
-        let mut rest = format!("Lock {shown}");
+        let mut rest = format!("{} {shown}", if family.is_some() { "Permits" } else { "Lock" });
         while !rest.is_empty() && sheet.room() > 8 {
             let end =
                 rest.char_indices().nth(sheet.width().max(1)).map_or(rest.len(), |(at, _)| at);
             sheet.line(&rest[..end], Tone::Head);
             rest.drain(..end);
         }
-        let lock = self.locks.iter().find(|lock| lock.name.0 == name);
         for text in lock.map_or_else(|| vec!["not held, and not waited for".into()], told) {
             sheet.line(&text, Tone::Plain);
         }
         sheet.line("", Tone::Plain);
+        let permits = family.map_or(&[][..], |family| &family.permits);
+        if !permits.is_empty() {
+            let first = self.view.scrolled.min(permits.len() - 1);
+            let rows: Vec<_> = permits[first..].iter().map(|lock| self.lock(lock, "  ")).collect();
+            // Who waits gets what the permits leave, but half of the room in any case.
+            let waiting = 3 + self.line.len();
+            sheet.table(&LOCK_COLUMNS, &rows, part(height(&rows), sheet.room(), waiting));
+            sheet.line("", Tone::Plain);
+        }
         let waiters = lock.map_or(0, |lock| lock.waiters);
-        let first = self.view.scrolled.min(self.line.len().saturating_sub(1));
+        let scrolled = self.view.scrolled.saturating_sub(permits.len());
+        let first = scrolled.min(self.line.len().saturating_sub(1));
         let rows: Vec<_> = self.line[first..].iter().map(waiter).collect();
         let room = sheet.room().saturating_sub(2);
         sheet.table(&LINE_COLUMNS, &rows, room);
@@ -313,11 +326,16 @@ impl Board<'_> {
         }
     }
 
-    fn lock(&self, place: usize, lock: &LockRow) -> TableRow {
+    fn marked(&self, place: usize, lock: &LockRow) -> TableRow {
         let marked = place == self.view.marked;
-        let marker = if marked { "> " } else { "  " };
+        TableRow { marked, ..self.lock(lock, if marked { "> " } else { "  " }) }
+    }
+
+    fn lock(&self, lock: &LockRow, marker: &str) -> TableRow {
         let (holder, name) = lock.holder.as_ref().map_or_else(Default::default, client);
+        let holder = lock.family.as_ref().map_or(holder, held);
         let proxy = lock.proxy.as_ref().map_or_else(|| "elsewhere".into(), ToString::to_string);
+        let proxy = if lock.family.is_some() { String::new() } else { proxy };
         let mut cells = vec![
             format!("{marker}{}", PlainText::of_bytes(&lock.name.0)),
             holder,
@@ -331,7 +349,7 @@ impl Board<'_> {
         if self.view.sort == LockSort::Hot {
             cells.push(millis(lock.waited_ms));
         }
-        TableRow { cells, marked, ..TableRow::default() }
+        TableRow { cells, ..TableRow::default() }
     }
 }
 
@@ -403,6 +421,11 @@ fn told(lock: &LockRow) -> Vec<String> {
         count(lock.waiters, "client", "clients"),
         millis(lock.longest_wait_ms)
     );
+    if let Some(family) = &lock.family {
+        let (oldest, first) = (optional(lock.held_ms), optional(lock.remaining_ms));
+        let times = format!("the oldest for {oldest}; the first ends in {first} unless renewed");
+        return vec![held(family), times, waiting];
+    }
     let Some(proxy) = &lock.proxy else {
         return vec!["held, but through none of these proxies".into(), waiting];
     };
@@ -417,6 +440,11 @@ fn told(lock: &LockRow) -> Vec<String> {
         ),
         waiting,
     ]
+}
+
+/// How many permits of a family are held.
+fn held(family: &FamilyRow) -> String {
+    format!("{} of {} held", family.held.len(), family.n)
 }
 
 /// A client's address and name.

@@ -70,11 +70,18 @@ async fn documents(address: &str, wanted: &WantedLists) -> Result<Round, PlainTe
     let mut round = Round { status, ..Round::default() };
     for path in wanted.lists() {
         let added = match path.starts_with("/api/hot") {
-            true => get::<HotList<_>>(address, &path).await.map(|list| round.add_hot(list.hot)),
-            false => get::<LockList<_>>(address, &path).await.map(|list| round.add(list.locks)),
+            true => get::<HotList<_>>(address, &path).await.map(|list| {
+                round.add_hot(list.hot);
+                list.families
+            }),
+            false => get::<LockList<_>>(address, &path).await.map(|list| {
+                round.add(list.locks);
+                list.families
+            }),
         };
-        if let Err(complaint) = added {
-            round.complaint = Some(complaint);
+        match added {
+            Ok(families) => round.families.extend(families),
+            Err(complaint) => round.complaint = Some(complaint),
         }
     }
     if let Some(name) = &wanted.open {

@@ -2,16 +2,17 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, HashMap, btree_map::Entry, hash_map},
+    collections::{BTreeMap, BTreeSet, HashMap, btree_map::Entry, hash_map},
     time::{Duration, SystemTime},
 };
 
 use super::{documents::Round, plain::PlainText, wanted::LockSort};
 use crate::{
     glob::{self, Budget},
+    lock::{ANY_PERMIT, family_of, permit_of},
     report::{
         document::Totals,
-        lists::{BusyClientPart, ClientPart, LockPart},
+        lists::{BusyClientPart, ClientPart, FamilyPart, LockPart},
         lock_name::LockName,
     },
 };
@@ -63,6 +64,19 @@ pub(super) struct LockRow {
     pub(super) waiters: usize,
     pub(super) longest_wait_ms: u64,
     pub(super) waited_ms: u64,
+    /// Set if it is no lock, but the permits of a family: times are of the oldest grant, and of the first to end.
+    pub(super) family: Option<FamilyRow>,
+}
+
+/// The permits of a family, as all proxies together know them.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct FamilyRow {
+    /// How many permits the family has: where proxies differ, as many as the one says that says most.
+    pub(super) n: usize,
+    /// Which of them are held: one that two proxies hold to be theirs is one.
+    pub(super) held: BTreeSet<usize>,
+    /// Those of which more is known.
+    pub(super) permits: Vec<LockRow>,
 }
 
 /// A client in line.
@@ -129,6 +143,29 @@ impl LockRow {
         self.longest_wait_ms = self.longest_wait_ms.max(lock.longest_wait_ms);
     }
 
+    /// Adds what one proxy tells of the family that this is. Who waits is told of the locks.
+    fn add_family(&mut self, told: &FamilyPart) {
+        let family = self.family.get_or_insert_default();
+        family.n = family.n.max(told.n);
+        family.held.extend(&told.held);
+        self.held_ms = self.held_ms.max(told.held_ms);
+        self.remaining_ms = sooner(self.remaining_ms, told.remaining_ms);
+    }
+
+    /// Adds a permit of the family that this is, or its line.
+    fn fold(&mut self, lock: LockRow) {
+        self.held_ms = self.held_ms.max(lock.held_ms);
+        self.remaining_ms = sooner(self.remaining_ms, lock.remaining_ms);
+        self.waiters = self.waiters.saturating_add(lock.waiters);
+        self.longest_wait_ms = self.longest_wait_ms.max(lock.longest_wait_ms);
+        self.waited_ms = self.waited_ms.saturating_add(lock.waited_ms);
+        if let Some((_, at)) = permit_of(&lock.name.0) {
+            let family = self.family.get_or_insert_default();
+            family.held.extend(lock.held_ms.map(|_| at));
+            family.permits.push(lock);
+        }
+    }
+
     /// Returns what `sort` compares first, and what it compares next where that is equal.
     fn rank(&self, sort: LockSort) -> (u64, u64) {
         match sort {
@@ -162,8 +199,8 @@ pub(super) fn nodes(proxies: &[WatchedProxy]) -> Vec<NodeRow> {
     rows
 }
 
-/// The locks whose names match, in this order. [`LockSort::Age`] has only locks that are held, [`LockSort::Hot`]
-/// only those that were waited for.
+/// The locks whose names match, in this order; of a family whose line matches, one row. [`LockSort::Age`] has only
+/// locks that are held, [`LockSort::Hot`] only those that were waited for.
 pub(super) fn locks(
     proxies: &[WatchedProxy],
     sort: LockSort,
@@ -174,6 +211,15 @@ pub(super) fn locks(
         let mut within = |pattern| glob::matches_within(pattern, name, &mut budget);
         pattern.is_none_or(|pattern| within(pattern) == Some(true))
     };
+    // A proxy may have permits of a family of which only another one knows.
+    let mut families: BTreeMap<&[u8], LockRow> = BTreeMap::new();
+    let all_told = heard(proxies).flat_map(|(_, round)| &round.families);
+    for told in all_told.filter(|told| matches(&told.name.0)) {
+        if let Some(name) = told.name.0.strip_suffix(ANY_PERMIT) {
+            let new = || LockRow { name: told.name.clone(), ..LockRow::default() };
+            families.entry(name).or_insert_with(new).add_family(told);
+        }
+    }
     let mut rows: BTreeMap<&[u8], LockRow> = BTreeMap::new();
     for (proxy, round) in heard(proxies) {
         for lock in &round.locks {
@@ -189,7 +235,7 @@ pub(super) fn locks(
             row.waited_ms = row.waited_ms.saturating_add(waited_ms.unwrap_or(0));
         }
     }
-    let mut rows: Vec<LockRow> = rows.into_values().collect();
+    let mut rows = folded(rows.into_values(), families);
     rows.retain(|row| match sort {
         LockSort::Age => row.held_ms.is_some(),
         LockSort::Hot => row.waited_ms > 0,
@@ -198,6 +244,34 @@ pub(super) fn locks(
     // The sort is stable: equal locks stay in the order of their names.
     rows.sort_by_key(|row| Reverse(row.rank(sort)));
     rows
+}
+
+/// Puts locks that belong to these families into their rows.
+fn folded(
+    locks: impl Iterator<Item = LockRow>,
+    mut families: BTreeMap<&[u8], LockRow>,
+) -> Vec<LockRow> {
+    let mut rows = Vec::new();
+    for lock in locks {
+        // A lock may have the name of a family's line.
+        let is_lock = lock.held_ms.is_some() && permit_of(&lock.name.0).is_none();
+        let family = family_of(&lock.name.0).filter(|_| !is_lock);
+        match family.and_then(|family| families.get_mut(family)) {
+            Some(family) => family.fold(lock),
+            None => rows.push(lock),
+        }
+    }
+    rows.extend(families.into_values());
+    rows.sort_by(|a, b| a.name.cmp(&b.name));
+    for family in rows.iter_mut().filter_map(|row| row.family.as_mut()) {
+        family.permits.sort_by_key(|lock| permit_of(&lock.name.0).map(|(_, at)| at));
+    }
+    rows
+}
+
+/// Returns the shorter time of those that are known.
+fn sooner(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+    one.into_iter().chain(other).min()
 }
 
 /// The clients in line for the open lock, the longest wait first.
@@ -353,6 +427,29 @@ mod tests {
         assert_eq!(by(LockSort::Wait, None), ["else", "job:old", "job:busy"]);
         assert_eq!(by(LockSort::Hot, None), ["else", "job:busy"]);
         assert_eq!(by(LockSort::Wait, Some("job:*")), ["job:old", "job:busy"]);
+    }
+
+    #[test]
+    fn permits_are_one_row_if_any_proxy_knows_their_family() {
+        let told = |key: &str, n: usize, held: &[usize]| json!({"key": key, "n": n, "held": held, "held_ms": 90, "remaining_ms": 40});
+        let here = json!([{"key": "g#10", "held_ms": 60, "remaining_ms": 50}, {"key": "g#2", "held_ms": 90, "waiters": 1},
+            {"key": "g#*", "waiters": 3, "longest_wait_ms": 7, "waited_ms": 5}, {"key": "x#1", "held_ms": 5},
+            {"key": "g#300", "held_ms": 1}]);
+        let there = json!([{"key": "g#2", "held_ms": 10, "remaining_ms": 20, "fence": 1}, {"key": "g#3", "held_ms": 100},
+            {"key": "h#*", "held_ms": 1, "waiters": 9}]);
+        let mut proxies = [watched("a", &json!([]), &here), watched("b", &json!([]), &there)];
+        let families = json!([told("g#*", 4, &[2, 7, 10]), told("h#*", 2, &[1])]);
+        proxies[0].round.as_mut().unwrap().families = serde_json::from_value(families).unwrap();
+        let rows = locks(&proxies, LockSort::Age, None);
+        assert_eq!(names(&rows), ["g#*", "h#*", "x#1", "h#*", "g#300"]);
+        let (row, family) = (&rows[0], rows[0].family.as_ref().unwrap());
+        assert_eq!((row.held_ms, row.remaining_ms, row.waiters), (Some(100), Some(20), 4));
+        assert_eq!((row.longest_wait_ms, row.waited_ms, family.n), (7, 5, 4));
+        assert_eq!(family.held.iter().copied().collect::<Vec<_>>(), [2, 3, 7, 10]);
+        assert_eq!(names(&family.permits), ["g#2", "g#3", "g#10"]);
+        assert!(rows[3].family.is_none(), "a lock that has a family's name");
+        let rows = locks(&proxies, LockSort::Age, Some(b"g#[0-9]"));
+        assert_eq!(names(&rows), ["g#3", "g#2"]);
     }
 
     #[test]

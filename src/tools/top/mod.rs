@@ -138,6 +138,13 @@ impl Screen {
         self.view.follow(&self.locks);
     }
 
+    /// The last place of the open lock's line, behind the permits if it is a family.
+    fn last_place(&self) -> usize {
+        let open = self.locks.iter().find(|lock| Some(&lock.name.0) == self.view.open.as_ref());
+        let permits = open.and_then(|lock| Some(lock.family.as_ref()?.permits.len()));
+        (permits.unwrap_or(0) + self.line.len()).saturating_sub(1)
+    }
+
     /// Writes one screen as text. Asks twice, as a rate needs two samples.
     async fn tell_once(mut self, addresses: &[String]) -> anyhow::Result<()> {
         for is_last in [false, true] {
@@ -204,8 +211,7 @@ impl Screen {
                             break Ok(());
                         }
                         // Otherwise each key press beyond the end would need one more on the way back.
-                        let last = self.line.len().saturating_sub(1);
-                        self.view.scrolled = self.view.scrolled.min(last);
+                        self.view.scrolled = self.view.scrolled.min(self.last_place());
                         let now_wanted = self.view.wanted();
                         let is_new = wants.send_if_modified(|wanted| {
                             let is_new = *wanted != now_wanted;

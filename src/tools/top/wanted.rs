@@ -2,6 +2,8 @@
 
 use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 
+use crate::lock::ANY_PERMIT;
+
 /// The longest pattern that a proxy takes, in bytes.
 pub(super) const LONGEST_PATTERN: usize = 256;
 /// Most entries of a list that are asked for and kept.
@@ -62,16 +64,24 @@ impl WantedLists {
             sort => lists.push(by(sort)),
         }
         // The open lock may be too far behind to be in any of them.
-        if let Some(pattern) = self.open.as_deref().and_then(literal) {
-            let pattern = percent_encode(&pattern, NON_ALPHANUMERIC);
-            lists.push(format!("/api/locks?count=1&match={pattern}"));
+        if let Some(name) = &self.open {
+            // What is shown of a family are its permits.
+            let (name, behind, count) = match name.ends_with(ANY_PERMIT) {
+                true => (&name[..name.len() - 1], "*", MOST_LISTED),
+                false => (&name[..], "", 1),
+            };
+            if let Some(pattern) = literal(name, behind) {
+                let pattern = percent_encode(&pattern, NON_ALPHANUMERIC);
+                lists.push(format!("/api/locks?count={count}&match={pattern}"));
+            }
         }
         lists
     }
 }
 
-/// Returns the pattern that matches only this name, or `None` if it is longer than a proxy takes.
-fn literal(name: &[u8]) -> Option<Vec<u8>> {
+/// Returns the pattern that matches this name and what the pattern `behind` adds to it, or `None` if it is longer than
+/// a proxy takes.
+fn literal(name: &[u8], behind: &str) -> Option<Vec<u8>> {
     let mut pattern = Vec::with_capacity(name.len());
     for byte in name {
         if b"*?[\\".contains(byte) {
@@ -79,6 +89,7 @@ fn literal(name: &[u8]) -> Option<Vec<u8>> {
         }
         pattern.push(*byte);
     }
+    pattern.extend_from_slice(behind.as_bytes());
     (pattern.len() <= LONGEST_PATTERN).then_some(pattern)
 }
 
@@ -91,11 +102,13 @@ mod tests {
     fn a_name_is_asked_for_as_itself() {
         let names: [&[u8]; 4] = [b"job:1", b"a*?[b]\\c", b"\xff \x1b&=+", b"^-"];
         for name in names {
-            let pattern = literal(name).unwrap();
+            let pattern = literal(name, "").unwrap();
             assert!(glob::matches(&pattern, name));
             assert!(!glob::matches(&pattern, b"axx"), "{name:?}");
         }
-        assert_eq!(literal(&[b'*'; 129]), None);
+        assert_eq!(literal(&[b'*'; 129], ""), None);
+        let family = WantedLists { open: Some(b"g[u#*".to_vec()), ..WantedLists::default() };
+        assert_eq!(family.lists()[1], "/api/locks?count=1000&match=g%5C%5Bu%23%2A");
         let open = Some(b"a&*\xff".to_vec());
         let lists = WantedLists { sort: LockSort::Age, open, ..WantedLists::default() }.lists();
         assert_eq!(

@@ -35,10 +35,12 @@ async function refresh(now) {
   busy = true;
   try {
     const pattern = $("match").value;
-    const locks = "/api/locks?count=" + most() + "&by=" + $("by").value + (pattern ? "&match=" + encodeURIComponent(pattern) : "");
-    const wanted = [get("/api/status"), get("/api/hot"), get(locks).catch(error => {
+    // Of a family any number of locks are one row.
+    const count = listed.families.length ? 1000 : most();
+    const locks = "/api/locks?count=" + count + "&by=" + $("by").value + (pattern ? "&match=" + encodeURIComponent(pattern) : "");
+    const wanted = [get("/api/status"), get("/api/hot"), get(locks).then(list => ({...list, count}), error => {
       // The pattern, and nothing else, may be wrong.
-      if (error.status === 400) return {locks: [], wrong: error.message};
+      if (error.status === 400) return {locks: [], families: [], wrong: error.message};
       throw error;
     })];
     if (ticks++ % 2 === 0 || !history) wanted.push(get("/api/history").then(got => { history = got; }));

@@ -107,7 +107,10 @@ function freeButton(lock) {
   if (lock.kind !== "elsewhere") return once("none", () => make("span"));
   return rowButton(lock, "Free whoever has it", "Free whoever has it: the lock " + shown, free);
 }
+function heldOf(family) { return family.held.length + " of " + family.n + " held here"; }
 function holderOf(lock) {
+  const family = lock.family_told;
+  if (family && lock.fence === null) return once(heldOf(family), () => make("span", heldOf(family)));
   if (lock.kind === "elsewhere" && lock.proxy)
     return once(JSON.stringify([lock.holder, lock.proxy]), () => {
       const box = make("span");
@@ -119,6 +122,7 @@ function holderOf(lock) {
     : once(JSON.stringify(lock.holder), () => who(lock.holder));
 }
 function nameOf(lock) { return once("name", () => name(lockName(lock))); }
+function byName(families) { return new Map(families.map(family => [lockName(family), family])); }
 // Who waits is folded out, and stays so while others come and go.
 function lineOf(lock) {
   const fresh = () => {
@@ -154,15 +158,61 @@ function showHot(list) {
   ];
   $("hot").hidden = !list.hot.length;
   $("hot-none").hidden = list.hot.length > 0;
-  fill($("hot"), columns, list.hot.map(lock => ({id: lockName(lock), data: lock})));
+  const families = byName(list.families);
+  const data = lock => ({...lock, family_told: families.get(lockName(lock))});
+  fill($("hot"), columns, list.hot.map(lock => ({id: lockName(lock), data: data(lock)})));
+}
+
+// The list that is shown, and the families in it whose permits are shown one by one.
+let listed = {locks: [], families: []};
+const unfolded = new Set();
+
+// A row for each lock, and one for all permits of a family.
+function lockRows({locks, families}) {
+  const key = {age: "held_ms", waiters: "waiters", wait: "longest_wait_ms"}[$("by").value];
+  const line = family => ({...family, kind: "permits", fence: null, family_told: family, permits: []});
+  const lines = byName(families.map(line));
+  // A lock may have a family's name, but no lock's name is shown with such a character.
+  const rows = [...lines].map(([shown, data]) => ({id: "\0" + shown, data}));
+  for (const lock of locks) {
+    const family = lock.family && lines.get(lockName(lock.family)), id = lockName(lock);
+    if (!family) rows.push({id, data: lock});
+    else if (lock.kind !== "permits") family.permits.push({id, data: {...lock, folded: true}});
+  }
+  // Equal ones stay as the proxy sorts them.
+  return rows.sort((a, b) => (b.data[key] || 0) - (a.data[key] || 0));
+}
+function lockCell(lock) {
+  if (lock.folded) {
+    return once("permit", () => {
+      const code = name(lockName(lock));
+      code.classList.add("permit");
+      return code;
+    });
+  }
+  if (!lock.permits) return nameOf(lock);
+  const shown = lockName(lock), id = "\0" + shown;
+  const fresh = () => {
+    const fold = make("details"), summary = make("summary");
+    summary.append(name(shown));
+    fold.append(summary);
+    fold.addEventListener("toggle", () => {
+      if (fold.open === unfolded.has(id)) return;
+      if (fold.open) unfolded.add(id); else unfolded.delete(id);
+      keepingFocus(() => showLocks(listed));
+    });
+    return fold;
+  };
+  return kept("family", fresh, fold => { fold.open = unfolded.has(id); });
 }
 function showLocks(list) {
+  listed = list;
   const columns = [
-    ["Lock", nameOf],
+    ["Lock", lockCell],
     ["Kind", lock => lock.kind + (lock.adopted ? ", " + lock.adopted : "")],
     ["Holder", holderOf],
-    ["Held for", lock => time(lock.held_ms)],
-    ["Ends in", lock => time(lock.remaining_ms)],
+    ["Held for", lock => (lock.permits && lock.held_ms !== null ? "up to " : "") + time(lock.held_ms)],
+    ["Ends in", lock => (lock.permits && lock.held_ms !== null ? "from " : "") + time(lock.remaining_ms)],
     ["Waiting", lock => lock.waiters ? lock.waiters + ", longest " + time(lock.longest_wait_ms) : "0"],
     ["Fence", lock => lock.fence === null ? "–" : String(lock.fence)],
     ["", freeButton],
@@ -170,10 +220,12 @@ function showLocks(list) {
   $("locks").hidden = !list.locks.length;
   // A pattern that cannot be used finds nothing, and that is no news of the locks.
   $("locks-none").hidden = list.locks.length > 0 || Boolean(list.wrong);
-  set($("locks-note"), list.wrong || (list.locks.length >= most() ? "the first " + list.locks.length : ""));
+  const rows = lockRows(list), shown = rows.slice(0, most());
+  const are_all = list.locks.length < list.count && shown.length === rows.length;
+  set($("locks-note"), list.wrong || (are_all ? "" : "the first " + shown.length));
   $("locks-note").className = list.wrong ? "bad" : "soft";
   $("match").setAttribute("aria-invalid", String(Boolean(list.wrong)));
-  fill($("locks"), columns, list.locks.map(lock => ({id: lockName(lock), data: lock})));
+  fill($("locks"), columns, shown.flatMap(row => unfolded.has(row.id) ? [row, ...row.data.permits] : [row]));
 }
 
 function showGuards(guards) {
