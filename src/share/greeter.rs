@@ -24,6 +24,9 @@ use crate::{
 /// The longest reply to a greeting, in bytes. HELLO's names each loaded module.
 const LONGEST: usize = 64 * 1024;
 
+/// The beginnings of errors that a Redis sends of itself, before it closes a connection that it does not want.
+const UNWANTED: [&[u8]; 2] = [b"-ERR max number of clients", b"-DENIED"];
+
 /// A thread's connection for greetings.
 #[derive(Default)]
 pub(super) struct Greeter(Mutex<Option<DataStream>>);
@@ -63,6 +66,7 @@ impl Greeter {
             };
             assume(&mut fresh.stream, standing.commands()).await?;
             let reply = exchange(&mut fresh.stream, &command).await?;
+            check_wanted(&reply)?;
             Ok::<_, io::Error>((fresh, reply))
         };
         let (used, reply) = timeout(connecting.limit, asking).await??;
@@ -87,11 +91,25 @@ pub(super) async fn assume(stream: &mut Stream, commands: Vec<Vec<u8>>) -> io::R
     for command in commands {
         let reply = exchange(stream, &command).await?;
         if reply.starts_with(b"-") {
-            let line = String::from_utf8_lossy(&reply).trim_end().to_owned();
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, line));
+            return Err(refused(&reply));
         }
     }
     Ok(())
+}
+
+/// Checks that a reply is not what a Redis sends of itself before it closes a connection that it does not want.
+///
+/// # Errors
+/// That line, if it is.
+pub(super) fn check_wanted(reply: &[u8]) -> io::Result<()> {
+    let is_unwanted = UNWANTED.iter().any(|error| reply.starts_with(error));
+    if is_unwanted { Err(refused(reply)) } else { Ok(()) }
+}
+
+/// Makes an error of the data node's own line, which clients are told.
+fn refused(reply: &[u8]) -> io::Error {
+    let line = String::from_utf8_lossy(reply).trim_end().to_owned();
+    io::Error::new(io::ErrorKind::PermissionDenied, line)
 }
 
 /// Makes a connection forget whom it was used for. `None`: it cannot, or was closed meanwhile.

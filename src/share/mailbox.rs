@@ -126,9 +126,14 @@ impl Mailbox {
         letters.wake();
     }
 
+    /// How many replies are owed.
+    pub(super) fn owed(&self) -> u32 {
+        self.0.lock().owed
+    }
+
     /// Whether no reply is owed.
     pub(super) fn is_settled(&self) -> bool {
-        self.0.lock().owed == 0
+        self.owed() == 0
     }
 
     /// Returns once no reply is owed.

@@ -11,7 +11,7 @@ use std::{
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::{
-    greeter::{self, assume, exchange},
+    greeter::{self, assume, check_wanted, exchange},
     greeting::ClientStanding,
     shared_link::{LinkEntry, LinkPump, SharedLink},
     sharing::{Connecting, Sharing},
@@ -20,8 +20,6 @@ use crate::net::Stream;
 
 /// How long a link may be unused before it is closed.
 const UNUSED: Duration = Duration::from_secs(60);
-/// The beginnings of errors that a Redis sends of itself, before it closes a connection that it does not want.
-const UNWANTED: [&[u8]; 2] = [b"-ERR max number of clients", b"-DENIED"];
 
 /// Opens a link for clients of this standing, and keeps it until it ends or is not used.
 pub(super) async fn run(
@@ -62,10 +60,7 @@ async fn open(
     assume(&mut stream, standing.commands()).await?;
     // An unwanted connection is told so unasked: whoever sends a command first must not take that for its reply.
     let reply = exchange(&mut stream, b"*1\r\n$4\r\nPING\r\n").await?;
-    if UNWANTED.iter().any(|error| reply.starts_with(error)) {
-        let line = String::from_utf8_lossy(&reply).trim_end().to_owned();
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, line));
-    }
+    check_wanted(&reply)?;
     let entry =
         if reply.starts_with(b"-NOAUTH") { LinkEntry::Stranger } else { LinkEntry::Welcome };
     Ok((stream, entry))

@@ -58,6 +58,8 @@ pub(crate) struct SharedUpstream {
     is_shut: bool,
     /// The client has sent a command that was no greeting.
     has_begun: bool,
+    /// How many replies are owed from the first command on that may block. 0: none does.
+    behind_block: u32,
 }
 
 /// Where the session's commands go.
@@ -112,6 +114,7 @@ impl SharedUpstream {
             waits: false,
             is_shut: false,
             has_begun: false,
+            behind_block: 0,
         }
     }
 
@@ -255,6 +258,17 @@ impl SharedUpstream {
         }
     }
 
+    /// Whether the next reply owed is that to a command that blocks.
+    fn blocks(&self) -> bool {
+        self.behind_block > 0 && self.mailbox.owed() == self.behind_block
+    }
+
+    /// Whether all that the client has sent is carried out, as far as it will be: Redis drops what stands behind a
+    /// command that blocks once the client has hung up.
+    fn is_settled(&self) -> bool {
+        self.mailbox.is_settled() || self.blocks()
+    }
+
     /// Whether this SELECT is of the database that the client has, behind other commands.
     fn keeps_database(&self, words: &Spans<'_>) -> bool {
         let database = self.greeting.standing.database().to_string();
@@ -283,10 +297,18 @@ impl SharedUpstream {
         if let Some(refused) = self.refused_as_stranger(command) {
             return refused;
         }
+        if self.behind_block > 0 && !self.blocks() {
+            self.behind_block = 0;
+        }
         loop {
             let link = self.link();
             match link.push(command, &self.mailbox, alone) {
-                Pushed::Taken => return CommandStep::Done(command.len()),
+                Pushed::Taken => {
+                    if alone || self.behind_block > 0 {
+                        self.behind_block += 1;
+                    }
+                    return CommandStep::Done(command.len());
+                }
                 Pushed::Full => return CommandStep::Wait,
                 // The replies owed over this link come first.
                 Pushed::Gone if !self.mailbox.is_settled() => return CommandStep::Wait,
@@ -387,7 +409,7 @@ impl AsyncRead for SharedUpstream {
                 TakenReplies::Nothing => {}
             }
             if matches!(this.way, SharedWay::Links) {
-                let is_done = this.is_shut && this.mailbox.is_settled();
+                let is_done = this.is_shut && this.is_settled();
                 return if is_done { Poll::Ready(Ok(())) } else { Poll::Pending };
             }
             ready!(this.poll_way(cx));
@@ -468,6 +490,6 @@ impl AsyncWrite for SharedUpstream {
 impl SharedPart for SharedUpstream {
     fn poll_settled(&mut self, cx: &Context<'_>) -> Poll<()> {
         self.mailbox.register(cx);
-        if self.mailbox.is_settled() { Poll::Ready(()) } else { Poll::Pending }
+        if self.is_settled() { Poll::Ready(()) } else { Poll::Pending }
     }
 }
