@@ -14,7 +14,7 @@ MODEL := --manifest-path tests/model/Cargo.toml --target-dir target/model --quie
 # Each for a share of the time; the one that runs real servers for three.
 FUZZ := requests replies grammar bodies configuration node_replies differential differential differential
 
-.PHONY: help run test long model races lint bench chaos fuzz compat suites dist dist-test fresh-test advisories docker docker-test chart-test docs picture
+.PHONY: help run test long shared model races lint bench chaos fuzz compat suites dist dist-test fresh-test advisories docker docker-test chart-test docs picture
 
 help:
 	@echo "make run     a whole deployment on this machine: proxy, data node, five lock nodes"
@@ -22,6 +22,7 @@ help:
 	@echo "make model   the model of the algorithm, through every state within bounds, wide ones too (ONLY=--ignored)"
 	@echo "make races   races between proxies, and random guarded commands, a hundred times as many as in make test (ROUNDS=n)"
 	@echo "make long    the tests with servers that take longest, which make test leaves out"
+	@echo "make shared  the tests with servers again, with clients that share connections to the data node"
 	@echo "make bench   what commands and locks cost, beside other proxies and lock libraries"
 	@echo "make chaos   everything fails, for minutes: simulated (SEEDS=n), and with real processes"
 	@echo "             in network namespaces, as root (MINUTES=n); SEED=n; planted faults are found"
@@ -69,6 +70,12 @@ bench:
 long:
 	@scripts/setup.sh test
 	$(CARGO) test --quiet --test servers -- --ignored --skip the_picture --test-threads=4
+
+# All proxies of the tests with `share: yes`. Left out is what is about each client's own upstream connection.
+shared:
+	@scripts/setup.sh test
+	LOCKGATE_TEST_SHARE=1 $(CARGO) test --quiet --test transparency --test guards_bypass
+	LOCKGATE_TEST_SHARE=1 $(CARGO) test --quiet --test servers -- --test-threads=$(THREADS)
 
 # Races between proxies and clients, and random commands under guards, many times as many as in `make test`.
 races:

@@ -89,14 +89,36 @@ def program(name):
     return found or sys.exit(f"{name} is missing; make bench installs it")
 
 
-def lockgate(processes, directory, name, data, nodes, rules):
-    """A proxy of the release build before these ports: its port and process id."""
+def lockgate(processes, directory, name, data, nodes, rules, binary=None):
+    """A proxy of the release build, or of another, before these ports: its port and process id."""
     port = free_port()
     file = directory / f"{name}.yaml"
     nodes = ", ".join(f"redis://127.0.0.1:{node}" for node in nodes)
     file.write_text(f"listen: 127.0.0.1:{port}\nadmin: off\ndata: redis://127.0.0.1:{data}\n"
                     f"locks:\n  nodes: [{nodes}]\n{rules}")
-    return port, processes.start([str(ROOT / "target/release/lockgate"), "--config", str(file)], port)
+    binary = binary or str(ROOT / "target/release/lockgate")
+    return port, processes.start([binary, "--config", str(file)], port)
+
+
+def haproxy(processes, directory, data, threads, more=None):
+    """HAProxy as a TCP relay to the data node: its port and process id. `more`: what else it binds."""
+    port, file = free_port(), directory / "haproxy.cfg"
+    file.write_text(
+        f"global\n  nbthread {threads}\n  maxconn 24000\ndefaults\n  mode tcp\n"
+        "  timeout connect 1s\n  timeout client 1h\n  timeout server 1h\n"
+        f"listen bench\n  bind 127.0.0.1:{port}\n" + (f"  bind {more}\n" if more else "")
+        + f"  server data 127.0.0.1:{data}\n")
+    return port, processes.start([program("haproxy"), "-f", str(file)], port)
+
+
+def twemproxy(processes, directory, data):
+    """twemproxy before the data node: its port and process id."""
+    port, file = free_port(), directory / "nutcracker.yml"
+    file.write_text(
+        f"bench:\n  listen: 127.0.0.1:{port}\n  redis: true\n  hash: fnv1a_64\n"
+        f"  distribution: ketama\n  servers:\n    - 127.0.0.1:{data}:1\n")
+    stats = str(free_port())
+    return port, processes.start([program("nutcracker"), "-c", str(file), "-s", stats, "-m", "65536"], port)
 
 
 def forward(port, pid, clients, options, commands):
