@@ -15,8 +15,9 @@
 //!   time that they set aside. Past the proxies nothing is set aside. A blind DEL may end it, as on Redis, but never
 //!   a lock that was taken by LOCK.
 //!
-//! The locks of a MLOCK are held like others, each by itself. A client that is refused a MLOCK has none of its locks
-//! shortly afterwards: where nothing is wrong, its token renews none.
+//! The locks of a MLOCK are held like others, each by itself, and so is the permit that the answer to a LOCK with
+//! PERMITS names. Without an answer the client cannot know of a lock, and believes nothing. A client that is refused
+//! either has none of the locks shortly afterwards: where nothing is wrong, its token renews none.
 //!
 //! A loss told by a push is the answer to the next command as well. Nothing is carried out behind the first command
 //! of a pipeline that is answered so.
@@ -86,7 +87,7 @@ pub(crate) struct Silence {
     pub(crate) until: Time,
 }
 
-/// A lock of a MLOCK that was refused, which is still held by its token.
+/// A lock of a MLOCK or LOCK that was refused, which is still held by its token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Leak {
     pub(crate) key: String,
@@ -103,6 +104,8 @@ pub(crate) enum Wrong {
     TwoHolders(Belief, Belief),
     /// A fence was told after another, and is not larger.
     Fence { key: String, before: u64, fence: u64, told: Time },
+    /// A client was told of another permit than one of those that it had asked for.
+    Unasked { key: String, client: usize, told: Time },
     /// A request has no end, though its client was not killed.
     NoAnswer { client: usize, sent: Time },
     /// A push said that a lock is lost, and the next command was carried out.
@@ -121,6 +124,8 @@ pub(crate) struct Counts {
     pub(crate) sets: usize,
     pub(crate) sets_refused: usize,
     pub(crate) probes: usize,
+    /// LOCKs with PERMITS that were refused.
+    pub(crate) permits_refused: usize,
     pub(crate) no_quorum: usize,
     pub(crate) renewals: usize,
     /// Locks that lock libraries were granted, prolonged and released, and their blind DELs.
@@ -140,6 +145,8 @@ pub(crate) struct Verdict {
     pub(crate) counts: Counts,
     /// The times when LOCK was answered with a grant, in order.
     pub(crate) granted: Vec<Time>,
+    /// The times when LOCK was answered with a permit that it had not named.
+    pub(crate) permits: Vec<Time>,
     /// The times when lock libraries' commands were answered with a lock.
     pub(crate) taken: Vec<Time>,
     /// Errors that lock libraries were told, by their first word.
@@ -250,7 +257,7 @@ struct Reader {
     client: usize,
     asked: Option<(Time, Asked, String)>,
     holds: Vec<Belief>,
-    /// When the client was told that its last MLOCK is refused.
+    /// When the client was told that its last LOCK or MLOCK is refused.
     refused: Time,
     beliefs: Vec<Belief>,
     grants: Vec<Grant>,
@@ -343,15 +350,15 @@ impl Reader {
             }
             (_, Asked::Beside) => {}
             (outcome, Asked::Idiom) => self.idiom_answered(sent, time, outcome, verdict),
-            (Outcome::Granted { token, fence, validity }, Asked::Verb(verb)) => {
-                counts.grants += 1;
-                let (client, fence) = (self.client, *fence);
-                self.grants.push(Grant { key: key.clone(), client, fence, sent, told: time });
-                if !self.holds.iter().any(|b| b.token == *token && b.key == key) {
-                    self.beliefs.append(&mut self.holds);
-                    self.begins(&key, token, verb == Verb::Session, time);
+            (Outcome::Granted { name, .. }, Asked::Verb(verb)) => {
+                let name = name.as_deref();
+                if keys(&key).all(|asked| asked != name.unwrap_or(&key)) {
+                    let (key, client) = (name.unwrap_or(&key).to_owned(), self.client);
+                    verdict.wrong.push(Wrong::Unasked { key, client, told: time });
                 }
-                self.extends(&key, sent, time, validity * 1000);
+                verdict.permits.extend(name.map(|_| time));
+                counts.grants += 1;
+                self.granted(name.unwrap_or(&key), outcome, verb == Verb::Session, (sent, time));
             }
             (Outcome::AllGranted { token, validity, fences }, Asked::Verb(verb)) => {
                 counts.grants += fences.len();
@@ -391,9 +398,10 @@ impl Reader {
             (Outcome::Value(_) | Outcome::Set, _) => {}
             (Outcome::Held, asked) => {
                 counts.held += 1;
-                if matches!(asked, Asked::Verb(Verb::LeaseAll | Verb::SessionAll)) {
-                    counts.sets_refused += 1;
-                    self.refused = time;
+                self.refused = time;
+                match asked {
+                    Asked::Verb(Verb::LeaseAll | Verb::SessionAll) => counts.sets_refused += 1,
+                    _ => counts.permits_refused += usize::from(keys(&key).count() > 1),
                 }
             }
             (Outcome::Lost, _) => {
@@ -421,6 +429,18 @@ impl Reader {
             | (Outcome::Partly { .. }, _)
             | (Outcome::Error(_), Asked::Anywhere) => {}
         }
+    }
+
+    /// Notes that the client was granted this lock.
+    fn granted(&mut self, key: &str, outcome: &Outcome, session: bool, (sent, told): (Time, Time)) {
+        let Outcome::Granted { token, fence, validity, .. } = outcome else { return };
+        let client = self.client;
+        self.grants.push(Grant { key: key.to_owned(), client, fence: *fence, sent, told });
+        if !self.holds.iter().any(|b| b.token == *token && b.key == key) {
+            self.beliefs.append(&mut self.holds);
+            self.begins(key, token, session, told);
+        }
+        self.extends(key, sent, told, validity * 1000);
     }
 
     /// Checks that a loss is the answer to the commands that follow it.
@@ -640,6 +660,12 @@ impl fmt::Display for Wrong {
             Wrong::Fence { key, before, fence, told } => {
                 write!(out, "{key}: fence {fence} after {before}, told at {told}")
             }
+            Wrong::Unasked { key, client, told } => {
+                write!(
+                    out,
+                    "{key}: granted to client {client}, told at {told}, which asked for others"
+                )
+            }
             Wrong::NoAnswer { client, sent } => {
                 write!(out, "client {client} has no answer to what it sent at {sent}")
             }
@@ -752,6 +778,43 @@ mod tests {
         );
         let leak = Leak { key: "b".to_owned(), client: 0, refused: 2, sent: 400 };
         assert_eq!(judge(&[&format!("{refused} 30 | 900 over")]).leaks, [leak]);
+    }
+
+    #[test]
+    fn a_permit_is_held_as_the_lock_that_the_answer_names() {
+        let first = "1000 sent Lease p#0,p#1 | 2000 granted x 5 10 p#1 | 90000 over";
+        let then = |asked: &str, time: u64, told: &str| {
+            judge(&[
+                first,
+                &format!("3000 sent Lease {asked} | {time} granted y {told} | 90000 over"),
+            ])
+        };
+        for (asked, name) in [("p#0,p#1", " p#1"), ("p#0,p#1,p#2", " p#1"), ("p#1", "")] {
+            assert!(is_two(&then(asked, 10_999, &format!("6 9{name}"))));
+            assert_eq!(then(asked, 11_000, &format!("6 9{name}")).wrong, []);
+            let lower = then(asked, 11_000, &format!("5 9{name}")).wrong;
+            assert!(matches!(&lower[..], [Wrong::Fence { key, .. }] if key == "p#1"));
+        }
+        // Each permit has fences and holders of its own.
+        let other = then("p#0,p#1", 5000, "1 9 p#0");
+        assert_eq!((other.wrong, other.permits.len()), (vec![], 2));
+        let unasked = |key: &str| Wrong::Unasked { key: key.to_owned(), client: 1, told: 5000 };
+        assert_eq!(then("p#0,p#1", 5000, "1 9 p#2").wrong, [unasked("p#2")]);
+        assert_eq!(then("p#0,p#1", 5000, "1 9").wrong, [unasked("p#0,p#1")]);
+        // The client learns of none of them.
+        assert_eq!(judge(&[first, "3000 sent Lease p#0,p#1 | 5000 ended | 90000 over"]).wrong, []);
+        let session = first
+            .replace("Lease", "Session")
+            .replace("90000", "50000 sent Ping p#1 | 51000 pong | 90000");
+        assert!(is_two(&judge(&[
+            &session,
+            "40000 sent Lease p#1 | 49000 granted y 6 90 | 90000 over"
+        ])));
+        let refused = judge(&[
+            "1 sent Lease p#0,p#1 | 2 held | 3 closed | 400 sent Probe p#1 | 401 number 30 | 900 over",
+        ]);
+        let leak = Leak { key: "p#1".to_owned(), client: 0, refused: 2, sent: 400 };
+        assert_eq!((refused.leaks, refused.counts.permits_refused), (vec![leak], 1));
     }
 
     #[test]

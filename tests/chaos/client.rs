@@ -18,7 +18,7 @@ use rand::{Rng, RngExt, SeedableRng, rngs::StdRng};
 
 use crate::{
     history::{Event, Outcome, Time, Verb, Writer, now},
-    trace,
+    trace::{self, PERMITS},
 };
 use connection::{Connection, Reply};
 use writing::Attached;
@@ -164,7 +164,7 @@ pub(crate) fn run(plan: Plan) {
         client.write_late();
         // The history has the reason of an early end.
         let _ = match client.plan.style {
-            Style::Mixed if client.random.random_bool(0.2) => {
+            Style::Mixed if client.plan.keys > 2 && client.random.random_bool(0.2) => {
                 let done = client.several();
                 if done.is_err() {
                     client.hang_up();
@@ -215,6 +215,7 @@ enum Line {
 
 /// A lock that was granted.
 struct Grant {
+    key: String,
     token: String,
     fence: u64,
     /// The time until which a careful client may count on the lock.
@@ -236,6 +237,7 @@ impl Client {
             self.random.random_range(400..=self.plan.max_ttl)
         };
         let mut grant = self.lock(key, Some(ttl))?;
+        let key = &grant.key.clone();
         self.work(key, &grant)?;
         match kind {
             // Sleeps past the lock's end, writes all the same, and gives back a lock that may be another's by then.
@@ -261,6 +263,10 @@ impl Client {
             20..45 => {
                 for _ in 0..self.random.random_range(1..4) {
                     self.think(5, 200);
+                    // Any proxy renews and releases a lease.
+                    if self.random.random_bool(0.1) {
+                        self.hang_up();
+                    }
                     grant.until = self.renew(key, &grant.token, Some(ttl))?;
                 }
             }
@@ -293,6 +299,7 @@ impl Client {
     fn session(&mut self, key: &str) -> Result<(), Ended> {
         self.think(2, 40);
         let grant = self.lock(key, None)?;
+        let key = &grant.key;
         self.work(key, &grant)?;
         let (signs, pause) = match self.plan.style {
             Style::Sessions => (8, 2500),
@@ -372,25 +379,40 @@ impl Client {
         Ok(())
     }
 
-    /// Takes a lock, with PX or for the session, with WAIT or without.
+    /// Returns the number of permits of which to take a free one, instead of this one by its name.
+    fn permits(&mut self, key: &str) -> Option<usize> {
+        let plan = &self.plan;
+        let may = plan.style == Style::Mixed && plan.keys >= PERMITS && trace::is_permit(key);
+        (may && self.random.random_bool(0.5)).then(|| self.random.random_range(2..=PERMITS))
+    }
+
+    /// Takes a lock, with PX or for the session, with WAIT or without; perhaps another permit than this one.
     fn lock(&mut self, key: &str, ttl: Option<u64>) -> Result<Grant, Ended> {
-        let own = self.random.random_bool(0.2).then(|| format!("own-{:x}", self.random.next_u64()));
+        let permits = self.permits(key);
+        let asked = permits.map_or(key.to_owned(), trace::permits);
+        let number = permits.map(|number| number.to_string());
+        let own = self.random.random_bool(0.4).then(|| format!("own-{:x}", self.random.next_u64()));
         let ttl_words = ttl.map(|ttl| ttl.to_string());
         let wait = self.random.random_bool(0.6).then(|| self.random.random_range(50..1500));
         let wait_words = wait.map(|wait: u64| wait.to_string());
-        let mut words = vec!["LOCK", key];
+        let mut words = vec!["LOCK", permits.map_or(key, |_| trace::FAMILY)];
         words.extend(own.as_deref());
+        words.extend(number.iter().flat_map(|number| ["PERMITS", number]));
         words.extend(ttl_words.iter().flat_map(|ttl| ["PX", ttl]));
         words.extend(wait_words.iter().flat_map(|wait| ["WAIT", wait]));
         let verb = if ttl.is_some() { Verb::Lease } else { Verb::Session };
         let wait = Duration::from_millis(wait.unwrap_or(0));
-        let (sent, outcome) = self.ask(verb, key, &words, wait)?;
-        let Outcome::Granted { token, fence, validity } = outcome else { return Err(Ended) };
-        let mut grant = Grant { token, fence, until: sent + validity * 1000 };
+        let (sent, outcome) = self.ask(verb, &asked, &words, wait)?;
+        if let (Outcome::Held, Some(_), Some(own)) = (&outcome, permits, &own) {
+            self.probe(&asked, own)?;
+        }
+        let Outcome::Granted { token, fence, validity, name } = outcome else { return Err(Ended) };
+        let key = name.unwrap_or(asked);
+        let mut grant = Grant { key, token, fence, until: sent + validity * 1000 };
         if grant.until <= now() {
             // The client has waited for longer than the lock holds, and cannot know when the grant
             // was made. A renewal tells.
-            grant.until = self.renew(key, &grant.token, ttl)?;
+            grant.until = self.renew(&grant.key, &grant.token, ttl)?;
         }
         Ok(grant)
     }
@@ -512,11 +534,15 @@ fn outcome(reply: Reply) -> Outcome {
             word => Outcome::Error(word.to_owned()),
         },
         Reply::All(all) => match &all[..] {
-            [Reply::Text(token), Reply::Number(fence), Reply::Number(validity)] => {
+            [Reply::Text(token), Reply::Number(fence), Reply::Number(validity), name @ ..] => {
                 Outcome::Granted {
                     token: token.clone(),
                     fence: fence.unsigned_abs(),
                     validity: validity.unsigned_abs(),
+                    name: name.first().map(|name| match name {
+                        Reply::Text(name) => name.clone(),
+                        other => panic!("no name: {other:?}"),
+                    }),
                 }
             }
             [Reply::Text(token), Reply::Number(validity), Reply::All(fences)] => {

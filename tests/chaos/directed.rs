@@ -268,6 +268,7 @@ fn planted_faults_are_found() {
         (fast, "drift"),
         (overdue, "compare"),
         (hasty, "raise"),
+        (misnamed, "other permit"),
     ] {
         directed(planted(fault)).finds();
         directed(sound()).holds();
@@ -326,6 +327,13 @@ fn hasty(proxy: (PathBuf, Option<&'static str>)) -> Directed {
     let options = Options { guards: true, proxy, clients: 12, keys: 2, ..calm(Style::Mixed, 3000) };
     let (name, sought) = ("the data node not told at LOCK", Sought::LateWrite);
     Directed { name, options, sought, step: |_, _| () }
+}
+
+/// Lets clients ask for permits by the family and by name.
+fn misnamed(proxy: (PathBuf, Option<&'static str>)) -> Directed {
+    let options = Options { proxy, clients: 12, keys: 3, ..calm(Style::Mixed, 3000) };
+    let name = "permits told by another name";
+    Directed { name, options, sought: Sought::TwoHolders, step: |_, _| () }
 }
 
 /// Lets lock libraries hold locks to their very end, and poll for them, through proxies one of which hears the nodes

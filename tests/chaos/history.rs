@@ -25,9 +25,9 @@ pub(crate) fn now() -> Time {
 /// The verb of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verb {
-    /// LOCK with PX.
+    /// LOCK with PX. Several keys, joined by commas, are the permits of which it asks for one.
     Lease,
-    /// LOCK without PX.
+    /// LOCK without PX. The same goes for its keys.
     Session,
     Unlock,
     Renew,
@@ -139,11 +139,12 @@ impl Idiom {
 /// The outcome of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// The answer of a granted LOCK; validity in ms.
+    /// The answer of a granted LOCK; validity in ms, and the name of a permit.
     Granted {
         token: String,
         fence: u64,
         validity: u64,
+        name: Option<String>,
     },
     /// The answer of a granted MLOCK; validity in ms, fences in the order of the keys.
     AllGranted {
@@ -232,8 +233,9 @@ impl fmt::Display for Event {
             }
             Event::Answered(Outcome::Value(value)) => write!(out, "value {value}"),
             Event::Answered(Outcome::Set) => write!(out, "set"),
-            Event::Answered(Outcome::Granted { token, fence, validity }) => {
-                write!(out, "granted {token} {fence} {validity}")
+            Event::Answered(Outcome::Granted { token, fence, validity, name }) => {
+                write!(out, "granted {token} {fence} {validity}")?;
+                name.iter().try_for_each(|name| write!(out, " {name}"))
             }
             Event::Answered(Outcome::AllGranted { token, validity, fences }) => {
                 let fences: Vec<String> = fences.iter().map(u64::to_string).collect();
@@ -326,10 +328,11 @@ impl FromStr for Event {
             }
             ["value", value] => answered(Outcome::Value(value.to_owned())),
             ["set"] => answered(Outcome::Set),
-            ["granted", token, fence, validity] => answered(Outcome::Granted {
+            ["granted", token, fence, validity, ref name @ ..] => answered(Outcome::Granted {
                 token: token.to_owned(),
                 fence: number(fence)?,
                 validity: number(validity)?,
+                name: name.first().map(ToString::to_string),
             }),
             ["all", token, validity, fences] => answered(Outcome::AllGranted {
                 token: token.to_owned(),

@@ -116,20 +116,31 @@ def work(key, renew):
         update(key, name, value or "none")
 
 
+# The first locks, as trace.rs has it.
+family, permits = "key-p", 3
+
+
 def name_of(number_of_lock):
+    if number_of_lock < permits:
+        return f"{family}#{number_of_lock}"
     return f"{'free' if number_of_lock % 4 == 3 else 'key'}-{number_of_lock}"
 
 
 def lock_and_work():
     key = name_of(chance.randrange(keys))
     ttl = chance.choice([None, None, None, chance.randint(400, max_ttl)])
-    words = ["LOCK", key] + (["PX", ttl] if ttl else [])
+    words = ["LOCK", key]
+    # Any free permit, instead of this one by its name.
+    if "#" in key and keys >= permits and chance.random() < 0.5:
+        count = chance.randint(2, permits)
+        key, words = ",".join(map(name_of, range(count))), ["LOCK", family, "PERMITS", count]
+    words += ["PX", ttl] if ttl else []
     if chance.random() < 0.6:
         words += ["WAIT", chance.randint(50, 1500)]
     kind = "Lease" if ttl else "Session"
     got = ask(f"sent {kind} {key}", lambda: client.execute_command(*words),
-              lambda got: (f"granted {got[0]} {got[1]} {got[2]}", True) if got else ("held", False))
-    token = got[0]
+              lambda got: (f"granted {' '.join(map(str, got))}", True) if got else ("held", False))
+    token, key = got[0], (got[3:] or [key])[0]
 
     def renew():
         words = ["RENEW", key, token] + (["PX", ttl] if ttl else [])

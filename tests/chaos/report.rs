@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, fmt::Write as _, sync::atomic::Ordering, time::
 
 use crate::{
     checker::{self, Verdict, Wrong},
+    client::Style,
     deployment::{Deployment, PROXIES},
     fault::ENDED,
     history::{Event, Idiom, Setting, Time, Writing, keys},
@@ -20,6 +21,8 @@ const RECOVERY: Time = 8_000_000;
 /// The time before the clients are stopped in which each of their requests must be answered, some with a grant and
 /// some with an acknowledged write.
 const ANSWERED: Time = 4_000_000;
+/// The same for a permit. Few clients ask for one, about one a second is granted.
+const PERMITTED: Time = 12_000_000;
 /// The time around a fault from which lines of history are shown.
 const AROUND: Time = 4_000_000;
 const LINES: usize = 400;
@@ -50,10 +53,14 @@ pub(crate) fn judge(deployment: &Deployment, spans: &[Span], from: Time, until: 
     wrong.extend(pauses("write", &writes.acknowledged, &windows));
     wrong.extend(silences(&verdict, until));
     wrong.extend(leaks(&verdict, until));
-    wrong.extend(goes_on("grant", &verdict.granted, until));
-    wrong.extend(goes_on("write", &writes.acknowledged, until));
+    let calm = (until - ANSWERED, until);
+    wrong.extend(goes_on("grant", &verdict.granted, calm));
+    wrong.extend(goes_on("write", &writes.acknowledged, calm));
+    if deployment.options().style == Style::Mixed && deployment.options().clients > 0 {
+        wrong.extend(goes_on("permit", &verdict.permits, (until - PERMITTED, until)));
+    }
     if deployment.options().adopted > 0 {
-        wrong.extend(goes_on("adopted lock", &verdict.taken, until));
+        wrong.extend(goes_on("adopted lock", &verdict.taken, calm));
     }
     if verdict.over != deployment.clients() {
         wrong.push(format!("{} of {} clients ended", verdict.over, deployment.clients()));
@@ -107,8 +114,8 @@ fn pauses(what: &str, times: &[Time], windows: &[(Time, Time)]) -> Vec<String> {
 
 /// Returns a complaint if none of `what` came once nothing was wrong any more: everything must have recovered,
 /// however often it has failed.
-fn goes_on(what: &str, times: &[Time], until: Time) -> Option<String> {
-    let is_there = times.iter().any(|time| (until - ANSWERED..until).contains(time));
+fn goes_on(what: &str, times: &[Time], (from, until): (Time, Time)) -> Option<String> {
+    let is_there = times.iter().any(|time| (from..until).contains(time));
     (!is_there).then(|| format!("no {what} in the calm"))
 }
 
@@ -124,10 +131,10 @@ fn silences(verdict: &Verdict, until: Time) -> Vec<String> {
     late.map(|silence| format!("no answer in the calm: {silence:?}")).collect()
 }
 
-/// Returns the MLOCKs that were refused although nothing was wrong any more, and kept a lock.
+/// Returns the MLOCKs and LOCKs that were refused although nothing was wrong any more, and kept a lock.
 fn leaks(verdict: &Verdict, until: Time) -> Vec<String> {
     let late = verdict.leaks.iter().filter(|leak| leak.refused > until - ANSWERED);
-    late.map(|leak| format!("a lock of a refused MLOCK is kept: {leak:?}")).collect()
+    late.map(|leak| format!("a lock that was refused is kept: {leak:?}")).collect()
 }
 
 fn print(
@@ -161,9 +168,12 @@ fn print(
     for (what, value) in [
         ("requests", counts.requests.to_string()),
         ("grants", counts.grants.to_string()),
-        ("sets of locks granted", counts.sets.to_string()),
-        ("the same refused, and looked at", format!("{}, {}", counts.sets_refused, counts.probes)),
-        ("the same refused, and kept meanwhile", verdict.leaks.len().to_string()),
+        ("permits granted, and refused", {
+            format!("{}, {}", verdict.permits.len(), counts.permits_refused)
+        }),
+        ("sets granted, and refused", format!("{}, {}", counts.sets, counts.sets_refused)),
+        ("refused, and looked at", counts.probes.to_string()),
+        ("the same, and kept meanwhile", verdict.leaks.len().to_string()),
         ("renewals", counts.renewals.to_string()),
         ("adopted locks taken", counts.taken.to_string()),
         ("the same prolonged", counts.prolonged.to_string()),
@@ -287,7 +297,7 @@ fn print_updates(verdict: &updates::Verdict) {
 fn whereabouts(wrong: &Wrong) -> (&str, Time) {
     match wrong {
         Wrong::TwoHolders(_, other) => (&other.key, other.from),
-        Wrong::Fence { key, told, .. } => (key, *told),
+        Wrong::Fence { key, told, .. } | Wrong::Unasked { key, told, .. } => (key, *told),
         Wrong::NoAnswer { sent, .. } => ("", *sent),
         Wrong::Untold { key, sent, .. } | Wrong::Behind { key, sent, .. } => (key, *sent),
     }

@@ -25,9 +25,26 @@ pub(crate) fn may_be_deleted(lock: &str) -> bool {
     number.is_some_and(|number| number % 8 == 7)
 }
 
-/// Returns the name of a lock. One of four guards nothing.
+/// The family whose permits are the first locks.
+pub(crate) const FAMILY: &str = "key-p";
+pub(crate) const PERMITS: usize = 3;
+
+/// Returns the name of a lock. The first are permits; of the others, one of four guards nothing.
 pub(crate) fn lock(number: usize) -> String {
-    if number % 4 == 3 { format!("free-{number}") } else { format!("key-{number}") }
+    match number {
+        ..PERMITS => format!("{FAMILY}#{number}"),
+        _ if number % 4 == 3 => format!("free-{number}"),
+        _ => format!("key-{number}"),
+    }
+}
+
+pub(crate) fn is_permit(lock: &str) -> bool {
+    lock.contains('#')
+}
+
+/// Returns the names of the first permits, joined by commas.
+pub(crate) fn permits(number: usize) -> String {
+    (0..number).map(lock).collect::<Vec<_>>().join(",")
 }
 
 /// Whether writes need this lock, if there are guards.

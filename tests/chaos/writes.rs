@@ -194,10 +194,10 @@ fn tell(client: usize, history: &[(Time, Event)]) -> Told {
                     (Outcome::Lost, _, Some(write)) => {
                         write.fate = Fate::Refused("LOCKLOST".to_owned());
                     }
-                    (Outcome::Granted { fence, .. }, Some((verb, key)), _)
+                    (Outcome::Granted { fence, name, .. }, Some((verb, key)), _)
                         if verb != Verb::Attach =>
                     {
-                        granted.insert(key, *fence);
+                        granted.insert(name.as_deref().unwrap_or(key), *fence);
                     }
                     (Outcome::AllGranted { fences, .. }, Some((_, joined)), _) => {
                         granted.extend(keys(joined).zip(fences.iter().copied()));

@@ -6,7 +6,7 @@ use rand::{Rng, RngExt};
 
 use super::{Client, Ended};
 use crate::{
-    history::{Outcome, Verb},
+    history::{Outcome, Verb, keys},
     trace,
 };
 
@@ -23,7 +23,7 @@ impl Client {
         let ttl = self.random.random_bool(0.6).then(|| self.random.random_range(400..=max_ttl));
         let token = format!("all-{:x}", self.random.next_u64());
         let Some(fences) = self.take_all(&keys, &token, ttl)? else {
-            return self.probe(&keys, &token);
+            return self.probe(&keys.join(","), &token);
         };
         for (key, fence) in keys.iter().zip(fences) {
             if self.writes_under(key) && self.random.random_bool(0.7) {
@@ -91,15 +91,15 @@ impl Client {
         }
     }
 
-    /// Asks for the locks of a MLOCK that was refused, by its token. It does so on another connection: this one knows
-    /// what it has given back, and would not ask for it.
-    fn probe(&mut self, keys: &[&str], token: &str) -> Result<(), Ended> {
+    /// Asks for the locks of a MLOCK, or of a LOCK with PERMITS, that was refused, by its token. It does so on another
+    /// connection: this one knows what it has given back, and would not ask for it.
+    pub(super) fn probe(&mut self, joined: &str, token: &str) -> Result<(), Ended> {
         if self.random.random_bool(0.5) {
             return Ok(());
         }
         self.hang_up();
         self.think(300, 500);
-        for key in keys {
+        for key in keys(joined) {
             self.ask(Verb::Probe, key, &["RENEW", key, token], Duration::ZERO)?;
         }
         Ok(())

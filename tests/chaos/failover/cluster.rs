@@ -287,7 +287,8 @@ fn grants_of_shards(fleet: &ShardFleet, histories: &[(Option<usize>, History)]) 
         for (time, event) in history {
             match event {
                 Event::Sent { key, .. } => asked = shards.get(key),
-                Event::Answered(Outcome::Granted { .. }) => {
+                Event::Answered(Outcome::Granted { name, .. }) => {
+                    asked = name.as_ref().map_or(asked, |name| shards.get(name));
                     asked.iter().for_each(|shard| all[**shard].push(*time));
                 }
                 _ => {}
