@@ -315,22 +315,6 @@ impl DataNode {
         }
     }
 
-    /// Returns the tenure with which a client that is let in now must end, `None` inside if it never ends. If the data
-    /// node is followed, waits at most `limit` while there is none.
-    ///
-    /// # Errors
-    /// Why there is none.
-    pub(crate) async fn tenure_for_client(
-        &self,
-        limit: Duration,
-    ) -> io::Result<Option<Arc<Tenure>>> {
-        if !self.is_followed() {
-            return Ok(None);
-        }
-        let found = self.found(limit).await.map(Some);
-        found.ok_or_else(|| self.nobody(limit))
-    }
-
     /// Connects to the node behind a front, once the nodes are known. A node that is down has no
     /// successor here: its replica has a front of its own.
     async fn connect_to_front(

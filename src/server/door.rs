@@ -222,9 +222,8 @@ impl Door {
         let Some(sharing) = &self.sharing else {
             return self.data.connect_for(told, limit, keepalive).await;
         };
-        let tenure = self.data.tenure_for_client(limit).await?;
         let connecting = Connecting { limit, keepalive };
-        let part = SharedUpstream::new(sharing.clone(), tenure.clone(), connecting);
+        let (part, tenure) = SharedUpstream::admit(sharing.clone(), connecting).await?;
         Ok(DataStream { stream: Stream::Shared(Box::new(part)), tenure })
     }
 

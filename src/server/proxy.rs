@@ -256,8 +256,9 @@ impl Proxy {
         // `None`: the clients can only be on this machine.
         let exposure = exposure::serves_strangers(settings).then(|| self.exposure.clone());
         let data = self.data.front(index);
-        let sharing =
-            self.config.share.then(|| Sharing::new(data.clone(), shared.guards.is_some()));
+        let sharing = self.config.share.then(|| {
+            Sharing::new(data.clone(), shared.guards.is_some(), self.config.barrier_buffer)
+        });
         Door {
             shared: shared.clone(),
             workers: self.workers.clone(),

@@ -16,7 +16,7 @@ use super::{
     sharing::{Connecting, Sharing},
 };
 use crate::{
-    data::DataStream,
+    data::{DataStream, Tenure},
     net::Stream,
     resp::reply::{NextReply, ReplyScanner},
 };
@@ -39,6 +39,23 @@ impl Greeter {
     /// Returns this thread's greeter.
     pub(super) fn of(sharing: &Sharing) -> Arc<Greeter> {
         GREETERS.with_borrow_mut(|all| all.entry(sharing.number).or_default().clone())
+    }
+
+    /// Connects to the data node, keeps the connection for the next greeting, and returns its tenure.
+    ///
+    /// # Errors
+    /// The last reason why there was no connection.
+    pub(super) async fn reach(
+        &self,
+        sharing: &Sharing,
+        connecting: Connecting,
+    ) -> io::Result<Option<Arc<Tenure>>> {
+        let fresh = connect(sharing, connecting).await?;
+        let tenure = fresh.tenure.clone();
+        if let Ok(mut kept) = self.0.try_lock() {
+            *kept = Some(fresh);
+        }
+        Ok(tenure)
     }
 
     /// Returns the data node's reply to a greeting of a client that has this standing.
@@ -75,7 +92,7 @@ impl Greeter {
     }
 }
 
-/// Pinned to the data node.
+/// Connects to the data node.
 ///
 /// # Errors
 /// The network's.

@@ -40,6 +40,17 @@ pub(super) fn link(
     })
 }
 
+/// Returns the tenure of the Redis to which an open link of this thread leads, `None` inside if it never ends. Returns
+/// `None` if there is no such link.
+pub(super) fn reached(sharing: &Sharing) -> Option<Option<Arc<Tenure>>> {
+    LINKS.with_borrow(|pools| {
+        let own = pools.iter().filter(|((number, _), _)| *number == sharing.number);
+        let mut links = own.flat_map(|(_, pool)| pool);
+        let open = links.find(|link| link.is_open() && link.is_of(link.tenure()));
+        open.map(|link| link.tenure().cloned())
+    })
+}
+
 /// Keeps a link in its pool until it ends.
 async fn keep(link: Arc<SharedLink>, sharing: Arc<Sharing>, key: PoolKey, connecting: Connecting) {
     sharing.metrics.links.increment(1);

@@ -29,6 +29,8 @@ struct Letters {
     ended: bool,
     /// The session has ended: what comes for it is dropped.
     left: bool,
+    /// A command waits for all that is owed, so that it must come though the client does not read.
+    is_hurried: bool,
     /// A link wakes the session once there is room for more commands.
     is_waiting: bool,
     waker: Option<Waker>,
@@ -126,6 +128,19 @@ impl Mailbox {
         letters.wake();
     }
 
+    /// Has all that is owed come, though the client may not read: a command waits for it. Returns whether nothing is
+    /// owed any more.
+    pub(super) fn hurry(&self) -> bool {
+        let letters = &mut *self.0.lock();
+        letters.is_hurried = letters.owed > 0;
+        !letters.is_hurried
+    }
+
+    /// Whether a command waits for all that is owed.
+    pub(super) fn is_hurried(&self) -> bool {
+        self.0.lock().is_hurried
+    }
+
     /// How many replies are owed.
     pub(super) fn owed(&self) -> u32 {
         self.0.lock().owed
@@ -140,7 +155,7 @@ impl Mailbox {
     pub(super) async fn settled(&self) {
         poll_fn(|cx| {
             self.register(cx);
-            if self.is_settled() { Poll::Ready(()) } else { Poll::Pending }
+            if self.hurry() { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
     }

@@ -42,7 +42,7 @@ pub(super) async fn run(
     link.end(&words);
 }
 
-/// Pinned, and brings the connection into the clients' state.
+/// Connects, and brings the connection into the clients' state.
 ///
 /// # Errors
 /// The network's. With [`io::ErrorKind::PermissionDenied`] it is an error line of the data node, for the clients.

@@ -33,10 +33,11 @@ const MOST_UNSENT: usize = 256 * 1024;
 /// Bytes held for a client beyond which the link is that client's own.
 const SHARED_HELD: usize = 64 * 1024;
 /// Most bytes held for a client so that the replies of others behind come through.
-const MOST_HELD: usize = 16 << 20;
+const MOST_HELD: usize = 4 << 20;
 /// Most bytes held so for all clients together.
-const MOST_HELD_OF_ALL: usize = 256 << 20;
-/// A client that takes less than [`SHARED_HELD`] in this time is closed, if it keeps others waiting.
+const MOST_HELD_OF_ALL: usize = 128 << 20;
+/// A client that takes less than [`SHARED_HELD`] in this time is closed, if it keeps others waiting, or a command of its
+/// own that needs its earlier replies.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Most bytes read at once.
 const READ: usize = 64 * 1024;
@@ -141,6 +142,11 @@ impl SharedLink {
             (Some(own), Some(tenure)) => Arc::ptr_eq(own, tenure) && !own.has_ended(),
             _ => false,
         }
+    }
+
+    /// Whether the link is open.
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self.state.lock().entry, LinkEntry::Stranger | LinkEntry::Welcome)
     }
 
     /// The tenure of the Redis to which the link leads.
@@ -360,16 +366,19 @@ impl LinkPump {
         };
         let (held, taken) = owner.held();
         self.count_held(held);
-        let most = match is_alone {
+        // Nobody waits for what comes: the data node holds it until the client takes more.
+        let is_patient = is_alone && !owner.is_hurried();
+        let most = match is_patient {
             true => SHARED_HELD,
             false if HELD_OF_ALL.load(Ordering::Relaxed) > MOST_HELD_OF_ALL => SHARED_HELD,
+            false if is_alone => self.sharing.barrier_buffer,
             false => MOST_HELD,
         };
         if held <= most {
             self.slow = None;
             return MayRead::Yes;
         }
-        if is_alone {
+        if is_patient {
             return MayRead::No;
         }
         let (before, timer) = self.slow.get_or_insert_with(|| (taken, Box::pin(sleep(PATIENCE))));

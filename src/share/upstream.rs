@@ -95,15 +95,22 @@ impl fmt::Debug for SharedUpstream {
 }
 
 impl SharedUpstream {
-    /// Makes the part of a session that is to end with `tenure`. Pinned to nothing yet.
-    pub(crate) fn new(
+    /// Makes the part of a client that comes now, and returns the tenure with which its session must end. Where no link
+    /// of this thread shows that the data node can be reached, it is connected to once.
+    ///
+    /// # Errors
+    /// The last reason why there was no connection.
+    pub(crate) async fn admit(
         sharing: Arc<Sharing>,
-        tenure: Option<Arc<Tenure>>,
         connecting: Connecting,
-    ) -> SharedUpstream {
-        SharedUpstream {
+    ) -> io::Result<(SharedUpstream, Option<Arc<Tenure>>)> {
+        let tenure = match link_pools::reached(&sharing) {
+            Some(tenure) => tenure,
+            None => Greeter::of(&sharing).reach(&sharing, connecting).await?,
+        };
+        let upstream = SharedUpstream {
             sharing,
-            tenure,
+            tenure: tenure.clone(),
             connecting,
             mailbox: Arc::default(),
             way: SharedWay::Links,
@@ -115,7 +122,8 @@ impl SharedUpstream {
             is_shut: false,
             has_begun: false,
             behind_block: 0,
-        }
+        };
+        Ok((upstream, tenure))
     }
 
     /// Moves a greeting or a connection on. Ready once commands can go on.
@@ -247,7 +255,7 @@ impl SharedUpstream {
             Treatment::Select if self.keeps_database(&words) => self.share(command, false),
             Treatment::Select if self.has_begun => CommandStep::Pin(PinCause::Select),
             Treatment::Select | Treatment::Greet => self.greet(command),
-            Treatment::Quit if self.mailbox.is_settled() => {
+            Treatment::Quit if self.all_has_come() => {
                 self.mailbox.deliver(b"+OK\r\n", 0);
                 self.mailbox.end();
                 self.way = SharedWay::Ended;
@@ -256,6 +264,15 @@ impl SharedUpstream {
             Treatment::Quit => CommandStep::Wait,
             Treatment::Pin(by) => CommandStep::Pin(by),
         }
+    }
+
+    /// Whether every reply owed has come. If not, they come though the client may not read: a command waits for them.
+    fn all_has_come(&self) -> bool {
+        let is_settled = self.mailbox.hurry();
+        if !is_settled && let Some(link) = &self.link {
+            link.look(&self.mailbox);
+        }
+        is_settled
     }
 
     /// Whether the next reply owed is that to a command that blocks.
@@ -311,7 +328,7 @@ impl SharedUpstream {
                 }
                 Pushed::Full => return CommandStep::Wait,
                 // The replies owed over this link come first.
-                Pushed::Gone if !self.mailbox.is_settled() => return CommandStep::Wait,
+                Pushed::Gone if !self.all_has_come() => return CommandStep::Wait,
                 Pushed::Gone if self.mailbox.has_ended() => return CommandStep::Wait,
                 Pushed::Gone => self.link = None,
             }
@@ -335,7 +352,7 @@ impl SharedUpstream {
 
     /// Asks the data node for what a greeting wants, once every reply has come.
     fn greet(&mut self, command: &[u8]) -> CommandStep {
-        if !self.mailbox.is_settled() {
+        if !self.all_has_come() {
             return CommandStep::Wait;
         }
         if !self.greeting.clone().accepted(&words::of(command)) {
@@ -355,6 +372,7 @@ impl SharedUpstream {
         let (sharing, connecting) = (self.sharing.clone(), self.connecting);
         let (commands, tenure) = (self.greeting.commands(), self.tenure.clone());
         let mailbox = self.mailbox.clone();
+        self.all_has_come();
         self.way = SharedWay::Pinning(Mutex::new(Box::pin(async move {
             let mut connected = greeter::connect(&sharing, connecting).await?;
             let is_same = match (&connected.tenure, &tenure) {
