@@ -104,7 +104,7 @@ def haproxy(processes, directory, data, threads, more=None):
     """HAProxy as a TCP relay to the data node: its port and process id. `more`: what else it binds."""
     port, file = free_port(), directory / "haproxy.cfg"
     file.write_text(
-        f"global\n  nbthread {threads}\n  maxconn 24000\ndefaults\n  mode tcp\n"
+        f"global\n  nbthread {threads}\n  maxconn 4000\ndefaults\n  mode tcp\n"
         "  timeout connect 1s\n  timeout client 1h\n  timeout server 1h\n"
         f"listen bench\n  bind 127.0.0.1:{port}\n" + (f"  bind {more}\n" if more else "")
         + f"  server data 127.0.0.1:{data}\n")

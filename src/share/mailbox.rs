@@ -12,6 +12,12 @@ use crate::sync::Mutex;
 /// Memory kept once all replies are taken, in bytes. An idle client keeps no more.
 const KEEP: usize = 512;
 
+/// The mean length in bytes from which replies are large: read and written once more, they cost more than sharing
+/// saves.
+const LARGE: usize = 16 * 1024;
+/// How often they come before a client gets a connection of its own for them.
+const MANY: u32 = 4;
+
 /// The replies for one session. Links fill it, the session empties it.
 #[derive(Debug, Default)]
 pub(super) struct Mailbox(Mutex<Letters>);
@@ -25,10 +31,14 @@ struct Letters {
     taken_in_all: u64,
     /// Replies that are still to come.
     owed: u32,
+    /// How often large replies, or parts of them, have come.
+    large: u32,
     /// The link broke with replies owed, or the client was too slow: the session ends behind what has come.
     ended: bool,
-    /// The session has ended: what comes for it is dropped.
+    /// The client is gone: what comes for it is dropped.
     left: bool,
+    /// The client is gone, but its session waits until all that it sent is carried out.
+    is_awaited: bool,
     /// A command waits for all that is owed, so that it must come though the client does not read.
     is_hurried: bool,
     /// A link wakes the session once there is room for more commands.
@@ -55,15 +65,23 @@ pub(super) enum TakenReplies {
 }
 
 impl Mailbox {
-    /// Notes that one more reply is owed.
-    pub(super) fn owe(&self) {
-        self.0.lock().owed += 1;
+    /// Notes that so many more replies are owed.
+    pub(super) fn owe(&self, count: u32) {
+        self.0.lock().owed += count;
+    }
+
+    /// Whether the client asks for large values.
+    pub(super) fn gets_large_replies(&self) -> bool {
+        self.0.lock().large >= MANY
     }
 
     /// Takes in bytes with the ends of `answered` replies. Returns how many bytes the session has not taken.
     pub(super) fn deliver(&self, bytes: &[u8], answered: u32) -> usize {
         let letters = &mut *self.0.lock();
         letters.owed = letters.owed.saturating_sub(answered);
+        if bytes.len() > LARGE * answered.max(1) as usize {
+            letters.large = letters.large.saturating_add(1);
+        }
         if !letters.left {
             letters.bytes.extend_from_slice(bytes);
         }
@@ -83,7 +101,15 @@ impl Mailbox {
     pub(super) fn leave(&self) {
         let letters = &mut *self.0.lock();
         (letters.left, letters.bytes, letters.taken) = (true, Vec::new(), 0);
+        letters.is_awaited = false;
         letters.waker = None;
+    }
+
+    /// Notes that the client is gone: what comes for it is dropped, but read, as its session waits for the last reply.
+    pub(super) fn drain(&self) {
+        let letters = &mut *self.0.lock();
+        (letters.left, letters.bytes, letters.taken) = (true, Vec::new(), 0);
+        letters.is_awaited = true;
     }
 
     /// Moves replies into `buf`.
@@ -165,7 +191,13 @@ impl Mailbox {
         self.0.lock().ended
     }
 
-    /// Whether the session has ended.
+    /// Whether the client is gone, and nobody waits for what it has sent.
+    pub(super) fn is_useless(&self) -> bool {
+        let letters = self.0.lock();
+        letters.left && !letters.is_awaited
+    }
+
+    /// Whether the client is gone.
     pub(super) fn has_left(&self) -> bool {
         self.0.lock().left
     }

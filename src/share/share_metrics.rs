@@ -27,6 +27,8 @@ labels! {
         Broken = "broken",
         /// A command that Redis would refuse of a client that has not authenticated, and close the connection.
         Stranger = "stranger",
+        /// Commands with large replies.
+        Replies = "replies",
         /// More names than are remembered.
         Names = "names",
     }

@@ -112,8 +112,8 @@ impl LinkState {
 /// The result of handing a command over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pushed {
-    /// The command will be sent.
-    Taken,
+    /// The commands will be sent; whether the link is [`LinkEntry::Welcome`].
+    Taken(bool),
     /// There is no room now. The client is woken once there is.
     Full,
     /// The link has ended, or is another client's own.
@@ -170,9 +170,15 @@ impl SharedLink {
         state.entry
     }
 
-    /// Hands a whole command over, whose one reply `mailbox` will get. `alone`: no other client's command comes behind
-    /// it.
-    pub(super) fn push(&self, command: &[u8], mailbox: &Arc<Mailbox>, alone: bool) -> Pushed {
+    /// Hands whole commands over, whose replies `mailbox` will get. `alone`: no other client's command comes behind
+    /// them.
+    pub(super) fn push(
+        &self,
+        commands: &[u8],
+        count: u32,
+        mailbox: &Arc<Mailbox>,
+        alone: bool,
+    ) -> Pushed {
         let state = &mut *self.state.lock();
         let is_anothers = state.owner.as_ref().is_some_and(|owner| !Arc::ptr_eq(owner, mailbox));
         if state.entry == LinkEntry::Ended || is_anothers {
@@ -182,17 +188,17 @@ impl SharedLink {
             state.wait(mailbox);
             return Pushed::Full;
         }
-        state.unsent.extend_from_slice(command);
-        mailbox.owe();
+        state.unsent.extend_from_slice(commands);
+        mailbox.owe(count);
         match state.queue.back_mut() {
-            Some((last, count)) if Arc::ptr_eq(last, mailbox) => *count += 1,
-            _ => state.queue.push_back((mailbox.clone(), 1)),
+            Some((last, owed)) if Arc::ptr_eq(last, mailbox) => *owed += count,
+            _ => state.queue.push_back((mailbox.clone(), count)),
         }
         if alone {
             state.owner = Some(mailbox.clone());
         }
         state.wake_task();
-        Pushed::Taken
+        Pushed::Taken(state.entry == LinkEntry::Welcome)
     }
 
     /// Sends a sign of life that has no reply, if the link is open.
@@ -351,7 +357,7 @@ impl LinkPump {
             let state = &mut *self.link.state.lock();
             let Some(owner) = state.owner.clone() else { return MayRead::Yes };
             let is_alone = state.is_all_of(&owner);
-            if owner.has_left() && is_alone && !state.queue.is_empty() {
+            if owner.is_useless() && is_alone && !state.queue.is_empty() {
                 return MayRead::Useless;
             }
             if (owner.is_settled() && owner.held().0 == 0) || owner.has_left() && is_alone {

@@ -28,7 +28,7 @@ use super::{
 use crate::{
     data::Tenure,
     net::{Outbox, SharedPart, Stream},
-    resp::words::{self, Spans, Walk, WordStep, too_much_of_a_stranger},
+    resp::words::{self, Walk, WordStep, too_much_of_a_stranger},
     sync::Mutex,
 };
 
@@ -58,6 +58,8 @@ pub(crate) struct SharedUpstream {
     is_shut: bool,
     /// The client has sent a command that was no greeting.
     has_begun: bool,
+    /// The link's data node carries out what clients like this one send: it asks for no password first.
+    is_welcome: bool,
     /// How many replies are owed from the first command on that may block. 0: none does.
     behind_block: u32,
 }
@@ -86,6 +88,20 @@ enum CommandStep {
     Wait,
     /// A connection of the client's own.
     Pin(PinCause),
+}
+
+/// Returns the length of the first command, which takes `length` bytes, with those behind it that are alike up to the
+/// end of the name at `head`, and how many they are. Commands of a pipeline often are.
+fn alike(bytes: &[u8], mut length: usize, head: usize) -> (usize, u32) {
+    let (head, mut count) = (&bytes[..head], 1);
+    while length < LARGEST
+        && let Some(rest) = bytes.get(length..)
+        && rest.starts_with(head)
+        && let WordStep::End(more @ ..=LARGEST) = Walk::default().finish(rest)
+    {
+        (length, count) = (length + more, count + 1);
+    }
+    (length, count)
 }
 
 impl fmt::Debug for SharedUpstream {
@@ -121,6 +137,7 @@ impl SharedUpstream {
             waits: false,
             is_shut: false,
             has_begun: false,
+            is_welcome: false,
             behind_block: 0,
         };
         Ok((upstream, tenure))
@@ -138,7 +155,7 @@ impl SharedUpstream {
                         if !reply.starts_with(b"-") {
                             // It had room before it was asked for.
                             let _ = self.greeting.accepted(&words::of(&command));
-                            self.link = None;
+                            (self.link, self.is_welcome) = (None, false);
                         }
                         self.way = SharedWay::Links;
                         self.mailbox.deliver(&reply, 0);
@@ -246,13 +263,22 @@ impl SharedUpstream {
             WordStep::Bad | WordStep::Word(_) => return CommandStep::Pin(PinCause::Broken),
         };
         let command = &bytes[..length];
-        let mut words = Spans::new();
-        let _ = Walk::default().find(command, &mut words, 2);
-        let Some(name) = words.first() else { return CommandStep::Done(length) };
-        match treatment(name, words.get(1).copied()) {
-            Treatment::Share => self.share(command, false),
-            Treatment::Alone => self.share(command, true),
-            Treatment::Select if self.keeps_database(&words) => self.share(command, false),
+        let mut words = Walk::default();
+        let WordStep::Word(name) = words.step(command) else {
+            return CommandStep::Done(length);
+        };
+        let second = match words.step(command) {
+            WordStep::Word(range) => Some(&command[range]),
+            _ => None,
+        };
+        match treatment(&command[name.clone()], second) {
+            Treatment::Share if second.is_some() && self.is_welcome => {
+                let (length, count) = alike(bytes, length, name.end + 2);
+                self.share(&bytes[..length], count, false)
+            }
+            Treatment::Share => self.share(command, 1, false),
+            Treatment::Alone => self.share(command, 1, true),
+            Treatment::Select if self.keeps_database(second) => self.share(command, 1, false),
             Treatment::Select if self.has_begun => CommandStep::Pin(PinCause::Select),
             Treatment::Select | Treatment::Greet => self.greet(command),
             Treatment::Quit if self.all_has_come() => {
@@ -287,18 +313,24 @@ impl SharedUpstream {
     }
 
     /// Whether this SELECT is of the database that the client has, behind other commands.
-    fn keeps_database(&self, words: &Spans<'_>) -> bool {
+    fn keeps_database(&self, wanted: Option<&[u8]>) -> bool {
         let database = self.greeting.standing.database().to_string();
-        self.has_begun && words.get(1).is_some_and(|word| *word == database.as_bytes())
+        self.has_begun && wanted.is_some_and(|wanted| wanted == database.as_bytes())
     }
 
     /// Returns what becomes of a command for which Redis closes the connection of a client that has not authenticated.
     fn refused_as_stranger(&mut self, bytes: &[u8]) -> Option<CommandStep> {
-        if self.greeting.standing.has_authenticated() || too_much_of_a_stranger(bytes).is_none() {
+        if self.is_welcome
+            || self.greeting.standing.has_authenticated()
+            || too_much_of_a_stranger(bytes).is_none()
+        {
             return None;
         }
         match self.link().entry(&self.mailbox) {
-            LinkEntry::Welcome => None,
+            LinkEntry::Welcome => {
+                self.is_welcome = true;
+                None
+            }
             LinkEntry::Opening => Some(CommandStep::Wait),
             LinkEntry::Stranger => Some(CommandStep::Pin(PinCause::Stranger)),
             LinkEntry::Ended => {
@@ -308,29 +340,33 @@ impl SharedUpstream {
         }
     }
 
-    /// Hands a command to a link.
-    fn share(&mut self, command: &[u8], alone: bool) -> CommandStep {
+    /// Hands whole commands to a link.
+    fn share(&mut self, commands: &[u8], count: u32, alone: bool) -> CommandStep {
         self.has_begun = true;
-        if let Some(refused) = self.refused_as_stranger(command) {
+        if let Some(refused) = self.refused_as_stranger(commands) {
             return refused;
+        }
+        if self.mailbox.gets_large_replies() {
+            return CommandStep::Pin(PinCause::Replies);
         }
         if self.behind_block > 0 && !self.blocks() {
             self.behind_block = 0;
         }
         loop {
             let link = self.link();
-            match link.push(command, &self.mailbox, alone) {
-                Pushed::Taken => {
+            match link.push(commands, count, &self.mailbox, alone) {
+                Pushed::Taken(is_welcome) => {
+                    self.is_welcome = is_welcome;
                     if alone || self.behind_block > 0 {
-                        self.behind_block += 1;
+                        self.behind_block += count;
                     }
-                    return CommandStep::Done(command.len());
+                    return CommandStep::Done(commands.len());
                 }
                 Pushed::Full => return CommandStep::Wait,
                 // The replies owed over this link come first.
                 Pushed::Gone if !self.all_has_come() => return CommandStep::Wait,
                 Pushed::Gone if self.mailbox.has_ended() => return CommandStep::Wait,
-                Pushed::Gone => self.link = None,
+                Pushed::Gone => (self.link, self.is_welcome) = (None, false),
             }
         }
     }
@@ -426,8 +462,12 @@ impl AsyncRead for SharedUpstream {
                 TakenReplies::Ended => return Poll::Ready(Ok(())),
                 TakenReplies::Nothing => {}
             }
+            if this.waits && !this.begun.is_empty() {
+                // The session has handed the whole command over, and will not do so again.
+                this.take(&[]);
+            }
             if matches!(this.way, SharedWay::Links) {
-                let is_done = this.is_shut && this.is_settled();
+                let is_done = this.is_shut && !this.waits && this.is_settled();
                 return if is_done { Poll::Ready(Ok(())) } else { Poll::Pending };
             }
             ready!(this.poll_way(cx));
@@ -507,7 +547,11 @@ impl AsyncWrite for SharedUpstream {
 
 impl SharedPart for SharedUpstream {
     fn poll_settled(&mut self, cx: &Context<'_>) -> Poll<()> {
+        self.mailbox.drain();
         self.mailbox.register(cx);
+        if let Some(link) = &self.link {
+            link.look(&self.mailbox);
+        }
         if self.is_settled() { Poll::Ready(()) } else { Poll::Pending }
     }
 }

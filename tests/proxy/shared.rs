@@ -260,6 +260,54 @@ fn a_client_that_does_not_read_harms_nobody_else() {
 }
 
 #[test]
+fn a_command_that_was_cut_goes_on_once_its_link_is_no_more_anothers() {
+    let proxy = sharing().start();
+    let mut data = proxy.data_client();
+    assert_eq!(data.cmd(&["SETRANGE", "big", "60000000", "x"]), Reply::Int(60_000_001));
+    assert_eq!(data.cmd(&["SET", "small", "s"]), Reply::ok());
+    for is_pinned in [false, true] {
+        let (mut stuck, mut cut) = (warm(&proxy), warm(&proxy));
+        let (words, right) = match is_pinned {
+            false => (&["GET", "small"][..], Reply::bulk("s")),
+            true => (&["MULTI"][..], Reply::ok()),
+        };
+        let second = encode(words);
+        let (half, rest) = second.split_at(second.len() - 3);
+        stuck.send(&encode(&["GET", "big"]).repeat(2));
+        cut.send(&[&encode(&["GET", "small"])[..], half].concat());
+        thread::sleep(ms(300));
+        cut.send(rest);
+        assert_eq!(cut.reply(), Reply::bulk("s"));
+        assert_eq!(cut.reply(), right);
+    }
+}
+
+#[test]
+fn a_client_that_hangs_up_amid_a_large_reply_leaves_neither_lock_nor_link() {
+    let proxy = sharing().start();
+    let mut data = proxy.data_client();
+    assert_eq!(data.cmd(&["SETRANGE", "big", "20000000", "x"]), Reply::Int(20_000_001));
+    for round in 0..12 {
+        let mut holder = proxy.client();
+        holder.cmd(&["LOCK", "job"]).grant();
+        holder.send(&pipeline(&[&["GET", "big"], &["SET", "late", &round.to_string()]]));
+        let mut some = vec![0; if round % 3 == 0 { 0 } else { 100_000 }];
+        holder.reader().read_exact(&mut some).unwrap();
+        thread::sleep(ms(50));
+        match round % 2 {
+            0 => holder.reset(),
+            _ => drop(holder),
+        }
+        let mut next = proxy.client();
+        next.cmd(&["LOCK", "job", "WAIT", "20000"]).grant();
+        assert_eq!(next.cmd(&["GET", "late"]), Reply::bulk(&round.to_string()), "it came before");
+        drop(next);
+    }
+    eventually("the links are closed", || proxy.metric("lockgate_links", "") <= 2.0);
+    assert!(connections(&proxy) <= 6, "{}", connections(&proxy));
+}
+
+#[test]
 fn clients_that_leave_or_send_half_a_command_harm_nobody() {
     let proxy = sharing().start();
     let mut stays = warm(&proxy);
