@@ -64,7 +64,7 @@ bench:
 	# Apart: the examples take what tests need, and its features with it, which the binary that is shipped lacks.
 	$(CARGO) build --release --bins --quiet
 	$(CARGO) build --release --examples --quiet
-	@export PYTHONUNBUFFERED=1; failed=0; bench/run || failed=1; bench/locks || failed=1; bench/permits || failed=1; bench/guards || failed=1; bench/adopt || failed=1; bench/idle || failed=1; bench/follow || failed=1; bench/shards || failed=1; bench/wakeups || failed=1; bench/pages || failed=1; exit $$failed
+	@export PYTHONUNBUFFERED=1; failed=0; bench/run || failed=1; bench/share || failed=1; bench/locks || failed=1; bench/permits || failed=1; bench/guards || failed=1; bench/adopt || failed=1; bench/idle || failed=1; bench/follow || failed=1; bench/shards || failed=1; bench/wakeups || failed=1; bench/pages || failed=1; exit $$failed
 
 # The tests with servers that take longest: masses of locks or bytes, clusters, browsers. `make test` has others of each kind.
 long:

@@ -624,7 +624,7 @@ fn what_commands_print_goes_through_one_place() {
         let mut prints = Prints::default();
         prints.visit_file(&syn::parse_file(text).unwrap());
         match local {
-            "tools/say.rs" => found = prints.0.len(),
+            "tools/say.rs" => found = text.matches("plain(&line.to_string())").count(),
             local if others.iter().any(|other| local.starts_with(other)) => {}
             _ => {
                 faults.extend(prints.0.iter().map(|at| format!("src/{local}:{}", at.start().line)))

@@ -1,8 +1,11 @@
 //! The command line and its messages about configurations.
 
 use std::{
-    os::unix::fs::PermissionsExt as _,
-    process::{Command, Output},
+    os::{
+        fd::OwnedFd,
+        unix::{fs::PermissionsExt as _, net::UnixStream},
+    },
+    process::{Command, Output, Stdio},
 };
 
 fn lockgate(arguments: &[&str]) -> Output {
@@ -31,6 +34,20 @@ fn a_good_file_is_ok() {
         (status, out.as_str()),
         (Some(0), "/f.yaml: ok, data node 127.0.0.1:6379, 3 lock nodes\n")
     );
+}
+
+#[test]
+fn output_that_nobody_reads_ends_a_command_quietly() {
+    for arguments in [&["check", "/dev/null"][..], &["doctor", "/dev/null"], &["manual", "docs"]] {
+        let (own, other) = UnixStream::pair().unwrap();
+        drop(other);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lockgate"));
+        command.args(arguments).stdout(OwnedFd::from(own)).stderr(Stdio::piped());
+        let output = command.output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(!error.contains("panicked"), "{arguments:?}: {error}");
+        assert_ne!(output.status.code(), Some(101), "{arguments:?}");
+    }
 }
 
 #[test]
