@@ -19,12 +19,19 @@ pub(super) fn read(buf: &[u8]) -> Result<Option<(OwnedFrame, usize)>, Garbage> {
     flat::read(buf, LIMITS)
 }
 
-/// Reads a flat array of two or three numbers, as the scripts answer, and its length. Returns
-/// `None` if the bytes are anything else or not yet whole: a decoder for all that Redis can say
-/// costs ten times as much.
+/// Stands for the first number of an answer that is a single number: a yes of acquire.lua or release.lua.
+const PLAIN: i64 = i64::MIN;
+
+/// Reads a flat array of two or three numbers or a single one, as the scripts answer, and its length.
+/// Returns `None` if the bytes are anything else or not yet whole: a decoder for all that Redis can
+/// say costs ten times as much.
 #[inline]
 pub(super) fn numbers(buf: &[u8]) -> Option<(Numbers, usize)> {
     let (count, mut rest) = match buf {
+        [b':', ..] => {
+            let (number, rest) = short_integer(buf)?;
+            return Some(([PLAIN, number, 0], buf.len() - rest.len()));
+        }
         [b'*', count @ b'2'..=b'3', b'\r', b'\n', rest @ ..] => (usize::from(count - b'0'), rest),
         _ => return None,
     };
@@ -97,7 +104,7 @@ fn digits(buf: &[u8]) -> Option<(i64, &[u8])> {
     (rest.len() < buf.len() && buf[0] != b'0').then_some((value, behind))
 }
 
-/// A script's answer, padded with zeros: its vote (see the heads of `scripts/*.lua`); a fence, a
+/// A script's answer, padded with zeros: its vote, or [`PLAIN`] (see the heads of `scripts/*.lua`); a fence, a
 /// sum or a TTL; listeners, a claim or a TTL.
 pub(super) type Numbers = [i64; 3];
 
@@ -107,11 +114,14 @@ pub(super) fn vote_of_numbers(
     [said, value, more]: Numbers,
 ) -> Result<(Vote, i64), Garbage> {
     let listeners = match kind {
+        Kind::Release if said == PLAIN => value,
         Kind::Release | Kind::HandOver { .. } => more,
         _ => 0,
     };
     let vote = match (said, kind) {
         (_, Kind::Flush | Kind::Look) => return Err(Garbage),
+        (PLAIN, Kind::Acquire { .. }) => Vote::Yes(value),
+        (PLAIN, Kind::Release) => Vote::Yes(0),
         (1, Kind::Attach) => {
             // A negative number: the lock has no TTL.
             Vote::Held { fence: value, left: u32::try_from(more).unwrap_or(u32::MAX) }
@@ -143,6 +153,7 @@ pub(super) fn vote(kind: Kind, frame: &OwnedFrame) -> Result<(Vote, i64), Garbag
             }
             vote_of_numbers(kind, numbers)
         }
+        OwnedFrame::Integer(number) => vote_of_numbers(kind, [PLAIN, *number, 0]),
         OwnedFrame::SimpleString(_) if kind == Kind::Flush => Ok((Vote::Yes(0), 0)),
         OwnedFrame::Error(_) => Ok((Vote::Missing(Absence::Error), 0)),
         _ => Err(Garbage),
@@ -254,7 +265,9 @@ mod tests {
 
     #[test]
     fn numbers_are_read_as_the_decoder_reads_them() {
-        for reply in ["*2\r\n:1\r\n:-1\r\n", "*3\r\n:1\r\n:1795238030796546\r\n:2\r\n"] {
+        for reply in
+            ["*2\r\n:1\r\n:-1\r\n", "*3\r\n:1\r\n:1795238030796546\r\n:2\r\n", ":7\r\n", ":-1\r\n"]
+        {
             let (read, at) = numbers(reply.as_bytes()).unwrap();
             assert_eq!(at, reply.len());
             let frame = whole(reply.as_bytes());
@@ -272,10 +285,13 @@ mod tests {
             "*2\r\n:1\r\n:00000000000000001\r\n",
             "*2\r\n:1\r\n$1\r\na\r\n",
             "*2\r\n:x\r\n:1\r\n",
-            ":1\r\n",
+            ":x\r\n",
         ] {
             assert_eq!(numbers(other.as_bytes()), None, "{other:?}");
         }
+        let plain = numbers(b":7\r\n").unwrap().0;
+        assert_eq!(vote_of_numbers(Kind::Release, plain), Ok((Vote::Yes(0), 7)));
+        assert_eq!(vote_of_numbers(Kind::Renew, plain), Err(Garbage), "no answer of that script");
     }
 
     #[test]
@@ -380,7 +396,7 @@ mod tests {
         }
         let held = whole(b"*4\r\n:1\r\n:300\r\n:7\r\n$1\r\na\r\n");
         assert_eq!(vote(Kind::Attach, &held), Err(Garbage));
-        for bad in ["*2\r\n:2\r\n:7\r\n", "*1\r\n:1\r\n", ":1\r\n", "$-1\r\n", "+OK\r\n"] {
+        for bad in ["*2\r\n:2\r\n:7\r\n", "*1\r\n:1\r\n", "$-1\r\n", "+OK\r\n"] {
             assert_eq!(vote_of(bad), Err(Garbage), "{bad:?}");
         }
         let pong = whole(b"+PONG\r\n");

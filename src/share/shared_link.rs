@@ -95,6 +95,9 @@ impl LinkState {
     /// Has a client woken once there is room, or the link is open.
     fn wait(&mut self, mailbox: &Arc<Mailbox>) {
         if mailbox.begin_waiting() {
+            if self.writers.len() == self.writers.capacity() {
+                self.writers.retain(|writer| !writer.has_left());
+            }
             self.writers.push(mailbox.clone());
         }
     }

@@ -517,6 +517,10 @@ mod tests {
         // The last argument of proven scripts.
         request.extend(scripts::told(Dialect::Plain, b"", b""));
         let answer = answer(redis, request);
+        // A yes of acquire.lua is its fence alone.
+        if let Some(fence) = answer.strip_prefix(':') {
+            return (1, fence.trim().parse().unwrap());
+        }
         let mut numbers = answer.split("\r\n:").skip(1).map(|text| text.trim().parse().unwrap());
         (numbers.next().unwrap(), numbers.next().unwrap())
     }
@@ -572,7 +576,7 @@ mod tests {
         assert_eq!(answer(&mut redis, undo), "*2\r\n:0\r\n:0\r\n");
         let mut release = |claim| answer(&mut redis, release(b"a", claim, None));
         assert_eq!(release(others), "*3\r\n:0\r\n:0\r\n:0\r\n");
-        assert_eq!(release(ours), "*3\r\n:1\r\n:0\r\n:0\r\n");
+        assert_eq!(release(ours), ":0\r\n");
         let again = scripts::acquire(Dialect::Plain, &wanted(b"a", 12, ours), true);
         assert_eq!(said(&mut redis, again), (0, -2), "it is not taken anew by that claim");
         assert_eq!(
@@ -593,7 +597,7 @@ mod tests {
             |token, claim| scripts::renew(Dialect::Plain, b"lock:k", token, TTL, Some(claim), TTL);
         assert_eq!(said(&mut redis, renew(b"a", ours)), (1, 5));
         assert_eq!(said(&mut redis, renew(b"a", others)), (0, 0));
-        assert_eq!(answer(&mut redis, release(b"a", ours, None)), "*3\r\n:1\r\n:0\r\n:0\r\n");
+        assert_eq!(answer(&mut redis, release(b"a", ours, None)), ":0\r\n");
         // The grant that is put back keeps its own fence beside the node's.
         assert_eq!(
             said(&mut redis, scripts::heal(Dialect::Plain, &wanted(b"b", 3, others))),
@@ -608,15 +612,15 @@ mod tests {
                 (1, raised)
             );
         }
-        assert_eq!(answer(&mut redis, release(b"b", others, None)), "*3\r\n:1\r\n:0\r\n:0\r\n");
+        assert_eq!(answer(&mut redis, release(b"b", others, None)), ":0\r\n");
         assert_eq!(
             said(&mut redis, scripts::heal(Dialect::Plain, &wanted(b"b", 4, others))),
             (1, 4)
         );
         // Once another proxy has released it, the lock is not put back, whether it was there or not.
-        for yes in [1, 0] {
+        for answered in [":0\r\n", "*3\r\n:0\r\n:0\r\n:0\r\n"] {
             let release = release(b"b", others, Some(2 * TTL));
-            assert_eq!(answer(&mut redis, release), format!("*3\r\n:{yes}\r\n:0\r\n:0\r\n"));
+            assert_eq!(answer(&mut redis, release), answered);
             assert_eq!(
                 said(&mut redis, scripts::heal(Dialect::Plain, &wanted(b"b", 4, others))),
                 (0, 0)
@@ -667,7 +671,8 @@ mod tests {
         let ask = |redis: &mut Redis| {
             let mut request = scripts::acquire(Dialect::Plain, &wanted(b"a", 9, claim), false);
             request.extend_from_slice(&told);
-            answer(redis, request).as_bytes()[5]
+            let answer = answer(redis, request);
+            if answer.starts_with(':') { b'1' } else { answer.as_bytes()[5] }
         };
         assert_eq!(ask(&mut redis), b'3', "it has none");
         for (marker, says) in [("d 2 0/3 lock:", b'3'), ("d 1 0/3 lock:", b'1')] {

@@ -4,7 +4,8 @@
 -- ARGV[3]  proposed fence          ARGV[4]  TTL of the fence in ms
 -- ARGV[5]  the grant's claim       ARGV[6]  "1": only where the same claim has it
 -- ARGV[7]  what the marker must be ("": anything)
--- Answer: {1, fence} granted; a TTL that is longer already stays;
+-- Answer: fence, granted: a plain number costs the node less than a table; a TTL that is
+--         longer already stays;
 --         {0, remaining TTL in ms, claim} held (-1: without a TTL), or not by this claim (-2:
 --         free). The claim is that of a grant to the same token (1: none is stored), or 0:
 --         another token has it;
@@ -52,4 +53,4 @@ else
   end
 end
 redis.call('SET', KEYS[2], value .. ' ' .. ARGV[5], 'PX', ARGV[4])
-return {1, fence}
+return fence

@@ -4,7 +4,7 @@
 -- ARGV[3]  the grant's claim behind a blank
 -- ARGV[4]  only if another proxy has made the grant, and may be putting it back: for how
 --          long the node refuses that, in ms
--- Answer: {1, 0, listeners} released;
+-- Answer: listeners, released: a plain number costs the node less than a table;
 --         {0, 0, 0} not held by this grant.
 -- Listeners are subscribers of the lock's channel; -1: PUBLISH was refused.
 -- What stands at KEYS[2] is told in acquire.lua.
@@ -27,4 +27,4 @@ local listeners = wake(ARGV[2])
 if type(listeners) ~= 'number' then
   listeners = -1
 end
-return {1, 0, listeners}
+return listeners
