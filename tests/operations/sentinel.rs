@@ -306,7 +306,10 @@ fn a_master_that_hangs_is_left_when_the_sentinels_name_another() {
         let (key, lock) = (format!("g:{name}"), format!("lock:{name}"));
         client.cmd(&["LOCK", &key, "PX", "50000"]).grant();
         assert_eq!(client.cmd(&["RPUSH", &key, "2", "1"]), Reply::Int(2));
-        assert_eq!(client.cmd(&["SORT", &key, "STORE", &key]), Reply::Int(2));
+        // It is refused until the new data node's commands are known.
+        eventually("SORT is checked", || {
+            client.cmd(&["SORT", &key, "STORE", &key]) == Reply::Int(2)
+        });
         assert_eq!(client.cmd(&["SET", &lock, "t", "NX", "PX", "30000"]), Reply::ok());
     };
     let mut client = proxy.client();
