@@ -79,7 +79,7 @@ NOT_SHARED := it_runs_out_where_the_data_node where_the_data_node_is_away the_fr
 
 shared:
 	@scripts/setup.sh test
-	LOCKGATE_TEST_SHARE=1 $(CARGO) test --quiet --test transparency --test guards_bypass
+	LOCKGATE_TEST_SHARE=1 $(CARGO) test --quiet --test transparency --test guards_bypass --test chaos
 	LOCKGATE_TEST_SHARE=1 $(CARGO) test --quiet --test servers -- --test-threads=$(THREADS) \
 		$(addprefix --skip ,$(NOT_SHARED))
 

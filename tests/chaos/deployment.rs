@@ -461,10 +461,12 @@ impl Deployment {
         let max_ttl = self.options.max_ttl;
         let default_ttl = if with == Settings::Other { max_ttl / 2 } else { max_ttl * 2 / 3 };
         let wrong = if with == Settings::Wrong { "wrong: yes\n" } else { "" };
+        // `make shared` has clients share connections to the data node.
+        let share = std::env::var_os("LOCKGATE_TEST_SHARE").map_or("", |_| "share: yes\n");
         let settings = format!(
             "listen: 0.0.0.0:{PROXY_PORT}\nadmin: 127.0.0.1:9380\nallow_open: true\n\
              data: redis://{}\nlog:\n  level: info\n  format: json\n\
-             upgrade_socket: {}\nupgrade_grace: {grace}s\nshutdown_grace: {grace}s\n{wrong}\
+             upgrade_socket: {}\nupgrade_grace: {grace}s\nshutdown_grace: {grace}s\n{wrong}{share}\
              locks:\n  max_ttl: {max_ttl}ms\n  default_ttl: {default_ttl}ms\n  \
              node_timeout: 100ms\n  quarantine: {quarantine}\n  nodes:\n{nodes}{guards}{adopt}",
             redis_address(DATA),
