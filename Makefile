@@ -72,10 +72,12 @@ long:
 	$(CARGO) test --quiet --test servers -- --ignored --skip the_picture --test-threads=4
 
 # All proxies of the tests with `share: yes`. Left out is what differs by design (docs/sharing.md): tests about the end of
-# idle clients with the data node's, about sockets, about MONITOR, and about clients that keep others waiting.
+# idle clients with the data node's, about sockets, about MONITOR, about lines of the file, and about clients that keep
+# others waiting.
 NOT_SHARED := it_runs_out_where_the_data_node where_the_data_node_is_away the_fronts_follow_failovers \
 	the_process_tells_what_it_uses a_data_node_that_answers_nesting clients_that_never_read_hold \
-	a_reader_that_leaves_100_mb monitor_lines_and_reset the_data_nodes_timeout_ends losing_the_data_node
+	a_reader_that_leaves_100_mb monitor_lines_and_reset the_data_nodes_timeout_ends losing_the_data_node \
+	a_configuration_with_a_fault_changes_nothing the_old_process_goes_on_whatever
 
 shared:
 	@scripts/setup.sh test

@@ -259,7 +259,7 @@ impl Setup {
             _ => "",
         };
         let settings = format!(
-            "data: {data_url}\n{}locks:\n{}{patience}  nodes:\n{list}{share}",
+            "data: {data_url}\n{share}{}locks:\n{}{patience}  nodes:\n{list}",
             self.top, self.locks
         );
         let mut admin = String::new();
