@@ -79,6 +79,7 @@ impl Mailbox {
     pub(super) fn deliver(&self, bytes: &[u8], answered: u32) -> usize {
         let letters = &mut *self.0.lock();
         letters.owed = letters.owed.saturating_sub(answered);
+        letters.is_hurried &= letters.owed > 0;
         if bytes.len() > LARGE * answered.max(1) as usize {
             letters.large = letters.large.saturating_add(1);
         }
@@ -213,5 +214,22 @@ fn register(waker: &mut Option<Waker>, cx: &Context<'_>) {
     match waker {
         Some(waker) => waker.clone_from(cx.waker()),
         None => *waker = Some(cx.waker().clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_is_hurried_only_until_all_that_it_was_owed_has_come() {
+        let mailbox = Mailbox::default();
+        mailbox.owe(2);
+        assert!(!mailbox.hurry() && mailbox.is_hurried());
+        mailbox.deliver(b"+OK\r\n", 1);
+        assert!(mailbox.is_hurried());
+        mailbox.deliver(b"+OK\r\n", 1);
+        mailbox.owe(1);
+        assert!(!mailbox.is_hurried(), "its next large reply may take its time");
     }
 }

@@ -953,7 +953,11 @@ impl Client {
 
     /// Waits for further bytes. Returns whether the other side has closed instead.
     pub fn is_at_end(&mut self) -> bool {
-        self.reader.fill_buf().map_or(true, <[u8]>::is_empty)
+        match self.reader.fill_buf() {
+            Ok(bytes) => bytes.is_empty(),
+            // Silence is no end.
+            Err(error) => !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut),
+        }
     }
 
     /// Whether the next line is `+PONG`. False also if the connection ends.
