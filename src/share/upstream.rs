@@ -104,6 +104,19 @@ fn alike(bytes: &[u8], mut length: usize, head: usize) -> (usize, u32) {
     (length, count)
 }
 
+/// Returns the client's own connection, once all is sent that came before it was there.
+///
+/// # Errors
+/// The network's.
+fn poll_own<'o>(
+    own: &'o mut (Stream, Outbox),
+    cx: &mut Context<'_>,
+) -> Poll<io::Result<Pin<&'o mut Stream>>> {
+    let (stream, outbox) = own;
+    ready!(outbox.poll_flush(stream, cx))?;
+    Poll::Ready(Ok(Pin::new(stream)))
+}
+
 impl fmt::Debug for SharedUpstream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("SharedUpstream")
@@ -485,11 +498,7 @@ impl AsyncWrite for SharedUpstream {
         loop {
             ready!(this.poll_way(cx));
             match &mut this.way {
-                SharedWay::Own(own) => {
-                    let (stream, outbox) = &mut **own;
-                    ready!(outbox.poll_flush(stream, cx))?;
-                    return Pin::new(stream).poll_write(cx, bytes);
-                }
+                SharedWay::Own(own) => return ready!(poll_own(own, cx))?.poll_write(cx, bytes),
                 SharedWay::Ended => return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
                 SharedWay::Links if this.mailbox.has_ended() => {
                     return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
@@ -507,11 +516,7 @@ impl AsyncWrite for SharedUpstream {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.way {
-            SharedWay::Own(own) => {
-                let (stream, outbox) = &mut **own;
-                ready!(outbox.poll_flush(stream, cx))?;
-                Pin::new(stream).poll_flush(cx)
-            }
+            SharedWay::Own(own) => ready!(poll_own(own, cx))?.poll_flush(cx),
             _ => Poll::Ready(Ok(())),
         }
     }
@@ -521,11 +526,7 @@ impl AsyncWrite for SharedUpstream {
         loop {
             ready!(this.poll_way(cx));
             match &mut this.way {
-                SharedWay::Own(own) => {
-                    let (stream, outbox) = &mut **own;
-                    ready!(outbox.poll_flush(stream, cx))?;
-                    return Pin::new(stream).poll_shutdown(cx);
-                }
+                SharedWay::Own(own) => return ready!(poll_own(own, cx))?.poll_shutdown(cx),
                 SharedWay::Links if !this.begun.is_empty() && !this.mailbox.has_ended() => {
                     // A whole command that waits is carried out, as the client has sent it.
                     this.mailbox.register(cx);
