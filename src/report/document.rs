@@ -30,6 +30,9 @@ pub(crate) struct StatusDocument<T: Default = String> {
     pub(crate) guards: Option<GuardsPart>,
     #[serde(skip_deserializing)]
     pub(crate) adoption: Option<AdoptionPart>,
+    /// With `share: yes`.
+    #[serde(default)]
+    pub(crate) sharing: Option<SharingPart<T>>,
     /// Processes from before upgrades that still have clients.
     #[serde(skip_deserializing)]
     pub(crate) earlier: Vec<EarlierPart>,
@@ -228,6 +231,35 @@ pub(crate) struct ConflictPart {
     pub(crate) here: &'static str,
     pub(crate) there: &'static str,
     pub(crate) proxy: String,
+}
+
+/// Clients that share connections to the data node.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct SharingPart<T: Default = String> {
+    /// Clients connected now that share.
+    pub(crate) shared: usize,
+    /// Clients connected now that have a connection of their own.
+    pub(crate) own: usize,
+    /// Clients that have come since the start.
+    pub(crate) come: u64,
+    /// How many of these got a connection of their own, by what they sent.
+    #[serde(deserialize_with = "few", bound(deserialize = "T: Deserialize<'de>"))]
+    pub(crate) pinned: Vec<PinnedByPart<T>>,
+    /// Links that are open.
+    pub(crate) links: usize,
+    /// Replies that clients are owed over them.
+    pub(crate) owed: u64,
+    /// Those over the link with most.
+    pub(crate) most_owed: u64,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct PinnedByPart<T: Default = String> {
+    /// As in the label of `lockgate_pinned_total`.
+    pub(crate) by: T,
+    pub(crate) clients: u64,
 }
 
 #[cfg(test)]

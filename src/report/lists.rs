@@ -1,5 +1,5 @@
-//! `/api/locks`, `/api/hot`, `/api/holders`, `/api/clients` and `/api/adopted`: lists of bounded length, like those of
-//! LOCKGATE. None of them has tokens.
+//! `/api/locks`, `/api/hot`, `/api/holders`, `/api/clients`, `/api/adopted` and `/api/pinned`: lists of bounded length,
+//! like those of LOCKGATE. None of them has tokens.
 
 use serde::{Deserialize, Serialize};
 
@@ -173,6 +173,25 @@ pub(crate) struct AdoptedPart {
     pub(crate) mode: String,
     /// The longest TTL that was asked for.
     pub(crate) longest_ttl_ms: Option<u64>,
+}
+
+/// `/api/pinned`.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct PinnedList {
+    #[serde(deserialize_with = "few")]
+    pub(crate) pinned: Vec<PinnedPart>,
+}
+
+/// Clients that got a connection of their own, with `share: yes`, in the same way.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct PinnedPart {
+    /// A name; or that of a library, with an address; or an address.
+    pub(crate) client: String,
+    /// What they sent, as in the label of `lockgate_pinned_total`.
+    pub(crate) by: String,
+    pub(crate) command: String,
+    pub(crate) clients: u64,
 }
 
 #[cfg(test)]

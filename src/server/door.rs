@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -181,7 +181,7 @@ impl Door {
             }
         };
         let connected = tokio::select! {
-            connected = Box::pin(self.upstream(told.as_deref(), config)) => connected,
+            connected = Box::pin(self.upstream(told.as_deref(), from, config)) => connected,
             () = self.shared.drain.cancelled() => return CloseReason::Shutdown,
         };
         match connected {
@@ -217,13 +217,19 @@ impl Door {
     }
 
     /// Connects a client to the data node, or gives it a part of the connections that clients share.
-    async fn upstream(&self, told: Option<&Ends>, config: &Config) -> io::Result<DataStream> {
+    async fn upstream(
+        &self,
+        told: Option<&Ends>,
+        from: Option<SocketAddr>,
+        config: &Config,
+    ) -> io::Result<DataStream> {
         let (limit, keepalive) = (config.connect_timeout, config.tcp_keepalive);
         let Some(sharing) = &self.sharing else {
             return self.data.connect_for(told, limit, keepalive).await;
         };
         let connecting = Connecting { limit, keepalive };
-        let (part, tenure) = SharedUpstream::admit(sharing.clone(), connecting).await?;
+        let address = from.map(|from| from.ip());
+        let (part, tenure) = SharedUpstream::admit(sharing.clone(), connecting, address).await?;
         Ok(DataStream { stream: Stream::Shared(Box::new(part)), tenure })
     }
 

@@ -39,7 +39,7 @@ use crate::{
         workers::Workers,
     },
     session::{self, Shared, idle::Idle, session_metrics::Metrics},
-    share::Sharing,
+    share::{Sharers, Sharing},
 };
 
 /// All parts that serve clients, before the first client is let in.
@@ -58,6 +58,8 @@ pub(super) struct Proxy {
     state: Arc<admin::PageSource>,
     engine: Arc<Engine>,
     workers: Arc<Workers>,
+    /// The clients, if they share connections to the data node.
+    sharers: Option<Arc<Sharers>>,
 }
 
 /// How this process came to serve, and how it can be replaced.
@@ -113,6 +115,7 @@ impl Proxy {
         ));
         state.runs_with(&config);
         let (data, exposure) = (data.clone(), exposure.clone());
+        let sharers = config.share.then(Arc::default);
         Ok(Proxy {
             config,
             control,
@@ -127,6 +130,7 @@ impl Proxy {
             state,
             engine,
             workers,
+            sharers,
         })
     }
 
@@ -178,7 +182,12 @@ impl Proxy {
         if let Some((addr, listener)) = opened.admin {
             sockets.push((addr, listener.clone()));
             let (state, settings) = (self.state.clone(), &self.config.admin);
-            let site = Arc::new(admin::AdminSite::new(state, shared.clone(), settings));
+            let site = Arc::new(admin::AdminSite::new(
+                state,
+                shared.clone(),
+                self.sharers.clone(),
+                settings,
+            ));
             admin.spawn(|stop| admin::serve(listener, site, stop));
         }
         for (index, ((listener, tls), settings)) in
@@ -256,8 +265,9 @@ impl Proxy {
         // `None`: the clients can only be on this machine.
         let exposure = exposure::serves_strangers(settings).then(|| self.exposure.clone());
         let data = self.data.front(index);
-        let sharing = self.config.share.then(|| {
-            Sharing::new(data.clone(), shared.guards.is_some(), self.config.barrier_buffer)
+        let sharing = self.sharers.as_ref().map(|sharers| {
+            let (is_strict, most) = (shared.guards.is_some(), self.config.barrier_buffer);
+            Sharing::new(data.clone(), is_strict, most, sharers.clone())
         });
         Door {
             shared: shared.clone(),

@@ -114,13 +114,9 @@ impl ClientGreeting {
 
     /// Remembers a CLIENT SETNAME or SETINFO in place of what it changes.
     fn named(&mut self, words: &[&[u8]]) -> bool {
-        let what = |words: &[&[u8]]| {
-            let attribute = words.get(1..words.len().saturating_sub(1)).unwrap_or_default();
-            attribute.concat().to_ascii_uppercase()
-        };
         let mut names = Vec::new();
         for name in commands(&self.names) {
-            if what(&words::of(name)) != what(words) {
+            if attribute(&words::of(name)) != attribute(words) {
                 names.extend_from_slice(name);
             }
         }
@@ -132,12 +128,36 @@ impl ClientGreeting {
         has_room
     }
 
+    /// Returns the name that the client gave itself.
+    pub(super) fn name(&self) -> Option<Vec<u8>> {
+        self.told(b"SETNAME")
+    }
+
+    /// Returns the name of the client's library.
+    pub(super) fn library(&self) -> Option<Vec<u8>> {
+        self.told(b"SETINFOLIB-NAME")
+    }
+
+    fn told(&self, wanted: &[u8]) -> Option<Vec<u8>> {
+        commands(&self.names).find_map(|name| {
+            let words = words::of(name);
+            let value = words.last().filter(|value| !value.is_empty())?;
+            (attribute(&words) == wanted).then(|| value.to_vec())
+        })
+    }
+
     /// Returns the commands that bring a fresh connection into the client's state, each with one reply.
     pub(super) fn commands(&self) -> Vec<Vec<u8>> {
         let mut all = self.standing.commands();
         all.extend(commands(&self.names).map(<[u8]>::to_vec));
         all
     }
+}
+
+/// Returns what a CLIENT SETNAME or SETINFO sets: the words between the first and the last.
+fn attribute(words: &[&[u8]]) -> Vec<u8> {
+    let between = words.get(1..words.len().saturating_sub(1)).unwrap_or_default();
+    between.concat().to_ascii_uppercase()
 }
 
 /// Splits bytes into the commands that they are.
@@ -197,6 +217,9 @@ mod tests {
         let again = ["CLIENT", "setname", "n"];
         let (greeting, _) = after(&[&again, &["client", "SETINFO", "LIB-NAME", "x"], &again]);
         assert_eq!(said(&greeting), "/ client SETINFO LIB-NAME x / CLIENT setname n");
+        assert_eq!((greeting.name(), greeting.library()), (Some(b"n".into()), Some(b"x".into())));
+        let (unnamed, _) = after(&[&again, &["CLIENT", "SETNAME", ""]]);
+        assert_eq!((unnamed.name(), unnamed.library()), (None, None));
         assert!(!after(&[&["CLIENT", "SETNAME", &"n".repeat(MOST_NAMES)]]).1);
     }
 

@@ -54,6 +54,8 @@ pub(super) fn reached(sharing: &Sharing) -> Option<Option<Arc<Tenure>>> {
 /// Keeps a link in its pool until it ends.
 async fn keep(link: Arc<SharedLink>, sharing: Arc<Sharing>, key: PoolKey, connecting: Connecting) {
     sharing.metrics.links.increment(1);
+    let told = Arc::downgrade(&link);
+    sharing.sharers.add(told);
     opening::run(link.clone(), &sharing, &key.1, connecting).await;
     sharing.metrics.links.decrement(1);
     LINKS.with_borrow_mut(|pools| {

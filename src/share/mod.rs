@@ -14,21 +14,25 @@
 //!   links there are. A thread has links of its own.
 //! - [`treatment`]: which commands share. [`greeting`]: who a client has said that it is. [`greeter`]: asks the data
 //!   node whether it may be that.
-//! - [`sharing`]: what all threads know of one data node. [`share_metrics`]: counters.
+//! - [`sharing`]: what all threads know of one data node. [`share_metrics`]: counters. [`sharers`]: what operators are
+//!   told of the clients; [`pinned`]: of those that got a connection of their own.
 
 mod greeter;
 mod greeting;
 mod link_pools;
 mod mailbox;
 mod opening;
+mod pinned;
 mod share_metrics;
 mod shared_link;
+mod sharers;
 mod sharing;
 mod treatment;
 mod upstream;
 
 pub(crate) use self::{
     share_metrics::describe,
+    sharers::{Sharers, SharersNow},
     sharing::{Connecting, Sharing},
     upstream::SharedUpstream,
 };

@@ -20,7 +20,7 @@ use tokio::{
     time::{Instant, Sleep, sleep},
 };
 
-use super::{mailbox::Mailbox, sharing::Sharing};
+use super::{mailbox::Mailbox, sharers::OwingLink, sharing::Sharing};
 use crate::{
     data::Tenure,
     net::{Outbox, Stream},
@@ -260,6 +260,14 @@ impl SharedLink {
         state.users.drain(..).filter_map(|user| user.upgrade()).for_each(|user| user.end());
         state.owner = None;
         state.wake_writers();
+    }
+}
+
+impl OwingLink for SharedLink {
+    fn owed(&self) -> Option<u64> {
+        let state = self.state.lock();
+        let is_open = matches!(state.entry, LinkEntry::Stranger | LinkEntry::Welcome);
+        is_open.then(|| state.queue.iter().map(|(_, owed)| u64::from(*owed)).sum())
     }
 }
 

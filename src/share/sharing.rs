@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use super::share_metrics::ShareMetrics;
+use super::{share_metrics::ShareMetrics, sharers::Sharers};
 use crate::data::DataNode;
 
 /// Tells the pools of different data nodes apart.
@@ -25,6 +25,8 @@ pub(crate) struct Sharing {
     /// Most bytes held for a client that does not read while a command of its own waits for its earlier replies.
     pub(super) barrier_buffer: usize,
     pub(super) metrics: ShareMetrics,
+    /// The clients of all data nodes of this proxy.
+    pub(super) sharers: Arc<Sharers>,
 }
 
 /// How long a connection may take, and how it is probed.
@@ -36,8 +38,13 @@ pub(crate) struct Connecting {
 
 impl Sharing {
     /// Makes the pools of `data`. `is_strict`: there are guards.
-    pub(crate) fn new(data: Arc<DataNode>, is_strict: bool, barrier_buffer: usize) -> Arc<Sharing> {
+    pub(crate) fn new(
+        data: Arc<DataNode>,
+        is_strict: bool,
+        barrier_buffer: usize,
+        sharers: Arc<Sharers>,
+    ) -> Arc<Sharing> {
         let (number, metrics) = (NUMBERS.fetch_add(1, Ordering::Relaxed), ShareMetrics::new());
-        Arc::new(Sharing { number, data, is_strict, barrier_buffer, metrics })
+        Arc::new(Sharing { number, data, is_strict, barrier_buffer, metrics, sharers })
     }
 }

@@ -8,6 +8,7 @@ use std::{
     fmt,
     future::Future,
     io,
+    net::IpAddr,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -20,8 +21,10 @@ use super::{
     greeting::ClientGreeting,
     link_pools,
     mailbox::{Mailbox, TakenReplies},
+    pinned::{PinnedKind, shown},
     share_metrics::PinCause,
     shared_link::{LinkEntry, Pushed, SharedLink},
+    sharers::CountedSharer,
     sharing::{Connecting, Sharing},
     treatment::{Treatment, treatment},
 };
@@ -35,6 +38,9 @@ use crate::{
 /// Most bytes of a command on a link. A larger one goes over a connection of its own.
 const LARGEST: usize = 64 * 1024;
 
+/// Most bytes of a word that may be a command's name.
+const LONGEST_NAME: usize = 32;
+
 /// Never locked: a mutex lets a session be named on other threads.
 type Pending<T> = Mutex<Pin<Box<dyn Future<Output = io::Result<T>> + Send>>>;
 
@@ -43,6 +49,9 @@ pub(crate) struct SharedUpstream {
     sharing: Arc<Sharing>,
     tenure: Option<Arc<Tenure>>,
     connecting: Connecting,
+    /// Where the client is, if known.
+    address: Option<IpAddr>,
+    counted: CountedSharer,
     mailbox: Arc<Mailbox>,
     way: SharedWay,
     /// The link on which the last command went.
@@ -104,6 +113,27 @@ fn alike(bytes: &[u8], mut length: usize, head: usize) -> (usize, u32) {
     (length, count)
 }
 
+/// Returns the name of the first command, with its subcommand where only that says what it does, for operators. Empty
+/// if it is not as names of commands are: it may be anything, also a secret.
+fn name_of(bytes: &[u8]) -> String {
+    let (mut words, mut name) = (Walk::default(), String::new());
+    while let WordStep::Word(range) = words.step(bytes) {
+        let word = &bytes[range];
+        let is_named = |byte: &u8| byte.is_ascii_alphabetic() || b"._-".contains(byte);
+        if word.len() > LONGEST_NAME || !word.iter().all(is_named) {
+            break;
+        }
+        if !name.is_empty() {
+            name.push(' ');
+        }
+        name.extend(word.iter().map(|byte| char::from(byte.to_ascii_uppercase())));
+        if !matches!(&*name, "CLIENT" | "SCRIPT" | "FUNCTION") {
+            break;
+        }
+    }
+    name
+}
+
 /// Returns the client's own connection, once all is sent that came before it was there.
 ///
 /// # Errors
@@ -132,15 +162,18 @@ impl SharedUpstream {
     pub(crate) async fn admit(
         sharing: Arc<Sharing>,
         connecting: Connecting,
+        address: Option<IpAddr>,
     ) -> io::Result<(SharedUpstream, Option<Arc<Tenure>>)> {
         let tenure = match link_pools::reached(&sharing) {
             Some(tenure) => tenure,
             None => Greeter::of(&sharing).reach(&sharing, connecting).await?,
         };
         let upstream = SharedUpstream {
+            counted: CountedSharer::come(sharing.sharers.clone()),
             sharing,
             tenure: tenure.clone(),
             connecting,
+            address,
             mailbox: Arc::default(),
             way: SharedWay::Links,
             link: None,
@@ -223,7 +256,7 @@ impl SharedUpstream {
                         self.waits = true;
                         break;
                     }
-                    CommandStep::Pin(by) => self.pin(by),
+                    CommandStep::Pin(by) => self.pin(by, name_of(&bytes[at..])),
                 }
                 continue;
             }
@@ -246,7 +279,7 @@ impl SharedUpstream {
                     self.waits = true;
                     break;
                 }
-                CommandStep::Pin(by) => self.pin(by),
+                CommandStep::Pin(by) => self.pin(by, name_of(&self.begun)),
             }
         }
         at
@@ -415,9 +448,22 @@ impl SharedUpstream {
         CommandStep::Done(command.len())
     }
 
-    /// Opens a connection of the client's own.
-    fn pin(&mut self, by: PinCause) {
+    /// Who the client is, as operators are told.
+    fn who(&self) -> String {
+        if let Some(name) = self.greeting.name() {
+            return shown(&name);
+        }
+        let address = self.address.map_or_else(|| "unknown".into(), |address| address.to_string());
+        match self.greeting.library() {
+            Some(library) => format!("{} at {address}", shown(&library)),
+            None => address,
+        }
+    }
+
+    /// Opens a connection of the client's own, for the command of this name.
+    fn pin(&mut self, by: PinCause, command: String) {
         self.sharing.metrics.pinned(by);
+        self.counted.pin(PinnedKind { client: self.who(), by, command });
         let (sharing, connecting) = (self.sharing.clone(), self.connecting);
         let (commands, tenure) = (self.greeting.commands(), self.tenure.clone());
         let mailbox = self.mailbox.clone();
@@ -554,5 +600,38 @@ impl SharedPart for SharedUpstream {
             link.look(&self.mailbox);
         }
         if self.is_settled() { Poll::Ready(()) } else { Poll::Pending }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resp::encode;
+
+    #[test]
+    fn a_command_is_named_and_nothing_else_that_a_client_sends() {
+        let long = "X".repeat(LONGEST_NAME + 1);
+        for (words, name) in [
+            (&["multi", "secret"][..], "MULTI"),
+            (&["Client", "no-evict", "on"], "CLIENT NO-EVICT"),
+            (&["CLIENT", "a b"], "CLIENT"),
+            (&["json.set", "key"], "JSON.SET"),
+            (&["5f0c2f1d", "key"], ""),
+            (&["two words"], ""),
+            (&[&long], ""),
+        ] {
+            let mut bytes = Vec::new();
+            let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+            encode::command(&mut bytes, &words);
+            assert_eq!(name_of(&bytes), name);
+        }
+        for (bytes, name) in [
+            (&b"AUTH secret\r\n"[..], ""),
+            (b"\x16\x03\x01", ""),
+            (b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$70000\r\nx", "SET"),
+            (b"*1\r\n$5\r\nMUL", ""),
+        ] {
+            assert_eq!(name_of(bytes), name, "{bytes:?}");
+        }
     }
 }

@@ -409,7 +409,7 @@ fn only_get_and_head_of_known_pages_are_served() {
     assert!(ask(&proxy, "GET", "/nothing").ends_with(
         "\r\n\r\nthere are the status page at /, /metrics, /healthz, /readyz, and as JSON \
              /api/status, /api/locks, /api/hot, /api/holders, /api/clients, /api/adopted, \
-             /api/history, /api/proxies\n"
+             /api/pinned, /api/history, /api/proxies\n"
     ));
     let head = ask(&proxy, "HEAD", "/healthz");
     assert!(head.starts_with("HTTP/1.1 200") && head.ends_with("\r\n\r\n"), "{head}");

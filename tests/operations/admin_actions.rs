@@ -223,7 +223,9 @@ fn nothing_is_done_for_who_may_not() {
         any.len()
     );
     assert!(proxy.http_bytes(evil.as_bytes()).starts_with("HTTP/1.1 421"));
-    for path in ["/api/status", "/api/locks", "/api/hot", "/api/clients", "/api/history"] {
+    for path in
+        ["/api/status", "/api/locks", "/api/hot", "/api/clients", "/api/pinned", "/api/history"]
+    {
         let answer = proxy.http_bytes(
             format!("GET {path} HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n")
                 .as_bytes(),

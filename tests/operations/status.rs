@@ -1,8 +1,8 @@
 //! The JSON of the admin port: what it has, that it is bounded, and that it has no secret.
 
-use serde_json::Value;
+use serde_json::{Value, json as value};
 
-use crate::support::{self, Proxy, Reply, eventually};
+use crate::support::{self, Client, Proxy, Reply, encode, eventually, pipeline};
 
 /// Returns the body of a page, as JSON.
 fn json(proxy: &Proxy, path: &str) -> Value {
@@ -341,4 +341,74 @@ fn guards_and_adoption_are_told_with_what_they_refused() {
     assert_ne!(unsafe_one["unsafe"], "");
     assert_eq!(unsafe_one["longest_ttl_ms"], serde_json::Value::Null);
     assert_eq!(adopted["adopted"][1]["longest_ttl_ms"], 30_000);
+}
+
+#[test]
+fn who_shares_connections_and_who_got_one_of_its_own_is_told() {
+    let proxy = Proxy::with().top("share: yes\nio_threads: 1").start();
+    let told = || {
+        let mut sharing = json(&proxy, "/api/status")["sharing"].take();
+        sharing["come"].take();
+        sharing
+    };
+    let none = value!({"shared": 0, "own": 0, "come": null, "pinned": [], "links": 0, "owed": 0, "most_owed": 0});
+    assert_eq!(told(), none);
+    assert_eq!(json(&proxy, "/api/pinned"), value!({"pinned": []}));
+    let mut clients: Vec<Client> = (0..5).map(|_| proxy.client()).collect();
+    for client in &mut clients {
+        assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"));
+    }
+    let [worker, twin, library, stranger, sharing] = &mut clients[..] else { unreachable!() };
+    for client in [&mut *worker, &mut *twin] {
+        assert_eq!(client.cmd(&["CLIENT", "SETNAME", "worker"]), Reply::ok());
+        client.pipe(&[&["MULTI"], &["EXEC"], &["MULTI"], &["EXEC"]]);
+    }
+    // Redis knows it from 7.2 on.
+    let library_told = match library.cmd(&["CLIENT", "SETINFO", "LIB-NAME", "some-py"]) {
+        Reply::Error(_) => "127.0.0.1",
+        _ => "some-py at 127.0.0.1",
+    };
+    library.cmd(&["client", "id"]);
+    stranger.cmd(&["no<b>such", "secret"]);
+    let all = json(&proxy, "/api/pinned");
+    let pinned = |client: &str, by: &str, command: &str, clients: u64| value!({"client": client, "by": by, "command": command, "clients": clients});
+    let wanted = [
+        pinned("worker", "transaction", "MULTI", 2),
+        pinned(library_told, "client", "CLIENT ID", 1),
+        pinned("127.0.0.1", "other", "", 1),
+    ];
+    assert_eq!(all, value!({"pinned": wanted}));
+    assert_eq!(json(&proxy, "/api/pinned?count=1"), value!({"pinned": wanted[..1]}));
+    let by = value!([{"by": "transaction", "clients": 2}, {"by": "client", "clients": 1}, {"by": "other", "clients": 1}]);
+    let with = |shared: u64, own: u64, owed: u64| value!({"shared": shared, "own": own, "come": null, "pinned": by, "links": 1, "owed": owed, "most_owed": owed});
+    assert_eq!(told(), with(1, 4, 0));
+    // What the data node has not answered is owed.
+    assert_eq!(proxy.data_client().cmd(&["CLIENT", "PAUSE", "60000", "WRITE"]), Reply::ok());
+    sharing.send(&pipeline(&[&["SET", "k", "v"], &["GET", "k"]]));
+    eventually("both are owed", || told() == with(1, 4, 2));
+    assert_eq!(proxy.data_client().cmd(&["CLIENT", "UNPAUSE"]), Reply::ok());
+    assert_eq!((sharing.reply(), sharing.reply()), (Reply::ok(), Reply::bulk("v")));
+    assert_eq!(told(), with(1, 4, 0));
+    drop(clients);
+    eventually("they are gone", || told() == with(0, 0, 0));
+    let come = json(&proxy, "/api/status")["sharing"]["come"].as_u64();
+    assert_eq!(come, Some(5));
+    // Names that clients choose take bounded room, and what they send in place of commands is not told.
+    for n in 0..100 {
+        let mut client = proxy.client();
+        let name = format!("n{n}");
+        client.cmd(&["HELLO", "2", "SETNAME", &name]);
+        client.send(&encode(&["password=secret", &name]));
+        client.reply();
+    }
+    let page = proxy.http("/api/pinned");
+    let list = json(&proxy, "/api/pinned")["pinned"].take();
+    let list = list.as_array().unwrap();
+    assert!(list.len() <= 64 && !page.contains("secret"), "{page}");
+    let sum: u64 = list.iter().map(|kind| kind["clients"].as_u64().unwrap()).sum();
+    assert_eq!(sum, 104, "each is counted");
+    assert!(page.contains("\"n99\"") && page.contains("\"worker\""), "{page}");
+    let plain = Proxy::with().top("share: no").start();
+    assert!(json(&plain, "/api/status")["sharing"].is_null());
+    assert_eq!(json(&plain, "/api/pinned"), value!({"pinned": []}));
 }

@@ -263,6 +263,35 @@ fn a_row_of_a_table_takes_few_lines_on_a_phone() {
 }
 
 #[test]
+fn the_page_tells_how_many_clients_share_connections_where_they_do() {
+    let proxy = Proxy::with().top("share: yes\nio_threads: 1").start();
+    let (mut one, mut another, mut pinned) = (proxy.client(), proxy.client(), proxy.client());
+    for client in [&mut one, &mut another, &mut pinned] {
+        assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"));
+    }
+    let mut page = opened(&proxy);
+    page.shows("#sharing-sum", "3 clients on 1 link to the data node: no reply is owed.");
+    page.shows(
+        "#sharing-own",
+        "0 clients have a connection of their own. Of 3 since the start 0 got one.",
+    );
+    pinned.cmd(&["MULTI"]);
+    assert_eq!(proxy.data_client().cmd(&["CLIENT", "PAUSE", "60000", "WRITE"]), Reply::ok());
+    one.send(&encode(&["SET", "k", "v"]));
+    page.shows(
+        "#sharing-sum",
+        "2 clients on 1 link to the data node: 1 reply is owed, 1 on one link.",
+    );
+    let own =
+        "1 client has a connection of its own. Of 3 since the start 1 got one: 1 by transaction.";
+    page.shows("#sharing-own", own);
+    assert_eq!(proxy.data_client().cmd(&["CLIENT", "UNPAUSE"]), Reply::ok());
+    is_clean(&mut page, &proxy);
+    let plain = Proxy::with().top("share: no").start();
+    assert_eq!(opened(&plain).text("#sharing-part"), "");
+}
+
+#[test]
 fn a_lock_is_freed_from_the_page_by_the_keyboard() {
     let proxy = Proxy::with().nodes(3).admin_token(TOKEN).start();
     let (mut holder, mut waiter) = (proxy.client(), proxy.client());

@@ -11,11 +11,12 @@ use crate::{
     report::{
         lists::{
             AdoptedList, AdoptedPart, BusyClientPart, ClientList, ClientPart, FamilyPart,
-            HolderPart, HotList, HotPart, InLinePart, LockList, LockPart,
+            HolderPart, HotList, HotPart, InLinePart, LockList, LockPart, PinnedList, PinnedPart,
         },
         lock_name::LockName,
     },
     session::Shared,
+    share::Sharers,
 };
 
 /// The kind of what is no lock, but the line of a family. No one client holds it.
@@ -224,6 +225,18 @@ pub(super) fn adopted(shared: &Shared, most: usize) -> AdoptedList {
         longest_ttl_ms: sighting.ttl.map(millis),
     });
     AdoptedList { adopted: seen.collect(), left_out }
+}
+
+/// Returns which clients got a connection of their own, the most frequent kinds first, at most `most`.
+pub(super) fn pinned(sharers: Option<&Sharers>, most: usize) -> PinnedList {
+    let kinds = sharers.map(Sharers::pinned).unwrap_or_default();
+    let pinned = kinds.into_iter().take(most).map(|(kind, clients)| PinnedPart {
+        clients,
+        by: kind.by().into(),
+        client: kind.client,
+        command: kind.command,
+    });
+    PinnedList { pinned: pinned.collect() }
 }
 
 /// Returns the length of what comes before a lock's name in its key on the nodes.

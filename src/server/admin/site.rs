@@ -35,6 +35,7 @@ use crate::{
     },
     server::fleet::machine,
     session::Shared,
+    share::Sharers,
 };
 
 const TEXT: &str = "text/plain; charset=utf-8";
@@ -43,7 +44,7 @@ const JSON: &str = "application/json";
 const HTML: &str = "text/html; charset=utf-8";
 
 const PAGES: &str = "there are the status page at /, /metrics, /healthz, /readyz, and as JSON /api/status, /api/locks, \
-     /api/hot, /api/holders, /api/clients, /api/adopted, /api/history, /api/proxies\n";
+     /api/hot, /api/holders, /api/clients, /api/adopted, /api/pinned, /api/history, /api/proxies\n";
 const TOO_MANY_STEPS: &str = "comparing all keys with this pattern would take too long, give one \
      with fewer stars, or that begins as the keys do";
 const NOT_MEANT: &str = "this address is not known by that name: name it by an IP address or as localhost, or list \
@@ -58,6 +59,7 @@ const LISTED: usize = 100;
 pub(crate) struct AdminSite {
     state: Arc<PageSource>,
     shared: Arc<Shared>,
+    sharers: Option<Arc<Sharers>>,
     history: StatusHistory,
     peers: Peers,
     elsewhere: HoldersElsewhere,
@@ -79,13 +81,14 @@ impl AdminSite {
     pub(crate) fn new(
         state: Arc<PageSource>,
         shared: Arc<Shared>,
+        sharers: Option<Arc<Sharers>>,
         config: &AdminConfig,
     ) -> AdminSite {
         let actions = Actions::new(shared.clone(), config.token.clone());
         let (history, peers) = (StatusHistory::default(), Peers::new(&config.peers));
         let elsewhere = HoldersElsewhere::default();
         let names = HostRule::new(config, machine());
-        AdminSite { state, shared, history, peers, elsewhere, actions, names }
+        AdminSite { state, shared, sharers, history, peers, elsewhere, actions, names }
     }
 
     /// Asks the data node now and then, and keeps the history.
@@ -200,7 +203,8 @@ impl AdminSite {
     /// Returns the status of the whole proxy.
     fn status(&self) -> StatusDocument {
         let (actions, peers) = (self.actions.are_possible(), self.peers.count());
-        StatusDocument::of(&self.state, &self.shared, actions, peers)
+        let sharers = self.sharers.as_deref();
+        StatusDocument::of(&self.state, &self.shared, sharers, actions, peers)
     }
 
     /// Answers the other requests whose pages name locks or clients.
@@ -221,6 +225,10 @@ impl AdminSite {
             }
             "/api/clients" => json(&listing::clients(shared, query::count(query, LISTED)?)),
             "/api/adopted" => json(&listing::adopted(shared, query::count(query, LISTED)?)),
+            "/api/pinned" => {
+                let most = query::count(query, LISTED)?;
+                json(&listing::pinned(self.sharers.as_deref(), most))
+            }
             _ => page(StatusCode::NOT_FOUND, TEXT, PAGES),
         })
     }

@@ -13,14 +13,15 @@ use crate::{
     lock::{Counts, NodeStatus},
     report::document::{
         AdoptRulePart, AdoptionPart, ConflictPart, DataPart, EarlierPart, GuardRulePart,
-        GuardedWrites, GuardsPart, LocksPart, NodePart, ProxyPart, QuorumPart, StatusDocument,
-        Totals,
+        GuardedWrites, GuardsPart, LocksPart, NodePart, PinnedByPart, ProxyPart, QuorumPart,
+        SharingPart, StatusDocument, Totals,
     },
     session::{
         Shared,
         earlier::EarlierProcess,
         session_metrics::{GuardedWrite, Outcome, TakenBack, Verb},
     },
+    share::{Sharers, SharersNow},
 };
 
 /// Most rules with modes two steps apart that one document lists; all are counted.
@@ -53,6 +54,7 @@ impl StatusDocument {
     pub(super) fn of(
         state: &PageSource,
         shared: &Shared,
+        sharers: Option<&Sharers>,
         actions: bool,
         peers: usize,
     ) -> StatusDocument {
@@ -81,6 +83,7 @@ impl StatusDocument {
             totals: Totals::of(shared),
             guards: guards(shared),
             adoption: adoption(shared),
+            sharing: sharers.map(sharing),
             earlier: state.earlier.all().into_iter().map(EarlierPart::of).collect(),
         }
     }
@@ -195,6 +198,13 @@ fn adoption(shared: &Shared) -> Option<AdoptionPart> {
             })
             .collect(),
     })
+}
+
+fn sharing(sharers: &Sharers) -> SharingPart {
+    let SharersNow { shared, own, come, pinned, links, owed, most_owed } = sharers.now();
+    let by = |(by, clients): (&str, u64)| PinnedByPart { by: by.into(), clients };
+    let pinned = pinned.into_iter().map(by).collect();
+    SharingPart { shared, own, come, pinned, links, owed, most_owed }
 }
 
 /// Returns the milliseconds since 1970.

@@ -50,7 +50,7 @@ async function refresh(now) {
     if (!status.proxy.actions && token) forget("The page has forgotten the token: the proxy takes none any more.");
     keepingFocus(() => {
       showHead(status); showVerdict(status); showTiles(status); showEvents(); showNodes(status); showHot(hot); showLocks(list);
-      showGuards(status.guards); showAdoption(status.adoption);
+      showSharing(status.sharing); showGuards(status.guards); showAdoption(status.adoption);
       document.body.classList.toggle("may", token !== "");
       $("acts").hidden = !status.proxy.actions;
       $("acts-none").hidden = status.proxy.actions;

@@ -228,6 +228,16 @@ function showLocks(list) {
   fill($("locks"), columns, shown.flatMap(row => unfolded.has(row.id) ? [row, ...row.data.permits] : [row]));
 }
 
+function showSharing(sharing) {
+  $("sharing-part").hidden = !sharing;
+  if (!sharing) return;
+  const {shared, own, come, pinned, links, owed, most_owed} = sharing, all = pinned.reduce((sum, cause) => sum + cause.clients, 0);
+  set($("sharing-sum"), count(shared, "client") + " on " + count(links, "link") + " to the data node: " +
+    (owed ? number(owed) + (owed === 1 ? " reply is" : " replies are") + " owed, " + number(most_owed) + " on one link." : "no reply is owed."));
+  set($("sharing-own"), count(own, "client") + (own === 1 ? " has" : " have") + " a connection of " + (own === 1 ? "its" : "their") + " own. Of " +
+    number(come) + " since the start " + number(all) + " got one" +
+    (all ? ": " + pinned.map(cause => number(cause.clients) + " by " + cause.by).join(", ") : "") + ".");
+}
 function showGuards(guards) {
   $("guards-part").hidden = !guards;
   if (!guards) return;
