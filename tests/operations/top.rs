@@ -371,3 +371,24 @@ fn where_there_is_no_terminal_one_screen_is_written_as_text() {
     let failed = once(&[nobody]);
     assert!(!failed.status.success() && !failed.stdout.is_empty(), "{failed:?}");
 }
+
+#[test]
+fn clients_that_share_connections_are_a_line_below_their_proxy() {
+    let proxy = Proxy::with().top("share: yes\nio_threads: 1").start();
+    let (mut sharing, mut pinned) = (proxy.client(), proxy.client());
+    assert_eq!(sharing.cmd(&["PING"]), Reply::simple("PONG"));
+    pinned.cmd(&["SUBSCRIBE", "c"]);
+    let plain = Proxy::with().top("share: no").start();
+    let output = once(&[&at(&proxy), &at(&plain)]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let told = "    sharing: 1 on 1 link, 0 owed, 0 on one; own: 1 now, 1 of 2 in all (pubsub 1)";
+    let row = place(&text, &at(&proxy)).unwrap();
+    assert_eq!(text.lines().nth(row + 1), Some(told), "{text}");
+    assert_eq!(text.matches("sharing: ").count(), 1, "{text}");
+    let hostile = says(
+        r#"{"proxy": {"pid": 1, "uptime_ms": 1}, "sharing": {"pinned": [{"by": "\u001b[2J", "clients": 1}]}}"#,
+        r#"{"locks": []}"#,
+    );
+    let text = String::from_utf8(once(&[&hostile]).stdout).unwrap();
+    assert!(text.contains(r"(\u{1b}[2J 1)") && !text.contains('\x1b'), "{text:?}");
+}

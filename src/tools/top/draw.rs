@@ -10,7 +10,7 @@ use super::{
     plain::PlainText,
     wanted::LockSort,
 };
-use crate::report::lists::ClientPart;
+use crate::report::{document::SharingPart, lists::ClientPart};
 
 /// Everything that can be shown.
 #[derive(Clone, Copy)]
@@ -67,7 +67,7 @@ const LINE_COLUMNS: [TableColumn; 5] = [
     number("HOLDS", 5, 4),
 ];
 
-const HELP: [&str; 18] = [
+const HELP: [&str; 20] = [
     "q, Ctrl-C      ends",
     "j k ↓ ↑        the next and the last lock; g G: the first and the last of all",
     "1 w            locks that most clients wait for first",
@@ -84,6 +84,8 @@ const HELP: [&str; 18] = [
     "TTL            until the lock ends if nobody renews it",
     "LONGEST        how long the first in line has waited",
     "REFUSED/S      LOCKs and writes refused: busy, too few lock nodes, queue full, guards, adopt",
+    "sharing:       with share: yes, clients on links to the data node and the replies that they are owed there, and",
+    "               clients that got a connection of their own, and by what; lockgate doctor names these",
     "VOTES          proxies that count on this lock node's votes, of those that were reached",
     "",
 ];
@@ -116,8 +118,8 @@ impl Board<'_> {
     /// Returns the screen as text, with as many lines as it needs.
     pub(super) fn text(&self, width: u16) -> Vec<String> {
         let (locks, left_out) = self.locks.split_at(self.locks.len().min(LOCKS_ONCE));
-        // A proxy takes two lines at most; headings and blank lines are 10.
-        let lines = 2 * self.proxies.len() + self.nodes.len() + locks.len() + 10;
+        // A proxy takes three lines at most; headings and blank lines are 10.
+        let lines = 3 * self.proxies.len() + self.nodes.len() + locks.len() + 10;
         let lines = u16::try_from(lines).unwrap_or(u16::MAX).min(LINES_ONCE);
         let mut sheet = Sheet::new(width, lines);
         sheet.line(&self.summary(), Tone::Plain);
@@ -279,11 +281,12 @@ impl Board<'_> {
         let label = proxy.label.to_string();
         let Some(round) = &proxy.round else {
             let (state, tone, below) = match &proxy.trouble {
-                None => ("asked", Tone::Plain, None),
+                None => ("asked", Tone::Plain, Vec::new()),
                 Some((since, reason)) => {
                     let gone = self.now.duration_since(*since).unwrap_or_default();
                     let since = format!("since {} ({})", time_of_day(*since), span(gone));
-                    ("unreachable", Tone::Bad, Some(format!("{since}: {reason}")))
+                    let below = vec![(format!("{since}: {reason}"), Tone::Bad)];
+                    ("unreachable", Tone::Bad, below)
                 }
             };
             return TableRow {
@@ -294,7 +297,8 @@ impl Board<'_> {
             };
         };
         if let Some(other) = &proxy.same_as {
-            let below = Some(format!("the same proxy as {other}, and counted once"));
+            let below = format!("the same proxy as {other}, and counted once");
+            let below = vec![(below, Tone::Warning)];
             let cells = vec![label, "same".into(), round.status.proxy.name.to_string()];
             return TableRow { cells, tone: (1, Tone::Warning), below, marked: false };
         }
@@ -306,6 +310,9 @@ impl Board<'_> {
             _ => ("ready", Tone::Good),
         };
         let problems: Vec<_> = status.problems.iter().map(PlainText::as_str).collect();
+        let below = (!problems.is_empty()).then(|| (problems.join("; "), tone));
+        let shared = status.sharing.as_ref().map(|sharing| (shares(sharing), Tone::Plain));
+        let below = below.into_iter().chain(shared).collect();
         let rate = |rate: Option<f64>| rate.map_or("-".into(), rate_text);
         TableRow {
             cells: vec![
@@ -321,7 +328,7 @@ impl Board<'_> {
                 rate(proxy.rates.map(|rates| rates.refusals())),
             ],
             tone: (1, tone),
-            below: (!problems.is_empty()).then(|| problems.join("; ")),
+            below,
             marked: false,
         }
     }
@@ -351,6 +358,19 @@ impl Board<'_> {
         }
         TableRow { cells, ..TableRow::default() }
     }
+}
+
+/// Returns the line about the clients of a proxy that share connections to the data node.
+fn shares(sharing: &SharingPart<PlainText>) -> String {
+    let SharingPart { shared, own, come, pinned, links, owed, most_owed } = sharing;
+    let all: u64 = pinned.iter().map(|cause| cause.clients).fold(0, u64::saturating_add);
+    let causes = pinned.iter().map(|cause| format!("{} {}", cause.by, cause.clients));
+    let causes = causes.collect::<Vec<_>>().join(", ");
+    let causes = if causes.is_empty() { causes } else { format!(" ({causes})") };
+    let links = count(*links, "link", "links");
+    format!(
+        "sharing: {shared} on {links}, {owed} owed, {most_owed} on one; own: {own} now, {all} of {come} in all{causes}"
+    )
 }
 
 /// The number of lines of a table.

@@ -32,20 +32,20 @@ pub(super) struct TableColumn {
     pub(super) numbers: bool,
 }
 
-/// A row of a table: a cell for each column, and perhaps a line below them.
+/// A row of a table: a cell for each column, and perhaps lines below them.
 #[derive(Debug, Default)]
 pub(super) struct TableRow {
     pub(super) cells: Vec<String>,
     /// The index of the cell with the state, and its tone.
     pub(super) tone: (usize, Tone),
-    pub(super) below: Option<String>,
+    pub(super) below: Vec<(String, Tone)>,
     pub(super) marked: bool,
 }
 
 impl TableRow {
     /// The number of lines that the row takes.
     pub(super) fn height(&self) -> usize {
-        1 + usize::from(self.below.is_some())
+        1 + self.below.len()
     }
 }
 
@@ -148,8 +148,8 @@ impl Sheet {
             parts.push((aligned(cell, *width, columns[*place].numbers), tone));
         }
         self.push(SheetLine { parts, marked: row.marked });
-        if let Some(below) = &row.below {
-            self.line(&format!("    {below}"), row.tone.1);
+        for (below, tone) in &row.below {
+            self.line(&format!("    {below}"), *tone);
         }
     }
 }
@@ -232,7 +232,8 @@ mod tests {
 
     fn row(cells: [&str; 3], below: Option<&str>) -> TableRow {
         let cells = cells.map(str::to_owned).to_vec();
-        TableRow { cells, below: below.map(str::to_owned), ..TableRow::default() }
+        let below = below.into_iter().map(|below| (below.to_owned(), Tone::Plain)).collect();
+        TableRow { cells, below, ..TableRow::default() }
     }
 
     #[test]
