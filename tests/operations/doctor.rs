@@ -195,6 +195,44 @@ fn a_node_that_the_running_proxy_leaves_alone_is_not_counted_among_those_that_ma
 }
 
 #[test]
+fn clients_of_the_running_proxy_that_do_not_share_are_named_with_the_reason() {
+    let report = |proxy: &Proxy| {
+        let mut doctor = Command::new(env!("CARGO_BIN_EXE_lockgate"));
+        let output = doctor.arg("doctor").arg(proxy.config_file()).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "nothing needs repair");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let proxy = Proxy::with().nodes(3).top("share: yes\nio_threads: 1").start();
+    let mut clients: Vec<Client> = (0..4).map(|_| proxy.client()).collect();
+    for client in &mut clients {
+        assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"));
+    }
+    let told = of_part(&report(&proxy), "clients");
+    assert_eq!(
+        told,
+        "clients  4 share 1 link; 0 of 4 since the start (0 %) got a connection of their own"
+    );
+    clients[0].cmd(&["CLIENT", "SETNAME", "worker-7"]);
+    clients[0].cmd(&["WATCH", "k"]);
+    clients[1].cmd(&["CLIENT", "NO-EVICT", "on"]);
+    clients[2].cmd(&["CLIENT", "NO-EVICT", "on"]);
+    let told = of_part(&report(&proxy), "clients");
+    let lines: Vec<&str> = told.lines().collect();
+    let [title, client, less, transaction, script] = &lines[..] else { panic!("{told}") };
+    assert!(
+        title.ends_with(
+            "1 share 1 link; 3 of 4 since the start (75 %) got a connection of their own"
+        )
+    );
+    assert_eq!(*client, "   - client: 2 of 4 clients: '127.0.0.1' with CLIENT NO-EVICT, 2 times");
+    assert_eq!(*transaction, "   - transaction: 1 of 4 clients: 'worker-7' with WATCH");
+    assert!(less.contains("Only CLIENT SETNAME and SETINFO share"), "{told}");
+    assert!(script.contains("a script shares"), "{told}");
+    let plain = Proxy::with().nodes(3).top("share: no").start();
+    assert!(!report(&plain).contains("\nclients  "));
+}
+
+#[test]
 fn keys_on_a_new_lock_node_are_told() {
     let (data, nodes) = (start(&[]), [start(&[]), start(&[]), start(&[])]);
     let urls = nodes.each_ref().map(RedisServer::url);

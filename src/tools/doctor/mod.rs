@@ -4,12 +4,14 @@
 //! - `patient`: asks one server.
 //! - `findings`: what is wrong with it.
 //! - `here`: what is wrong on this machine.
-//! - `running`: asks the running proxy of this configuration what it sees.
+//! - `running`: asks the running proxy of this configuration what it sees; `pinning`: which of its clients do not share
+//!   connections to the data node.
 //! - `report`: the findings as text and as JSON.
 
 mod findings;
 mod here;
 mod patient;
+mod pinning;
 mod report;
 mod running;
 
@@ -103,7 +105,7 @@ async fn examine_all(config: &Config) -> Report {
     all.extend(sentinels(config).await);
     all.extend(here::lockgate(config));
     let (running, paused) = running::proxy(config).await.unzip();
-    all.extend(running);
+    all.extend(running.into_iter().flatten());
     let paused = paused.unwrap_or_default();
     all.push(Examined::server("data node", url, summary(&data), findings));
 

@@ -162,6 +162,11 @@ impl Report {
     }
 }
 
+/// Removes control characters, which a terminal would obey, from what others named or answered.
+pub(super) fn printable(text: &str) -> String {
+    text.chars().filter(|letter| !letter.is_control()).collect()
+}
+
 /// The report for programs where the configuration cannot be used.
 pub(super) fn unusable(errors: &ConfigErrors) -> Value {
     let problem = |problem: &Problem| {

@@ -9,13 +9,16 @@ use std::{
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
-use super::report::{Examined, Finding};
+use super::{
+    pinning,
+    report::{Examined, Finding, printable},
+};
 use crate::{
     config::{AdoptMode, AdoptRule, Config},
     net::http_client,
     report::{
         document::{ProxyPart, StatusDocument},
-        lists::{AdoptedList, AdoptedPart},
+        lists::{AdoptedList, AdoptedPart, PinnedList},
     },
 };
 
@@ -26,11 +29,12 @@ const LONGEST_ANSWER: u64 = 256 * 1024;
 /// Most problems that are told.
 const MOST_PROBLEMS: usize = 64;
 
-/// Examines the proxy at the admin address, and returns the addresses of the lock nodes that it is to leave alone
-/// (LOCKGATE NODE … PAUSE). Returns `None` if none answers there.
-pub(super) async fn proxy(config: &Config) -> Option<(Examined, Vec<String>)> {
+/// Examines the proxy at the admin address and its clients, and returns the addresses of the lock nodes that it is to
+/// leave alone (LOCKGATE NODE … PAUSE). Returns `None` if none answers there.
+pub(super) async fn proxy(config: &Config) -> Option<(Vec<Examined>, Vec<String>)> {
     let address = reached(config.admin.listen?);
-    let StatusDocument { proxy, problems, nodes, .. } = ask(address, "/api/status").await?;
+    let StatusDocument { proxy, problems, nodes, sharing, .. } =
+        ask(address, "/api/status").await?;
     let paused = nodes.into_iter().filter(|node| node.paused).map(|node| node.address).collect();
     let mut examined = examined(&address.to_string(), &proxy, &problems, env!("CARGO_PKG_VERSION"));
     if config.adopt.rules.iter().any(|rule| rule.mode.is_answered())
@@ -38,7 +42,13 @@ pub(super) async fn proxy(config: &Config) -> Option<(Examined, Vec<String>)> {
     {
         examined.findings.extend(steps(&config.adopt.rules, &adopted));
     }
-    Some((examined, paused))
+    let mut all = vec![examined];
+    if let Some(sharing) = sharing
+        && let Some(PinnedList { pinned }) = ask(address, "/api/pinned?count=1000").await
+    {
+        all.push(pinning::clients(&sharing, &pinned));
+    }
+    Some((all, paused))
 }
 
 async fn ask<T: DeserializeOwned>(address: SocketAddr, path: &str) -> Option<T> {
@@ -91,11 +101,6 @@ fn untaken(rule: &AdoptRule, seen: &[AdoptedPart]) -> Option<Finding> {
         printable(&what),
         "See with LOCKGATE ADOPTED whether these keys are locks, before a step from audit.",
     ))
-}
-
-/// Removes control characters, which a terminal would obey, from what others named or answered.
-fn printable(text: &str) -> String {
-    text.chars().filter(|letter| !letter.is_control()).collect()
 }
 
 fn examined(host: &str, proxy: &ProxyPart, problems: &[String], version: &str) -> Examined {
