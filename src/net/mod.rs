@@ -42,6 +42,10 @@ use crate::config::{Endpoint, RedisUrl};
 /// another.
 const IN_HAND: u64 = 2 * 17 * 1024;
 
+/// Most bytes that a socket takes beyond those that go out, once it is to take few.
+#[cfg(target_os = "linux")]
+const MOST_NOT_SENT: u32 = 128 * 1024;
+
 /// Keepalive of a connection that is made for one question, and ends sooner than that.
 pub(crate) const KEEPALIVE_OF_QUESTIONS: Duration = Duration::from_secs(60);
 
@@ -67,6 +71,9 @@ pub(crate) trait SharedPart:
 {
     /// Ready once nothing that was sent awaits a reply.
     fn poll_settled(&mut self, cx: &Context<'_>) -> Poll<()>;
+
+    /// Whether the part has ended because its user took what came for it too slowly for the others.
+    fn gave_up_reader(&self) -> bool;
 }
 
 impl From<TlsStream> for Stream {
@@ -165,6 +172,25 @@ impl Stream {
             Stream::Shared(part) => part.poll_settled(cx),
             _ => Poll::Ready(()),
         }
+    }
+
+    /// Whether shared connections have given this user up, as it took what came for it too slowly.
+    pub(crate) fn gave_up_reader(&self) -> bool {
+        matches!(self, Stream::Shared(part) if part.gave_up_reader())
+    }
+
+    /// Has the socket take few bytes more than go out, so that what it takes tells how fast its peer reads.
+    pub(crate) fn take_as_sent(&self) {
+        let tcp = match self {
+            Stream::Tcp(stream) => stream,
+            Stream::Tls(stream) => stream.tcp(),
+            Stream::Unix(_) | Stream::Shared(_) => return,
+            #[cfg(test)]
+            Stream::Memory(_) => return,
+        };
+        // A socket that cannot takes more at once.
+        #[cfg(target_os = "linux")]
+        let _ = SockRef::from(tcp).set_tcp_notsent_lowat(MOST_NOT_SENT);
     }
 
     /// Whether the peer has sent FIN or a reset, even behind bytes that are still unread.

@@ -35,8 +35,24 @@ const UNREAD: &str = "ERR closed: this client has taken none of its replies for 
 
 /// Bounds the log lines, of this process and all its clients together.
 static CLOSED: FewLines = FewLines::new();
+static GIVEN_UP: FewLines = FewLines::new();
 
 impl Session {
+    /// Logs that the client has read too slowly for those behind it on a shared connection.
+    #[cold]
+    pub(super) fn note_slow_reader(&self) {
+        if let Some(left_out) = GIVEN_UP.next(std::time::Instant::now()) {
+            let card = &self.core.desk.card;
+            warn!(
+                address = card.address(),
+                name = &*card.name(),
+                left_out,
+                "a client is closed: it has taken a large reply too slowly, while others behind it on a shared \
+                 connection waited for theirs (share)"
+            );
+        }
+    }
+
     /// Tells the client that it is closed, and lets it read what is held for it.
     pub(super) async fn part(&mut self) {
         if let Some(left_out) = CLOSED.next(std::time::Instant::now()) {

@@ -202,8 +202,10 @@ impl Session {
         } else {
             drop(tokens);
         }
-        if reason == CloseReason::BarrierBuffer {
-            Box::pin(self.part()).await;
+        match reason {
+            CloseReason::BarrierBuffer => Box::pin(self.part()).await,
+            CloseReason::SlowReader => self.note_slow_reader(),
+            _ => {}
         }
         reason
     }
@@ -575,6 +577,9 @@ impl Session {
                             false => Ok(moved),
                         };
                     }
+                    Poll::Pending if self.upstream.gave_up_reader() => {
+                        return Err(CloseReason::SlowReader);
+                    }
                     Poll::Pending if !self.core.needs_replies() => return Ok(moved),
                     Poll::Pending => {}
                 }
@@ -586,6 +591,9 @@ impl Session {
             match Pin::new(&mut self.upstream).poll_read(cx, &mut read) {
                 Poll::Pending => return Ok(moved),
                 Poll::Ready(Ok(())) if !read.filled().is_empty() => {}
+                Poll::Ready(_) if self.upstream.gave_up_reader() => {
+                    return Err(CloseReason::SlowReader);
+                }
                 // All that the data node sent before it closed has been read.
                 Poll::Ready(_) => {
                     self.upstream_state.done = true;

@@ -24,6 +24,8 @@ labels! {
         /// The client did not read, while a command of its own waited for replies
         /// (`barrier_buffer`).
         BarrierBuffer = "barrier_buffer",
+        /// The client took a large reply over a shared connection too slowly for those behind it (`share`).
+        SlowReader = "slow_reader",
         /// The client sent QUIT with its replies off, or bytes upon which Redis closes, and the data node did not
         /// close within a second.
         Quit = "quit",

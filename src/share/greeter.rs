@@ -3,33 +3,45 @@
 //! A failed AUTH in a pipeline may drop its reply, so that on a link the replies would shift to other clients. Here one
 //! client's greeting is asked about at a time, and its reply is read before anything else is sent.
 
-use std::{cell::RefCell, collections::HashMap, io, sync::Arc};
+use std::{cell::RefCell, collections::HashMap, io, sync::Arc, time::Duration};
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     sync::Mutex,
-    time::timeout,
+    time::{Instant, sleep, timeout},
 };
 
-use super::{
-    greeting::ClientStanding,
-    sharing::{Connecting, Sharing},
-};
+use super::sharing::{Connecting, Sharing};
 use crate::{
     data::{DataStream, Tenure},
     net::Stream,
     resp::reply::{NextReply, ReplyScanner},
+    sync,
 };
 
 /// The longest reply to a greeting, in bytes. HELLO's names each loaded module.
 const LONGEST: usize = 64 * 1024;
 
+/// What is sent to see whether a connection is let in.
+const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
+
 /// The beginnings of errors that a Redis sends of itself, before it closes a connection that it does not want.
 const UNWANTED: [&[u8]; 2] = [b"-ERR max number of clients", b"-DENIED"];
 
-/// A thread's connection for greetings.
+/// How long an answer about clients that have not authenticated counts for those that come later: for so long they may
+/// be let in after a password was set.
+const COUNTS: Duration = Duration::from_millis(100);
+
+/// How long to wait until a step is tried again that a busy data node has refused.
+const BUSY: Duration = Duration::from_millis(20);
+
+/// A thread's connection for greetings, and what it has told of clients that have not authenticated.
 #[derive(Default)]
-pub(super) struct Greeter(Mutex<Option<DataStream>>);
+pub(super) struct Greeter {
+    kept: Mutex<Option<DataStream>>,
+    /// When the data node was asked last, and whether it lets them in.
+    entry: sync::Mutex<Option<(Instant, bool)>>,
+}
 
 thread_local! {
     static GREETERS: RefCell<HashMap<u64, Arc<Greeter>>> = RefCell::default();
@@ -52,26 +64,73 @@ impl Greeter {
     ) -> io::Result<Option<Arc<Tenure>>> {
         let fresh = connect(sharing, connecting).await?;
         let tenure = fresh.tenure.clone();
-        if let Ok(mut kept) = self.0.try_lock() {
+        if let Ok(mut kept) = self.kept.try_lock() {
             *kept = Some(fresh);
         }
         Ok(tenure)
     }
 
-    /// Returns the data node's reply to a greeting of a client that has this standing.
+    /// Returns the data node's reply to a greeting, behind steps that bring the connection into its client's state.
     ///
     /// # Errors
-    /// The network's; and if the data node no longer accepts the standing. The client's connection is to end.
+    /// The network's; and if the data node refuses a step. The client's connection is to end.
     pub(super) async fn ask(
         &self,
         sharing: &Sharing,
-        standing: ClientStanding,
-        command: Vec<u8>,
+        steps: Vec<Vec<u8>>,
+        greeting: Vec<u8>,
         connecting: Connecting,
     ) -> io::Result<Vec<u8>> {
-        let mut kept = self.0.lock().await;
+        let mut kept = self.kept.lock().await;
+        question(&mut kept, sharing, &steps, &greeting, connecting).await
+    }
+
+    /// Whether the data node lets a client in that came at this time and has not authenticated. `None`: it must be
+    /// asked first, as it may ask for a password by now.
+    pub(super) fn known(&self, came: Instant) -> Option<bool> {
+        let known = *self.entry.lock();
+        known.and_then(|(asked, lets_in)| (asked + COUNTS >= came).then_some(lets_in))
+    }
+
+    /// Asks whether the data node lets a client in that came at this time and has not authenticated. Others that wait
+    /// for that meanwhile get the same answer.
+    ///
+    /// # Errors
+    /// The network's; and if the data node wants no connection.
+    pub(super) async fn lets_in(
+        &self,
+        sharing: &Sharing,
+        came: Instant,
+        connecting: Connecting,
+    ) -> io::Result<bool> {
+        let mut kept = self.kept.lock().await;
+        if let Some(lets_in) = self.known(came) {
+            return Ok(lets_in);
+        }
+        let asked = Instant::now();
+        let reply = question(&mut kept, sharing, &[], PING, connecting).await?;
+        let lets_in = !reply.starts_with(b"-NOAUTH");
+        *self.entry.lock() = Some((asked, lets_in));
+        Ok(lets_in)
+    }
+}
+
+/// Sends a command over a connection that is as fresh, behind steps, and returns its reply. A data node that does not
+/// answer in time is asked over another connection: it may be busy, or the way to it cut.
+///
+/// # Errors
+/// The network's; and if the data node refuses a step, or wants no connection.
+async fn question(
+    kept: &mut Option<DataStream>,
+    sharing: &Sharing,
+    steps: &[Vec<u8>],
+    command: &[u8],
+    connecting: Connecting,
+) -> io::Result<Vec<u8>> {
+    loop {
+        let used = kept.take();
         let asking = async {
-            let reset = match kept.take() {
+            let reset = match used {
                 Some(used) if !used.tenure.as_ref().is_some_and(|t| t.has_ended()) => {
                     reset(used).await
                 }
@@ -81,14 +140,16 @@ impl Greeter {
                 Some(fresh) => fresh,
                 None => connect(sharing, connecting).await?,
             };
-            assume(&mut fresh.stream, standing.commands()).await?;
-            let reply = exchange(&mut fresh.stream, &command).await?;
+            assume(&mut fresh.stream, steps).await?;
+            let reply = exchange(&mut fresh.stream, command).await?;
             check_wanted(&reply)?;
             Ok::<_, io::Error>((fresh, reply))
         };
-        let (used, reply) = timeout(connecting.limit, asking).await??;
-        *kept = Some(used);
-        Ok(reply)
+        if let Ok(answered) = timeout(connecting.limit, asking).await {
+            let (used, reply) = answered?;
+            *kept = Some(used);
+            return Ok(reply);
+        }
     }
 }
 
@@ -100,18 +161,32 @@ pub(super) async fn connect(sharing: &Sharing, connecting: Connecting) -> io::Re
     sharing.data.connect_for(None, connecting.limit, connecting.keepalive).await
 }
 
-/// Brings a fresh connection into a client's state.
+/// Brings a fresh connection into a client's state. A busy data node takes some steps only once it is not.
 ///
 /// # Errors
 /// The network's; and the data node's own error, as a line, if it does not accept the state any more.
-pub(super) async fn assume(stream: &mut Stream, commands: Vec<Vec<u8>>) -> io::Result<()> {
-    for command in commands {
-        let reply = exchange(stream, &command).await?;
-        if reply.starts_with(b"-") {
-            return Err(refused(&reply));
+pub(super) async fn assume(stream: &mut Stream, steps: &[Vec<u8>]) -> io::Result<()> {
+    for step in steps {
+        loop {
+            let reply = exchange(stream, step).await?;
+            match &reply[..] {
+                [b'-', b'B', b'U', b'S', b'Y', b' ', ..] => sleep(BUSY).await,
+                [b'-', ..] => return Err(refused(&reply)),
+                _ => break,
+            }
         }
     }
     Ok(())
+}
+
+/// Checks that the data node carries out commands that come over this connection.
+///
+/// # Errors
+/// The network's; and the data node's own error, as a line, if it asks for a password, or wants no connection.
+pub(super) async fn check_let_in(stream: &mut Stream) -> io::Result<()> {
+    let reply = exchange(stream, PING).await?;
+    check_wanted(&reply)?;
+    if reply.starts_with(b"-NOAUTH") { Err(refused(&reply)) } else { Ok(()) }
 }
 
 /// Checks that a reply is not what a Redis sends of itself before it closes a connection that it does not want.
@@ -124,7 +199,7 @@ pub(super) fn check_wanted(reply: &[u8]) -> io::Result<()> {
 }
 
 /// Makes an error of the data node's own line, which clients are told.
-fn refused(reply: &[u8]) -> io::Error {
+pub(super) fn refused(reply: &[u8]) -> io::Error {
     let line = String::from_utf8_lossy(reply).trim_end().to_owned();
     io::Error::new(io::ErrorKind::PermissionDenied, line)
 }

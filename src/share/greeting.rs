@@ -51,23 +51,32 @@ impl ClientStanding {
         self.database
     }
 
-    /// Returns the commands that bring a fresh connection into this state, each with one reply.
-    pub(super) fn commands(&self) -> Vec<Vec<u8>> {
+    /// Whether the client has authenticated anew since it had the standing `earlier`.
+    pub(super) fn has_another_auth(&self, earlier: &ClientStanding) -> bool {
+        match (&self.auth, &earlier.auth) {
+            (Some(one), Some(other)) => !Arc::ptr_eq(one, other),
+            (one, other) => one.is_some() != other.is_some(),
+        }
+    }
+
+    /// Returns the commands that make a fresh connection the client's user's, in its protocol, each with one reply. A
+    /// busy data node takes them too.
+    pub(super) fn identity(&self) -> Vec<Vec<u8>> {
         let mut all: Vec<Vec<u8>> = self.auth.iter().map(|auth| auth.0.clone()).collect();
-        let mut add = |words: &[&[u8]]| {
-            let mut bytes = Vec::new();
-            encode::command(&mut bytes, words);
-            all.push(bytes);
-        };
         match self.protocol {
             0 => {}
-            2 => add(&[b"HELLO", b"2"]),
-            _ => add(&[b"HELLO", b"3"]),
-        }
-        if self.database != 0 {
-            add(&[b"SELECT", self.database.to_string().as_bytes()]);
+            2 => all.push(command(&[b"HELLO", b"2"])),
+            _ => all.push(command(&[b"HELLO", b"3"])),
         }
         all
+    }
+
+    /// Returns the command that selects the client's database, if there must be one.
+    pub(super) fn place(&self) -> Vec<Vec<u8>> {
+        match self.database {
+            0 => Vec::new(),
+            database => vec![command(&[b"SELECT", database.to_string().as_bytes()])],
+        }
     }
 }
 
@@ -146,12 +155,18 @@ impl ClientGreeting {
         })
     }
 
-    /// Returns the commands that bring a fresh connection into the client's state, each with one reply.
-    pub(super) fn commands(&self) -> Vec<Vec<u8>> {
-        let mut all = self.standing.commands();
+    /// Returns the commands that bring a connection with the client's identity into its state, each with one reply.
+    pub(super) fn place(&self) -> Vec<Vec<u8>> {
+        let mut all = self.standing.place();
         all.extend(commands(&self.names).map(<[u8]>::to_vec));
         all
     }
+}
+
+fn command(words: &[&[u8]]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    encode::command(&mut bytes, words);
+    bytes
 }
 
 /// Returns what a CLIENT SETNAME or SETINFO sets: the words between the first and the last.
@@ -186,7 +201,7 @@ mod tests {
     }
 
     fn said(greeting: &ClientGreeting) -> String {
-        let all = greeting.commands().concat();
+        let all = [greeting.standing.identity(), greeting.place()].concat().concat();
         let lines = String::from_utf8(all).unwrap();
         let words = lines.split("\r\n").filter(|line| !line.is_empty() && !line.starts_with('$'));
         words

@@ -18,11 +18,16 @@ const LARGE: usize = 16 * 1024;
 /// How often they come before a client gets a connection of its own for them.
 const MANY: u32 = 4;
 
+/// How many commands of a client are put on a link at once, until it is seen how fast they are carried out; and how many
+/// at most.
+pub(super) const FEW: u32 = 64;
+pub(super) const MANY_AT_ONCE: u32 = 1024;
+
 /// The replies for one session. Links fill it, the session empties it.
 #[derive(Debug, Default)]
 pub(super) struct Mailbox(Mutex<Letters>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Letters {
     bytes: Vec<u8>,
     /// How many of `bytes` the session has taken.
@@ -31,10 +36,14 @@ struct Letters {
     taken_in_all: u64,
     /// Replies that are still to come.
     owed: u32,
+    /// How many of them there may be: beyond that commands wait in the session, so that others' come between them.
+    at_once: u32,
     /// How often large replies, or parts of them, have come.
     large: u32,
-    /// The link broke with replies owed, or the client was too slow: the session ends behind what has come.
+    /// The link broke with replies owed: the session ends behind what has come.
     ended: bool,
+    /// The client took its replies too slowly for those behind it: the session ends.
+    is_given_up: bool,
     /// The client is gone: what comes for it is dropped.
     left: bool,
     /// The client is gone, but its session waits until all that it sent is carried out.
@@ -44,6 +53,26 @@ struct Letters {
     /// A link wakes the session once there is room for more commands.
     is_waiting: bool,
     waker: Option<Waker>,
+}
+
+impl Default for Letters {
+    fn default() -> Letters {
+        Letters {
+            bytes: Vec::new(),
+            taken: 0,
+            taken_in_all: 0,
+            owed: 0,
+            at_once: FEW,
+            large: 0,
+            ended: false,
+            is_given_up: false,
+            left: false,
+            is_awaited: false,
+            is_hurried: false,
+            is_waiting: false,
+            waker: None,
+        }
+    }
 }
 
 impl Letters {
@@ -75,10 +104,23 @@ impl Mailbox {
         self.0.lock().large >= MANY
     }
 
-    /// Takes in bytes with the ends of `answered` replies. Returns how many bytes the session has not taken.
-    pub(super) fn deliver(&self, bytes: &[u8], answered: u32) -> usize {
+    /// How many more commands may be put on a link now. If none may, the session is woken once a reply comes.
+    pub(super) fn room(&self) -> u32 {
+        let letters = self.0.lock();
+        letters.at_once.saturating_sub(letters.owed)
+    }
+
+    /// Takes in the proxy's own reply.
+    pub(super) fn tell(&self, reply: &[u8]) {
+        self.deliver(reply, 0, MANY_AT_ONCE);
+    }
+
+    /// Takes in bytes with the ends of `answered` replies. `most`: how many commands of the client there may be on the
+    /// link at once, as far as is seen by now. Returns how many bytes the session has not taken.
+    pub(super) fn deliver(&self, bytes: &[u8], answered: u32, most: u32) -> usize {
         let letters = &mut *self.0.lock();
         letters.owed = letters.owed.saturating_sub(answered);
+        letters.at_once = letters.at_once.saturating_add(answered).min(most);
         letters.is_hurried &= letters.owed > 0;
         if bytes.len() > LARGE * answered.max(1) as usize {
             letters.large = letters.large.saturating_add(1);
@@ -96,6 +138,19 @@ impl Mailbox {
         letters.ended = true;
         letters.owed = 0;
         letters.wake();
+    }
+
+    /// Ends the session of a client that takes its replies too slowly.
+    pub(super) fn give_up(&self) {
+        let letters = &mut *self.0.lock();
+        (letters.left, letters.bytes, letters.taken) = (true, Vec::new(), 0);
+        (letters.ended, letters.is_given_up, letters.owed) = (true, true, 0);
+        letters.wake();
+    }
+
+    /// Whether the client took its replies too slowly.
+    pub(super) fn is_given_up(&self) -> bool {
+        self.0.lock().is_given_up
     }
 
     /// Notes that the session has ended.
@@ -134,6 +189,9 @@ impl Mailbox {
                 true => letters.bytes = Vec::new(),
                 false => letters.bytes.clear(),
             }
+        } else {
+            // The client may be given up before it takes more.
+            register(&mut letters.waker, cx);
         }
         TakenReplies::Some
     }
@@ -226,9 +284,9 @@ mod tests {
         let mailbox = Mailbox::default();
         mailbox.owe(2);
         assert!(!mailbox.hurry() && mailbox.is_hurried());
-        mailbox.deliver(b"+OK\r\n", 1);
+        mailbox.deliver(b"+OK\r\n", 1, FEW);
         assert!(mailbox.is_hurried());
-        mailbox.deliver(b"+OK\r\n", 1);
+        mailbox.deliver(b"+OK\r\n", 1, FEW);
         mailbox.owe(1);
         assert!(!mailbox.is_hurried(), "its next large reply may take its time");
     }

@@ -11,9 +11,9 @@ use std::{
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::{
-    greeter::{self, assume, check_wanted, exchange},
+    greeter::{self, assume, check_let_in},
     greeting::ClientStanding,
-    shared_link::{LinkEntry, LinkPump, SharedLink},
+    shared_link::{LinkPump, SharedLink},
     sharing::{Connecting, Sharing},
 };
 use crate::net::Stream;
@@ -28,16 +28,23 @@ pub(super) async fn run(
     standing: &ClientStanding,
     connecting: Connecting,
 ) {
-    let words = match timeout(connecting.limit, open(&link, sharing, standing, connecting)).await {
-        Ok(Ok((stream, entry))) => {
-            link.opened(entry);
+    // A data node that does not answer in time is tried again: it may be busy, and clients wait.
+    let opened = loop {
+        let opening = open(&link, sharing, standing, connecting);
+        if let Ok(opened) = timeout(connecting.limit, opening).await {
+            break opened;
+        }
+    };
+    let words = match opened {
+        Ok(stream) => {
+            link.opened();
             serve(&link, sharing, stream).await;
             Vec::new()
         }
-        Ok(Err(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             format!("{error}\r\n").into_bytes()
         }
-        Ok(Err(_)) | Err(_) => Vec::new(),
+        Err(_) => Vec::new(),
     };
     link.end(&words);
 }
@@ -51,19 +58,17 @@ async fn open(
     sharing: &Sharing,
     standing: &ClientStanding,
     connecting: Connecting,
-) -> io::Result<(Stream, LinkEntry)> {
+) -> io::Result<Stream> {
     let connected = greeter::connect(sharing, connecting).await?;
     if !link.is_of(connected.tenure.as_ref()) {
         return Err(io::ErrorKind::NotConnected.into());
     }
     let mut stream = connected.stream;
-    assume(&mut stream, standing.commands()).await?;
+    assume(&mut stream, &standing.identity()).await?;
+    assume(&mut stream, &standing.place()).await?;
     // An unwanted connection is told so unasked: whoever sends a command first must not take that for its reply.
-    let reply = exchange(&mut stream, b"*1\r\n$4\r\nPING\r\n").await?;
-    check_wanted(&reply)?;
-    let entry =
-        if reply.starts_with(b"-NOAUTH") { LinkEntry::Stranger } else { LinkEntry::Welcome };
-    Ok((stream, entry))
+    check_let_in(&mut stream).await?;
+    Ok(stream)
 }
 
 /// Moves the link's bytes until it ends, is not used, or leads to a Redis that is no longer the data node.

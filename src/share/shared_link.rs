@@ -20,7 +20,11 @@ use tokio::{
     time::{Instant, Sleep, sleep},
 };
 
-use super::{mailbox::Mailbox, sharers::OwingLink, sharing::Sharing};
+use super::{
+    mailbox::{self, Mailbox},
+    sharers::OwingLink,
+    sharing::Sharing,
+};
 use crate::{
     data::Tenure,
     net::{Outbox, Stream},
@@ -45,20 +49,26 @@ const READ: usize = 64 * 1024;
 /// Bytes held for all clients that own a link.
 static HELD_OF_ALL: AtomicUsize = AtomicUsize::new(0);
 
+/// How long others may wait for one client's pipeline. As many commands as are carried out in this time are put on a
+/// link at once.
+const TURN: Duration = Duration::from_millis(20);
+
+/// How many commands one client may have on a link at once where each takes the data node this long.
+fn at_once(pace: Duration) -> u32 {
+    let many = TURN.as_nanos().checked_div(pace.as_nanos()).unwrap_or(u128::MAX);
+    u32::try_from(many).unwrap_or(u32::MAX).clamp(mailbox::FEW, mailbox::MANY_AT_ONCE)
+}
+
 thread_local! {
     static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ].into_boxed_slice());
 }
 
-/// What is known of the data node's view of a link.
+/// How far a link is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum LinkEntry {
-    /// The link is being opened.
+enum LinkStage {
     Opening,
-    /// The data node asks for a password first. It closes a connection that sends it large commands without one.
-    Stranger,
-    /// Commands are carried out.
-    Welcome,
-    /// The link has ended.
+    /// The data node carries out what comes.
+    Open,
     Ended,
 }
 
@@ -69,7 +79,7 @@ pub(super) struct SharedLink {
 }
 
 struct LinkState {
-    entry: LinkEntry,
+    stage: LinkStage,
     /// Commands that the link's task has not taken.
     unsent: Vec<u8>,
     /// Whose the next replies are, and how many of them.
@@ -78,11 +88,15 @@ struct LinkState {
     owner: Option<Arc<Mailbox>>,
     /// Wakes the link's task.
     task: Option<Waker>,
-    /// Clients that wait for room, or for the link to open.
+    /// Clients that wait for room.
     writers: Vec<Arc<Mailbox>>,
     /// Clients that have used a link of a data node with guards.
     users: Vec<Weak<Mailbox>>,
     used: Instant,
+    /// Since when the next reply is awaited.
+    awaited: Instant,
+    /// How long the data node took for each of the last replies.
+    pace: Duration,
 }
 
 impl LinkState {
@@ -92,7 +106,7 @@ impl LinkState {
         }
     }
 
-    /// Has a client woken once there is room, or the link is open.
+    /// Has a client woken once there is room.
     fn wait(&mut self, mailbox: &Arc<Mailbox>) {
         if mailbox.begin_waiting() {
             if self.writers.len() == self.writers.capacity() {
@@ -115,8 +129,8 @@ impl LinkState {
 /// The result of handing a command over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pushed {
-    /// The commands will be sent; whether the link is [`LinkEntry::Welcome`].
-    Taken(bool),
+    /// The commands will be sent.
+    Taken,
     /// There is no room now. The client is woken once there is.
     Full,
     /// The link has ended, or is another client's own.
@@ -126,7 +140,7 @@ pub(super) enum Pushed {
 impl SharedLink {
     pub(super) fn new(tenure: Option<Arc<Tenure>>) -> SharedLink {
         let state = LinkState {
-            entry: LinkEntry::Opening,
+            stage: LinkStage::Opening,
             unsent: Vec::new(),
             queue: VecDeque::new(),
             owner: None,
@@ -134,6 +148,8 @@ impl SharedLink {
             writers: Vec::new(),
             users: Vec::new(),
             used: Instant::now(),
+            awaited: Instant::now(),
+            pace: Duration::ZERO,
         };
         SharedLink { state: Mutex::new(state), tenure }
     }
@@ -149,7 +165,7 @@ impl SharedLink {
 
     /// Whether the link is open.
     pub(super) fn is_open(&self) -> bool {
-        matches!(self.state.lock().entry, LinkEntry::Stranger | LinkEntry::Welcome)
+        self.state.lock().stage == LinkStage::Open
     }
 
     /// The tenure of the Redis to which the link leads.
@@ -160,17 +176,8 @@ impl SharedLink {
     /// Whether a command of this client may go on the link.
     pub(super) fn takes(&self, mailbox: &Arc<Mailbox>) -> bool {
         let state = self.state.lock();
-        state.entry != LinkEntry::Ended
+        state.stage != LinkStage::Ended
             && state.owner.as_ref().is_none_or(|owner| Arc::ptr_eq(owner, mailbox))
-    }
-
-    /// What the data node makes of the link. While it is opened, the client is woken once that is known.
-    pub(super) fn entry(&self, mailbox: &Arc<Mailbox>) -> LinkEntry {
-        let mut state = self.state.lock();
-        if state.entry == LinkEntry::Opening {
-            state.wait(mailbox);
-        }
-        state.entry
     }
 
     /// Hands whole commands over, whose replies `mailbox` will get. `alone`: no other client's command comes behind
@@ -184,7 +191,7 @@ impl SharedLink {
     ) -> Pushed {
         let state = &mut *self.state.lock();
         let is_anothers = state.owner.as_ref().is_some_and(|owner| !Arc::ptr_eq(owner, mailbox));
-        if state.entry == LinkEntry::Ended || is_anothers {
+        if state.stage == LinkStage::Ended || is_anothers {
             return Pushed::Gone;
         }
         if state.unsent.len() > MOST_UNSENT {
@@ -195,19 +202,23 @@ impl SharedLink {
         mailbox.owe(count);
         match state.queue.back_mut() {
             Some((last, owed)) if Arc::ptr_eq(last, mailbox) => *owed += count,
+            None => {
+                state.awaited = Instant::now();
+                state.queue.push_back((mailbox.clone(), count));
+            }
             _ => state.queue.push_back((mailbox.clone(), count)),
         }
         if alone {
             state.owner = Some(mailbox.clone());
         }
         state.wake_task();
-        Pushed::Taken(state.entry == LinkEntry::Welcome)
+        Pushed::Taken
     }
 
     /// Sends a sign of life that has no reply, if the link is open.
     pub(super) fn pulse(&self) {
         let state = &mut *self.state.lock();
-        if state.entry == LinkEntry::Welcome && state.unsent.is_empty() {
+        if state.stage == LinkStage::Open && state.unsent.is_empty() {
             state.unsent.extend_from_slice(b"\r\n");
             state.wake_task();
         }
@@ -230,11 +241,10 @@ impl SharedLink {
         }
     }
 
-    /// Notes how the data node has let the link in.
-    pub(super) fn opened(&self, entry: LinkEntry) {
+    /// Notes that the data node has let the link in.
+    pub(super) fn opened(&self) {
         let state = &mut *self.state.lock();
-        state.entry = entry;
-        state.wake_writers();
+        (state.stage, state.awaited) = (LinkStage::Open, Instant::now());
     }
 
     /// Whether nothing was sent for `time`, nothing is owed, and nobody must end with the link.
@@ -251,10 +261,10 @@ impl SharedLink {
     /// error that they are told first.
     pub(super) fn end(&self, words: &[u8]) {
         let state = &mut *self.state.lock();
-        state.entry = LinkEntry::Ended;
+        state.stage = LinkStage::Ended;
         state.unsent = Vec::new();
         for (mailbox, _) in state.queue.drain(..) {
-            mailbox.deliver(words, 0);
+            mailbox.tell(words);
             mailbox.end();
         }
         state.users.drain(..).filter_map(|user| user.upgrade()).for_each(|user| user.end());
@@ -266,8 +276,8 @@ impl SharedLink {
 impl OwingLink for SharedLink {
     fn owed(&self) -> Option<u64> {
         let state = self.state.lock();
-        let is_open = matches!(state.entry, LinkEntry::Stranger | LinkEntry::Welcome);
-        is_open.then(|| state.queue.iter().map(|(_, owed)| u64::from(*owed)).sum())
+        (state.stage == LinkStage::Open)
+            .then(|| state.queue.iter().map(|(_, owed)| u64::from(*owed)).sum())
     }
 }
 
@@ -401,8 +411,7 @@ impl LinkPump {
         let (before, timer) = self.slow.get_or_insert_with(|| (taken, Box::pin(sleep(PATIENCE))));
         while timer.as_mut().poll(cx).is_ready() {
             if taken - *before < SHARED_HELD as u64 {
-                owner.end();
-                owner.leave();
+                owner.give_up();
                 return MayRead::Yes;
             }
             (*before, *timer) = (taken, Box::pin(sleep(PATIENCE)));
@@ -423,7 +432,8 @@ impl LinkPump {
             replies.between_frames() && bytes.get(at) == Some(&b'>')
         };
         let state = &mut *self.link.state.lock();
-        let mut at = 0;
+        let most = at_once(state.pace);
+        let (mut at, mut all_answered) = (0, 0);
         while at < bytes.len() {
             self.in_push |= comes_push(at, &self.replies);
             if self.in_push {
@@ -445,14 +455,20 @@ impl LinkPump {
                     NextReply::Broken => return false,
                 }
             }
-            let held = mailbox.deliver(&bytes[from..at], answered);
+            let held = mailbox.deliver(&bytes[from..at], answered, most);
             *owed -= answered;
+            all_answered += answered;
             if held > SHARED_HELD {
                 state.owner = Some(mailbox.clone());
             }
             if *owed == 0 {
                 state.queue.pop_front();
             }
+        }
+        if all_answered > 0 {
+            let now = Instant::now();
+            state.pace = (state.pace + (now - state.awaited) / all_answered) / 2;
+            state.awaited = now;
         }
         true
     }

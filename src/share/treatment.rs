@@ -225,6 +225,9 @@ pub(super) enum Treatment {
     Select,
     /// QUIT is answered here, and ends no link.
     Quit,
+    /// It may have to end a script during which the data node takes little else: the client gets a connection of its
+    /// own, on which this comes first.
+    Kill,
     /// The client gets a connection of its own.
     Pin(PinCause),
 }
@@ -257,6 +260,8 @@ pub(super) fn treatment(name: &[u8], second: Option<&[u8]>) -> Treatment {
         {
             return Treatment::Share;
         }
+        b"SCRIPT" | b"FUNCTION" if is("KILL") => return Treatment::Kill,
+        b"SHUTDOWN" => return Treatment::Kill,
         b"CLIENT" => PinCause::Client,
         b"MULTI" | b"WATCH" => PinCause::Transaction,
         b"SUBSCRIBE" | b"PSUBSCRIBE" | b"SSUBSCRIBE" | b"MONITOR" => PinCause::PubSub,
@@ -282,8 +287,9 @@ mod tests {
             (("CLIENT", Some("ID")), Treatment::Pin(PinCause::Client)),
             (("CLIENT", None), Treatment::Pin(PinCause::Client)),
             (("script", Some("load")), Treatment::Share),
-            (("script", Some("KILL")), Treatment::Pin(PinCause::Other)),
-            (("function", Some("kill")), Treatment::Pin(PinCause::Other)),
+            (("script", Some("KILL")), Treatment::Kill),
+            (("function", Some("kill")), Treatment::Kill),
+            (("FUNCTION", Some("LIB")), Treatment::Pin(PinCause::Other)),
             (("Multi", None), Treatment::Pin(PinCause::Transaction)),
             (("GET\0", None), Treatment::Pin(PinCause::Other)),
             (("", None), Treatment::Pin(PinCause::Other)),

@@ -14,16 +14,19 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    time::Instant,
+};
 
 use super::{
-    greeter::{self, Greeter, assume},
+    greeter::{self, Greeter, assume, check_let_in, exchange, refused},
     greeting::ClientGreeting,
     link_pools,
     mailbox::{Mailbox, TakenReplies},
     pinned::{PinnedKind, shown},
     share_metrics::PinCause,
-    shared_link::{LinkEntry, Pushed, SharedLink},
+    shared_link::{Pushed, SharedLink},
     sharers::CountedSharer,
     sharing::{Connecting, Sharing},
     treatment::{Treatment, treatment},
@@ -67,8 +70,10 @@ pub(crate) struct SharedUpstream {
     is_shut: bool,
     /// The client has sent a command that was no greeting.
     has_begun: bool,
-    /// The link's data node carries out what clients like this one send: it asks for no password first.
-    is_welcome: bool,
+    /// When the client came.
+    came: Instant,
+    /// The data node lets the client in without AUTH, as it said when the client came or later.
+    is_let_in: bool,
     /// How many replies are owed from the first command on that may block. 0: none does.
     behind_block: u32,
 }
@@ -79,6 +84,8 @@ enum SharedWay {
     Links,
     /// Nowhere until the data node has answered this greeting.
     Greeting(Vec<u8>, Pending<Vec<u8>>),
+    /// Nowhere until the data node has said whether it lets the client in without AUTH.
+    Entering(Pending<bool>),
     /// Nowhere until there is a connection of the client's own.
     Pinning(Pending<Stream>),
     /// Over that connection.
@@ -100,10 +107,11 @@ enum CommandStep {
 }
 
 /// Returns the length of the first command, which takes `length` bytes, with those behind it that are alike up to the
-/// end of the name at `head`, and how many they are. Commands of a pipeline often are.
-fn alike(bytes: &[u8], mut length: usize, head: usize) -> (usize, u32) {
+/// end of the name at `head`, and how many they are, `most` of them. Commands of a pipeline often are.
+fn alike(bytes: &[u8], mut length: usize, head: usize, most: u32) -> (usize, u32) {
     let (head, mut count) = (&bytes[..head], 1);
     while length < LARGEST
+        && count < most
         && let Some(rest) = bytes.get(length..)
         && rest.starts_with(head)
         && let WordStep::End(more @ ..=LARGEST) = Walk::default().finish(rest)
@@ -168,7 +176,10 @@ impl SharedUpstream {
             Some(tenure) => tenure,
             None => Greeter::of(&sharing).reach(&sharing, connecting).await?,
         };
+        let came = Instant::now();
         let upstream = SharedUpstream {
+            is_let_in: Greeter::of(&sharing).known(came) == Some(true),
+            came,
             counted: CountedSharer::come(sharing.sharers.clone()),
             sharing,
             tenure: tenure.clone(),
@@ -183,7 +194,6 @@ impl SharedUpstream {
             waits: false,
             is_shut: false,
             has_begun: false,
-            is_welcome: false,
             behind_block: 0,
         };
         Ok((upstream, tenure))
@@ -197,18 +207,26 @@ impl SharedUpstream {
                 let answered = ready!(asking.get_mut().as_mut().poll(cx));
                 let command = std::mem::take(command);
                 match answered {
+                    // The client was let in once, and would not be now.
+                    Ok(reply) if self.is_guest() && reply.starts_with(b"-NOAUTH") => {
+                        self.end(&refused(&reply));
+                    }
                     Ok(reply) => {
                         if !reply.starts_with(b"-") {
                             // It had room before it was asked for.
                             let _ = self.greeting.accepted(&words::of(&command));
-                            (self.link, self.is_welcome) = (None, false);
+                            (self.link, self.is_let_in) = (None, true);
                         }
                         self.way = SharedWay::Links;
-                        self.mailbox.deliver(&reply, 0);
+                        self.mailbox.tell(&reply);
                     }
                     Err(error) => self.end(&error),
                 }
             }
+            SharedWay::Entering(asking) => match ready!(asking.get_mut().as_mut().poll(cx)) {
+                Ok(is_let_in) => (self.way, self.is_let_in) = (SharedWay::Links, is_let_in),
+                Err(error) => self.end(&error),
+            },
             SharedWay::Pinning(connecting) => {
                 let connected = ready!(connecting.get_mut().as_mut().poll(cx));
                 match connected {
@@ -229,7 +247,7 @@ impl SharedUpstream {
     /// Ends the session, with the data node's error if there is one.
     fn end(&mut self, error: &io::Error) {
         if error.kind() == io::ErrorKind::PermissionDenied {
-            self.mailbox.deliver(format!("{error}\r\n").as_bytes(), 0);
+            self.mailbox.tell(format!("{error}\r\n").as_bytes());
         }
         self.way = SharedWay::Ended;
         self.mailbox.end();
@@ -238,7 +256,8 @@ impl SharedUpstream {
     /// Takes in what the session writes. Returns how many bytes were taken, which may be none.
     fn take(&mut self, bytes: &[u8]) -> usize {
         let mut at = 0;
-        self.waits = false;
+        // A command that waits for a way goes on waiting.
+        self.waits &= !matches!(self.way, SharedWay::Links);
         while matches!(self.way, SharedWay::Links) {
             if self.begun.is_empty() {
                 if at == bytes.len() {
@@ -256,7 +275,7 @@ impl SharedUpstream {
                         self.waits = true;
                         break;
                     }
-                    CommandStep::Pin(by) => self.pin(by, name_of(&bytes[at..])),
+                    CommandStep::Pin(by) => self.pin(by, &bytes[at..], None),
                 }
                 continue;
             }
@@ -279,7 +298,11 @@ impl SharedUpstream {
                     self.waits = true;
                     break;
                 }
-                CommandStep::Pin(by) => self.pin(by, name_of(&self.begun)),
+                CommandStep::Pin(by) => {
+                    let begun = std::mem::take(&mut self.begun);
+                    self.pin(by, &begun, None);
+                    self.begun = begun;
+                }
             }
         }
         at
@@ -303,7 +326,9 @@ impl SharedUpstream {
             WordStep::End(length) if length <= LARGEST => length,
             WordStep::More(least) if least <= LARGEST => {
                 // Redis refuses too much of a stranger as soon as it hears of it.
-                return self.refused_as_stranger(bytes).unwrap_or(CommandStep::More(least));
+                let is_too_much = too_much_of_a_stranger(bytes).is_some();
+                let entering = is_too_much.then(|| self.enter()).flatten();
+                return entering.unwrap_or(CommandStep::More(least));
             }
             WordStep::End(_) | WordStep::More(_) => return CommandStep::Pin(PinCause::Large),
             WordStep::Bad | WordStep::Word(_) => return CommandStep::Pin(PinCause::Broken),
@@ -318,22 +343,27 @@ impl SharedUpstream {
             _ => None,
         };
         match treatment(&command[name.clone()], second) {
-            Treatment::Share if second.is_some() && self.is_welcome => {
-                let (length, count) = alike(bytes, length, name.end + 2);
-                self.share(&bytes[..length], count, false)
+            Treatment::Share if second.is_some() => {
+                self.share(bytes, length, Some(name.end + 2), false)
             }
-            Treatment::Share => self.share(command, 1, false),
-            Treatment::Alone => self.share(command, 1, true),
-            Treatment::Select if self.keeps_database(second) => self.share(command, 1, false),
+            Treatment::Share => self.share(bytes, length, None, false),
+            Treatment::Alone => self.share(bytes, length, None, true),
+            Treatment::Select if self.keeps_database(second) => {
+                self.share(bytes, length, None, false)
+            }
             Treatment::Select if self.has_begun => CommandStep::Pin(PinCause::Select),
             Treatment::Select | Treatment::Greet => self.greet(command),
             Treatment::Quit if self.all_has_come() => {
-                self.mailbox.deliver(b"+OK\r\n", 0);
+                self.mailbox.tell(b"+OK\r\n");
                 self.mailbox.end();
                 self.way = SharedWay::Ended;
                 CommandStep::Done(length)
             }
             Treatment::Quit => CommandStep::Wait,
+            Treatment::Kill => {
+                self.pin(PinCause::Other, command, Some(command.to_vec()));
+                CommandStep::Done(length)
+            }
             Treatment::Pin(by) => CommandStep::Pin(by),
         }
     }
@@ -364,55 +394,70 @@ impl SharedUpstream {
         self.has_begun && wanted.is_some_and(|wanted| wanted == database.as_bytes())
     }
 
-    /// Returns what becomes of a command for which Redis closes the connection of a client that has not authenticated.
-    fn refused_as_stranger(&mut self, bytes: &[u8]) -> Option<CommandStep> {
-        if self.is_welcome
-            || self.greeting.standing.has_authenticated()
-            || too_much_of_a_stranger(bytes).is_none()
-        {
-            return None;
-        }
-        match self.link().entry(&self.mailbox) {
-            LinkEntry::Welcome => {
-                self.is_welcome = true;
-                None
-            }
-            LinkEntry::Opening => Some(CommandStep::Wait),
-            LinkEntry::Stranger => Some(CommandStep::Pin(PinCause::Stranger)),
-            LinkEntry::Ended => {
-                self.mailbox.end();
-                Some(CommandStep::Wait)
-            }
-        }
+    /// Whether the client has been let in without AUTH.
+    fn is_guest(&self) -> bool {
+        self.is_let_in && !self.greeting.standing.has_authenticated()
     }
 
-    /// Hands whole commands to a link.
-    fn share(&mut self, commands: &[u8], count: u32, alone: bool) -> CommandStep {
-        self.has_begun = true;
-        if let Some(refused) = self.refused_as_stranger(commands) {
-            return refused;
+    /// Returns what must come before a command may go on a link: that the data node lets the client in. A stranger gets
+    /// a connection of its own, over which Redis tells it what it must do.
+    fn enter(&mut self) -> Option<CommandStep> {
+        if self.is_let_in || self.greeting.standing.has_authenticated() {
+            return None;
         }
+        let greeter = Greeter::of(&self.sharing);
+        match greeter.known(self.came) {
+            Some(true) => {
+                self.is_let_in = true;
+                return None;
+            }
+            Some(false) => return Some(CommandStep::Pin(PinCause::Stranger)),
+            None => {}
+        }
+        let (sharing, came, connecting) = (self.sharing.clone(), self.came, self.connecting);
+        let asking = async move { greeter.lets_in(&sharing, came, connecting).await };
+        self.way = SharedWay::Entering(Mutex::new(Box::pin(asking)));
+        Some(CommandStep::Wait)
+    }
+
+    /// Hands the first command, which takes `length` bytes, to a link; with those behind it that are alike up to the end
+    /// of the name at `head`, if that is given.
+    fn share(
+        &mut self,
+        bytes: &[u8],
+        length: usize,
+        head: Option<usize>,
+        alone: bool,
+    ) -> CommandStep {
+        if let Some(entering) = self.enter() {
+            return entering;
+        }
+        self.has_begun = true;
         if self.mailbox.gets_large_replies() {
             return CommandStep::Pin(PinCause::Replies);
         }
+        let room = self.mailbox.room();
+        if room == 0 && !self.mailbox.has_ended() {
+            return CommandStep::Wait;
+        }
+        let (length, count) = head.map_or((length, 1), |head| alike(bytes, length, head, room));
         if self.behind_block > 0 && !self.blocks() {
             self.behind_block = 0;
         }
         loop {
             let link = self.link();
-            match link.push(commands, count, &self.mailbox, alone) {
-                Pushed::Taken(is_welcome) => {
-                    self.is_welcome = is_welcome;
+            match link.push(&bytes[..length], count, &self.mailbox, alone) {
+                Pushed::Taken => {
                     if alone || self.behind_block > 0 {
                         self.behind_block += count;
                     }
-                    return CommandStep::Done(commands.len());
+                    return CommandStep::Done(length);
                 }
                 Pushed::Full => return CommandStep::Wait,
                 // The replies owed over this link come first.
                 Pushed::Gone if !self.all_has_come() => return CommandStep::Wait,
                 Pushed::Gone if self.mailbox.has_ended() => return CommandStep::Wait,
-                Pushed::Gone => (self.link, self.is_welcome) = (None, false),
+                Pushed::Gone => self.link = None,
             }
         }
     }
@@ -437,13 +482,19 @@ impl SharedUpstream {
         if !self.all_has_come() {
             return CommandStep::Wait;
         }
-        if !self.greeting.clone().accepted(&words::of(command)) {
+        let (sharing, standing) = (self.sharing.clone(), &self.greeting.standing);
+        let mut wanted = self.greeting.clone();
+        if !wanted.accepted(&words::of(command)) {
             return CommandStep::Pin(PinCause::Names);
         }
-        let (sharing, standing) = (self.sharing.clone(), self.greeting.standing.clone());
+        // A password that has been changed must not keep a client from the new one.
+        let steps = match wanted.standing.has_another_auth(standing) {
+            true => Vec::new(),
+            false => standing.identity(),
+        };
         let (connecting, asked) = (self.connecting, command.to_vec());
         let asking =
-            async move { Greeter::of(&sharing).ask(&sharing, standing, asked, connecting).await };
+            async move { Greeter::of(&sharing).ask(&sharing, steps, asked, connecting).await };
         self.way = SharedWay::Greeting(command.to_vec(), Mutex::new(Box::pin(asking)));
         CommandStep::Done(command.len())
     }
@@ -460,12 +511,14 @@ impl SharedUpstream {
         }
     }
 
-    /// Opens a connection of the client's own, for the command of this name.
-    fn pin(&mut self, by: PinCause, command: String) {
+    /// Opens a connection of the client's own, for the command at the beginning of `bytes`. `first`: goes over it before
+    /// the client's database and names are set.
+    fn pin(&mut self, by: PinCause, bytes: &[u8], first: Option<Vec<u8>>) {
         self.sharing.metrics.pinned(by);
-        self.counted.pin(PinnedKind { client: self.who(), by, command });
+        self.counted.pin(PinnedKind { client: self.who(), by, command: name_of(bytes) });
         let (sharing, connecting) = (self.sharing.clone(), self.connecting);
-        let (commands, tenure) = (self.greeting.commands(), self.tenure.clone());
+        let (identity, place) = (self.greeting.standing.identity(), self.greeting.place());
+        let (is_guest, tenure) = (self.is_guest(), self.tenure.clone());
         let mailbox = self.mailbox.clone();
         self.all_has_come();
         self.way = SharedWay::Pinning(Mutex::new(Box::pin(async move {
@@ -478,8 +531,16 @@ impl SharedUpstream {
             if !is_same {
                 return Err(io::ErrorKind::NotConnected.into());
             }
-            let assuming = assume(&mut connected.stream, commands);
-            tokio::time::timeout(connecting.limit, assuming).await??;
+            let stream = &mut connected.stream;
+            assume(stream, &identity).await?;
+            if is_guest {
+                check_let_in(stream).await?;
+            }
+            if let Some(first) = first {
+                mailbox.settled().await;
+                mailbox.tell(&exchange(stream, &first).await?);
+            }
+            assume(stream, &place).await?;
             mailbox.settled().await;
             Ok(connected.stream)
         })));
@@ -600,6 +661,10 @@ impl SharedPart for SharedUpstream {
             link.look(&self.mailbox);
         }
         if self.is_settled() { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    fn gave_up_reader(&self) -> bool {
+        self.mailbox.is_given_up()
     }
 }
 

@@ -447,6 +447,190 @@ fn a_data_node_that_lets_no_more_in_tells_its_own_words() {
     assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"), "nobody else is harmed");
 }
 
+/// What the data node asks for of clients that come from now on.
+fn set_password(data: &mut Client, password: &str) {
+    assert_eq!(data.cmd(&["CONFIG", "SET", "requirepass", password]), Reply::ok());
+    // An answer about clients counts for this long.
+    thread::sleep(ms(150));
+}
+
+#[test]
+fn a_password_that_is_set_meets_every_client_that_comes_later_and_no_other() {
+    let guards = "share: yes\nio_threads: 2\nguards: [{keys: 'g:*', lock: 'g:{1}'}]";
+    for setup in [sharing(), Proxy::with().top(guards)] {
+        let proxy = setup.start();
+        let mut data = proxy.data_client();
+        let mut old: Vec<Client> = (0..6).map(|_| warm(&proxy)).collect();
+        set_password(&mut data, "s3");
+        for words in [
+            &["GET", "k"][..],
+            &["SET", "k", "stolen"],
+            &["SET", "g:1", "stolen"],
+            &["LOCK", "g:1", "PX", "1000"],
+            &["MULTI"],
+            &["CLIENT", "SETNAME", "n"],
+            &["HELLO", "3"],
+            &["SELECT", "1"],
+        ] {
+            for _ in 0..4 {
+                let mut new = proxy.client();
+                let told = new.cmd(words);
+                assert!(told.error().starts_with("NOAUTH"), "{told:?} to {words:?}");
+                assert!(new.cmd(&["GET", "k"]).error().starts_with("NOAUTH"), "as before");
+                assert_eq!(new.cmd(&["AUTH", "s3"]), Reply::ok());
+                assert_eq!(new.cmd(&["GET", "k"]), Reply::NullBulk);
+            }
+        }
+        for old in &mut old {
+            assert_eq!(old.cmd(&["GET", "k"]), Reply::NullBulk, "as a connection of its own");
+        }
+        // Once it is gone, clients may come as ever; and a user that is switched off is one that may not.
+        set_password(&mut data, "");
+        assert_eq!(warm(&proxy).cmd(&["GET", "k"]), Reply::NullBulk);
+        assert_eq!(data.cmd(&["ACL", "SETUSER", "default", "off"]), Reply::ok());
+        thread::sleep(ms(150));
+        assert!(proxy.client().cmd(&["GET", "k"]).error().starts_with("NOAUTH"));
+        assert_eq!(old[0].cmd(&["GET", "k"]), Reply::NullBulk);
+        assert_eq!(data.cmd(&["ACL", "SETUSER", "default", "on"]), Reply::ok());
+    }
+}
+
+#[test]
+fn a_client_whose_user_may_come_no_more_is_told_so_and_closed_where_it_needs_a_connection() {
+    let proxy = sharing().start();
+    let mut data = proxy.data_client();
+    let rules = ["ACL", "SETUSER", "pw", "reset", "on", "+@all", "~*", "&*"];
+    for words in [&["MULTI"][..], &["CLIENT", "ID"], &["HELLO", "3"], &["BLPOP", "q", "0.01"]] {
+        let mut of_default = warm(&proxy);
+        data.cmd(&rules);
+        data.cmd(&["ACL", "SETUSER", "pw", ">one"]);
+        let mut named = proxy.client();
+        assert_eq!(named.cmd(&["AUTH", "pw", "one"]), Reply::ok());
+        let mut renews = proxy.client();
+        assert_eq!(renews.cmd(&["AUTH", "pw", "one"]), Reply::ok());
+        set_password(&mut data, "s3");
+        data.cmd(&["ACL", "SETUSER", "pw", "resetpass", ">two"]);
+        of_default.send(&encode(words));
+        let (told, _) = of_default.rest();
+        assert!(told.starts_with(b"-NOAUTH"), "{words:?}: {}", String::from_utf8_lossy(&told));
+        named.send(&encode(words));
+        let (told, _) = named.rest();
+        assert!(told.starts_with(b"-WRONGPASS"), "{words:?}: {}", String::from_utf8_lossy(&told));
+        assert_eq!(renews.cmd(&["AUTH", "pw", "two"]), Reply::ok(), "it knows the new password");
+        assert_eq!(renews.cmd(&["ACL", "WHOAMI"]), Reply::bulk("pw"));
+        set_password(&mut data, "");
+    }
+}
+
+#[test]
+fn a_client_of_another_database_or_with_a_name_can_end_a_script() {
+    let proxy = sharing().start();
+    let mut data = proxy.data_client();
+    assert_eq!(data.cmd(&["CONFIG", "SET", "busy-reply-threshold", "100"]), Reply::ok());
+    let states: [&[&[&str]]; 4] = [
+        &[],
+        &[&["SELECT", "2"]],
+        &[&["CLIENT", "SETNAME", "ops"]],
+        &[&["HELLO", "3"], &["SELECT", "2"], &["CLIENT", "SETNAME", "ops"]],
+    ];
+    for state in states {
+        let mut killer = warm(&proxy);
+        let mut begins = warm(&proxy);
+        for words in state {
+            assert!(!matches!(killer.cmd(words), Reply::Error(_)));
+            assert!(!matches!(begins.cmd(words), Reply::Error(_)));
+        }
+        let mut busy = warm(&proxy);
+        busy.send(&encode(&["EVAL", "while true do end", "0"]));
+        eventually("the script is slow", || data.cmd(&["PING"]).error_text().starts_with("BUSY"));
+        // Its transaction begins once Redis takes its database and its name again.
+        begins.send(&encode(&["MULTI"]));
+        thread::sleep(ms(100));
+        if state.len() == 1 {
+            let told = killer.cmd(&["CLIENT", "SETNAME", "other"]);
+            assert!(told.error().starts_with("BUSY"), "{told:?}");
+        }
+        assert_eq!(killer.cmd(&["SCRIPT", "KILL"]), Reply::ok(), "{state:?}");
+        assert!(busy.reply().error().contains("killed"));
+        assert_eq!(begins.reply(), Reply::ok(), "{state:?}");
+        let found = killer.pipe(&[&["CLIENT", "INFO"], &["SCRIPT", "KILL"], &["FUNCTION", "KILL"]]);
+        let Reply::Bulk(info) = &found[0] else { panic!("{found:?}") };
+        let info = String::from_utf8_lossy(info);
+        let has = |words: &[&str]| state.contains(&words);
+        assert_eq!(info.contains("db=2"), has(&["SELECT", "2"]), "{info}");
+        assert_eq!(info.contains("name=ops"), has(&["CLIENT", "SETNAME", "ops"]), "{info}");
+        assert!(found[1].error().starts_with("NOTBUSY"), "{found:?}");
+        assert!(found[2].error().starts_with("NOTBUSY"), "{found:?}");
+        assert_eq!(begins.cmd(&["EXEC"]), Reply::Array(vec![]));
+    }
+}
+
+#[test]
+fn a_client_that_reads_slowly_is_not_closed_and_one_that_does_not_read_is() {
+    let proxy = sharing().start();
+    let mut data = proxy.data_client();
+    assert_eq!(data.cmd(&["SETRANGE", "big", "30000000", "x"]), Reply::Int(30_000_001));
+    let closed = || proxy.metric("lockgate_closes_total", "slow_reader");
+    for rate in [300_000, 1_000_000] {
+        let (mut slow, mut behind) = (warm(&proxy), warm(&proxy));
+        slow.send(&encode(&["GET", "big"]));
+        thread::sleep(ms(5));
+        behind.send(&encode(&["ECHO", "behind"]));
+        let (begun, mut read, mut buffer) = (Instant::now(), 0, vec![0; rate / 20]);
+        while begun.elapsed() < Duration::from_secs(8) {
+            let some = slow.socket().read(&mut buffer).unwrap();
+            assert!(some > 0, "closed after {read} bytes, {:?}", begun.elapsed());
+            read += some;
+            let due = Duration::from_secs_f64(read as f64 / rate as f64);
+            thread::sleep(due.saturating_sub(begun.elapsed()));
+        }
+        let mut all = vec![0; b"$30000001\r\n".len() + 30_000_001 + 2 - read];
+        slow.socket().read_exact(&mut all).unwrap();
+        assert_eq!(behind.reply(), Reply::bulk("behind"));
+        assert_eq!(slow.cmd(&["PING"]), Reply::simple("PONG"));
+    }
+    assert_eq!(closed(), 0.0);
+    let (mut stuck, mut behind) = (warm(&proxy), warm(&proxy));
+    stuck.send(&encode(&["GET", "big"]));
+    thread::sleep(ms(5));
+    behind.send(&encode(&["ECHO", "behind"]));
+    assert_eq!(behind.reply(), Reply::bulk("behind"));
+    drop(stuck.rest());
+    eventually("it is counted", || closed() == 1.0);
+    assert_eq!(proxy.metric("lockgate_closes_total", "upstream\""), 0.0);
+    assert!(proxy.log().contains("too slowly"), "{}", proxy.log());
+}
+
+#[test]
+fn a_long_pipeline_of_slow_commands_holds_others_for_a_part_of_it() {
+    let proxy = sharing().start();
+    let (mut other, long) = (warm(&proxy), warm(&proxy));
+    let script = "local t = redis.call('time') local s = t[1] * 1e6 + t[2] \
+        repeat t = redis.call('time') until t[1] * 1e6 + t[2] - s > 1000 return 1";
+    let one = encode(&["EVAL", script, "0"]);
+    let count = 3000;
+    let all = one.repeat(count);
+    let mut writer = long.socket().try_clone().unwrap();
+    let writing = thread::spawn(move || writer.write_all(&all).unwrap());
+    let mut replies = long.socket().try_clone().unwrap();
+    let reading = thread::spawn(move || {
+        let begun = Instant::now();
+        replies.read_exact(&mut vec![0; 4 * count]).unwrap();
+        begun.elapsed()
+    });
+    let mut worst = Duration::ZERO;
+    while !reading.is_finished() {
+        let asked = Instant::now();
+        other.cmd(&["GET", "k"]);
+        worst = worst.max(asked.elapsed());
+        thread::sleep(ms(20));
+    }
+    writing.join().unwrap();
+    let whole = reading.join().unwrap();
+    println!("the worst of {whole:?} was {worst:?}");
+    assert!(whole > Duration::from_secs(3) && worst < whole / 4, "{worst:?} of {whole:?}");
+}
+
 /// A random command on keys that begin with `own`.
 fn random_command(own: &str, random: &mut StdRng) -> Vec<u8> {
     let key = format!("{own}:{}", random.random_range(0..4));
