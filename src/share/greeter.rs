@@ -22,15 +22,14 @@ use crate::{
 /// The longest reply to a greeting, in bytes. HELLO's names each loaded module.
 const LONGEST: usize = 64 * 1024;
 
+/// Makes a connection as fresh, from Redis 6.2 on.
+const RESET: &[u8] = b"*1\r\n$5\r\nRESET\r\n";
+
 /// What is sent to see whether a connection is let in.
 const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 
 /// The beginnings of errors that a Redis sends of itself, before it closes a connection that it does not want.
 const UNWANTED: [&[u8]; 2] = [b"-ERR max number of clients", b"-DENIED"];
-
-/// How long an answer about clients that have not authenticated counts for those that come later: for so long they may
-/// be let in after a password was set.
-const COUNTS: Duration = Duration::from_millis(100);
 
 /// How long to wait until a step is tried again that a busy data node has refused.
 const BUSY: Duration = Duration::from_millis(20);
@@ -89,7 +88,7 @@ impl Greeter {
     /// asked first, as it may ask for a password by now.
     pub(super) fn known(&self, came: Instant) -> Option<bool> {
         let known = *self.entry.lock();
-        known.and_then(|(asked, lets_in)| (asked + COUNTS >= came).then_some(lets_in))
+        known.and_then(|(asked, lets_in)| (asked >= came).then_some(lets_in))
     }
 
     /// Asks whether the data node lets a client in that came at this time and has not authenticated. Others that wait
@@ -108,7 +107,17 @@ impl Greeter {
             return Ok(lets_in);
         }
         let asked = Instant::now();
-        let reply = question(&mut kept, sharing, &[], PING, connecting).await?;
+        let again = match kept.take() {
+            Some(used) => timeout(connecting.limit, ping_anew(used)).await.ok().flatten(),
+            None => None,
+        };
+        let reply = match again {
+            Some((used, reply)) => {
+                *kept = Some(used);
+                reply
+            }
+            None => question(&mut kept, sharing, &[], PING, connecting).await?,
+        };
         let lets_in = !reply.starts_with(b"-NOAUTH");
         *self.entry.lock() = Some((asked, lets_in));
         Ok(lets_in)
@@ -131,10 +140,8 @@ async fn question(
         let used = kept.take();
         let asking = async {
             let reset = match used {
-                Some(used) if !used.tenure.as_ref().is_some_and(|t| t.has_ended()) => {
-                    reset(used).await
-                }
-                _ => None,
+                Some(used) => reset(used).await,
+                None => None,
             };
             let mut fresh = match reset {
                 Some(fresh) => fresh,
@@ -206,8 +213,23 @@ pub(super) fn refused(reply: &[u8]) -> io::Error {
 
 /// Makes a connection forget whom it was used for. `None`: it cannot, or was closed meanwhile.
 async fn reset(mut used: DataStream) -> Option<DataStream> {
-    let reply = exchange(&mut used.stream, b"*1\r\n$5\r\nRESET\r\n").await.ok()?;
+    if used.tenure.as_ref().is_some_and(|tenure| tenure.has_ended()) {
+        return None;
+    }
+    let reply = exchange(&mut used.stream, RESET).await.ok()?;
     reply.starts_with(b"+RESET").then_some(used)
+}
+
+/// Makes a connection forget whom it was used for, and returns what the data node then replies to PING. `None`: as
+/// [`reset`] says.
+async fn ping_anew(mut used: DataStream) -> Option<(DataStream, Vec<u8>)> {
+    if used.tenure.as_ref().is_some_and(|tenure| tenure.has_ended()) {
+        return None;
+    }
+    let mut replies = exchange_all(&mut used.stream, &[RESET, PING].concat(), 2).await.ok()?;
+    let end = memchr::memchr(b'\n', &replies)? + 1;
+    let pong = replies.split_off(end);
+    replies.starts_with(b"+RESET").then_some((used, pong))
 }
 
 /// Sends a command and returns its reply, whole.
@@ -215,19 +237,37 @@ async fn reset(mut used: DataStream) -> Option<DataStream> {
 /// # Errors
 /// The network's; and if what comes is not one reply of at most [`LONGEST`] bytes.
 pub(super) async fn exchange(stream: &mut Stream, command: &[u8]) -> io::Result<Vec<u8>> {
-    stream.write_all(command).await?;
+    exchange_all(stream, command, 1).await
+}
+
+/// Sends commands and returns their replies, whole, which are so many.
+///
+/// # Errors
+/// The network's; and if what comes are not that many replies of at most [`LONGEST`] bytes.
+async fn exchange_all(
+    stream: &mut Stream,
+    commands: &[u8],
+    mut missing: u32,
+) -> io::Result<Vec<u8>> {
+    stream.write_all(commands).await?;
     stream.flush().await?;
-    let (mut reply, mut scanner, mut at) = (Vec::new(), ReplyScanner::default(), 0);
+    let (mut replies, mut scanner, mut at) = (Vec::new(), ReplyScanner::default(), 0);
     loop {
-        if reply.len() > LONGEST || stream.read_buf(&mut reply).await? == 0 {
+        if replies.len() > LONGEST || stream.read_buf(&mut replies).await? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        match scanner.next(&reply, &mut at) {
-            NextReply::Frame(_) if at == reply.len() => return Ok(reply),
-            NextReply::End => {}
-            NextReply::Frame(_) | NextReply::Broken => {
-                return Err(io::ErrorKind::InvalidData.into());
+        while missing > 0 {
+            match scanner.next(&replies, &mut at) {
+                NextReply::Frame(_) => missing -= 1,
+                NextReply::End => break,
+                NextReply::Broken => return Err(io::ErrorKind::InvalidData.into()),
             }
+        }
+        if missing == 0 {
+            return match at == replies.len() {
+                true => Ok(replies),
+                false => Err(io::ErrorKind::InvalidData.into()),
+            };
         }
     }
 }

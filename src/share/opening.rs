@@ -31,8 +31,10 @@ pub(super) async fn run(
     // A data node that does not answer in time is tried again: it may be busy, and clients wait.
     let opened = loop {
         let opening = open(&link, sharing, standing, connecting);
-        if let Ok(opened) = timeout(connecting.limit, opening).await {
-            break opened;
+        match timeout(connecting.limit, opening).await {
+            Ok(opened) => break opened,
+            Err(late) if !link.is_awaited() => break Err(late.into()),
+            Err(_) => {}
         }
     };
     let words = match opened {

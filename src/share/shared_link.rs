@@ -41,8 +41,8 @@ const MOST_HELD: usize = 4 << 20;
 /// Most bytes held so for all clients together.
 const MOST_HELD_OF_ALL: usize = 128 << 20;
 /// A client that takes less than [`SHARED_HELD`] in this time is closed, if it keeps others waiting, or a command of its
-/// own that needs its earlier replies.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// own that needs its earlier replies. Its system takes what it reads in bursts, at times of more than a second.
+const PATIENCE: Duration = Duration::from_secs(3);
 /// Most bytes read at once.
 const READ: usize = 64 * 1024;
 
@@ -52,12 +52,6 @@ static HELD_OF_ALL: AtomicUsize = AtomicUsize::new(0);
 /// How long others may wait for one client's pipeline. As many commands as are carried out in this time are put on a
 /// link at once.
 const TURN: Duration = Duration::from_millis(20);
-
-/// How many commands one client may have on a link at once where each takes the data node this long.
-fn at_once(pace: Duration) -> u32 {
-    let many = TURN.as_nanos().checked_div(pace.as_nanos()).unwrap_or(u128::MAX);
-    u32::try_from(many).unwrap_or(u32::MAX).clamp(mailbox::FEW, mailbox::MANY_AT_ONCE)
-}
 
 thread_local! {
     static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ].into_boxed_slice());
@@ -95,7 +89,11 @@ struct LinkState {
     used: Instant,
     /// Since when the next reply is awaited.
     awaited: Instant,
-    /// How long the data node took for each of the last replies.
+    /// Nothing was awaited before.
+    begins: bool,
+    /// The shortest time in which a reply has come, which is the way's.
+    nearest: Duration,
+    /// How long the data node took for each of the last replies, besides the way.
     pace: Duration,
 }
 
@@ -118,6 +116,34 @@ impl LinkState {
 
     fn wake_writers(&mut self) {
         self.writers.drain(..).for_each(|writer| writer.has_room());
+    }
+
+    /// How long the data node takes for the replies that come now, besides the way.
+    fn took(&self) -> Duration {
+        let nearest = if self.nearest == Duration::MAX { Duration::ZERO } else { self.nearest };
+        self.awaited.elapsed().saturating_sub(nearest)
+    }
+
+    /// How many commands one client may have on the link at once, at the pace of the last replies.
+    fn at_once(&self) -> u32 {
+        if self.took() > TURN {
+            return mailbox::FEW;
+        }
+        let many = TURN.as_nanos().checked_div(self.pace.as_nanos()).unwrap_or(u128::MAX);
+        u32::try_from(many).unwrap_or(u32::MAX).clamp(mailbox::FEW, mailbox::MANY_AT_ONCE)
+    }
+
+    /// Notes that so many replies have come.
+    fn note_pace(&mut self, answered: u32) {
+        if answered == 0 {
+            return;
+        }
+        self.pace = (self.pace + self.took() / answered) / 2;
+        let now = Instant::now();
+        if std::mem::take(&mut self.begins) {
+            self.nearest = self.nearest.min(now - self.awaited);
+        }
+        self.awaited = now;
     }
 
     /// Whether all replies that are owed are one client's.
@@ -149,6 +175,8 @@ impl SharedLink {
             users: Vec::new(),
             used: Instant::now(),
             awaited: Instant::now(),
+            begins: false,
+            nearest: Duration::MAX,
             pace: Duration::ZERO,
         };
         SharedLink { state: Mutex::new(state), tenure }
@@ -203,7 +231,7 @@ impl SharedLink {
         match state.queue.back_mut() {
             Some((last, owed)) if Arc::ptr_eq(last, mailbox) => *owed += count,
             None => {
-                state.awaited = Instant::now();
+                (state.awaited, state.begins) = (Instant::now(), true);
                 state.queue.push_back((mailbox.clone(), count));
             }
             _ => state.queue.push_back((mailbox.clone(), count)),
@@ -245,6 +273,11 @@ impl SharedLink {
     pub(super) fn opened(&self) {
         let state = &mut *self.state.lock();
         (state.stage, state.awaited) = (LinkStage::Open, Instant::now());
+    }
+
+    /// Whether a client waits for what is to come over the link.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.state.lock().queue.iter().any(|(mailbox, _)| !mailbox.is_useless())
     }
 
     /// Whether nothing was sent for `time`, nothing is owed, and nobody must end with the link.
@@ -432,7 +465,7 @@ impl LinkPump {
             replies.between_frames() && bytes.get(at) == Some(&b'>')
         };
         let state = &mut *self.link.state.lock();
-        let most = at_once(state.pace);
+        let most = state.at_once();
         let (mut at, mut all_answered) = (0, 0);
         while at < bytes.len() {
             self.in_push |= comes_push(at, &self.replies);
@@ -465,11 +498,7 @@ impl LinkPump {
                 state.queue.pop_front();
             }
         }
-        if all_answered > 0 {
-            let now = Instant::now();
-            state.pace = (state.pace + (now - state.awaited) / all_answered) / 2;
-            state.awaited = now;
-        }
+        state.note_pace(all_answered);
         true
     }
 }

@@ -176,10 +176,9 @@ impl SharedUpstream {
             Some(tenure) => tenure,
             None => Greeter::of(&sharing).reach(&sharing, connecting).await?,
         };
-        let came = Instant::now();
         let upstream = SharedUpstream {
-            is_let_in: Greeter::of(&sharing).known(came) == Some(true),
-            came,
+            is_let_in: false,
+            came: Instant::now(),
             counted: CountedSharer::come(sharing.sharers.clone()),
             sharing,
             tenure: tenure.clone(),
