@@ -42,9 +42,9 @@ use crate::config::{Endpoint, RedisUrl};
 /// another.
 const IN_HAND: u64 = 2 * 17 * 1024;
 
-/// Most bytes that a socket takes beyond those that go out, once it is to take few.
+/// Most bytes that a socket takes beyond those that go out, where it is to take few; and 0 for the system's own limit.
 #[cfg(target_os = "linux")]
-const MOST_NOT_SENT: u32 = 128 * 1024;
+const FEW_NOT_SENT: u32 = 128 * 1024;
 
 /// Keepalive of a connection that is made for one question, and ends sooner than that.
 pub(crate) const KEEPALIVE_OF_QUESTIONS: Duration = Duration::from_secs(60);
@@ -71,6 +71,9 @@ pub(crate) trait SharedPart:
 {
     /// Ready once nothing that was sent awaits a reply.
     fn poll_settled(&mut self, cx: &Context<'_>) -> Poll<()>;
+
+    /// Whether commands go over connections that others use too.
+    fn is_shared(&self) -> bool;
 
     /// Whether the part has ended because its user took what came for it too slowly for the others.
     fn gave_up_reader(&self) -> bool;
@@ -179,8 +182,14 @@ impl Stream {
         matches!(self, Stream::Shared(part) if part.gave_up_reader())
     }
 
-    /// Has the socket take few bytes more than go out, so that what it takes tells how fast its peer reads.
-    pub(crate) fn take_as_sent(&self) {
+    /// Whether these are shared connections, on which others wait behind a user that is slow to take what comes.
+    pub(crate) fn is_shared(&self) -> bool {
+        matches!(self, Stream::Shared(part) if part.is_shared())
+    }
+
+    /// Has the socket take few bytes more than go out, so that what it takes tells how fast its peer reads; or as many
+    /// as it will.
+    pub(crate) fn take_few(&self, is_few: bool) {
         let tcp = match self {
             Stream::Tcp(stream) => stream,
             Stream::Tls(stream) => stream.tcp(),
@@ -190,7 +199,7 @@ impl Stream {
         };
         // A socket that cannot takes more at once.
         #[cfg(target_os = "linux")]
-        let _ = SockRef::from(tcp).set_tcp_notsent_lowat(MOST_NOT_SENT);
+        let _ = SockRef::from(tcp).set_tcp_notsent_lowat(if is_few { FEW_NOT_SENT } else { 0 });
     }
 
     /// Whether the peer has sent FIN or a reset, even behind bytes that are still unread.

@@ -180,9 +180,6 @@ impl Door {
                 }
             }
         };
-        if self.sharing.is_some() {
-            client.take_as_sent();
-        }
         let connected = tokio::select! {
             connected = Box::pin(self.upstream(told.as_deref(), from, config)) => connected,
             () = self.shared.drain.cancelled() => return CloseReason::Shutdown,

@@ -41,6 +41,8 @@ use crate::{
 pub(super) const READ: usize = 64 * 1024;
 /// Room for a read behind bytes shown a second time, which are at most an inline command.
 const SCRATCH: usize = INLINE_LIMIT + 1 + READ;
+/// The bytes of replies, read at once, from which on it matters how fast a client reads.
+const LARGE: usize = 16 * 1024;
 /// How often to look whether a client that sends more behind a LOCK than is read ahead has hung up, and whether there
 /// is room again for what a client does not read.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -100,6 +102,8 @@ struct Upstream {
     dead: bool,
     /// The data node has closed.
     done: bool,
+    /// The client's socket takes few bytes ahead.
+    measures: bool,
 }
 
 /// Bytes that wait for a client that takes none of them.
@@ -604,6 +608,9 @@ impl Session {
             }
             moved = true;
             let end = read.filled().len();
+            if end >= LARGE {
+                self.measure_reader();
+            }
             self.core.desk.shared.metrics.bytes_from_data.increment(end as u64);
             let from = self.core.data_sent(&buffer[..end]);
             if self.core.replies.take_refused_write() {
@@ -613,6 +620,15 @@ impl Session {
             if let Err(error) = self.core.to_client.send(&mut self.client, cx, &buffer[from..end]) {
                 return Err(self.client_failed(&error));
             }
+        }
+    }
+
+    /// Has the client's socket tell how fast the client reads, while it does so over shared connections.
+    fn measure_reader(&mut self) {
+        let measures = self.upstream.is_shared();
+        if measures != self.upstream_state.measures {
+            self.upstream_state.measures = measures;
+            self.client.take_few(measures);
         }
     }
 

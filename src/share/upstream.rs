@@ -662,6 +662,10 @@ impl SharedPart for SharedUpstream {
         if self.is_settled() { Poll::Ready(()) } else { Poll::Pending }
     }
 
+    fn is_shared(&self) -> bool {
+        !matches!(self.way, SharedWay::Own(_))
+    }
+
     fn gave_up_reader(&self) -> bool {
         self.mailbox.is_given_up()
     }
