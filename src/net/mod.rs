@@ -42,7 +42,7 @@ use crate::config::{Endpoint, RedisUrl};
 /// another.
 const IN_HAND: u64 = 2 * 17 * 1024;
 
-/// Most bytes that a socket takes beyond those that go out, where it is to take few; and 0 for the system's own limit.
+/// Most bytes that a socket takes beyond those that go out, where it is to take few.
 #[cfg(target_os = "linux")]
 const FEW_NOT_SENT: u32 = 128 * 1024;
 

@@ -1,4 +1,5 @@
-//! Asks the data node whether a client may be who it says, on a connection that carries nothing else.
+//! Asks the data node whether a client may be who it says, or come without saying so, on a connection that carries
+//! nothing else.
 //!
 //! A failed AUTH in a pipeline may drop its reply, so that on a link the replies would shift to other clients. Here one
 //! client's greeting is asked about at a time, and its reply is read before anything else is sent.
