@@ -12,11 +12,19 @@ use std::{
 
 /// A lock's key on the nodes, with its hash, computed once: for a LOCK with its UNLOCK, the connection and the engine
 /// look the key up some ten times.
+///
+/// A shared lock has many holders at once. Each reader is kept under a key of its own, which has the lock's bytes and
+/// the number of the reader's grant: [`Key::of_reader`].
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key {
     hash: u64,
+    /// The number of a reader's grant; 0: the key stands for the lock itself, and for whoever has it alone.
+    reader: u64,
     bytes: Arc<[u8]>,
 }
+
+/// Spreads the numbers of readers over all bits of a hash: 2^64 divided by the golden ratio.
+const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Key {
     /// Makes the nodes' key for a client's `key`.
@@ -34,14 +42,36 @@ impl Key {
         }
     }
 
+    /// Returns the key under which a reader of the lock is kept, by the number of its grant, which is not 0.
+    pub(crate) fn of_reader(&self, grant: u64) -> Key {
+        debug_assert!(self.reader == 0 && grant != 0, "a reader has no readers");
+        let hash = self.hash ^ grant.wrapping_mul(SPREAD);
+        Key { hash, reader: grant, bytes: self.bytes.clone() }
+    }
+
+    /// Whether the key is that of a reader.
+    pub(crate) fn is_of_reader(&self) -> bool {
+        self.reader != 0
+    }
+
+    /// Returns the key of the lock itself.
+    pub(crate) fn of_lock(&self) -> Key {
+        Key { hash: self.lock_hash(), reader: 0, bytes: self.bytes.clone() }
+    }
+
+    fn lock_hash(&self) -> u64 {
+        self.hash ^ self.reader.wrapping_mul(SPREAD)
+    }
+
     /// Returns the key's hash. No client can choose two keys that share it.
     pub(crate) fn number(&self) -> u64 {
         self.hash
     }
 
     /// Returns bits of the hash that maps do not use. They reveal nothing of the key outside this process.
+    /// Readers of a lock have the lock's.
     pub(crate) fn spread(&self) -> usize {
-        (self.hash >> 32) as usize
+        (self.lock_hash() >> 32) as usize
     }
 }
 
@@ -52,14 +82,14 @@ impl<T: AsRef<[u8]> + ?Sized> From<&T> for Key {
         let bytes = bytes.as_ref();
         let mut hasher = HASHES.build_hasher();
         hasher.write(bytes);
-        Key { hash: hasher.finish(), bytes: bytes.into() }
+        Key { hash: hasher.finish(), reader: 0, bytes: bytes.into() }
     }
 }
 
 /// Orders keys by their bytes, the order in which operators see them.
 impl Ord for Key {
     fn cmp(&self, other: &Key) -> Ordering {
-        self.bytes.cmp(&other.bytes)
+        self.bytes.cmp(&other.bytes).then(self.reader.cmp(&other.reader))
     }
 }
 
@@ -137,6 +167,9 @@ impl Token {
     pub(crate) const OF_EMPTY_VALUE: &[u8] =
         b"lockgate:empty-value:a61d1ae28b34e94e2ab2b0bdf0f16c4e";
 
+    /// What lock nodes tell in place of a token where a lock has readers. No client may use it as a token.
+    pub(crate) const OF_READERS: &[u8] = b"lockgate-readers";
+
     /// Returns what the lock nodes store for a value that a client of an adopted lock gives.
     pub(crate) fn stored(value: &[u8]) -> &[u8] {
         if value.is_empty() { Token::OF_EMPTY_VALUE } else { value }
@@ -166,6 +199,20 @@ mod tests {
             assert!(!token.is_empty());
             assert_eq!(token.value(), value);
         }
+    }
+
+    #[test]
+    fn a_readers_key_has_the_locks_bytes_and_is_another() {
+        let lock = Key::from(b"lock:k");
+        let (one, other) = (lock.of_reader(7), lock.of_reader(8));
+        assert_eq!((&*one, &*other), (&b"lock:k"[..], &b"lock:k"[..]));
+        assert!(one != other && one != lock && one.number() != other.number());
+        assert!(one.is_of_reader() && !lock.is_of_reader());
+        assert_eq!((one.of_lock(), lock.of_lock()), (lock.clone(), lock.clone()));
+        assert_eq!(one.of_lock().number(), lock.number());
+        let mut map = KeyMap::default();
+        map.insert(one.clone(), 1);
+        assert_eq!((map.get(&one), map.get(&lock), map.get(&other)), (Some(&1), None, None));
     }
 
     #[test]

@@ -158,7 +158,9 @@ pub(super) fn within(
         return (verdict, because);
     }
     match (idiom.token, idiom.ttl) {
-        (Some(Token::OF_EMPTY_VALUE), _) => (AdoptVerdict::Refused, RESERVED_TOKEN),
+        (Some(Token::OF_EMPTY_VALUE | Token::OF_READERS), _) => {
+            (AdoptVerdict::Refused, RESERVED_TOKEN)
+        }
         (Some(token), _) if token.len() > limits.max_token => (AdoptVerdict::Refused, LONG_TOKEN),
         (_, Some((..=0, _)))
             if idiom.until.is_none()

@@ -104,6 +104,7 @@ const BY: Argument = Argument {
 const LOCK_NAME: Argument = Argument { name: "key", optional: false, ..TOKEN };
 const WAIT: Argument = number("milliseconds", "WAIT", true);
 const PERMITS: Argument = number("n", "PERMITS", true);
+const SHARED: Argument = Argument { optional: true, ..word("shared", "SHARED") };
 
 const fn number(name: &'static str, token: &'static str, optional: bool) -> Argument {
     Argument { name, kind: "integer", token: Some(token), optional, ..KEY }
@@ -123,7 +124,7 @@ const LOCK: Described = Described {
     flags: &["write", "noscript", "blocking"],
     categories: &["@write", "@slow", "@blocking"],
     keys: KeyWords::First,
-    arguments: &[KEY, TOKEN, EXPIRATION, WAIT, PERMITS],
+    arguments: &[KEY, TOKEN, EXPIRATION, WAIT, PERMITS, SHARED],
     subcommands: &[],
 };
 const UNLOCK: Described = Described {

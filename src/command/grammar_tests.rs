@@ -338,7 +338,7 @@ fn permits_are_an_option_of_lock_alone() {
         ("k permits", "ERR token is longer than 6 bytes (locks.max_token)".to_owned()),
         ("k t PERMITS", "ERR syntax error, 'PERMITS' lacks its value".to_owned()),
         ("k PERMITS 2 PERMITS 2", "ERR syntax error, 'PERMITS' is one option too many".to_owned()),
-        ("k PERMITS 2 SHARED", "ERR syntax error, unknown option 'SHARED'".to_owned()),
+        ("k PERMITS 2 SHARED", "ERR SHARED and PERMITS exclude each other".to_owned()),
         ("123456 PERMITS 11", "ERR key is longer than 8 bytes (locks.max_key)".to_owned()),
         (
             "k#255 PERMITS 2",
@@ -356,6 +356,37 @@ fn permits_are_an_option_of_lock_alone() {
     for (own, words) in [(Own::Unlock, "k t"), (Own::Renew, "k t"), (Own::Attach, "k")] {
         let told = read(own, &format!("{words} PERMITS 2")).unwrap_err().to_string();
         assert!(told.starts_with("ERR "), "{own:?} {told}");
+    }
+}
+
+#[test]
+fn shared_is_an_option_of_lock_without_a_value() {
+    let shared = |token: Option<&str>, ttl: Option<u64>, wait: Option<u64>| {
+        let request = Request::Shared {
+            token: token.map(Token::from),
+            ttl: ttl.map(Duration::from_millis),
+            wait: wait.map(Duration::from_millis),
+        };
+        Ok((Key::from("lock:k"), request))
+    };
+    let config = LocksConfig { shared: true, ..config() };
+    let read = |words: &str| -> Result<(Key, Request), BadRequest> {
+        let words: Vec<&str> = words.split(' ').collect();
+        let key = full_key(words[0].as_bytes(), &config);
+        Ok((key.clone(), parse(Own::Lock, &key, &words, &config)?))
+    };
+    assert_eq!(read("k SHARED"), shared(None, None, None));
+    assert_eq!(read("k t shared"), shared(Some("t"), None, None));
+    for words in ["k t SHARED EX 2 WAIT 7", "k t EX 2 SHARED WAIT 7", "k t EX 2 WAIT 7 SHARED"] {
+        assert_eq!(read(words), shared(Some("t"), Some(2000), Some(7)), "{words}");
+    }
+    for (words, error) in [
+        ("k SHARED SHARED", "ERR syntax error, 'SHARED' is one option too many"),
+        ("k t PX SHARED", "ERR syntax error, 'PX' lacks its value"),
+        ("k PERMITS SHARED 2", "ERR SHARED and PERMITS exclude each other"),
+        ("k t SHARED FOO 1", "ERR syntax error, unknown option 'FOO'"),
+    ] {
+        assert_eq!(read(words).unwrap_err().to_string(), error, "{words}");
     }
 }
 

@@ -30,11 +30,13 @@ pub(crate) const MAX_KEYS: usize = 128;
 pub(crate) const MAX_BYTES_OF_MANY: usize = 64 * 1024;
 /// Prefix of keys that belong to Lockgate itself.
 const RESERVED: &[u8] = b"lockgate:";
+/// The option of LOCK for a reader. It has no value.
+const SHARED: &[u8] = b"SHARED";
 /// Words that are refused as tokens, in upper or lower case: a client that sends one as a token
 /// has misplaced an option.
 const NO_TOKENS: [&[u8]; 15] = [
-    b"PX", b"EX", b"PXAT", b"EXAT", b"WAIT", b"NX", b"XX", b"KEEPTTL", b"GET", b"SHARED",
-    b"PERMITS", b"COUNT", b"DELAY", b"NOTE", b"FENCE",
+    b"PX", b"EX", b"PXAT", b"EXAT", b"WAIT", b"NX", b"XX", b"KEEPTTL", b"GET", SHARED, b"PERMITS",
+    b"COUNT", b"DELAY", b"NOTE", b"FENCE",
 ];
 
 /// A well-formed command on one lock, or on several.
@@ -47,6 +49,15 @@ pub enum Request {
         /// The TTL of a lease; `None`: a session lock, which lives as long as its connection.
         ttl: Option<Duration>,
         /// How long to wait for the lock; `None`: not at all.
+        wait: Option<Duration>,
+    },
+    /// Take a reader's part of a lock, which several clients may have at the same time.
+    Shared {
+        /// As for [`Request::Lock`].
+        token: Option<Token>,
+        /// As for [`Request::Lock`].
+        ttl: Option<Duration>,
+        /// As for [`Request::Lock`].
         wait: Option<Duration>,
     },
     /// Take the first free lock of a family.
@@ -149,6 +160,35 @@ pub enum BadRequest {
     /// A permit that is taken for a family.
     #[error("ERR '{0}' is a permit of '{1}', and has no permits of its own")]
     IsAPermit(String, String),
+    /// SHARED where the file does not allow it.
+    #[error("ERR SHARED is off; it needs 'locks.shared: yes' in the file of every proxy")]
+    SharedOff,
+    /// SHARED with PERMITS.
+    #[error("ERR SHARED and PERMITS exclude each other")]
+    SharedPermits,
+    /// SHARED of a lock that has a key on the data node too.
+    #[error(
+        "ERR no SHARED of a lock that an adopt rule bridges, as it is a key of the data node too"
+    )]
+    SharedBridged,
+    /// SHARED of a lock that a guard needs.
+    #[error(
+        "ERR no SHARED of a lock that a guard needs: a reader has no fence, and would read what a writer sends late"
+    )]
+    SharedGuard,
+    /// SHARED where another proxy does not know of readers.
+    #[error(
+        "ERR SHARED is refused while another proxy of this deployment is of a version without it"
+    )]
+    SharedUnknown,
+    /// A RENEW that would make another connection the keeper of a reader.
+    #[error(
+        "ERR the lock '{0}' is shared by this token on another connection, which keeps it; name a TTL"
+    )]
+    ReaderKept(String),
+    /// An UNLOCK or RENEW by a token that several readers of the lock have.
+    #[error("ERR several readers of '{0}' have this token; use the connection that was granted it")]
+    SeveralReaders(String),
     /// A lock that is named twice in one command.
     #[error("ERR the lock '{0}' is named twice")]
     NamedTwice(String),
@@ -329,6 +369,13 @@ fn parse_behind<Word: AsRef<[u8]>>(
     rest: &[Word],
     config: &LocksConfig,
 ) -> Result<Request, BadRequest> {
+    let shares = |word: &Word| own == Own::Lock && word.as_ref().eq_ignore_ascii_case(SHARED);
+    if let Some(at) = rest.iter().position(shares) {
+        let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
+        let mut rest: Vec<&[u8]> = rest.iter().map(AsRef::as_ref).collect();
+        rest.remove(at);
+        return shared(parse_behind(own, &keys, &rest, config)?, config);
+    }
     // Options come in pairs, so with an odd number of words the first is the token.
     let (token, pairs) = match rest {
         [token, pairs @ ..] if rest.len() % 2 == 1 => (Some(token.as_ref()), pairs),
@@ -367,6 +414,16 @@ fn parse_behind<Word: AsRef<[u8]>>(
         (Own::Lock, Some(n)) => Request::Permit { n, token, ttl, wait },
         (own, _) => request_of(own, token, ttl, wait)?,
     })
+}
+
+/// Makes the request of a LOCK with SHARED from that of the LOCK without it.
+fn shared(request: Request, config: &LocksConfig) -> Result<Request, BadRequest> {
+    match request {
+        Request::Lock { .. } if !config.shared => Err(BadRequest::SharedOff),
+        Request::Lock { token, ttl, wait } => Ok(Request::Shared { token, ttl, wait }),
+        Request::Shared { .. } => Err(BadRequest::Repeated(shown(SHARED))),
+        _ => Err(BadRequest::SharedPermits),
+    }
 }
 
 /// Makes the request of a command without permits.
@@ -477,7 +534,9 @@ pub(crate) fn named_token<Word: AsRef<[u8]>>(rest: &[Word]) -> Option<Token> {
 }
 
 fn is_no_token(word: &[u8]) -> bool {
-    word == Token::OF_EMPTY_VALUE || NO_TOKENS.iter().any(|name| word.eq_ignore_ascii_case(name))
+    word == Token::OF_EMPTY_VALUE
+        || word == Token::OF_READERS
+        || NO_TOKENS.iter().any(|name| word.eq_ignore_ascii_case(name))
 }
 
 /// Refuses a word that was certainly not meant as a token: two clients that make the same

@@ -155,6 +155,8 @@ keys! {
         live max_wait: Duration = secs(60) => longer_than_zero;
         /// Clients in the queue of one lock.
         live max_waiters: usize = 100 => at_least(1, "0 lets nobody wait; give at least 1");
+        /// Whether clients may share locks, by LOCK SHARED.
+        live shared: bool = false;
         /// How many permits families of locks have, for LOCK PERMITS. Others have as many as their clients say.
         live permits: Vec<PermitRule> = Vec::new() => few_permits;
         /// How often in a row a lock may pass between clients of this proxy before other proxies get a turn.

@@ -106,6 +106,11 @@ impl Fleet {
         state.others.values().map(|(other, _)| other.longest).max().unwrap_or_default()
     }
 
+    /// Whether all other proxies that serve clients know of readers of a lock.
+    pub(crate) fn all_know_readers(&self) -> bool {
+        self.state.lock().serving().all(ProxyRecord::knows_readers)
+    }
+
     /// Whether another proxy bridges the adopt rule on these keys.
     pub(crate) fn bridges(&self, keys: &str) -> bool {
         let state = self.state.lock();

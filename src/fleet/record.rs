@@ -25,8 +25,10 @@ pub(super) const MAX_RECORD: usize = 4096;
 /// Room for what is not known when a record is made: its number, a replication id, that its proxy has ended.
 const ROOM: usize = 80;
 /// Features of this version that older proxies may lack. `longest`: waits are as long as any proxy's `locks.max_ttl`.
-/// `both-sides`: an adopted lock is given back on both sides if any proxy bridges its rule.
-const KNOWS: &[&str] = &["longest", "both-sides"];
+/// `both-sides`: an adopted lock is given back on both sides if any proxy bridges its rule. `readers`: writers that wait
+/// leave intents among the readers of a lock, and take a lock on which only such intents are left.
+const KNOWS: &[&str] = &["longest", "both-sides", READERS];
+const READERS: &str = "readers";
 /// The setting on which the waits of all proxies depend.
 pub(super) const MAX_TTL: &str = "locks.max_ttl";
 /// The setting that shows a change of the lock nodes. Files may spell the nodes differently, so only whether there
@@ -156,6 +158,11 @@ impl ProxyRecord {
             let _ = write!(line, " a={}={digest}={}", mode.as_str(), word(keys));
         }
         line
+    }
+
+    /// Whether the proxy's version knows of readers of a lock.
+    pub(super) fn knows_readers(&self) -> bool {
+        self.setting("knows").is_some_and(|knows| knows.split(',').any(|word| word == READERS))
     }
 
     /// Whether the proxy serves clients and its file has no `locks.next_nodes`. False also if its version does not
@@ -307,6 +314,7 @@ fn settings(config: &Config) -> Vec<(String, String)> {
         ("locks.drift_factor", locks.drift_factor.to_string()),
         ("locks.notify", notify.to_owned()),
         (NEXT_NODES, listed(&locks.next_nodes)),
+        ("locks.shared", yes_or_no(locks.shared)),
         ("locks.permits", permits(&locks.permits)),
         (
             "guards.wait_at",

@@ -72,6 +72,33 @@ impl Acquire {
         Acquire::ask_as(grants, key, token, ttl, (claim, again.is_some()))
     }
 
+    /// Asks all nodes for a reader's part of `key`, which several clients may have at the same time.
+    pub(super) fn ask_shared(
+        grants: &Arc<Grants>,
+        key: &Key,
+        token: Token,
+        ttl: Duration,
+    ) -> Acquire {
+        let claim = Claim::new();
+        Acquire::ask_as(grants, claim.key_of_reader(key), token, ttl, (claim, false))
+    }
+
+    /// Asks as [`Acquire::ask`] does, for a client that waits in line: where the lock has readers, new ones are barred
+    /// for its sake.
+    pub(super) fn ask_in_line(
+        grants: &Arc<Grants>,
+        key: Key,
+        token: Token,
+        ttl: Duration,
+    ) -> Acquire {
+        let (since, nodes, claim) = (Instant::now(), grants.nodes(), Claim::new());
+        let wanted = nodes.wanted(&key, &token, ttl, claim);
+        let request = scripts::acquire_in_line(nodes.dialect, &wanted, nodes.intents_bar);
+        let kind = Kind::Acquire { claim, again: false };
+        let operation = nodes.operation(kind, key, token, ttl, request).in_line();
+        Acquire::submit((grants, &nodes), operation, Rule::Grant, (claim, false), since)
+    }
+
     fn ask_as(
         grants: &Arc<Grants>,
         key: Key,
@@ -81,7 +108,10 @@ impl Acquire {
     ) -> Acquire {
         let (since, nodes) = (Instant::now(), grants.nodes());
         let wanted = nodes.wanted(&key, &token, ttl, claim);
-        let request = scripts::acquire(nodes.dialect, &wanted, again);
+        let request = match key.is_of_reader() {
+            true => scripts::shared::acquire(nodes.dialect, &wanted, again, nodes.intents_bar),
+            false => scripts::acquire(nodes.dialect, &wanted, again),
+        };
         let kind = Kind::Acquire { claim, again };
         let operation = nodes.operation(kind, key, token, ttl, request);
         let rule = if again { Rule::Renewal } else { Rule::Grant };
@@ -309,7 +339,13 @@ impl Future for Acquire {
             loop {
                 match ready!(self.tally.poll_decision(cx)) {
                     Decision::Yes => break,
-                    Decision::No if self.again && !self.keeps && !self.only_again => {
+                    // A reader's key names its grant.
+                    Decision::No
+                        if self.again
+                            && !self.keeps
+                            && !self.only_again
+                            && !self.tally.operation.key.is_of_reader() =>
+                    {
                         self.start_over();
                     }
                     Decision::No => return Poll::Ready(Err(self.held())),

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::key::Key;
+
 /// The smallest claim. Claims have sixteen digits, so that none is the beginning of another, and
 /// are below 2^53, up to which Lua's numbers are exact.
 const FIRST: u64 = 1_000_000_000_000_000;
@@ -50,6 +52,11 @@ impl Claim {
     /// Whether the grant was made to an adopted command that named no TTL.
     pub(crate) fn is_endless(self) -> bool {
         self.0 >= ENDLESS
+    }
+
+    /// Returns the key under which the reader of a lock is kept that has this claim.
+    pub(crate) fn key_of_reader(self, lock: &Key) -> Key {
+        lock.of_reader(self.0)
     }
 
     /// Reads a claim from a node's answer. Returns `None` if the node stores none.

@@ -197,6 +197,29 @@ impl Engine {
         Waiter::new(&self.locks, key.into(), token.into(), ttl, wait, again)
     }
 
+    /// Asks all nodes for a reader's part of `key` on behalf of `token`. The grant has no fence. Its holder is kept under
+    /// the key [`Key::of_reader`] with the number of the grant's claim, by which it is renewed and released.
+    pub(crate) fn acquire_shared(&self, key: &Key, token: Token, ttl: Duration) -> Acquire {
+        Acquire::ask_shared(&self.locks.grants, key, token, ttl)
+    }
+
+    /// Asks as [`Engine::acquire_shared`] does, and waits in line for at most `wait`.
+    pub(crate) fn wait_shared(
+        &self,
+        key: Key,
+        token: Token,
+        ttl: Duration,
+        wait: Duration,
+    ) -> Waiter {
+        Waiter::new(&self.locks, key, token, ttl, wait, None).shared()
+    }
+
+    /// Asks every node by which grant `token` is a reader of `key`. Changes nothing. The answer is `None` if it is none. An
+    /// empty token in the answer: several readers have the token.
+    pub(crate) fn reader_of(&self, key: Key, token: &Token) -> LookUp {
+        LookUp::ask_reader(&self.locks.grants.nodes(), key, token)
+    }
+
     /// Takes the first free lock of a family, for the client with this card.
     pub(crate) fn permit(
         &self,
@@ -263,6 +286,16 @@ impl Engine {
     /// the operator, as the audit trail names it.
     pub(crate) fn take_back(&self, key: Key, found: &FoundGrant, by: &str) -> Release {
         take_back::ask(&self.locks, key, found, by)
+    }
+
+    /// Takes `key` back from all its readers. Answers whether there were any. `by`: the operator, as the audit trail
+    /// names it.
+    pub(crate) fn end_readers(
+        &self,
+        key: Key,
+        by: String,
+    ) -> impl Future<Output = Result<bool, NoQuorum>> + Send + 'static {
+        take_back::end_readers(self.locks.clone(), key, by)
     }
 
     /// Gives `key` a fresh TTL on every node where the grant with this claim holds it. Without a claim, renews the

@@ -75,6 +75,8 @@ impl Grants {
         let (claim, fence) = (holder.claim(), holder.fence());
         let told = self.audit_trail.is_whole().then(|| holder.told(Instant::now()));
         let (before, over) = self.holders.granted(key, holder);
+        let is_same =
+            before.as_ref().is_some_and(|one| (one.claim(), one.fence()) == (claim, fence));
         if !over.is_empty() {
             self.ended(over, GrantEnd::RanOut);
         }
@@ -82,12 +84,12 @@ impl Grants {
             if let Some(watch) = before.watch() {
                 self.schedule.replace(watch);
             }
-            // A repeated LOCK keeps the claim, and has a fence of its own.
-            if (before.claim(), before.fence()) != (claim, fence) {
+            // A repeated LOCK keeps the claim, and has a fence of its own; a reader has none.
+            if !is_same {
                 self.replaced(key, before);
             }
         }
-        if let Some(told) = told {
+        if let Some(told) = told.filter(|_| !is_same) {
             self.audit_trail.granted(key, &told);
         }
     }
@@ -192,7 +194,10 @@ impl Grants {
                 return;
             }
             let wanted = Wanted { fence, ..nodes.wanted(key, token, ttl, claim) };
-            let request = scripts::heal(nodes.dialect, &wanted);
+            let request = match key.is_of_reader() {
+                true => scripts::shared::heal(nodes.dialect, &wanted),
+                false => scripts::heal(nodes.dialect, &wanted),
+            };
             let (key, token) = (key.clone(), token.clone());
             let operation = Arc::new(nodes.operation(Kind::Heal, key, token, ttl, request));
             for node in lacking {

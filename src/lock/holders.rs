@@ -432,6 +432,28 @@ impl Holders {
         map.by_key.get(key).filter(|holder| holder.until > now).map(|holder| holder.shown(now))
     }
 
+    /// Returns all readers of the lock that were granted their parts here.
+    pub(super) fn readers(&self, key: &Key, now: Instant) -> Vec<(Key, Token, Claim)> {
+        let map = self.lock(key);
+        let readers = map.by_key.iter().filter(|(reader, holder)| {
+            reader.is_of_reader() && reader[..] == key[..] && holder.until > now
+        });
+        readers
+            .map(|(reader, holder)| (reader.clone(), holder.token.clone(), holder.claim))
+            .collect()
+    }
+
+    /// Returns the reader of the lock that was granted its part here first, and how many there are.
+    pub(super) fn oldest_reader(&self, key: &Key, now: Instant) -> Option<(Shown, usize)> {
+        let map = self.lock(key);
+        let readers = map.by_key.iter().filter(|(reader, holder)| {
+            reader.is_of_reader() && reader[..] == key[..] && holder.until > now
+        });
+        let readers: Vec<&Holder> = readers.map(|(_, holder)| holder).collect();
+        let oldest = readers.iter().min_by_key(|holder| holder.since)?;
+        Some((oldest.shown(now), readers.len()))
+    }
+
     fn lock(&self, key: &Key) -> MutexGuard<'_, Map> {
         self.0[key.spread() % SHARDS].lock()
     }

@@ -57,6 +57,16 @@ impl LookUp {
         LookUp { locks: None, since, tally }
     }
 
+    /// Asks all nodes by which grant `token` is a reader of `key`. Several readers with the token are told as a holder
+    /// without one.
+    pub(super) fn ask_reader(nodes: &Arc<Nodes>, key: Key, token: &Token) -> LookUp {
+        let since = Instant::now();
+        let request = scripts::shared::look(nodes.dialect, &key, token);
+        let nobody = Token::from(b"");
+        let tally = nodes.ask(Kind::Look, Rule::Renewal, key, nobody, nodes.max_ttl, request);
+        LookUp { locks: None, since, tally }
+    }
+
     /// Notes that clients are told of the answer: a lock that is said to be free is then not refused from memory.
     pub(super) fn told(self, locks: &Arc<Locks>) -> LookUp {
         LookUp { locks: Some(locks.clone()), ..self }

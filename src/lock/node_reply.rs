@@ -108,7 +108,11 @@ fn digits(buf: &[u8]) -> Option<(i64, &[u8])> {
 /// sum or a TTL; listeners, a claim or a TTL.
 pub(super) type Numbers = [i64; 3];
 
-/// Returns the vote in these numbers, and the number of subscribers of the lock's channel.
+/// The first number of acquire.lua's answer where a lock has readers.
+const READ: i64 = 5;
+
+/// Returns the vote in these numbers, and the number of subscribers of the lock's channel; of a LOCK, 1 if it is
+/// refused as there are readers.
 pub(super) fn vote_of_numbers(
     kind: Kind,
     [said, value, more]: Numbers,
@@ -116,6 +120,7 @@ pub(super) fn vote_of_numbers(
     let listeners = match kind {
         Kind::Release if said == PLAIN => value,
         Kind::Release | Kind::HandOver { .. } => more,
+        Kind::Acquire { .. } if said == READ => 1,
         _ => 0,
     };
     let vote = match (said, kind) {
@@ -128,6 +133,7 @@ pub(super) fn vote_of_numbers(
         }
         (1, Kind::Renew) => Vote::Kept { fence: value, claim: more },
         (1, _) => Vote::Yes(value),
+        (READ, Kind::Acquire { .. }) => Vote::No(value),
         (0, Kind::Acquire { .. }) if more != 0 => Vote::Same { left: value, claim: more },
         (0, _) => Vote::No(value),
         (2, Kind::HandOver { .. }) => Vote::Taken(value),

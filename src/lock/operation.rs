@@ -198,6 +198,8 @@ pub(super) struct Operation {
     ///
     /// [`SharedMembers::learned`]: super::members::shared_members::SharedMembers::learned
     pub(super) learned: u64,
+    /// LOCK only: whether the client waits in line.
+    in_line: bool,
     /// How keys are named in the request.
     dialect: Dialect,
     /// Renewal only: whether this proxy knows the grant to be valid.
@@ -233,7 +235,7 @@ struct VoteState {
     /// and the taker's.
     waiting: SmallVec<[(Rule, Waker); 1]>,
     /// The largest number of subscribers of the lock's channel in a node's answer. Below 0: a node could not count
-    /// them.
+    /// them. Of a LOCK: 1 if a node has refused it as there are readers.
     listeners: i64,
     /// Kind::Look only: the holders that nodes have named. An empty token is a holder without one.
     named: Vec<(usize, Token)>,
@@ -287,6 +289,7 @@ impl Operation {
             ended,
             undoes,
             learned,
+            in_line: false,
             dialect: Dialect::default(),
             is_vouched,
             ttl,
@@ -348,7 +351,10 @@ impl Operation {
         ttl: Duration,
         nodes: usize,
     ) -> Operation {
-        let request = scripts::release(dialect, &key, &token, who, ended);
+        let request = match key.is_of_reader() {
+            true => scripts::shared::release(dialect, &key, &token, who, ended),
+            false => scripts::release(dialect, &key, &token, who, ended),
+        };
         let release = Operation::new(Kind::Release, key, token, ttl, request, nodes);
         Operation { ended: Some(ended), dialect, ..release }
     }
@@ -438,6 +444,16 @@ impl Operation {
         u64::try_from(self.state.lock().listeners).ok()
     }
 
+    /// Whether the client waits in line, and a node has refused it as there are readers.
+    fn met_readers(&self) -> bool {
+        self.in_line && self.state.lock().listeners > 0
+    }
+
+    /// Marks the operation as the request of a client that waits in line.
+    pub(super) fn in_line(self) -> Operation {
+        Operation { in_line: true, ..self }
+    }
+
     /// Notes the holder that node `node` is about to vote for.
     pub(super) fn heard_of_holder(&self, node: usize, token: &[u8]) {
         debug_assert_eq!(self.kind, Kind::Look, "no other answer names a holder");
@@ -505,11 +521,15 @@ impl Operation {
     /// Makes the operation that takes back all that a LOCK may have taken.
     pub(super) fn undo(&self, claim: Claim) -> Operation {
         debug_assert!(self.kind.grants(), "only what asks for a lock is undone");
-        let request = scripts::undo(self.dialect, &self.key, &self.token, claim);
+        let (dialect, ended) = (self.dialect, Ended { claim, barred: None });
+        let request = match self.key.is_of_reader() {
+            true => scripts::shared::release(dialect, &self.key, &self.token, b"", ended),
+            false => scripts::undo(dialect, &self.key, &self.token, claim, self.met_readers()),
+        };
         let nodes = self.state.lock().votes.len();
         let (key, token) = (self.key.clone(), self.token.clone());
         let undo = Operation::new(Kind::Release, key, token, self.ttl, request, nodes);
-        Operation { ended: Some(Ended { claim, barred: None }), dialect: self.dialect, ..undo }
+        Operation { ended: Some(ended), dialect, ..undo }
     }
 
     /// Makes the operation that gives back, on a node that could not do it in time, the lock that

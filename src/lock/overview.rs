@@ -20,6 +20,8 @@ use crate::{
     key::{Key, KeyMap},
 };
 
+/// The kind of a lock that has readers.
+const SHARED: &str = "shared";
 /// Most locks, clients or waiters in one answer.
 pub(crate) const MOST_TOLD: usize = 1000;
 /// Most bytes of keys in one answer.
@@ -54,6 +56,8 @@ pub(crate) struct GrantStatus {
     pub fence: u64,
     /// Whether it is a session lock; otherwise it is a lease.
     pub session: bool,
+    /// The number of its readers here, of which this is the oldest; 0: the client has the lock alone.
+    pub readers: usize,
     /// The library, or else the words, that took the lock in place of LOCK.
     pub adopted: Option<&'static str>,
     /// Time since the grant.
@@ -153,9 +157,12 @@ impl Oldest {
 }
 
 impl LockStatus {
-    /// Returns what operators see as the lock's kind: `session`, `lease`, `permits`, `elsewhere`, or `unknown`.
+    /// Returns what operators see as the lock's kind: `session`, `lease`, `shared` (it has readers), `permits`,
+    /// `elsewhere`, or `unknown`.
     pub(crate) fn kind(&self) -> &'static str {
-        kind(self.grant.as_ref().map(|grant| grant.session), self.is_family, self.is_elsewhere)
+        let is_shared = self.grant.as_ref().is_some_and(|grant| grant.readers > 0);
+        let session = self.grant.as_ref().map(|grant| grant.session);
+        if is_shared { SHARED } else { kind(session, self.is_family, self.is_elsewhere) }
     }
 
     /// Returns the key of the family of which this is the line, or, if it is one, a permit.
@@ -219,11 +226,14 @@ impl Moment {
 
 /// Describes one lock as of `at`. Returns `None` if no client of this proxy holds it, or waits for it.
 pub(super) fn lock(locks: &Locks, key: &Key, at: Moment) -> Option<LockStatus> {
-    let shown = locks.grants.holders.show(key, at.lock);
+    let alone = locks.grants.holders.show(key, at.lock);
+    let alone = alone.map(|shown| (shown, 0));
+    let shown = alone.or_else(|| locks.grants.holders.oldest_reader(key, at.lock));
     let line = locks.queues.line_of(key, at.wait);
-    let grant = shown.map(|shown| GrantStatus {
+    let grant = shown.map(|(shown, readers)| GrantStatus {
         fence: shown.fence,
         session: shown.is_session_lock,
+        readers,
         adopted: shown.adopted,
         held_for: shown.held_for,
         remaining: shown.remaining,
@@ -267,6 +277,8 @@ pub(super) fn list(locks: &Locks, wanted: &LocksWanted, prefix: usize) -> Option
     let all = found.len() + most;
     'holders: for shard in 0..SHARDS {
         for (key, held_for) in locks.grants.holders.held(shard, at.lock) {
+            // A lock is one row, however many readers it has.
+            let key = if key.is_of_reader() { key.of_lock() } else { key };
             if !matches(&key)? {
                 continue;
             }
@@ -377,10 +389,18 @@ pub(super) fn hot(locks: &Locks, most: usize) -> Vec<HotLock> {
     all.truncate(told);
     let now = Instant::now();
     for hot in &mut all {
-        let shown = locks.grants.holders.show(&hot.key, now);
+        let holders = &locks.grants.holders;
+        let alone = holders.show(&hot.key, now);
+        let is_shared = alone.is_none();
+        let oldest = || holders.oldest_reader(&hot.key, now).map(|(shown, _)| shown);
+        let shown = alone.or_else(oldest);
         let is_known = shown.is_some() || hot.waiters > 0;
         let session = shown.as_ref().map(|shown| shown.is_session_lock);
-        hot.kind = if is_known { kind(session, hot.is_family, hot.is_held) } else { "" };
+        hot.kind = match (is_known, session) {
+            (false, _) => "",
+            (true, Some(_)) if is_shared => SHARED,
+            (true, _) => kind(session, hot.is_family, hot.is_held),
+        };
         hot.holder = shown.and_then(|shown| shown.card);
     }
     all
@@ -435,7 +455,7 @@ mod tests {
 
     fn waits(locks: &Locks, key: &Key, ticket: u64, card: &Arc<ClientCard>) {
         let card = Some(card.clone());
-        let wants = LineUp { token: Token::from("t"), ttl: LONG, card };
+        let wants = LineUp { token: Token::from("t"), ttl: LONG, shared: false, card };
         locks.queues.join(key, wants, ticket).unwrap();
     }
 

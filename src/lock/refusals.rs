@@ -82,6 +82,9 @@ impl Refusals {
     /// Notes that the lock may be free: it is being released, or the lock nodes have said that it is not held, or not
     /// by an asker.
     pub(super) fn freed(&self, key: &Key) {
+        if key.is_of_reader() {
+            return self.freed(&key.of_lock());
+        }
         self.counter(key).fetch_add(1, Ordering::AcqRel);
         let mut all = self.all.lock();
         // The map is nearly always empty: then no key has to be hashed.

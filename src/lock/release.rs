@@ -198,6 +198,8 @@ impl Release {
             }
         };
         let next = match known {
+            // Other readers may be left.
+            _ if key.is_of_reader() => NextHolder::Nobody,
             Owner::Another => NextHolder::Nobody,
             Owner::This(_) | Owner::Nothing => locks.queues.next(&key),
         };

@@ -53,7 +53,10 @@ impl Renew {
             schedule.asked(watch, ttl, nodes.drift_factor);
         }
         let claim = claim.or_else(|| Some(holders.claim(&key, &token)?.0));
-        let request = scripts::renew(nodes.dialect, &key, &token, ttl, claim, nodes.fence_ttl);
+        let request = match claim.filter(|_| key.is_of_reader()) {
+            Some(claim) => scripts::shared::renew(nodes.dialect, &key, &token, ttl, claim),
+            None => scripts::renew(nodes.dialect, &key, &token, ttl, claim, nodes.fence_ttl),
+        };
         let valid = claim.filter(|claim| {
             nodes.wait_alone(&key) && holders.is_valid(&key, &token, *claim, nodes.most_drift())
         });

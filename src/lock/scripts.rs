@@ -94,6 +94,13 @@ const COUNTS: ScriptPart = ScriptPart {
     streams: include_str!("scripts/streams.lua"),
 };
 
+/// The set of a lock's readers, and how it is read and changed.
+const READS: ScriptPart = ScriptPart {
+    plain: include_str!("scripts/readers.lua"),
+    tagged: include_str!("scripts/readers.lua"),
+    streams: include_str!("scripts/readers.lua"),
+};
+
 /// One script, known to a node by its digest.
 struct Script {
     body: String,
@@ -158,8 +165,15 @@ fn beginning(digest: &str, keys: usize, arguments: usize) -> Vec<u8> {
     out
 }
 
-static ACQUIRE: LazyLock<Dialects> =
-    LazyLock::new(|| Dialects::new(&[&COMPARES], include_str!("scripts/acquire.lua"), 2, 7));
+static ACQUIRE: LazyLock<Dialects> = LazyLock::new(|| {
+    #[cfg(feature = "planted")]
+    if std::env::var("LOCKGATE_PLANT").is_ok_and(|fault| fault == "readers") {
+        let counts = ("'ZCOUNT', KEYS[1], clock,", "'ZCOUNT', KEYS[1], '+inf',");
+        let body = include_str!("scripts/acquire.lua").replace(counts.0, counts.1);
+        return Dialects::new(&[&COMPARES], body.leak(), 2, 7);
+    }
+    Dialects::new(&[&COMPARES], include_str!("scripts/acquire.lua"), 2, 7)
+});
 static RELEASE: LazyLock<Dialects> = LazyLock::new(|| {
     #[cfg(feature = "planted")]
     if std::env::var("LOCKGATE_PLANT").is_ok_and(|fault| fault == "release") {
@@ -168,15 +182,17 @@ static RELEASE: LazyLock<Dialects> = LazyLock::new(|| {
     Dialects::new(&[&NAMES, &WAKES], include_str!("scripts/release.lua"), 2, 3)
 });
 static UNDO: LazyLock<Dialects> =
-    LazyLock::new(|| Dialects::new(&[&NAMES, &WAKES], include_str!("scripts/undo.lua"), 2, 2));
+    LazyLock::new(|| Dialects::new(&[&NAMES, &WAKES], include_str!("scripts/undo.lua"), 2, 3));
 static RENEW: LazyLock<Dialects> =
     LazyLock::new(|| Dialects::new(&[&COMPARES], include_str!("scripts/renew.lua"), 2, 5));
 static PROLONG: LazyLock<Dialects> =
     LazyLock::new(|| Dialects::new(&[&COMPARES], include_str!("scripts/prolong.lua"), 3, 5));
-static HEAL: LazyLock<Dialects> =
-    LazyLock::new(|| Dialects::new(&[&COMPARES, &NAMES], include_str!("scripts/heal.lua"), 2, 6));
+static HEAL: LazyLock<Dialects> = LazyLock::new(|| {
+    Dialects::new(&[&COMPARES, &NAMES, &READS], include_str!("scripts/heal.lua"), 2, 6)
+});
 static HAND_OVER: LazyLock<Dialects> = LazyLock::new(|| {
-    Dialects::new(&[&COMPARES, &NAMES, &COUNTS], include_str!("scripts/hand_over.lua"), 2, 8)
+    let parts = &[&COMPARES, &NAMES, &COUNTS, &READS];
+    Dialects::new(parts, include_str!("scripts/hand_over.lua"), 2, 8)
 });
 static RAISE: LazyLock<Dialects> =
     LazyLock::new(|| Dialects::new(&[&COMPARES], include_str!("scripts/raise.lua"), 2, 5));
@@ -189,14 +205,49 @@ static TAKE_OVER: LazyLock<Dialects> =
 static NOTE: LazyLock<Dialects> =
     LazyLock::new(|| Dialects::new(&[], include_str!("scripts/longest.lua"), 1, 1));
 
+static ACQUIRE_SHARED: LazyLock<Dialects> = LazyLock::new(|| {
+    Dialects::new(&[&COMPARES, &READS], include_str!("scripts/acquire_shared.lua"), 2, 6)
+});
+static RELEASE_SHARED: LazyLock<Dialects> = LazyLock::new(|| {
+    Dialects::new(&[&NAMES, &WAKES, &READS], include_str!("scripts/release_shared.lua"), 2, 3)
+});
+static RENEW_SHARED: LazyLock<Dialects> = LazyLock::new(|| {
+    Dialects::new(&[&COMPARES, &READS], include_str!("scripts/renew_shared.lua"), 2, 4)
+});
+static PROLONG_SHARED: LazyLock<Dialects> = LazyLock::new(|| {
+    Dialects::new(&[&COMPARES, &READS], include_str!("scripts/prolong_shared.lua"), 3, 4)
+});
+static HEAL_SHARED: LazyLock<Dialects> = LazyLock::new(|| {
+    Dialects::new(&[&COMPARES, &NAMES, &READS], include_str!("scripts/heal_shared.lua"), 2, 4)
+});
+static LOOK_SHARED: LazyLock<Dialects> = LazyLock::new(|| {
+    Dialects::new(&[&COMPARES, &READS], include_str!("scripts/look_shared.lua"), 2, 2)
+});
+
 /// All scripts, in the order in which they are loaded.
 static ALL: [&LazyLock<Dialects>; LOADS] = [
-    &ACQUIRE, &RELEASE, &UNDO, &RENEW, &PROLONG, &HEAL, &RAISE, &HAND_OVER, &ATTACH, &TAKE_OVER,
-    &NOTE, &LOOK,
+    &ACQUIRE,
+    &RELEASE,
+    &UNDO,
+    &RENEW,
+    &PROLONG,
+    &HEAL,
+    &RAISE,
+    &HAND_OVER,
+    &ATTACH,
+    &TAKE_OVER,
+    &NOTE,
+    &LOOK,
+    &ACQUIRE_SHARED,
+    &RELEASE_SHARED,
+    &RENEW_SHARED,
+    &PROLONG_SHARED,
+    &HEAL_SHARED,
+    &LOOK_SHARED,
 ];
 
 /// The number of commands that [`load`] appends.
-pub(super) const LOADS: usize = 12;
+pub(super) const LOADS: usize = 18;
 
 /// Appends a SCRIPT LOAD for every script.
 pub(crate) fn load(dialect: Dialect, out: &mut Vec<u8>) {
@@ -318,6 +369,16 @@ pub(crate) fn acquire(dialect: Dialect, wanted: &Wanted<'_>, again: bool) -> Vec
     out
 }
 
+/// Asks for a lock for a client that waits in line: where it has readers, a node notes the intent, which may bar new
+/// readers for the time `bars`, of at least 2 ms.
+pub(super) fn acquire_in_line(dialect: Dialect, wanted: &Wanted<'_>, bars: Duration) -> Vec<u8> {
+    let mut out = ACQUIRE.in_dialect(dialect).call(wanted.bytes());
+    append_keys(&mut out, dialect, wanted.key);
+    wanted.append_arguments(&mut out);
+    encode::bulk_number(&mut out, millis(bars).max(2));
+    out
+}
+
 pub(super) fn hand_over(
     dialect: Dialect,
     from: &[u8],
@@ -332,11 +393,19 @@ pub(super) fn hand_over(
     out
 }
 
-pub(crate) fn undo(dialect: Dialect, key: &[u8], token: &[u8], claim: Claim) -> Vec<u8> {
+/// Undoes an attempt. `met_readers`: it was refused where there are readers, and its client waits.
+pub(crate) fn undo(
+    dialect: Dialect,
+    key: &[u8],
+    token: &[u8],
+    claim: Claim,
+    met_readers: bool,
+) -> Vec<u8> {
     let mut out = UNDO.in_dialect(dialect).call(room(key, token));
     append_keys(&mut out, dialect, key);
     encode::bulk(&mut out, token);
     encode::bulk_number(&mut out, claim.number());
+    encode::bulk(&mut out, if met_readers { b"1" } else { b"" });
     out
 }
 
@@ -394,6 +463,13 @@ fn append_claim_to_find(out: &mut Vec<u8>, claim: Claim) {
     encode::bulk_of_two(out, b" ", itoa::Buffer::new().format(claim.number()).as_bytes());
 }
 
+fn append_ttl(out: &mut Vec<u8>, ttl: Option<Duration>) {
+    match ttl {
+        Some(ttl) => encode::bulk_number(out, millis(ttl)),
+        None => encode::bulk(out, b"-1"),
+    }
+}
+
 /// Renews at most [`MAX_RENEWALS`] locks. Without a `fence_ttl`, fences stay as they are.
 pub(super) fn prolong(
     dialect: Dialect,
@@ -409,10 +485,7 @@ pub(super) fn prolong(
     }
     for lock in locks {
         encode::bulk(&mut out, lock.token);
-        match lock.ttl {
-            Some(ttl) => encode::bulk_number(&mut out, millis(ttl)),
-            None => encode::bulk(&mut out, b"-1"),
-        }
+        append_ttl(&mut out, lock.ttl);
         append_claim_to_find(&mut out, lock.claim);
     }
     match fence_ttl {
@@ -469,6 +542,117 @@ pub(crate) fn look(dialect: Dialect, key: &[u8]) -> Vec<u8> {
     out
 }
 
+/// The calls about readers of a lock, which name a reader by its token and its claim.
+pub(super) mod shared {
+    use super::*;
+
+    /// Appends keys, token and claim of a reader, with `between` them.
+    fn call(
+        script: &Dialects,
+        dialect: Dialect,
+        (key, token, claim): (&[u8], &[u8], Claim),
+        between: impl FnOnce(&mut Vec<u8>),
+    ) -> Vec<u8> {
+        let mut out = script.in_dialect(dialect).call(room(key, token));
+        append_keys(&mut out, dialect, key);
+        encode::bulk(&mut out, token);
+        between(&mut out);
+        encode::bulk_number(&mut out, claim.number());
+        out
+    }
+
+    /// Asks to read. `again`: only where this claim does so already. `bars`: for how long intents of writers bar new
+    /// readers.
+    pub(in crate::lock) fn acquire(
+        dialect: Dialect,
+        wanted: &Wanted<'_>,
+        again: bool,
+        bars: Duration,
+    ) -> Vec<u8> {
+        let reader = (wanted.key, wanted.token, wanted.claim);
+        let ttl = |out: &mut Vec<u8>| encode::bulk_number(out, millis(wanted.ttl));
+        let mut out = call(&ACQUIRE_SHARED, dialect, reader, ttl);
+        encode::bulk(&mut out, if again { b"1" } else { b"" });
+        encode::bulk_number(&mut out, millis(bars));
+        out
+    }
+
+    /// Takes a reader away: one that has ended, or what one attempt may have added.
+    pub(in crate::lock) fn release(
+        dialect: Dialect,
+        key: &[u8],
+        token: &[u8],
+        who: &[u8],
+        ended: Ended,
+    ) -> Vec<u8> {
+        let who = |out: &mut Vec<u8>| encode::bulk(out, who);
+        let Some(barred) = ended.barred else {
+            return call(&RELEASE_SHARED, dialect, (key, token, ended.claim), who);
+        };
+        let mut out = beginning(&RELEASE_SHARED.in_dialect(dialect).digest, 2, 4);
+        append_keys(&mut out, dialect, key);
+        encode::bulk(&mut out, token);
+        who(&mut out);
+        encode::bulk_number(&mut out, ended.claim.number());
+        encode::bulk_number(&mut out, millis(barred));
+        out
+    }
+
+    /// Takes all readers of a lock away, and refuses for the time `barred` to have them put back.
+    pub(in crate::lock) fn release_all(
+        dialect: Dialect,
+        key: &[u8],
+        who: &[u8],
+        barred: Duration,
+    ) -> Vec<u8> {
+        let ended = Ended { claim: Claim::NOT_STORED, barred: Some(barred) };
+        release(dialect, key, b"", who, ended)
+    }
+
+    /// Gives a reader a fresh TTL.
+    pub(in crate::lock) fn renew(
+        dialect: Dialect,
+        key: &[u8],
+        token: &[u8],
+        ttl: Duration,
+        claim: Claim,
+    ) -> Vec<u8> {
+        let ttl = |out: &mut Vec<u8>| encode::bulk_number(out, millis(ttl));
+        call(&RENEW_SHARED, dialect, (key, token, claim), ttl)
+    }
+
+    /// Keeps at most [`MAX_RENEWALS`] readers.
+    pub(in crate::lock) fn prolong(dialect: Dialect, locks: &[Prolonged<'_>]) -> Vec<u8> {
+        debug_assert!(locks.len() <= MAX_RENEWALS, "their sum must be exact");
+        let digest = &PROLONG_SHARED.in_dialect(dialect).digest;
+        let more = usize::from(dialect.is_tagged());
+        let mut out = beginning(digest, 2 * locks.len(), 3 * locks.len() + 1 + more);
+        for lock in locks {
+            append_keys(&mut out, dialect, lock.key);
+        }
+        for lock in locks {
+            encode::bulk(&mut out, lock.token);
+            append_ttl(&mut out, lock.ttl);
+            encode::bulk_number(&mut out, lock.claim.number());
+        }
+        out
+    }
+
+    /// Puts a reader back if a node has lost it.
+    pub(in crate::lock) fn heal(dialect: Dialect, wanted: &Wanted<'_>) -> Vec<u8> {
+        let ttl = |out: &mut Vec<u8>| encode::bulk_number(out, millis(wanted.ttl));
+        call(&HEAL_SHARED, dialect, (wanted.key, wanted.token, wanted.claim), ttl)
+    }
+
+    /// Asks by which grant a token reads.
+    pub(in crate::lock) fn look(dialect: Dialect, key: &[u8], token: &[u8]) -> Vec<u8> {
+        let mut out = LOOK_SHARED.in_dialect(dialect).call(room(key, token));
+        append_keys(&mut out, dialect, key);
+        encode::bulk(&mut out, token);
+        out
+    }
+}
+
 /// Has a node note at `key` that it is about to store a lock for `ttl`, or that a proxy may ask for
 /// one.
 pub(crate) fn note(key: &[u8], ttl: Duration) -> Vec<u8> {
@@ -501,11 +685,12 @@ mod tests {
 
     #[test]
     fn each_script_has_the_parts_whose_names_it_uses_and_no_others() {
-        let parts: [(&ScriptPart, &[&str]); 4] = [
+        let parts: [(&ScriptPart, &[&str]); 5] = [
             (&COMPARES, &["place"]),
             (&NAMES, &["beside", "ask("]),
             (&WAKES, &["wake("]),
             (&COUNTS, &["waiters("]),
+            (&READS, &["mark("]),
         ];
         for script in ALL {
             let whole = &script.plain.body;

@@ -11,7 +11,12 @@
 
 use std::{future::poll_fn, sync::Arc};
 
-use super::{Attach, Claim, LookUp, NoQuorum, Release, keep::lose, locks::Locks};
+use super::{
+    Attach, Claim, LookUp, NoQuorum, Release,
+    keep::lose,
+    locks::Locks,
+    quorum::{Decision, Rule},
+};
 use crate::{
     card::ClientCard,
     clock::Instant,
@@ -65,6 +70,28 @@ pub(super) async fn find(locks: Arc<Locks>, key: Key) -> Result<Option<FoundGran
         }
     };
     Ok(Some(FoundGrant { token, claim, fences, holder }))
+}
+
+/// Takes a lock back from all its readers, for the operator `by`. Those that this proxy keeps are told at once, the
+/// others when they are to be renewed next. Answers whether there were any.
+pub(super) async fn end_readers(locks: Arc<Locks>, key: Key, by: String) -> Result<bool, NoQuorum> {
+    let here = locks.grants.holders.readers(&key, Instant::now());
+    for (reader, token, claim) in &here {
+        let (token, claim) = (token.clone(), *claim);
+        let found = FoundGrant { token, claim, fences: None, holder: None };
+        // It goes on without being waited for: the nodes are asked behind it.
+        drop(ask(&locks, reader.clone(), &found, &by));
+    }
+    let nodes = Arc::clone(&locks.grants.nodes());
+    let mut ending = nodes.await_votes(nodes.end_readers(key), Rule::Renewal, nodes.max_ttl);
+    match poll_fn(|cx| ending.poll_decision(cx)).await {
+        Decision::Yes => Ok(true),
+        Decision::No => Ok(!here.is_empty()),
+        Decision::NoQuorum | Decision::Open => {
+            let votes = ending.operation.votes();
+            Err(nodes.no_quorum(&ending.operation.key, &votes))
+        }
+    }
 }
 
 /// Releases the grant for the operator `by`, and tells its keeper if this proxy keeps it.

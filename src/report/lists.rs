@@ -69,7 +69,7 @@ pub(crate) struct FamilyPart {
 pub(crate) struct LockPart<T: Default = String> {
     #[serde(flatten)]
     pub(crate) name: LockName,
-    /// `session`, `lease`, `permits` (the line of a family), `elsewhere` (clients here wait for it, and another proxy
+    /// `session`, `lease`, `shared` (it has readers, of which the oldest is told), `permits` (the line of a family), `elsewhere` (clients here wait for it, and another proxy
     /// granted it), or `unknown` (they wait, and the holder is not known).
     pub(crate) kind: T,
     pub(crate) fence: Option<u64>,
@@ -77,6 +77,8 @@ pub(crate) struct LockPart<T: Default = String> {
     pub(crate) remaining_ms: Option<u64>,
     pub(crate) waiters: usize,
     pub(crate) longest_wait_ms: u64,
+    /// How many readers it has here; 0: the holder has it alone.
+    pub(crate) readers: usize,
     pub(crate) adopted: Option<T>,
     pub(crate) holder: Option<ClientPart<T>>,
     /// The other proxy that granted it, if that one has told.

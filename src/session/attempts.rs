@@ -79,6 +79,8 @@ pub(super) struct Attempt {
     /// The token that it names.
     pub(super) token: Option<Token>,
     pub(super) in_the_way: InTheWay,
+    /// When it was refused, or began.
+    pub(super) at: Instant,
 }
 
 /// The last LOCK or MLOCK of a connection, and its refused ones that named a token.
@@ -96,14 +98,14 @@ pub(super) struct Attempts {
 
 impl Attempts {
     pub(super) fn begin(&mut self, key: Key, token: Option<Token>, now: Instant) {
-        self.last = Some(Attempt { key, token, in_the_way: InTheWay::Unknown(now) });
+        self.last = Some(Attempt { key, token, in_the_way: InTheWay::Unknown(now), at: now });
     }
 
     /// Notes that a MLOCK of these keys begins.
     pub(super) fn begin_several(&mut self, keys: &[Key], token: Option<&Token>, now: Instant) {
         let attempt = |key: &Key| {
             let (key, token) = (key.clone(), token.cloned());
-            Attempt { key, token, in_the_way: InTheWay::Unknown(now) }
+            Attempt { key, token, in_the_way: InTheWay::Unknown(now), at: now }
         };
         self.several = keys.iter().map(attempt).collect();
     }
@@ -111,7 +113,7 @@ impl Attempts {
     /// Notes what stood in the way of the MLOCK under way, for each of its locks.
     pub(super) fn stood_in_the_way_of_each(&mut self, all: impl Iterator<Item = InTheWay>) {
         for (attempt, what) in self.several.iter_mut().zip(all) {
-            attempt.in_the_way = what;
+            (attempt.in_the_way, attempt.at) = (what, Instant::now());
         }
     }
 
@@ -122,7 +124,7 @@ impl Attempts {
 
     pub(super) fn stood_in_the_way(&mut self, what: InTheWay) {
         if let Some(attempt) = &mut self.last {
-            attempt.in_the_way = what;
+            (attempt.in_the_way, attempt.at) = (what, Instant::now());
         }
     }
 

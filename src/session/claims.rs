@@ -19,6 +19,9 @@ pub(super) const MAX_TOKENS: usize = 10_000;
 /// Most locks that a connection remembers as ended.
 const MAX_ENDED: usize = 256;
 
+/// Stands for any reader of a lock, in the place of a grant's number.
+const ANY_READER: u64 = u64::MAX;
+
 /// A lock that this connection was granted or attached to; its token serves UNLOCK and RENEW
 /// without one.
 #[derive(Debug)]
@@ -102,6 +105,11 @@ pub(super) struct Tokens {
     /// Locks that the connection once held, or was refused when its LOCK named no token: an UNLOCK of them is no
     /// mistake.
     ended: EndedLocks,
+    /// Whether the connection was ever granted a reader's part of a lock.
+    reads: bool,
+    /// Whether locks may be shared: then each refused LOCK that names a token is noted, as another client's reader may
+    /// have the token.
+    pub(super) shares: bool,
 }
 
 /// The last locks noted, by the numbers of their keys; the oldest is dropped first.
@@ -185,6 +193,57 @@ impl Tokens {
         }
     }
 
+    /// Takes in the reader's part of `lock` that is granted to the LOCK under way. It is kept under the key `reader`.
+    pub(super) fn granted_shared(&mut self, lock: &Key, reader: Key, held: Held, now: Instant) {
+        self.attempts.granted();
+        self.attempts.forget(lock, &held.token);
+        self.attempts.forget(&lock.of_reader(ANY_READER), &held.token);
+        self.ended.forget(lock);
+        self.reads = true;
+        self.put(reader, held, now);
+    }
+
+    /// Notes that this connection was refused the lock by a token at `at`, or that its reader with the token has ended. What
+    /// reads by the token and was granted before is another client's.
+    fn others_read(&mut self, lock: &Key, token: &Token, at: Instant) {
+        if self.shares {
+            let any = lock.of_lock().of_reader(ANY_READER);
+            self.attempts.refused(&any, token, InTheWay::Unknown(at));
+        }
+    }
+
+    /// Returns what tells whether a reader with this token, which this connection does not have, may be its user's.
+    pub(super) fn reader_in_the_way(&self, lock: &Key, token: &Token) -> Option<InTheWay> {
+        self.attempts.in_the_way(&lock.of_reader(ANY_READER), token)
+    }
+
+    /// Iterates over the keys of this connection's readers of `lock`: those with this token, or all.
+    pub(super) fn readers<'t>(
+        &'t self,
+        lock: &'t Key,
+        token: Option<&'t Token>,
+    ) -> impl Iterator<Item = &'t Key> {
+        let readers = self.held.iter().filter(move |(key, held)| {
+            key.is_of_reader()
+                && key[..] == lock[..]
+                && token.is_none_or(|token| held.token == *token)
+        });
+        // Most connections never read a lock.
+        readers.map(|(key, _)| key).take(if self.reads { usize::MAX } else { 0 })
+    }
+
+    /// Returns the key of this connection's reader of `lock` with this token.
+    pub(super) fn reader_with(&self, lock: &Key, token: &Token) -> Option<Key> {
+        let mut readers = self.readers(lock, Some(token));
+        readers.find(|reader| !self.is_given_back(reader, token)).cloned()
+    }
+
+    /// Whether this connection keeps a reader of `lock`, for as long as it lives.
+    pub(super) fn keeps_reader(&self, lock: &Key) -> bool {
+        let keeps = |reader: &Key| self.held.get(reader).is_some_and(|held| held.keep.is_some());
+        self.readers(lock, None).any(keeps)
+    }
+
     /// Takes in a grant to the MLOCK under way. `is_named`: the client has named the token.
     pub(super) fn granted_with_others(
         &mut self,
@@ -258,13 +317,25 @@ impl Tokens {
     }
 
     #[cold]
-    fn settle(&mut self, Attempt { key, token, in_the_way }: Attempt) {
+    fn settle(&mut self, Attempt { key, token, in_the_way, at }: Attempt) {
         match (token, self.held.get_mut(&key)) {
             (None, Some(held)) => held.unnamed = Unnamed::Refused,
-            (None, None) => self.ended.note(&key, true),
+            (None, None) => {
+                let mut reads = false;
+                if self.reads {
+                    for (_, held) in self.held.iter_mut().filter(|(known, _)| known[..] == key[..])
+                    {
+                        (held.unnamed, reads) = (Unnamed::Refused, true);
+                    }
+                }
+                if !reads {
+                    self.ended.note(&key, true);
+                }
+            }
             (Some(token), Some(held)) if held.token == token => {}
             (Some(token), _) => {
                 self.others_asked(&key, &token);
+                self.others_read(&key, &token, at);
                 self.attempts.refused(&key, &token, in_the_way);
             }
         }
@@ -445,7 +516,9 @@ impl Tokens {
     /// come.
     fn end(&mut self, key: &Key) {
         if let Some(held) = self.held.remove(key) {
-            self.ended.note(key, matches!(held.unnamed, Unnamed::Own | Unnamed::Refused));
+            let is_open = matches!(held.unnamed, Unnamed::Own | Unnamed::Refused);
+            self.ended.note(&key.of_lock(), is_open);
+            self.others_read(key, &held.token, Instant::now());
         }
     }
 
@@ -487,6 +560,11 @@ impl Tokens {
         })
     }
 
+    /// Whether the connection was granted, or has attached to, the lock by this token, as far as it knows.
+    pub(super) fn has_by(&self, key: &Key, token: &Token) -> bool {
+        self.held.get(key).is_some_and(|held| held.token == *token)
+    }
+
     /// Whether UNLOCK was sent for this lock and too few lock nodes have answered it.
     pub(super) fn is_given_back(&self, key: &Key, token: &Token) -> bool {
         self.held.get(key).is_some_and(|held| held.token == *token && held.giving_back)
@@ -504,7 +582,8 @@ impl Tokens {
         if let Some(held) = self.held.get(key).filter(|held| held.token == *token) {
             let is_open = held.unnamed == Unnamed::Refused;
             self.held.remove(key);
-            self.ended.note(key, is_open);
+            self.others_read(key, token, Instant::now());
+            self.ended.note(&key.of_lock(), is_open);
         }
     }
 
@@ -514,7 +593,7 @@ impl Tokens {
         let token = (held.unnamed != Unnamed::Own).then(|| held.token.clone());
         let in_the_way = InTheWay::GivenBack(held.claim);
         self.end(key);
-        self.settle(Attempt { key: key.clone(), token, in_the_way });
+        self.settle(Attempt { key: key.clone(), token, in_the_way, at: Instant::now() });
     }
 
     /// Takes in the loss of a session lock. Returns `false` if the connection does not keep that

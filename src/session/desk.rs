@@ -173,6 +173,11 @@ impl Desk {
         !planted::has(PlantedFault::Raise) && self.shared.is_guard_lock(key)
     }
 
+    /// Whether this lock, which a client's token does not have alone, may be shared by it with other readers.
+    pub(super) fn may_be_readers(&self, key: &Key) -> bool {
+        self.config.locks.shared && !key.is_of_reader()
+    }
+
     /// Takes in whether the data node may have forgotten the fences that it was sent on this connection. Returns
     /// whether that is news.
     #[inline]

@@ -97,6 +97,8 @@ impl Losing {
         {
             lost.splice(..0, before.lost);
         }
+        // A reader's key means the lock to its client.
+        lost.iter_mut().for_each(|(key, _)| *key = key.of_lock());
         self.news = Some(Box::new(News::new(lost, prefix)));
     }
 
@@ -145,6 +147,7 @@ impl Losing {
 
     /// Whether the client is being told that it has lost this lock.
     pub(super) fn was_lost(&self, key: &Key, token: Option<&[u8]>) -> bool {
+        let key = &key.of_lock();
         self.news.as_ref().is_some_and(|news| {
             let same = |held: &Token| token.is_none_or(|token| **held == *token);
             news.lost.iter().any(|(lost, held)| lost == key && same(held))
@@ -159,7 +162,7 @@ impl Losing {
             return;
         }
         if news.lost.len() > 1 {
-            news.lost.retain(|(lost, _)| lost != key);
+            news.lost.retain(|(lost, _)| **lost != **key);
             news.word(prefix);
         } else if unlocks {
             self.news = None;

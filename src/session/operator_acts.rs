@@ -33,7 +33,7 @@ use crate::{
         fences,
         replicas::{Replicas, Unacknowledged},
     },
-    key::Key,
+    key::{Key, Token},
     lock::{FoundGrant, NoQuorum, NotPaused},
     net::redis_client,
 };
@@ -273,7 +273,19 @@ async fn carry_out(
     let config = shared.config.load_full();
     let key = Key::new(config.locks.prefix.as_bytes(), name);
     command::check_key(name, &key, &config.locks).map_err(NotTakenBack::BadRequest)?;
-    let found = meant(shared.engine.find(key.clone()).await, fence)?;
+    let found = shared.engine.find(key.clone()).await;
+    if let Ok(Some(shared_lock)) = &found
+        && *shared_lock.token == *Token::OF_READERS
+        && fence.is_none()
+    {
+        unlocking.begins(shared_lock);
+        let ended = shared.engine.end_readers(key, unlocking.by.clone()).await;
+        return match ended.map_err(NotTakenBack::NoQuorum)? {
+            true => Ok(()),
+            false => Err(NotTakenBack::NotHeld),
+        };
+    }
+    let found = meant(found, fence)?;
     unlocking.begins(&found);
     if shared.is_guard_lock(&key) {
         let outbid = Outbid::of(&found);

@@ -94,6 +94,7 @@ fn asks_for_grant(question: &Question) -> bool {
     matches!(
         question,
         Question::Lock { .. }
+            | Question::Read { .. }
             | Question::Permit { .. }
             | Question::Adopt { .. }
             | Question::TakeOver { .. }
@@ -111,9 +112,9 @@ async fn once_there_is_room(
     let since = Instant::now();
     let mut none = None;
     let wait = match &mut question {
-        Question::Lock { wait, .. } | Question::Permit { wanted: PermitWanted { wait, .. } } => {
-            wait
-        }
+        Question::Lock { wait, .. }
+        | Question::Read { wait, .. }
+        | Question::Permit { wanted: PermitWanted { wait, .. } } => wait,
         _ => &mut none,
     };
     if let Err(error) = shared.engine.audit_trail_room(*wait).await {
@@ -144,6 +145,12 @@ impl AskingClient<'_> {
         match question {
             Question::Lock { key, token, ttl, again, wait } => {
                 self.lock(key, token, ttl, again, wait)
+            }
+            Question::Read { key, token, ttl, again, wait } => {
+                self.read(&key, token, ttl, again, wait)
+            }
+            Question::Reader { key, token } => {
+                Asked::boxed(engine.reader_of(key, &token), Answer::Look)
             }
             Question::Adopt { key, token, ttl, claim } => self.adopt(key, token, ttl, claim),
             Question::TakeOver { key, token, ttl, claim } => self.take_over(key, token, ttl, claim),
@@ -200,6 +207,29 @@ impl AskingClient<'_> {
             }
             None if again.is_none() && engine.paused_for().is_some() => refused(),
             None => Asked::Grant(engine.acquire(key, token, ttl, again).by(self.card)),
+        }
+    }
+
+    fn read(
+        self,
+        key: &Key,
+        token: Token,
+        ttl: Duration,
+        again: Option<Claim>,
+        wait: Option<Duration>,
+    ) -> Asked {
+        let engine = &self.shared.engine;
+        match (again, wait) {
+            (Some(claim), _) => {
+                let reader = claim.key_of_reader(key);
+                Asked::Grant(engine.acquire(reader, token, ttl, again).by(self.card))
+            }
+            (None, Some(wait)) => {
+                let waiter = engine.wait_shared(key.clone(), token, ttl, wait);
+                Asked::Wait(Box::new(waiter.by(self.card)))
+            }
+            (None, None) if engine.paused_for().is_some() => refused(),
+            (None, None) => Asked::Grant(engine.acquire_shared(key, token, ttl).by(self.card)),
         }
     }
 

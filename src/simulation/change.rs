@@ -383,7 +383,7 @@ fn a_set_that_begins_without_the_locks_is_found() {
 
 #[test]
 fn a_set_that_begins_without_the_fences_is_found() {
-    is_found(Planted::FencesNotCopied, "after", 155);
+    is_found(Planted::FencesNotCopied, "after", 35);
 }
 
 #[test]

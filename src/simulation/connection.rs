@@ -82,7 +82,10 @@ pub(super) fn shared(
         policy: Policy::Enforce,
     };
     let mut config = Config { locks, ..Config::default() };
-    config.guards.rules.push(rule);
+    // What a guard needs cannot be shared.
+    if !config.locks.shared {
+        config.guards.rules.push(rule);
+    }
     Arc::new(Shared {
         engine: engine.clone(),
         data: DataNode::start(&config),

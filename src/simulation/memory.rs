@@ -5,6 +5,7 @@ use std::{
     hash::{DefaultHasher, Hash, Hasher},
 };
 
+use super::sorted_set::{self, SortedSet};
 use crate::guard::FENCE_PREFIX;
 
 /// The prefix that turns a lock's key into the key that is written under the lock.
@@ -16,8 +17,30 @@ pub(super) const OLD: &[u8] = b"old:";
 /// The most keys that one SCAN returns.
 const SCANNED: usize = 2;
 
+/// What TIME tells at the beginning of a node's clock, in ms: as Redis writes it in these years.
+pub(super) const EPOCH: u64 = 1_700_000_000_000;
+
+const WRONG_TYPE: RedisReply =
+    RedisReply::Error("WRONGTYPE Operation against a key holding the wrong kind of value");
+
+/// What a key holds.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum StoredValue {
+    Text(Vec<u8>),
+    Set(SortedSet),
+}
+
+impl StoredValue {
+    pub(super) fn text(&self) -> Option<&Vec<u8>> {
+        match self {
+            StoredValue::Text(text) => Some(text),
+            StoredValue::Set(_) => None,
+        }
+    }
+}
+
 /// Keys, their values, and when they end, in ms.
-pub(super) type StoredKeys = HashMap<Vec<u8>, (Vec<u8>, Option<u64>)>;
+pub(super) type StoredKeys = HashMap<Vec<u8>, (StoredValue, Option<u64>)>;
 
 /// Keys and values that a node knows, and can forget.
 #[derive(Debug, Default)]
@@ -32,8 +55,13 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    pub(super) fn get(&self, key: &[u8]) -> Option<&(Vec<u8>, Option<u64>)> {
+    pub(super) fn get(&self, key: &[u8]) -> Option<&(StoredValue, Option<u64>)> {
         self.keys.get(key).filter(|(_, ends)| ends.is_none_or(|ends| ends > self.now))
+    }
+
+    /// Returns the key's value if that is a string.
+    pub(super) fn text(&self, key: &[u8]) -> Option<&Vec<u8>> {
+        self.get(key)?.0.text()
     }
 
     /// Returns the keys of locks that are held now.
@@ -47,17 +75,18 @@ impl Memory {
     pub(super) fn call(&mut self, words: &[Vec<u8>]) -> RedisReply {
         let key = words.get(1).map_or(&[][..], Vec::as_slice);
         match words[0].to_ascii_uppercase().as_slice() {
-            b"GET" => {
-                self.get(key).map_or(RedisReply::Nil, |(value, _)| RedisReply::Bulk(value.clone()))
-            }
+            b"GET" => match self.get(key) {
+                None => RedisReply::Nil,
+                Some((StoredValue::Text(text), _)) => RedisReply::Bulk(text.clone()),
+                Some((StoredValue::Set(_), _)) => WRONG_TYPE,
+            },
             b"SET" => self.set(key, &words[2], &words[3..]),
             b"MGET" => {
-                let value = |key: &Vec<u8>| Some(self.get(key)?.0.clone());
+                let value = |key: &Vec<u8>| self.text(key).cloned();
                 RedisReply::Many(words[1..].iter().map(value).collect())
             }
             b"TIME" => {
-                // TIME as Redis writes it in these years.
-                let parts = [1_700_000_000 + self.now / 1000, self.now % 1000 * 1000];
+                let parts = [(EPOCH + self.now) / 1000, self.now % 1000 * 1000];
                 RedisReply::Many(parts.map(|part| Some(part.to_string().into_bytes())).to_vec())
             }
             b"DEL" => {
@@ -80,6 +109,17 @@ impl Memory {
                 }
                 RedisReply::Int(1)
             }
+            b"PEXPIREAT" => {
+                let ends = number(&words[2]).saturating_sub(EPOCH);
+                if self.get(key).is_none() {
+                    return RedisReply::Int(0);
+                }
+                if let Some(entry) = self.keys.get_mut(key) {
+                    entry.1 = Some(ends);
+                }
+                RedisReply::Int(1)
+            }
+            name if name.starts_with(b"Z") => self.call_on_set(name, key, &words[2..]),
             b"SCAN" => self.scan(number(key)),
             b"EXISTS" => RedisReply::Int(i64::from(self.get(key).is_some())),
             b"SELECT" => RedisReply::Ok,
@@ -88,6 +128,47 @@ impl Memory {
             b"PUBSUB" => RedisReply::Listeners,
             other => panic!("{}", String::from_utf8_lossy(other)),
         }
+    }
+
+    /// Carries out a command on a sorted set.
+    fn call_on_set(&mut self, name: &[u8], key: &[u8], words: &[Vec<u8>]) -> RedisReply {
+        let (mut set, ends) = match self.get(key) {
+            None => (SortedSet::default(), None),
+            Some((StoredValue::Set(set), ends)) => (set.clone(), *ends),
+            Some((StoredValue::Text(_), _)) => return WRONG_TYPE,
+        };
+        let before = set.clone();
+        let int = |count: usize| RedisReply::Int(i64::try_from(count).unwrap());
+        let reply = match name {
+            b"ZSCORE" => set
+                .score(&words[0])
+                .map_or(RedisReply::Nil, |score| RedisReply::Bulk(sorted_set::text(score))),
+            b"ZADD" => {
+                let (pairs, rest) = words.as_chunks::<2>();
+                assert!(rest.is_empty(), "ZADD with an option: {words:?}");
+                let new = pairs.iter().filter(|[score, member]| set.add(decimal(score), member));
+                int(new.count())
+            }
+            b"ZREM" => int(words.iter().filter(|member| set.remove(member)).count()),
+            b"ZCARD" => int(set.all().len()),
+            b"ZCOUNT" => int(set.between(&words[0], &words[1]).len()),
+            b"ZREMRANGEBYSCORE" => {
+                let gone = set.between(&words[0], &words[1]);
+                int(gone.iter().filter(|(_, member)| set.remove(member)).count())
+            }
+            b"ZRANGEBYSCORE" => scored(set.between(&words[0], &words[1]), &words[2..]),
+            b"ZRANGE" | b"ZREVRANGE" => {
+                let [from, to] = [0, 1].map(|at| decimal(&words[at]) as i64);
+                scored(set.ranked(from, to, name == b"ZREVRANGE"), &words[2..])
+            }
+            other => panic!("{}", String::from_utf8_lossy(other)),
+        };
+        if set.is_empty() {
+            self.keys.remove(key);
+        } else if set != before {
+            self.keys.insert(key.to_vec(), (StoredValue::Set(set), ends));
+        }
+        reply
     }
 
     /// Returns a few keys from a cursor on, in the order of their hashes, so that a key that stays is returned
@@ -128,7 +209,7 @@ impl Memory {
             (false, true) if !is_there => return RedisReply::Nil,
             _ => {}
         }
-        self.keys.insert(key.to_vec(), (value.to_vec(), ends));
+        self.keys.insert(key.to_vec(), (StoredValue::Text(value.to_vec()), ends));
         if key.starts_with(DATA) || key.starts_with(FENCE_PREFIX) {
             self.written.push((key.to_vec(), value.to_vec()));
             self.touched.push(key.to_vec());
@@ -138,7 +219,18 @@ impl Memory {
 }
 
 fn number(text: &[u8]) -> u64 {
-    String::from_utf8_lossy(text).parse::<f64>().unwrap() as u64
+    decimal(text) as u64
+}
+
+fn decimal(text: &[u8]) -> f64 {
+    String::from_utf8_lossy(text).parse().unwrap()
+}
+
+/// Returns members with their scores behind them.
+fn scored(members: Vec<(f64, Vec<u8>)>, options: &[Vec<u8>]) -> RedisReply {
+    assert_eq!(options, [b"WITHSCORES".to_vec()]);
+    let told = members.into_iter().flat_map(|(score, member)| [member, sorted_set::text(score)]);
+    RedisReply::Many(told.map(Some).collect())
 }
 
 /// The reply to a command.

@@ -7,7 +7,9 @@
 //! clients go past the proxies. [`checker`] checks what must hold, [`writes`] what must hold of guarded writes. In
 //! [`failover`] Sentinels promote a lock node's replica; in [`pools`] programs share tokens and connections; in
 //! [`lengths`] one proxy grants for longer than the other; in [`apart`] the mode of an adopt rule differs by a step; in
-//! [`several`] clients take sets of locks by MLOCK, and permits, and [`set_checker`] checks what must hold of these.
+//! [`several`] clients take sets of locks by MLOCK, and permits, and [`set_checker`] checks what must hold of these; in
+//! [`shared_locks`] they share locks as readers, [`shared_checker`] checks that nobody has a lock alone beside them,
+//! and [`set_watch`] watches what nodes make of their readers.
 //! A seed that fails does so each time: `LOCKGATE_SEED=n cargo test --lib simulation` prints its history.
 //! `LOCKGATE_SEEDS=n` tries `n` seeds.
 
@@ -29,7 +31,11 @@ mod real_lua;
 mod reasons;
 mod redis;
 mod set_checker;
+mod set_watch;
 mod several;
+mod shared_checker;
+mod shared_locks;
+mod sorted_set;
 mod step_to_audit;
 mod watched_pair;
 mod world;
@@ -167,6 +173,16 @@ enum Planted {
     SomeKept,
     /// A client is told the name of another permit than it got.
     OtherPermit,
+    /// Readers of a lock keep no writer out.
+    BarringNobody,
+    /// A reader counts after its end.
+    EndedCounted,
+    /// A writer's lock is put back where a reader has it.
+    HealOverReaders,
+    /// A set of readers stays until the end of one that was given back.
+    Outlasting,
+    /// Writers that wait keep no readers out.
+    IntentsIgnored,
 }
 
 impl Planted {
@@ -205,7 +221,7 @@ impl Planted {
             Planted::KeyFreedForAll => {
                 &[("-- Deletes those of a lock's keys", "== ARGV[1] then", "~= 1 then")]
             }
-            _ => &[],
+            other => shared_locks::edits(other),
         }
     }
 
@@ -600,7 +616,7 @@ fn is_found_by(planted: Planted, what: &str) {
         Planted::CarelessRelease | Planted::NoHeals => 3,
         Planted::NewIfBare | Planted::NotRetried => 4,
         Planted::Late => 5,
-        Planted::NoAsking => 59,
+        Planted::NoAsking => 559,
         Planted::NoRaise => 333,
         Planted::ValidityOfBefore => 113,
         Planted::NoCompare => 41,

@@ -259,6 +259,18 @@ impl Network {
         self.lock().nodes.iter().map(|node| node.redis.heals).sum()
     }
 
+    /// Returns what scripts did wrong about readers since this was asked last, with the nodes.
+    pub(super) fn wrong(&self) -> Vec<String> {
+        let mut state = self.lock();
+        let nodes = state.nodes.iter_mut().enumerate();
+        let wrong = nodes.flat_map(|(index, node)| {
+            std::mem::take(&mut node.redis.wrong)
+                .into_iter()
+                .map(move |what| format!("node {index}: {what}"))
+        });
+        wrong.collect()
+    }
+
     /// Whether nodes have had markers of several deployments at once.
     pub(super) fn was_split(&self) -> bool {
         self.lock().history.was_split

@@ -34,42 +34,11 @@ struct Scripts {
 impl Scripts {
     fn new() -> Scripts {
         let lua = Lua::new();
-        let call = |lua: &Lua, words: MultiValue| {
-            let words: Vec<Vec<u8>> = words.iter().map(text).collect();
-            match MEMORY.with_borrow_mut(|memory| memory.call(&words)) {
-                RedisReply::Nil => Ok(Value::Boolean(false)),
-                RedisReply::Ok => Ok(Value::Table(lua.create_table_from([("ok", "OK")])?)),
-                RedisReply::Int(number) => Ok(Value::Number(number as f64)),
-                RedisReply::Bulk(bytes) => Ok(Value::String(lua.create_string(bytes)?)),
-                RedisReply::Many(all) => {
-                    let table = lua.create_table()?;
-                    for value in all {
-                        table.push(match value {
-                            Some(bytes) => Value::String(lua.create_string(bytes)?),
-                            None => Value::Boolean(false),
-                        })?;
-                    }
-                    Ok(Value::Table(table))
-                }
-                RedisReply::Scanned(next, keys) => {
-                    let told = lua.create_table()?;
-                    for key in keys {
-                        told.push(lua.create_string(key)?)?;
-                    }
-                    let table = lua.create_table()?;
-                    table.push(next.to_string())?;
-                    table.push(told)?;
-                    Ok(Value::Table(table))
-                }
-                RedisReply::Error(text) => panic!("{text}"),
-                RedisReply::Listeners => {
-                    let table = lua.create_table()?;
-                    table.push("channel")?;
-                    table.push(0)?;
-                    Ok(Value::Table(table))
-                }
-            }
+        let call = |lua: &Lua, words: MultiValue| match called(&words) {
+            RedisReply::Error(text) => panic!("{text}"),
+            said => in_lua(lua, said),
         };
+        let pcall = |lua: &Lua, words: MultiValue| in_lua(lua, called(&words));
         let status = |field: &'static str| {
             move |lua: &Lua, text: mlua::LuaString| lua.create_table_from([(field, text)])
         };
@@ -77,7 +46,7 @@ impl Scripts {
         redis.set("error_reply", lua.create_function(status("err")).unwrap()).unwrap();
         redis.set("status_reply", lua.create_function(status("ok")).unwrap()).unwrap();
         redis.set("call", lua.create_function(call).unwrap()).unwrap();
-        redis.set("pcall", lua.create_function(call).unwrap()).unwrap();
+        redis.set("pcall", lua.create_function(pcall).unwrap()).unwrap();
         lua.globals().set("redis", redis).unwrap();
         Scripts { lua, by_body: RefCell::default() }
     }
@@ -95,6 +64,49 @@ impl Scripts {
             known.insert(body.to_owned(), self.lua.load(body).into_function().unwrap());
         }
         reply(&known[body].call(()).unwrap(), out);
+    }
+}
+
+/// Carries out one call on the memory of the node whose script runs.
+fn called(words: &MultiValue) -> RedisReply {
+    let words: Vec<Vec<u8>> = words.iter().map(text).collect();
+    MEMORY.with_borrow_mut(|memory| memory.call(&words))
+}
+
+/// Returns a reply as a script gets it.
+fn in_lua(lua: &Lua, said: RedisReply) -> mlua::Result<Value> {
+    match said {
+        RedisReply::Nil => Ok(Value::Boolean(false)),
+        RedisReply::Ok => Ok(Value::Table(lua.create_table_from([("ok", "OK")])?)),
+        RedisReply::Int(number) => Ok(Value::Number(number as f64)),
+        RedisReply::Bulk(bytes) => Ok(Value::String(lua.create_string(bytes)?)),
+        RedisReply::Many(all) => {
+            let table = lua.create_table()?;
+            for value in all {
+                table.push(match value {
+                    Some(bytes) => Value::String(lua.create_string(bytes)?),
+                    None => Value::Boolean(false),
+                })?;
+            }
+            Ok(Value::Table(table))
+        }
+        RedisReply::Scanned(next, keys) => {
+            let told = lua.create_table()?;
+            for key in keys {
+                told.push(lua.create_string(key)?)?;
+            }
+            let table = lua.create_table()?;
+            table.push(next.to_string())?;
+            table.push(told)?;
+            Ok(Value::Table(table))
+        }
+        RedisReply::Listeners => {
+            let table = lua.create_table()?;
+            table.push("channel")?;
+            table.push(0)?;
+            Ok(Value::Table(table))
+        }
+        RedisReply::Error(text) => Ok(Value::Table(lua.create_table_from([("err", text)])?)),
     }
 }
 

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use super::{
     memory::{Memory, OLD, RedisReply, StoredKeys},
     real_lua,
+    set_watch::SetWatch,
 };
 use crate::{
     guard::FENCE_PREFIX,
@@ -61,6 +62,8 @@ pub(super) struct Redis {
     begun: Instant,
     /// The ms by which its clock was set; they begin far from 0, so that it can be set back.
     set: i64,
+    /// The latest time from which its clock was set back, in ms.
+    set_back_from: u64,
     /// A planted fault: releases do not check whose the lock is, and writes no fences.
     pub(super) careless: bool,
     /// A planted fault: WATCH does nothing.
@@ -69,6 +72,8 @@ pub(super) struct Redis {
     pub(super) edits: &'static [Edit],
     /// The number of locks put back.
     pub(super) heals: usize,
+    /// What scripts did wrong about readers.
+    pub(super) wrong: Vec<String>,
     /// The kind of error that it answers with.
     pub(super) illness: Option<Illness>,
     /// Transactions by connection.
@@ -134,10 +139,12 @@ impl Redis {
             rate,
             begun: now,
             set: 1_000_000,
+            set_back_from: 0,
             careless: false,
             blind: false,
             edits: &[],
             heals: 0,
+            wrong: Vec::new(),
             illness: None,
             transactions: BTreeMap::new(),
             selected: BTreeMap::new(),
@@ -152,7 +159,7 @@ impl Redis {
 
     /// Returns the value of a key.
     pub(super) fn get(&self, key: &[u8]) -> Option<&[u8]> {
-        Some(&self.memory.get(key)?.0)
+        self.memory.text(key).map(Vec::as_slice)
     }
 
     /// Notes the locks that the node has now, and until when.
@@ -164,9 +171,11 @@ impl Redis {
         keys.sort_unstable();
         keys.dedup();
         for key in keys {
-            let by = self.memory.get(&key).map(|(_, ends)| {
-                let fence = self.memory.get(&[b"lockgate:fence:", key.as_slice()].concat());
-                let fence = fence.map(|(fence, _)| String::from_utf8_lossy(fence).into_owned());
+            // Readers have no grant of the whole lock.
+            let alone = self.memory.get(&key).filter(|(value, _)| value.text().is_some());
+            let by = alone.map(|(_, ends)| {
+                let fence = self.memory.text(&[b"lockgate:fence:", key.as_slice()].concat());
+                let fence = fence.map(|fence| String::from_utf8_lossy(fence).into_owned());
                 let claim = fence.as_deref().and_then(|fence| fence.split(' ').nth(1));
                 let left = ends.map_or(u64::MAX >> 30, |ends| ends - self.memory.now);
                 let left = Duration::from_millis(left).div_f64(self.rate);
@@ -243,6 +252,9 @@ impl Redis {
 
     /// Moves the node's clock by `by` ms.
     pub(super) fn set_clock(&mut self, by: i64) {
+        if by < 0 {
+            self.set_back_from = self.set_back_from.max(self.clock());
+        }
         self.set += by;
         self.note(Cause::Clock);
     }
@@ -359,8 +371,10 @@ impl Redis {
         let calls = |names: &[&str]| names.iter().any(|name| body.contains(name));
         let refuses = match illness {
             Illness::Busy => true,
-            Illness::Full => calls(&["'SET'"]),
-            Illness::ReadOnly | Illness::Lonely => calls(&["'SET'", "'DEL'", "'PEXPIRE'"]),
+            Illness::Full => calls(&["'SET'", "'ZADD'"]),
+            Illness::ReadOnly | Illness::Lonely => {
+                calls(&["'SET'", "'DEL'", "'PEXPIRE'", "'ZADD'"])
+            }
         };
         refuses.then(|| illness.error())
     }
@@ -462,8 +476,12 @@ impl Redis {
             }
         }
         let before = out.len();
+        let watch = SetWatch::before(&self.memory, keys, self.set_back_from);
         real_lua::run(&mut self.memory, &body, keys, arguments, out);
-        let heals = body.contains("-- Puts a lock back") && out[before..].starts_with(b"*2\r\n:1");
+        self.wrong.extend(watch.faults(&self.memory, (&body, arguments), &out[before..]));
+        let puts_back = ["-- Puts a lock back", "-- Puts a reader back"];
+        let heals = puts_back.iter().any(|words| body.contains(words))
+            && out[before..].starts_with(b"*2\r\n:1");
         self.heals += usize::from(heals);
     }
 }
@@ -572,7 +590,7 @@ mod tests {
             said(&mut redis, scripts::acquire(Dialect::Plain, &wanted(b"a", 9, ours), true)),
             (1, 10)
         );
-        let undo = scripts::undo(Dialect::Plain, b"lock:k", b"a", others);
+        let undo = scripts::undo(Dialect::Plain, b"lock:k", b"a", others, false);
         assert_eq!(answer(&mut redis, undo), "*2\r\n:0\r\n:0\r\n");
         let mut release = |claim| answer(&mut redis, release(b"a", claim, None));
         assert_eq!(release(others), "*3\r\n:0\r\n:0\r\n:0\r\n");

@@ -19,6 +19,9 @@
 //! PERMITS names. Without an answer the client cannot know of a lock, and believes nothing. A client that is refused
 //! either has none of the locks shortly afterwards: where nothing is wrong, its token renews none.
 //!
+//! Readers of a lock, by LOCK with SHARED, are believed in the same way. They may be many at once, but none beside who
+//! has the lock alone; they have no fence.
+//!
 //! A loss told by a push is the answer to the next command as well. Nothing is carried out behind the first command
 //! of a pipeline that is answered so.
 
@@ -27,7 +30,10 @@ use std::{
     fmt,
 };
 
-use crate::history::{Event, Idiom, IdiomKind, Outcome, Time, Verb, keys};
+use crate::{
+    history::{Event, Idiom, IdiomKind, Outcome, Time, Verb, keys},
+    trace,
+};
 
 /// The longest time for which a blind DEL without an answer may still be carried out.
 const LATE_DELETE: Time = 15_000_000;
@@ -53,6 +59,8 @@ pub(crate) struct Belief {
     pub(crate) token: String,
     pub(crate) client: usize,
     pub(crate) session: bool,
+    /// Whether the client is one of the lock's readers.
+    pub(crate) shared: bool,
     /// For a lock library's lock, when the command was sent that took or prolonged it.
     pub(crate) adopted: Option<Time>,
     pub(crate) from: Time,
@@ -106,6 +114,8 @@ pub(crate) enum Wrong {
     Fence { key: String, before: u64, fence: u64, told: Time },
     /// A client was told of another permit than one of those that it had asked for.
     Unasked { key: String, client: usize, told: Time },
+    /// A reader was told a fence.
+    Fenced { key: String, client: usize, told: Time },
     /// A request has no end, though its client was not killed.
     NoAnswer { client: usize, sent: Time },
     /// A push said that a lock is lost, and the next command was carried out.
@@ -120,6 +130,8 @@ pub(crate) struct Counts {
     pub(crate) requests: usize,
     pub(crate) grants: usize,
     pub(crate) held: usize,
+    /// Readers' parts that were granted.
+    pub(crate) reads: usize,
     /// MLOCKs that were granted and refused, and renewals by a token that was refused.
     pub(crate) sets: usize,
     pub(crate) sets_refused: usize,
@@ -147,6 +159,10 @@ pub(crate) struct Verdict {
     pub(crate) granted: Vec<Time>,
     /// The times when LOCK was answered with a permit that it had not named.
     pub(crate) permits: Vec<Time>,
+    /// The times when LOCK was answered with a reader's part, and those when it was answered with a lock that is shared
+    /// at other times.
+    pub(crate) reads: Vec<Time>,
+    pub(crate) alone: Vec<Time>,
     /// The times when lock libraries' commands were answered with a lock.
     pub(crate) taken: Vec<Time>,
     /// Errors that lock libraries were told, by their first word.
@@ -175,6 +191,8 @@ pub(crate) fn check(histories: &[Vec<(Time, Event)>]) -> Verdict {
     }
     delete(&mut beliefs, &deletions);
     verdict.taken.sort_unstable();
+    verdict.reads.sort_unstable();
+    verdict.alone.sort_unstable();
     verdict.granted = grants.iter().map(|grant: &Grant| grant.told).collect();
     verdict.granted.sort_unstable();
     for (one, other) in overlaps(&beliefs, |belief| belief.until) {
@@ -219,8 +237,10 @@ fn overlaps(beliefs: &[Belief], until: impl Fn(&Belief) -> Time) -> Vec<(&Belief
     for belief in in_order {
         let open = holders.entry(&belief.key).or_default();
         open.retain(|holder| until(holder) > belief.from);
-        let is_other =
-            |holder: &&&Belief| (holder.client, &holder.token) != (belief.client, &belief.token);
+        let is_other = |holder: &&&Belief| {
+            (holder.client, &holder.token) != (belief.client, &belief.token)
+                && !(holder.shared && belief.shared)
+        };
         let other = open.iter().find(is_other);
         found.extend(other.map(|other| (*other, belief)));
         open.push(belief);
@@ -358,7 +378,13 @@ impl Reader {
                 }
                 verdict.permits.extend(name.map(|_| time));
                 counts.grants += 1;
-                self.granted(name.unwrap_or(&key), outcome, verb == Verb::Session, (sent, time));
+                counts.reads += usize::from(verb.is_shared());
+                if verb.is_shared() {
+                    verdict.reads.push(time);
+                } else if trace::is_shared(&key) {
+                    verdict.alone.push(time);
+                }
+                self.granted(name.unwrap_or(&key), outcome, verb, (sent, time), &mut verdict.wrong);
             }
             (Outcome::AllGranted { token, validity, fences }, Asked::Verb(verb)) => {
                 counts.grants += fences.len();
@@ -366,7 +392,7 @@ impl Reader {
                 self.beliefs.append(&mut self.holds);
                 for (key, fence) in keys(&key).zip(fences) {
                     let (client, key, fence) = (self.client, key.to_owned(), *fence);
-                    self.begins(&key, token, verb == Verb::SessionAll, time);
+                    self.begins(&key, token, (verb == Verb::SessionAll, false), time);
                     self.extends(&key, sent, time, validity * 1000);
                     self.grants.push(Grant { key, client, fence, sent, told: time });
                 }
@@ -432,13 +458,25 @@ impl Reader {
     }
 
     /// Notes that the client was granted this lock.
-    fn granted(&mut self, key: &str, outcome: &Outcome, session: bool, (sent, told): (Time, Time)) {
+    fn granted(
+        &mut self,
+        key: &str,
+        outcome: &Outcome,
+        verb: Verb,
+        (sent, told): (Time, Time),
+        wrong: &mut Vec<Wrong>,
+    ) {
         let Outcome::Granted { token, fence, validity, .. } = outcome else { return };
-        let client = self.client;
-        self.grants.push(Grant { key: key.to_owned(), client, fence: *fence, sent, told });
+        let (key_of, client, fence) = (|| key.to_owned(), self.client, *fence);
+        match (verb.is_shared(), fence) {
+            (true, 0) => {}
+            (true, _) => wrong.push(Wrong::Fenced { key: key_of(), client, told }),
+            (false, _) => self.grants.push(Grant { key: key_of(), client, fence, sent, told }),
+        }
         if !self.holds.iter().any(|b| b.token == *token && b.key == key) {
             self.beliefs.append(&mut self.holds);
-            self.begins(key, token, session, told);
+            let session = matches!(verb, Verb::Session | Verb::SharedSession);
+            self.begins(key, token, (session, verb.is_shared()), told);
         }
         self.extends(key, sent, told, validity * 1000);
     }
@@ -568,14 +606,16 @@ impl Reader {
             self.beliefs.push(before);
         }
         let (key, token, client) = (idiom.key.clone(), idiom.token.clone(), self.client);
-        let (session, adopted, from) = (false, Some(sent), told);
-        self.holds.push(Belief { key, token, client, session, adopted, from, until, careless });
+        let (session, shared, adopted, from) = (false, false, Some(sent), told);
+        let belief = Belief { key, token, client, session, shared, adopted, from, until, careless };
+        self.holds.push(belief);
     }
 
-    fn begins(&mut self, key: &str, token: &str, session: bool, time: Time) {
+    fn begins(&mut self, key: &str, token: &str, (session, shared): (bool, bool), time: Time) {
         let (key, token, client) = (key.to_owned(), token.to_owned(), self.client);
         let (adopted, from, until, careless) = (None, time, time, time);
-        self.holds.push(Belief { key, token, client, session, adopted, from, until, careless });
+        let belief = Belief { key, token, client, session, shared, adopted, from, until, careless };
+        self.holds.push(belief);
     }
 
     /// Returns the beliefs in these locks.
@@ -666,6 +706,9 @@ impl fmt::Display for Wrong {
                     "{key}: granted to client {client}, told at {told}, which asked for others"
                 )
             }
+            Wrong::Fenced { key, client, told } => {
+                write!(out, "{key}: client {client}, a reader, was told a fence at {told}")
+            }
             Wrong::NoAnswer { client, sent } => {
                 write!(out, "client {client} has no answer to what it sent at {sent}")
             }
@@ -683,9 +726,10 @@ impl fmt::Display for Wrong {
 
 impl fmt::Display for Belief {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Belief { client, token, from, until, session, adopted, .. } = self;
+        let Belief { client, token, from, until, session, shared, adopted, .. } = self;
         let kind = match adopted {
             Some(_) => "adopted",
+            None if *shared => "reader",
             None if *session => "session",
             None => "lease",
         };
@@ -815,6 +859,34 @@ mod tests {
         ]);
         let leak = Leak { key: "p#1".to_owned(), client: 0, refused: 2, sent: 400 };
         assert_eq!((refused.leaks, refused.counts.permits_refused), (vec![leak], 1));
+    }
+
+    #[test]
+    fn readers_are_many_at_once_but_none_is_beside_who_has_the_lock_alone() {
+        let reader = "1000 sent SharedLease a | 2000 granted x 0 10 | 90000 over";
+        let then = |verb: &str, time: u64, fence: u64| {
+            let sent = time - 500;
+            format!("{sent} sent {verb} a | {time} granted y {fence} 9 | 90000 over")
+        };
+        for shared in ["SharedLease", "SharedSession"] {
+            let both = judge(&[reader, &then(shared, 5000, 0)]);
+            assert_eq!((both.wrong, both.reads.len()), (vec![], 2));
+        }
+        for alone in ["Lease", "Session"] {
+            assert!(is_two(&judge(&[reader, &then(alone, 10_999, 1)])));
+            assert_eq!(judge(&[reader, &then(alone, 11_000, 1)]).wrong, []);
+            // And the other way round.
+            let first = reader.replace("SharedLease", alone).replace("x 0", "x 1");
+            assert!(is_two(&judge(&[&first, &then("SharedLease", 9999, 0)])));
+            assert_eq!(judge(&[&first, &then("SharedLease", 11_001, 0)]).wrong, []);
+        }
+        let third = then("Lease", 6000, 1).replace(" y ", " z ");
+        assert!(is_two(&judge(&[reader, &then("SharedLease", 4000, 0), &third])));
+        let session = reader.replace("Lease", "Session");
+        let ping = session.replace("90000", "50000 sent Ping a | 51000 pong | 90000");
+        assert!(is_two(&judge(&[&ping, &then("Lease", 49_000, 1)])));
+        let told = judge(&[&reader.replace("x 0", "x 1")]).wrong;
+        assert_eq!(told, [Wrong::Fenced { key: "a".to_owned(), client: 0, told: 2000 }]);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 mod adopted;
 mod connection;
 mod several;
+mod sharing;
 mod writing;
 
 use std::{
@@ -50,6 +51,8 @@ pub(crate) enum Style {
     /// Leases of the longest TTL, waited for and given back soon. All clients use one proxy, as a lock is handed over
     /// only if no client waits elsewhere.
     Queue,
+    /// Leases and session locks of readers, and of clients that take the same locks alone.
+    Sharers,
     /// All that clients of lock libraries can do, on adopted keys.
     Adopted,
     /// Short adopted locks, held to their very end, and polled for.
@@ -132,6 +135,7 @@ impl Plan {
                 "Late" => Style::Late,
                 "Writers" => Style::Writers,
                 "Queue" => Style::Queue,
+                "Sharers" => Style::Sharers,
                 "Adopted" => Style::Adopted,
                 "AdoptedToTheEnd" => Style::AdoptedToTheEnd,
                 _ => panic!("not a style: {style}"),
@@ -164,6 +168,13 @@ pub(crate) fn run(plan: Plan) {
         client.write_late();
         // The history has the reason of an early end.
         let _ = match client.plan.style {
+            Style::Sharers => {
+                let done = client.sharing();
+                if done.is_err() {
+                    client.hang_up();
+                }
+                done
+            }
             Style::Mixed if client.plan.keys > 2 && client.random.random_bool(0.2) => {
                 let done = client.several();
                 if done.is_err() {

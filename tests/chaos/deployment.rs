@@ -79,6 +79,8 @@ pub(crate) struct Options {
     pub(crate) seed: u64,
     pub(crate) style: Style,
     pub(crate) clients: usize,
+    /// The number of clients that share locks of their own, for which the proxies' files allow it.
+    pub(crate) sharers: usize,
     /// The number of clients that run a stock redis-py.
     pub(crate) stock: usize,
     /// The `mode` of the proxies' `adopt` rule, if they have one.
@@ -458,6 +460,7 @@ impl Deployment {
         let quarantine = if self.options.quarantine { "yes" } else { "no" };
         let guards = if self.options.guards { trace::GUARDS } else { "" };
         let adopt = self.options.adopt.map(trace::adopt).unwrap_or_default();
+        let shared = if self.options.sharers > 0 { "  shared: yes\n" } else { "" };
         let max_ttl = self.options.max_ttl;
         let default_ttl = if with == Settings::Other { max_ttl / 2 } else { max_ttl * 2 / 3 };
         let wrong = if with == Settings::Wrong { "wrong: yes\n" } else { "" };
@@ -467,7 +470,7 @@ impl Deployment {
             "listen: 0.0.0.0:{PROXY_PORT}\nadmin: 127.0.0.1:9380\nallow_open: true\n\
              data: redis://{}\nlog:\n  level: info\n  format: json\n\
              upgrade_socket: {}\nupgrade_grace: {grace}s\nshutdown_grace: {grace}s\n{wrong}{share}\
-             locks:\n  max_ttl: {max_ttl}ms\n  default_ttl: {default_ttl}ms\n  \
+             locks:\n{shared}  max_ttl: {max_ttl}ms\n  default_ttl: {default_ttl}ms\n  \
              node_timeout: 100ms\n  quarantine: {quarantine}\n  nodes:\n{nodes}{guards}{adopt}",
             redis_address(DATA),
             self.path(&format!("upgrade-{proxy}.socket")).display(),
@@ -598,13 +601,15 @@ impl Deployment {
     /// Starts the clients, which go on until [`Deployment::stop_clients`].
     pub(crate) fn start_clients(&mut self) {
         self.control("go on");
-        let Options { style, clients, adopted, stock, stock_adopted, past, .. } = self.options;
+        let Options { style, clients, sharers, adopted, stock, stock_adopted, past, .. } =
+            self.options;
         for (program, clients) in [
             (Program::Past, past),
             (Program::Own(style), clients),
             (Program::Own(Style::Adopted), adopted),
             (Program::Stock, stock),
             (Program::StockAdopted, stock_adopted),
+            (Program::Own(Style::Sharers), sharers),
         ] {
             self.start_more(program, clients);
         }
@@ -686,8 +691,8 @@ impl Deployment {
 
     /// Returns the number of clients at any time.
     pub(crate) fn running_clients(&self) -> usize {
-        let Options { clients, adopted, stock, stock_adopted, past, .. } = self.options;
-        clients + adopted + stock + stock_adopted + past
+        let Options { clients, sharers, adopted, stock, stock_adopted, past, .. } = self.options;
+        clients + sharers + adopted + stock + stock_adopted + past
     }
 
     /// Sends SIGKILL to a client, and starts another in its place.

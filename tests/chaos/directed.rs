@@ -148,6 +148,7 @@ fn calm(style: Style, max_ttl: u64) -> Options {
         seed: 1,
         style,
         clients: 6,
+        sharers: 0,
         stock: 0,
         adopt: None,
         adopted: 0,
@@ -269,6 +270,7 @@ fn planted_faults_are_found() {
         (overdue, "compare"),
         (hasty, "raise"),
         (misnamed, "other permit"),
+        (reading, "readers"),
     ] {
         directed(planted(fault)).finds();
         directed(sound()).holds();
@@ -333,6 +335,13 @@ fn hasty(proxy: (PathBuf, Option<&'static str>)) -> Directed {
 fn misnamed(proxy: (PathBuf, Option<&'static str>)) -> Directed {
     let options = Options { proxy, clients: 12, keys: 3, ..calm(Style::Mixed, 3000) };
     let name = "permits told by another name";
+    Directed { name, options, sought: Sought::TwoHolders, step: |_, _| () }
+}
+
+/// Lets clients share locks that others take alone.
+fn reading(proxy: (PathBuf, Option<&'static str>)) -> Directed {
+    let options = Options { proxy, clients: 0, sharers: 8, ..calm(Style::Sharers, 3000) };
+    let name = "readers that keep nobody out";
     Directed { name, options, sought: Sought::TwoHolders, step: |_, _| () }
 }
 

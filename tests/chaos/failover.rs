@@ -412,7 +412,9 @@ fn print(fleet: &Fleet, verdict: &checker::Verdict, episodes: &[Episode], from: 
 fn around(log: &[(Time, String)], histories: &[(Option<usize>, History)], wrong: &Wrong) -> String {
     let (key, time) = match wrong {
         Wrong::TwoHolders(_, other) => (&*other.key, other.from),
-        Wrong::Fence { key, told, .. } | Wrong::Unasked { key, told, .. } => (&**key, *told),
+        Wrong::Fence { key, told, .. }
+        | Wrong::Unasked { key, told, .. }
+        | Wrong::Fenced { key, told, .. } => (&**key, *told),
         Wrong::NoAnswer { sent, .. } => ("", *sent),
         Wrong::Untold { key, sent, .. } | Wrong::Behind { key, sent, .. } => (&**key, *sent),
     };

@@ -29,6 +29,9 @@ pub(crate) enum Verb {
     Lease,
     /// LOCK without PX. The same goes for its keys.
     Session,
+    /// LOCK with SHARED, with and without PX.
+    SharedLease,
+    SharedSession,
     Unlock,
     Renew,
     Ping,
@@ -46,6 +49,13 @@ pub(crate) enum Verb {
     UnlockAll,
     /// RENEW by the token of a MLOCK that was refused, on another connection: it has nothing to renew.
     Probe,
+}
+
+impl Verb {
+    /// Whether it asks for a reader's part of a lock.
+    pub(crate) fn is_shared(self) -> bool {
+        matches!(self, Verb::SharedLease | Verb::SharedSession)
+    }
 }
 
 /// Returns the keys that a request names.
@@ -274,6 +284,8 @@ impl FromStr for Event {
                 let verb = match verb {
                     "Lease" => Verb::Lease,
                     "Session" => Verb::Session,
+                    "SharedLease" => Verb::SharedLease,
+                    "SharedSession" => Verb::SharedSession,
                     "Unlock" => Verb::Unlock,
                     "Renew" => Verb::Renew,
                     "Ping" => Verb::Ping,

@@ -5,8 +5,8 @@
 //! lossy; nodes forget, are flushed, exchanged, made replicas, have clocks that are wrong or jump, and full disks;
 //! other clients of the nodes and of the data node flush scripts, kill and pause clients, and keep them busy and
 //! full; proxies are upgraded, reloaded, terminated, and run out of file descriptors. Clients write under their
-//! locks, in time and too late, and write down what they ask and are told; some are a stock redis-py, and some lock
-//! as libraries do, by commands that the proxies adopt. A checker judges: never two holders at once, however a
+//! locks, in time and too late, and write down what they ask and are told; some share locks as readers, some are a stock
+//! redis-py, and some lock as libraries do, by commands that the proxies adopt. A checker judges: never two holders at once, however a
 //! connection ended; fences that grow, an answer to every request, grants and writes whenever a quorum and the data
 //! node are up; of the writes, that what was acknowledged is there, what was refused is not, and none landed below a
 //! larger fence; and that redis-py loses no update.
@@ -80,6 +80,7 @@ fn everything(seed: u64) -> Options {
         seed,
         style: Style::Mixed,
         clients: 16,
+        sharers: 4,
         stock: 3,
         adopt: Some("enforce"),
         adopted: 5,
@@ -133,7 +134,8 @@ fn locks_hold_while_everything_fails_once() {
 /// Returns options in which clients of lock libraries go to the data node through the proxies and past them.
 fn bridged(seed: u64) -> Options {
     let adopt = Some("bridge");
-    Options { adopt, clients: 12, stock: 2, adopted: 4, past: 5, ..everything(seed) }
+    // A lock that is bridged cannot be shared.
+    Options { adopt, clients: 12, sharers: 0, stock: 2, adopted: 4, past: 5, ..everything(seed) }
 }
 
 #[test]
@@ -152,6 +154,7 @@ fn locks_hold_while_their_mode_changes() {
     let options = Options {
         adopt: Some("audit"),
         clients: 0,
+        sharers: 0,
         stock: 0,
         adopted: 6,
         past: 5,

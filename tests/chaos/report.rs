@@ -59,6 +59,11 @@ pub(crate) fn judge(deployment: &Deployment, spans: &[Span], from: Time, until: 
     if deployment.options().style == Style::Mixed && deployment.options().clients > 0 {
         wrong.extend(goes_on("permit", &verdict.permits, (until - PERMITTED, until)));
     }
+    if deployment.options().sharers > 0 {
+        let (reads, alone) = (&verdict.reads, &verdict.alone);
+        wrong.extend(goes_on("reader", reads, (until - PERMITTED, until)));
+        wrong.extend(goes_on("holder alone of what is shared", alone, (until - PERMITTED, until)));
+    }
     if deployment.options().adopted > 0 {
         wrong.extend(goes_on("adopted lock", &verdict.taken, calm));
     }
@@ -170,6 +175,9 @@ fn print(
         ("grants", counts.grants.to_string()),
         ("permits granted, and refused", {
             format!("{}, {}", verdict.permits.len(), counts.permits_refused)
+        }),
+        ("readers granted, and others alone beside them", {
+            format!("{}, {}", counts.reads, verdict.alone.len())
         }),
         ("sets granted, and refused", format!("{}, {}", counts.sets, counts.sets_refused)),
         ("refused, and looked at", counts.probes.to_string()),
@@ -297,7 +305,9 @@ fn print_updates(verdict: &updates::Verdict) {
 fn whereabouts(wrong: &Wrong) -> (&str, Time) {
     match wrong {
         Wrong::TwoHolders(_, other) => (&other.key, other.from),
-        Wrong::Fence { key, told, .. } | Wrong::Unasked { key, told, .. } => (key, *told),
+        Wrong::Fence { key, told, .. }
+        | Wrong::Unasked { key, told, .. }
+        | Wrong::Fenced { key, told, .. } => (key, *told),
         Wrong::NoAnswer { sent, .. } => ("", *sent),
         Wrong::Untold { key, sent, .. } | Wrong::Behind { key, sent, .. } => (key, *sent),
     }

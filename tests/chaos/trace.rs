@@ -38,6 +38,19 @@ pub(crate) fn lock(number: usize) -> String {
     }
 }
 
+/// The number of locks that some clients share and others take alone. No other clients take them, and they guard
+/// nothing.
+pub(crate) const SHARED: usize = 2;
+
+/// Returns the name of a lock that is shared.
+pub(crate) fn shared(number: usize) -> String {
+    format!("shared-{number}")
+}
+
+pub(crate) fn is_shared(lock: &str) -> bool {
+    lock.starts_with("shared-")
+}
+
 pub(crate) fn is_permit(lock: &str) -> bool {
     lock.contains('#')
 }

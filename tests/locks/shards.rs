@@ -16,7 +16,7 @@ use crate::support::{
 
 /// Sets up a proxy with these lock nodes.
 fn before(nodes: &[String]) -> Setup {
-    Proxy::with().node_urls(nodes).locks("node_timeout: 400ms")
+    Proxy::with().node_urls(nodes).locks("node_timeout: 400ms").locks("shared: yes")
 }
 
 fn all_up(proxy: &Proxy, count: usize) {
@@ -46,6 +46,21 @@ fn lock_all(proxy: &Proxy) {
         let next = other.cmd(&["LOCK", key, "PX", "20000"]).grant();
         assert!(next.fence > grant.fence, "{key}");
         assert_eq!(other.cmd(&["UNLOCK", key]), Reply::Int(1), "{key}");
+        let reader = one.cmd(&["LOCK", key, "SHARED", "PX", "20000"]).grant();
+        other.cmd(&["LOCK", key, "r", "SHARED", "PX", "20000"]).grant();
+        assert_eq!(
+            other.cmd(&["LOCK", key, "w", "PX", "20000", "WAIT", "1"]),
+            Reply::NullArray,
+            "{key}"
+        );
+        let renewed = other.cmd(&["RENEW", key, &reader.token, "PX", "30000"]);
+        assert!(matches!(renewed, Reply::Int(1..)), "{key}: {renewed:?}");
+        assert_eq!(other.cmd(&["UNLOCK", key, &reader.token]), Reply::Int(1), "{key}");
+        assert_eq!(one.cmd(&["RENEW", key, &reader.token, "PX", "30000"]), Reply::Int(0), "{key}");
+        assert_eq!(one.cmd(&["LOCKGATE", "UNLOCK", key, "ANY"]), Reply::Int(1), "{key}");
+        assert_eq!(other.cmd(&["UNLOCK", key, "r"]), Reply::Int(0), "{key}");
+        one.cmd(&["LOCK", key, "PX", "20000", "WAIT", "10000"]).grant();
+        assert_eq!(one.cmd(&["UNLOCK", key]), Reply::Int(1), "{key}");
     }
 }
 

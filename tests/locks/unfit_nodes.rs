@@ -576,6 +576,7 @@ fn a_lease_that_was_given_back_elsewhere_is_put_back_on_no_node_for_long() {
     let heal = concat!(
         include_str!("../../src/lock/scripts/plain_marker.lua"),
         include_str!("../../src/lock/scripts/plain_beside.lua"),
+        include_str!("../../src/lock/scripts/readers.lua"),
         include_str!("../../src/lock/scripts/heal.lua")
     );
     let heal = Client::connect(nodes[0].port()).cmd(&["SCRIPT", "LOAD", heal]);

@@ -31,6 +31,7 @@ mod permits;
 mod properties;
 mod setup;
 mod shards;
+mod shared;
 mod state;
 mod steps;
 mod turns;
@@ -65,6 +66,11 @@ use self::{
     shards::{
         EXCHANGED_GRANTS, KEPT_BY_SHARD, MOVED_GRANTS, ONE_AGREEMENT, ONE_OWNER, PROMOTED_GRANTS,
         SHARDS_ALWAYS, Shards,
+    },
+    shared::{
+        BARRED_IS_BARRED, BOTH_READ, ENDED_IS_GONE, FORGETS_AND_GRANTS, INTENT_HELPS,
+        INTENT_YIELDS, NO_STARVING, ON_A_QUORUM, PUT_BACK_ANYWAY, READER_HEALED, SET_LASTS,
+        SHARED_ALWAYS, Shared, WRITER_ALONE, WRITES_AFTER,
     },
     turns::{ENDS, NOT_SEALED, TAKEN_AND_DONE, TURNS_ALWAYS, Turns},
 };
@@ -1348,4 +1354,234 @@ fn coordinators_at_once_come_to_an_end() {
     let fault = Some(turns::Fault::WaitsForEver);
     let turns = Turns { deaths: 1, fault, properties: &[NOT_SEALED] };
     shortest_break("whoever waits does so for ever", turns, TURNS_ALWAYS);
+}
+
+// Readers and writers.
+
+/// Two readers and a writer, whose locks expire or are given back. Nothing breaks.
+fn read_and_written() -> shared::Setup {
+    shared::Setup {
+        ttl: 2,
+        drift: 0,
+        fastest: 0,
+        timeout: 1,
+        patience: 1,
+        locks: [1, 1, 1, 0],
+        renewals: 0,
+        gives_back: true,
+        heals: false,
+        intent: 0,
+        bars: None,
+        exchanges: 0,
+        late_looks: false,
+        prompt: false,
+        bound: 0,
+        undo_leaves: false,
+        fault: None,
+        faulty: 0,
+        properties: &[
+            WRITER_ALONE,
+            ON_A_QUORUM,
+            SET_LASTS,
+            BARRED_IS_BARRED,
+            ENDED_IS_GONE,
+            BOTH_READ,
+            WRITES_AFTER,
+        ],
+    }
+}
+
+const ALONE: &[&str; 1] = &[WRITER_ALONE];
+
+fn shared_holds(name: &str, setup: shared::Setup) {
+    every_state(name, Shared::<3>(setup), SHARED_ALWAYS);
+}
+
+fn shared_breaks(
+    name: &str,
+    fault: shared::Fault,
+    property: &'static [&'static str; 1],
+    setup: shared::Setup,
+) {
+    let setup = shared::Setup { fault: Some(fault), properties: property, ..setup };
+    shortest_break(name, Shared::<3>(setup), SHARED_ALWAYS);
+}
+
+/// A node that has lost its memory takes its seat anew; a reader and a writer renew, and are put back.
+fn put_back() -> shared::Setup {
+    let properties = &[
+        WRITER_ALONE,
+        ON_A_QUORUM,
+        SET_LASTS,
+        ENDED_IS_GONE,
+        PUT_BACK_ANYWAY,
+        WRITES_AFTER,
+        READER_HEALED,
+        FORGETS_AND_GRANTS,
+    ];
+    let (locks, renewals, exchanges) = ([1, 0, 1, 0], 2, 1);
+    let base = shared::Setup { intent: 2, properties, ..read_and_written() };
+    shared::Setup { locks, renewals, exchanges, heals: true, ..base }
+}
+
+/// Readers come all the time, and a writer that is refused asks again at each tick. An intent outlasts a tick.
+fn awaited() -> shared::Setup {
+    let properties = &[
+        WRITER_ALONE,
+        ON_A_QUORUM,
+        SET_LASTS,
+        BARRED_IS_BARRED,
+        NO_STARVING,
+        BOTH_READ,
+        WRITES_AFTER,
+        INTENT_HELPS,
+    ];
+    let base = read_and_written();
+    let (locks, intent, bound, timeout) = ([3, 3, 9, 0], 2, base.ttl, 2);
+    let (prompt, undo_leaves, gives_back) = (true, true, false);
+    let base = shared::Setup { locks, intent, timeout, gives_back, properties, ..base };
+    shared::Setup { prompt, bound, undo_leaves, ..base }
+}
+
+/// Each of them may wait: intents may keep sets alive in which nobody is left.
+fn with_intents() -> shared::Setup {
+    shared::Setup { intent: 1, ..read_and_written() }
+}
+
+/// Nodes' clocks run faster than those of the clients, some by as much as is set aside for it.
+fn shared_drift() -> shared::Setup {
+    shared::Setup { ttl: 3, drift: 1, fastest: 1, gives_back: false, ..read_and_written() }
+}
+
+#[test]
+fn readers_and_a_writer_exclude_each_other() {
+    let late = shared::Setup { late_looks: true, timeout: 0, ..read_and_written() };
+    shared_holds("readers and a writer", late);
+    let fault = shared::Fault::ReaderBarsNoWriter;
+    for faulty in [1, 3] {
+        let setup = shared::Setup { faulty, ..read_and_written() };
+        shared_breaks(&format!("a reader bars no writer on {faulty}"), fault, ALONE, setup);
+    }
+}
+
+#[test]
+fn readers_and_a_writer_exclude_each_other_while_clocks_drift() {
+    shared_holds("readers, a writer and drift", shared_drift());
+    let setup = shared::Setup { fastest: 2, properties: ALONE, ..shared_drift() };
+    shortest_break("readers and drift beyond the allowance", Shared::<3>(setup), SHARED_ALWAYS);
+}
+
+#[test]
+fn a_set_lasts_until_its_last_reader_is_gone() {
+    for property in [ALONE, &[SET_LASTS], &[ON_A_QUORUM]] {
+        let fault = shared::Fault::EndOfReleased;
+        shared_breaks("a set ends with the released", fault, property, read_and_written());
+        let fault = shared::Fault::ReleaseEndsSet;
+        if property != &[SET_LASTS] {
+            shared_breaks("a release ends the set", fault, property, read_and_written());
+        }
+    }
+}
+
+#[test]
+fn a_member_that_has_ended_counts_for_nothing() {
+    let renewed = || shared::Setup { renewals: 1, ..with_intents() };
+    let gone = &[ENDED_IS_GONE];
+    shared_breaks("an ended member counts", shared::Fault::EndedCounts, ALONE, renewed());
+    shared_breaks("an ended member counts", shared::Fault::EndedCounts, gone, renewed());
+    let fault = shared::Fault::EndedIsThere;
+    shared_breaks("an ended member is there", fault, &[PUT_BACK_ANYWAY], put_back());
+    shared_breaks("an ended member is renewed", shared::Fault::EndedIsRenewed, gone, renewed());
+}
+
+#[test]
+fn intents_bar_new_readers_for_a_time() {
+    shared_holds("a writer that waits", awaited());
+    let fault = shared::Fault::IntentIgnored;
+    shared_breaks("an intent is ignored", fault, &[BARRED_IS_BARRED], awaited());
+    shared_breaks("an intent is ignored", fault, &[NO_STARVING], awaited());
+    let properties = &[WRITER_ALONE, ON_A_QUORUM, SET_LASTS, BARRED_IS_BARRED, INTENT_YIELDS];
+    let short = shared::Setup { bars: Some(1), properties, ..awaited() };
+    shared_holds("a writer that waits, and bars for a tick", short);
+}
+
+#[test]
+fn readers_are_put_back_and_no_writer_in_their_place() {
+    shared_holds("readers and a writer are put back", put_back());
+    let fault = shared::Fault::IntentBarsHeal;
+    shared_breaks("an intent bars what is put back", fault, &[PUT_BACK_ANYWAY], put_back());
+    let setup = shared::Setup { locks: [1, 0, 2, 0], renewals: 1, exchanges: 0, ..put_back() };
+    for property in [ALONE, &[ON_A_QUORUM]] {
+        let fault = shared::Fault::HealDropsReaders;
+        shared_breaks("a heal drops a reader", fault, property, setup.clone());
+    }
+}
+
+#[test]
+fn no_writer_counts_beside_readers_of_the_epoch_before() {
+    let properties = &[WRITER_ALONE, ON_A_QUORUM, SET_LASTS, FORGETS_AND_GRANTS];
+    let setup = || shared::Setup { exchanges: 1, properties, ..read_and_written() };
+    shared_holds("readers, a writer and an empty node", setup());
+    shared_breaks("a seat without a wait", shared::Fault::SeatWithoutWait, ALONE, setup());
+    shared_breaks("votes of two epochs", shared::Fault::MixedVotes, ALONE, put_back());
+}
+
+/// Were no intent left where an attempt is undone, which has taken the set with all intents, a reader whose requests
+/// come right before and behind the attempt would get a quorum beside a writer that waits; and so would the next one,
+/// for as long as such readers come.
+#[test]
+fn an_attempt_that_is_undone_leaves_its_intent() {
+    for (each, bound) in [(2, 3), (3, 5)] {
+        let base = shared::Setup { undo_leaves: false, properties: &[NO_STARVING], ..awaited() };
+        let setup = shared::Setup { locks: [each, each, 9, 0], bound, ..base };
+        let name = format!("a writer waits longer than {bound}");
+        shortest_break(&name, Shared::<3>(setup), SHARED_ALWAYS);
+    }
+}
+
+#[test]
+#[ignore = "takes long: make model"]
+fn readers_and_writers_exclude_each_other_in_wider_bounds() {
+    let two = shared::Setup { locks: [1; 4], ..read_and_written() };
+    shared_holds("two readers and two writers", two);
+    let longer = shared::Setup { ttl: 3, patience: 2, ..read_and_written() };
+    shared_holds("readers, a writer and a longer TTL", longer);
+    let properties = &[
+        WRITER_ALONE,
+        ON_A_QUORUM,
+        SET_LASTS,
+        BARRED_IS_BARRED,
+        ENDED_IS_GONE,
+        WRITES_AFTER,
+        INTENT_HELPS,
+        INTENT_YIELDS,
+    ];
+    let (locks, bars, gives_back) = ([1, 1, 2, 0], Some(1), false);
+    let again = shared::Setup { locks, bars, gives_back, properties, ..with_intents() };
+    shared_holds("readers and a writer that asks twice", again);
+    let renewed = shared::Setup { renewals: 1, ..with_intents() };
+    shared_holds("intents and renewals", renewed);
+    let released = shared::Setup { gives_back: true, ..awaited() };
+    shared_holds("a writer that waits for what is given back", released);
+    let drift = shared::Setup { gives_back: true, ..shared_drift() };
+    shared_holds("readers, a writer, drift and UNLOCK", drift);
+}
+
+#[test]
+#[ignore = "takes long: make model"]
+fn readers_and_writers_are_put_back_in_wider_bounds() {
+    let (renewals, gives_back) = (1, false);
+    let twice = shared::Setup { locks: [1, 0, 2, 0], renewals, gives_back, ..put_back() };
+    shared_holds("a writer that locks twice is put back", twice.clone());
+    shared_holds("two readers are put back", shared::Setup { locks: [1, 1, 1, 0], ..twice });
+}
+
+#[test]
+#[ignore = "takes long: make model"]
+fn readers_and_a_writer_exclude_each_other_on_five_nodes() {
+    every_state("readers and a writer, five nodes", Shared::<5>(read_and_written()), SHARED_ALWAYS);
+    let setup = shared::Setup { renewals: 1, intent: 0, ..put_back() };
+    every_state("put back, five nodes", Shared::<5>(setup), SHARED_ALWAYS);
+    let setup = shared::Setup { locks: [2, 2, 9, 0], ..awaited() };
+    every_state("a writer that waits, five nodes", Shared::<5>(setup), SHARED_ALWAYS);
 }

@@ -175,6 +175,32 @@ fn at_most_as_many_commands_run_as_there_are_permits() {
 }
 
 #[test]
+fn many_commands_share_a_lock_or_one_has_it_alone() {
+    let proxy = Proxy::with().nodes(3).locks("shared: yes").start();
+    let begin = || {
+        let words = ["job", "--shared", "--", "sh", "-c", "echo $LOCKGATE_FENCE; cat"];
+        exec(&proxy, &words).stdin(Stdio::piped()).spawn().expect("exec")
+    };
+    let mut running = [begin(), begin()];
+    let readers = || proxy.node_client(0).cmd(&["ZCARD", "lock:job"]);
+    eventually("both read", || readers() == Reply::Int(3));
+    let (status, _, error) = told(&exec(&proxy, &["job", "--", "true"]).output().unwrap());
+    let held = "lockgate exec: 'job' is held by another client";
+    assert_eq!((status, error.as_str()), (Some(1), held));
+    for one in &mut running {
+        drop(one.stdin.take());
+    }
+    for one in running {
+        let (status, output, error) = told(&one.wait_with_output().unwrap());
+        assert_eq!((status, &output[..], &error[..]), (Some(0), "0", ""));
+    }
+    assert!(is_free(&proxy, "job"));
+    let both = ["job", "--shared", "--permits", "2", "--", "true"];
+    let (status, _, error) = told(&exec(&proxy, &both).output().unwrap());
+    assert!(status == Some(125) && error.contains("cannot be used with"), "{status:?} {error}");
+}
+
+#[test]
 fn killed_it_leaves_the_lock_to_the_command() {
     let proxy = Proxy::with().nodes(3).start();
     let dir = tempfile::tempdir().unwrap();

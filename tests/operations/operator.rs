@@ -664,8 +664,8 @@ fn redis_cli_gives_hints_and_help() {
     let proxy = Proxy::start();
     let seen = typed(proxy.port(), &["lock ", "job ", "\r", "lockgate locks ", "\r", "exit\r"]);
     for hint in [
-        "key [token] [PX milliseconds|EX seconds] [WAIT milliseconds] [PERMITS n]",
-        "[token] [PX milliseconds|EX seconds] [WAIT milliseconds] [PERMITS n]\u{1b}",
+        "key [token] [PX milliseconds|EX seconds] [WAIT milliseconds] [PERMITS n] [SHARED]",
+        "[token] [PX milliseconds|EX seconds] [WAIT milliseconds] [PERMITS n] [SHARED]\u{1b}",
         "[pattern] [COUNT count] [BY WAITERS|AGE|WAIT]\u{1b}",
     ] {
         assert!(seen.contains(hint), "no {hint:?} in {seen:?}");

@@ -106,7 +106,10 @@ async fn confirm(nodes: &Arc<Nodes>, leases: &[Lease], calls: &Semaphore) -> All
     for Lease { key, token, claim } in leases {
         asked.push(scripts::Prolonged { key, token, ttl: None, claim: *claim });
     }
-    let request = scripts::prolong(nodes.dialect, &asked, None);
+    let request = match leases[0].key.is_of_reader() {
+        true => scripts::shared::prolong(nodes.dialect, &asked),
+        false => scripts::prolong(nodes.dialect, &asked, None),
+    };
     // The call stores nothing, so the nodes note no TTL for it.
     let operation = nodes.operation(
         Kind::RenewMany,

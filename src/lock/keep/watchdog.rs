@@ -66,7 +66,11 @@ async fn renew_many(locks: Arc<Locks>, watches: Vec<Arc<Watch>>, call: OwnedSema
     let longest = ttls.iter().max().copied().unwrap_or_default();
     let fences_until = watches.iter().map(|watch| watch.times().fence_until).min();
     let fence_ttl = fences_until.filter(|until| *until <= since).map(|_| nodes.fence_ttl);
-    let request = scripts::prolong(nodes.dialect, &calls, fence_ttl);
+    // Readers have no fences.
+    let request = match watches[0].key.is_of_reader() {
+        true => scripts::shared::prolong(nodes.dialect, &calls),
+        false => scripts::prolong(nodes.dialect, &calls, fence_ttl),
+    };
     let operation = nodes.operation(
         Kind::RenewMany,
         nodes.place_of(&watches[0].key),

@@ -14,6 +14,8 @@ use crate::{
 pub(in crate::lock) struct LineUp {
     pub(in crate::lock) token: Token,
     pub(in crate::lock) ttl: Duration,
+    /// Whether the waiter is a reader: several may have the lock at the same time.
+    pub(in crate::lock) shared: bool,
     /// The client, if that is known.
     pub(in crate::lock) card: Option<Arc<ClientCard>>,
 }

@@ -249,7 +249,7 @@ impl<'t> PlaceInLine<'t> {
     fn take(taker: &'t Taker) -> Result<PlaceInLine<'t>, NotGranted> {
         let PermitWanted { family, n, token, ttl, .. } = &taker.wanted;
         let (token, card) = (token.clone(), Some(taker.card.clone()));
-        let wants = LineUp { token, ttl: *ttl, card };
+        let wants = LineUp { token, ttl: *ttl, shared: false, card };
         let wanted = FamilyLineUp { family: family.clone(), n: *n, start: taker.start(), wants };
         let (ticket, since) = (next_ticket(), Instant::now());
         taker.locks.queues.join_family(wanted, ticket)?;

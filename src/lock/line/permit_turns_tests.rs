@@ -33,7 +33,7 @@ fn family() -> Key {
 }
 
 fn line_up(ticket: u64) -> LineUp {
-    LineUp { token: Token::from(&format!("t{ticket}")), ttl: TTL, card: None }
+    LineUp { token: Token::from(&format!("t{ticket}")), ttl: TTL, shared: false, card: None }
 }
 
 /// Has a client join that asks for the last of `n` locks first.

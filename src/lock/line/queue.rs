@@ -353,6 +353,11 @@ impl Queues {
         let left = queue.seats.remove(at);
         self.metrics.waiters.decrement(1.0);
         self.left(queue, ticket, how);
+        let is_shared = left.as_ref().is_some_and(|left| left.wants.shared);
+        if is_shared && matches!(how, Departure::Granted(_)) && at == 0 {
+            // A reader has the lock with it, and a writer has its intent noted.
+            queue.ask_at_once(Some(WakeUp::Release));
+        }
         let next = if at == 0 { queue.heads(families) } else { [None, None] };
         self.end_if_empty(&mut lines, key);
         drop(lines);
@@ -412,7 +417,11 @@ impl Queues {
             queue.handovers = 0;
             return NextHolder::Others;
         }
-        let (ticket, LineUp { token, ttl, .. }) = (head.ticket, &head.wants);
+        let (ticket, LineUp { token, ttl, shared, .. }) = (head.ticket, &head.wants);
+        if *shared {
+            // It asks at once, and each reader behind it as soon as the one before has the lock.
+            return NextHolder::Nobody;
+        }
         let next = NextHolder::HandTo { ticket, token: token.clone(), ttl: *ttl };
         queue.handovers += 1;
         queue.asks(ticket);

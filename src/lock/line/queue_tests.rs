@@ -26,7 +26,7 @@ fn queues() -> Queues {
 }
 
 fn line_up(ticket: u64) -> LineUp {
-    LineUp { token: Token::from(&format!("t{ticket}")), ttl: TTL, card: None }
+    LineUp { token: Token::from(&format!("t{ticket}")), ttl: TTL, shared: false, card: None }
 }
 
 fn join(queues: &Queues, ticket: u64) {

@@ -45,6 +45,8 @@ pub struct Waiter {
     key: Key,
     token: Token,
     ttl: Duration,
+    /// Whether it is a reader.
+    shared: bool,
     /// The client that waits, if that is known.
     card: Option<Arc<ClientCard>>,
     ticket: u64,
@@ -81,6 +83,7 @@ impl Waiter {
             key,
             token,
             ttl,
+            shared: false,
             card: None,
             ticket: next_ticket(),
             seated: false,
@@ -92,6 +95,12 @@ impl Waiter {
             timer: Box::pin(sleep_until(deadline)),
             last: NotGranted::held(false),
         }
+    }
+
+    /// Asks for a reader's part of the lock.
+    pub(in crate::lock) fn shared(mut self) -> Waiter {
+        self.shared = true;
+        self
     }
 
     /// Notes which client waits.
@@ -181,7 +190,7 @@ impl Future for Waiter {
             }
             if !self.seated {
                 let (token, ttl, card) = (self.token.clone(), self.ttl, self.card.clone());
-                let asked = LineUp { token, ttl, card };
+                let asked = LineUp { token, ttl, shared: self.shared, card };
                 self.locks.queues.join(&self.key, asked, self.ticket)?;
                 self.seated = true;
                 self.look_for_circle();
@@ -200,8 +209,11 @@ impl Future for Waiter {
                     if let Some(reason) = reason {
                         self.locks.grants.metrics.woken(reason);
                     }
-                    let (key, token) = (self.key.clone(), self.token.clone());
-                    let asking = Acquire::ask(&self.locks.grants, key, token, self.ttl, None);
+                    let (grants, token, ttl) = (&self.locks.grants, self.token.clone(), self.ttl);
+                    let asking = match self.shared {
+                        true => Acquire::ask_shared(grants, &self.key, token, ttl),
+                        false => Acquire::ask_in_line(grants, self.key.clone(), token, ttl),
+                    };
                     self.asking = Some(self.in_its_name(asking));
                     continue;
                 }

@@ -30,7 +30,7 @@ use crate::{
         members::{clocks::Clocks, fault::Fault, shared_members::SharedMembers},
         operation::{Absence, Kind, Operation, Vote},
         quorum::{DRIFT, Decision, Rule, quorum, validity},
-        scripts::{Dialect, Ended, Wanted},
+        scripts::{self, Dialect, Ended, Wanted},
         shards::{ShardJudge, Shards},
     },
     net::Connector,
@@ -108,6 +108,8 @@ pub(in crate::lock) struct Nodes {
     pub(in crate::lock) drift_factor: f64,
     pub(in crate::lock) dialect: Dialect,
     pub(in crate::lock) fence_ttl: Duration,
+    /// For how long writers that wait may bar new readers of a lock.
+    pub(in crate::lock) intents_bar: Duration,
     /// The longest TTL that this proxy grants. Also bounds the wait for answers about a lock of unknown TTL.
     pub(in crate::lock) max_ttl: Duration,
     /// The longest TTL that any grant may have.
@@ -166,6 +168,7 @@ impl Nodes {
             drift_factor: config.drift_factor,
             dialect: Dialect::of(config),
             fence_ttl: config.fence_ttl,
+            intents_bar: config.default_ttl,
             max_ttl: config.max_ttl,
             longest,
             fences: before.map(|before| before.fences.clone()).unwrap_or_default(),
@@ -304,6 +307,15 @@ impl Nodes {
         Operation::release(self.dialect, key, token, ended, who, self.longest.get(), count)
     }
 
+    /// Has every voter end all readers of a lock. It is not repeated on a node that misses it, as others may read by
+    /// then.
+    pub(in crate::lock) fn end_readers(&self, key: Key) -> Arc<Operation> {
+        let longest = self.longest.get();
+        let who = self.who.as_bytes();
+        let request = scripts::shared::release_all(self.dialect, &key, who, longest);
+        self.submit(self.operation(Kind::Release, key, "".into(), longest, request))
+    }
+
     /// Sends an operation to every voter at once, without waiting.
     pub(in crate::lock) fn submit(&self, operation: Operation) -> Arc<Operation> {
         let operation = Arc::new(operation);
@@ -359,13 +371,14 @@ impl Nodes {
         }
     }
 
-    /// Returns what locks must have in common to share one call: no node of a cluster carries out a call on several
-    /// slots.
-    pub(in crate::lock) fn together(&self, key: &[u8]) -> u16 {
-        match self.dialect {
+    /// Returns what locks must have in common to share one call: readers have a script of their own, and no node of a
+    /// cluster carries out a call on several slots.
+    pub(in crate::lock) fn together(&self, key: &Key) -> (bool, u16) {
+        let slot = match self.dialect {
             Dialect::Plain => 0,
             Dialect::Tagged | Dialect::Streams => slot(key),
-        }
+        };
+        (key.is_of_reader(), slot)
     }
 
     /// Returns the key that routes a call on several locks to its nodes. `key` is one of these locks'.

@@ -20,18 +20,19 @@ if found[3] ~= ARGV[8] and ARGV[8] ~= '' then
 end
 local stored, claim = string.match(found[2] or '0 -', '^(%d+)[/%d]* ?(.*)$')
 local given = found[1] == ARGV[1] and (claim == ARGV[2] or #claim < 2)
-if found[1] and not given then
+-- A set that has intents alone, and no readers, is as free as no key.
+local is_free = not found[1]
+if type(found[1]) == 'table' and mark(KEYS[1]) and not settle(KEYS[1], time()) then
+  is_free = true
+end
+if not given and not is_free then
   return {0, redis.call('PTTL', KEYS[1]), 0}
 end
 local fence = math.max(tonumber(ARGV[5]), tonumber(stored) + 1)
 if fence >= 9007199254740991 then
   return {4, 0, 0}
 end
-if given then
-  redis.call('SET', KEYS[1], ARGV[3], 'PX', ARGV[4])
-elseif not redis.call('SET', KEYS[1], ARGV[3], 'PX', ARGV[4], 'NX') then
-  return {0, redis.call('PTTL', KEYS[1]), 0}
-end
+redis.call('SET', KEYS[1], ARGV[3], 'PX', ARGV[4])
 redis.call('SET', KEYS[2], string.format('%.0f %s', fence, ARGV[7]), 'PX', ARGV[6])
 local listeners = waiters()
 return {given and 1 or 2, fence, listeners}

@@ -18,7 +18,12 @@ if ask('GET', 'lockgate:ended:' .. beside) == ' ' .. ARGV[5] then
   return {0, 0}
 end
 if not redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2], 'NX') then
-  return {0, 0}
+  -- The writer comes before a set without readers.
+  local other = redis.pcall('GET', KEYS[1])
+  if type(other) ~= 'table' or not mark(KEYS[1]) or settle(KEYS[1], time()) then
+    return {0, 0}
+  end
+  redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 end
 local value, largest = ARGV[3], string.match(found[1] or '0', '^%d+')
 if tonumber(largest) > tonumber(value) then

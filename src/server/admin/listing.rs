@@ -100,6 +100,7 @@ fn part(lock: &LockStatus, shared: &Shared) -> LockPart {
         remaining_ms: grant.map(|grant| millis(grant.remaining)),
         waiters: lock.waiters,
         longest_wait_ms: millis(lock.longest_wait),
+        readers: grant.map_or(0, |grant| grant.readers),
         adopted: grant.and_then(|grant| grant.adopted).map(Into::into),
         holder: grant.and_then(|grant| grant.holder.as_ref()).map(ClientPart::of),
         proxy: None,

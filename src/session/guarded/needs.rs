@@ -250,7 +250,8 @@ fn begin_write(mut write: GuardedCommand, needs: Vec<Need>, desk: &mut Desk) -> 
 /// Refuses a write whose lock the connection does not hold. A cluster's node is asked first whether it has the slot:
 /// if not, its redirection leads the client to the node of the lock.
 fn refuse_without_lock(write: GuardedCommand, need: &Need, key: &Key, desk: &mut Desk) -> Progress {
-    let error = not_held(need).into_bytes();
+    let shares = desk.tokens.readers(key, None).next().is_some();
+    let error = not_held(need, shares).into_bytes();
     // In a transaction the question would be queued.
     if !desk.has_slots() || desk.conn.in_multi() || desk.conn.reply_mode != ReplyMode::On {
         return refuse(write, &error, GuardedWrite::NotHeld, desk);
@@ -265,9 +266,10 @@ fn refuse_without_lock(write: GuardedCommand, need: &Need, key: &Key, desk: &mut
     })
 }
 
-fn not_held(Need { lock, key }: &Need) -> String {
+fn not_held(Need { lock, key }: &Need, shares: bool) -> String {
     let (lock, key) = (shown(lock), shown(key));
+    let alone = if shares { " alone, as it is a reader" } else { "" };
     format!(
-        "NOTHELD '{key}' may only be written under the lock '{lock}', which this connection does not hold"
+        "NOTHELD '{key}' may only be written under the lock '{lock}', which this connection does not hold{alone}"
     )
 }

@@ -35,7 +35,7 @@ const END: u64 = (1 << 53) - 2;
 /// replies.
 pub(super) fn granted(ours: Ours, lock: Granted, answer: Vec<u8>, desk: &mut Desk) -> Progress {
     let undo = lock.is_new.then(|| Undo::new(desk.shared.clone(), &lock));
-    if !desk.is_guard_lock(&lock.key) {
+    if lock.key.is_of_reader() || !desk.is_guard_lock(&lock.key) {
         return ours.answer(answer, undo);
     }
     Announcing::begin(ours, lock, undo, AfterFence::Answer(answer), desk)

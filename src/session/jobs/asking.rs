@@ -56,6 +56,12 @@ questions! {
         lock: Lock {
             key: Key, token: Token, ttl: Duration, again: Option<Claim>, wait: Option<Duration>
         } -> Grant(Granting);
+        /// Takes a reader's part of a lock. `again`: the part that this claim has.
+        read: Read {
+            key: Key, token: Token, ttl: Duration, again: Option<Claim>, wait: Option<Duration>
+        } -> Grant(Granting);
+        /// By which grant this token is a reader of this lock.
+        reader: Reader { key: Key, token: Token } -> Look(Looking);
         /// Takes a lock for an adopted command, by this claim, unless it is held, even by the same token.
         adopt: Adopt { key: Key, token: Token, ttl: Duration, claim: Claim } -> Grant(Granting);
         /// Gives a lock this new claim, so that it gets another keeper, or none.

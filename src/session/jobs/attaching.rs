@@ -8,6 +8,7 @@ use super::{
     },
     Attached, Ours, Progress, Question, announce,
     lock::{encode_grant, no_quorum},
+    lock_shared::{self, FoundReader},
 };
 use crate::{
     clock::Instant,
@@ -61,15 +62,33 @@ fn attached(ours: Ours, key: Key, token: Token, said: Vec<Attached>, desk: &mut 
             let granted = Granted::elsewhere(&key, &token, &Grant { fence, ..grant });
             announce::granted(ours, granted, out, desk)
         }
+        Some(Ok(None)) | None if desk.may_be_readers(&key) => {
+            desk.tokens.not_held(&key, &token);
+            let told = |ours: Ours, FoundReader { token, left, .. }, desk: &mut Desk| {
+                let mut out = Vec::with_capacity(96);
+                encode_grant(&mut out, &token, 0, left.unwrap_or_default());
+                ours.count(Outcome::Ok, desk);
+                ours.answer(out, None)
+            };
+            lock_shared::of_token(ours, (key, token, false), told, |ours, _, desk| {
+                not_held(ours, desk)
+            })
+        }
         Some(Ok(None)) | None => {
             desk.tokens.not_held(&key, &token);
-            encode::null_array(&mut out, desk.conn.state.resp3);
-            ours.count(Outcome::NotHeld, desk);
-            ours.answer(out, None)
+            not_held(ours, desk)
         }
         Some(Err(NotAttached::FenceForgotten)) => {
             ours.refuse(FENCE_FORGOTTEN, Outcome::NotHeld, desk)
         }
         Some(Err(NotAttached::NoQuorum(error))) => no_quorum(ours, &error, desk),
     }
+}
+
+/// Answers that the token does not hold the lock.
+fn not_held(ours: Ours, desk: &Desk) -> Progress {
+    let mut out = Vec::new();
+    encode::null_array(&mut out, desk.conn.state.resp3);
+    ours.count(Outcome::NotHeld, desk);
+    ours.answer(out, None)
 }

@@ -62,7 +62,7 @@ impl Desk {
         let grant = lock.grant.as_ref();
         let fence = grant.map(|grant| grant.fence).or_else(|| elsewhere?.fence);
         let left = grant.map(|grant| grant.remaining).or_else(|| elsewhere?.left);
-        encode::map(out, 12, self.conn.state.resp3);
+        encode::map(out, 13, self.conn.state.resp3);
         field(out, "key", self.plain(&lock.key));
         field(out, "kind", lock.kind().as_bytes());
         known(out, "fence", fence);
@@ -74,6 +74,7 @@ impl Desk {
         let holder = grant.and_then(|grant| grant.holder.as_ref());
         tell_client(out, holder);
         known(out, "connected", holder.map(|holder| u64::from(holder.is_here())));
+        count(out, "readers", grant.map_or(0, |grant| grant.readers) as u64);
         let proxy = if grant.is_some() { self.shared.name.as_str() } else { "" };
         field(out, "proxy", proxy.as_bytes());
     }

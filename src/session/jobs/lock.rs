@@ -66,6 +66,10 @@ pub(super) fn begin(
     if desk.is_guard_lock(&key) && !desk.tokens.make_room(&key, ours.since) {
         return Err(BadRequest::TooManyLocks(MAX_TOKENS));
     }
+    if wait.is_some() && desk.tokens.keeps_reader(&key) {
+        desk.tokens.stood_in_the_way(InTheWay::of_others());
+        return Err(BadRequest::Deadlock);
+    }
     let token = token.unwrap_or_else(new_token);
     let wanted = LockWanted { key, token, named, ttl, wait };
     let LockWanted { key, token, .. } = &wanted;

@@ -28,7 +28,7 @@
 //! - `own`: a command of ours, until the client is known to have permission.
 //! - `authorize`: whether this client may lock this key.
 //! - `lock`, `unlock`, `renewing`, `attaching`: one file for each of our commands about a lock; `lock_all` and
-//!   `unlock_all`: MLOCK and MUNLOCK, about several. `permit`: LOCK with PERMITS. `own_grant`: which grant an UNLOCK or RENEW is about.
+//!   `unlock_all`: MLOCK and MUNLOCK, about several. `permit`: LOCK with PERMITS; `lock_shared`: with SHARED. `own_grant`: which grant an UNLOCK or RENEW is about.
 //! - `announce`: announces the fence of a lock that guards need on the data node.
 //! - `undo`: gives back a lock whose LOCK was granted and is not answered.
 //! - `inquiry`: LOCKGATE's answers; `inquiry_locks`: those about locks, holders and waiters. `acting`: what an operator
@@ -56,6 +56,7 @@ mod inquiry;
 mod inquiry_locks;
 mod lock;
 mod lock_all;
+mod lock_shared;
 pub(super) mod lost;
 pub(super) mod own;
 mod own_grant;

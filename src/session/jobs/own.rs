@@ -6,7 +6,7 @@ use super::{
     super::{desk::Desk, notes::Noted, session_metrics::Outcome},
     Answering, Job, Ours, Pass, Progress, Waits, When, acting, adopted, adopted_multi, attaching,
     authorize::{self, Permission, Permissions},
-    lock, lock_all, permit, renewing, unexpected, unlock, unlock_all,
+    lock, lock_all, lock_shared, permit, renewing, unexpected, unlock, unlock_all,
 };
 use crate::{
     adopt::task::AdoptTask,
@@ -125,6 +125,7 @@ impl OwnCommand {
 
     /// Remembers the connection's last LOCK or MLOCK if it was refused, and notes that this one begins.
     pub(in crate::session) fn note_attempt(&self, now: Instant, desk: &mut Desk) {
+        desk.tokens.shares = desk.config.locks.shared;
         desk.tokens.settle_attempt();
         if !self.own.takes_locks() {
             return;
@@ -148,7 +149,11 @@ impl OwnCommand {
     /// Returns the token that this request for locks names.
     fn token_of<'s>(&'s self, request: &'s Result<Request, BadRequest>) -> Option<&'s Token> {
         match request {
-            Ok(Request::Lock { token, .. } | Request::Permit { token, .. }) => token.as_ref(),
+            Ok(
+                Request::Lock { token, .. }
+                | Request::Shared { token, .. }
+                | Request::Permit { token, .. },
+            ) => token.as_ref(),
             Ok(_) => None,
             Err(_) => self.named.as_ref(),
         }
@@ -443,6 +448,9 @@ impl OwnRequest {
                     Request::Lock { token, ttl, wait } => {
                         lock::begin(ours, key, token, (ttl, wait), desk)
                     }
+                    Request::Shared { token, ttl, wait } => {
+                        lock_shared::begin(ours, key, token, (ttl, wait), desk)
+                    }
                     Request::Permit { n, token, ttl, wait } => {
                         permit::begin(ours, (key, n), token, (ttl, wait), desk)
                     }
@@ -461,6 +469,7 @@ impl OwnRequest {
                     }
                     Request::Unlock { token } => unlock_all::begin(ours, &keys, token, desk),
                     Request::Permit { .. }
+                    | Request::Shared { .. }
                     | Request::Renew { .. }
                     | Request::Attach { .. }
                     | Request::Detach => Ok(unexpected()),

@@ -45,6 +45,22 @@ pub(super) enum NoGrant {
     NotNamed(BadRequest),
 }
 
+/// Returns the key of what an UNLOCK or RENEW is about: of this connection's reader of the lock, if it has one by that
+/// token or, without a token, has only one; otherwise of the lock itself.
+///
+/// # Errors
+/// If the token must be named.
+pub(super) fn key_of(key: Key, token: Option<&Token>, desk: &Desk) -> Result<Key, BadRequest> {
+    let mut readers = desk.tokens.readers(&key, token);
+    let (reader, other) = (readers.next().cloned(), readers.next().is_some());
+    drop(readers);
+    match (reader, other) {
+        (None, _) => Ok(key),
+        (Some(reader), false) => Ok(reader),
+        (Some(_), true) => Err(BadRequest::MustName(shown_in_error(desk.name(&key)))),
+    }
+}
+
 /// Returns the token that is named or, if none is, that of the grant that is meant.
 pub(super) fn token_of(key: &Key, token: Option<Token>, desk: &Desk) -> Result<Token, NoGrant> {
     let name = || shown_in_error(desk.name(key));
@@ -196,7 +212,7 @@ fn tell_not_held(ours: Ours, desk: &Desk) -> Progress {
 }
 
 /// Counts an UNLOCK or RENEW that leaves a lock to its holder, and logs it.
-fn leave_alone(key: &Key, why: LeftAlone, desk: &Desk) {
+pub(super) fn leave_alone(key: &Key, why: LeftAlone, desk: &Desk) {
     static LINES: FewLines = FewLines::new();
     desk.shared.metrics.left_alone(why);
     if let Some(left_out) = LINES.next(std::time::Instant::now()) {

@@ -10,12 +10,13 @@ use super::{
     },
     Ours, Progress, Question, announce,
     lock::{encode_millis, no_quorum},
+    lock_shared::{self, FoundReader},
     own_grant::{self, GrantOfToken, not_held},
 };
 use crate::{
     bridge::Asker,
     clock::Instant,
-    command::BadRequest,
+    command::{BadRequest, shown},
     key::{Key, Token},
     lock::{Claim, NotGranted},
     resp::encode,
@@ -33,6 +34,7 @@ pub(super) fn begin(
     desk: &mut Desk,
 ) -> Result<Progress, BadRequest> {
     let is_named = token.is_some();
+    let key = own_grant::key_of(key, token.as_ref(), desk)?;
     let token = match own_grant::token_of(&key, token, desk) {
         Ok(token) => token,
         Err(no_grant) => return no_grant.answer(ours, &key, false, desk),
@@ -77,6 +79,14 @@ pub(super) fn ask(
             let out = renewed(ours, grant.validity, desk);
             ours.answer(out, None)
         }
+        // The connection's own grant has ended: a reader with the token is another client.
+        Ok(None) if desk.tokens.has_by(&key, &token) => nothing_held(ours, (&key, &token), desk),
+        Ok(None) if asker == Asker::Ours && desk.may_be_readers(&key) => {
+            let ask = move |ours, FoundReader { reader, token, claim, .. }, _: &mut Desk| {
+                ask(ours, reader, token, ttl, (Some(claim), Asker::Told))
+            };
+            lock_shared::of_token(ours, (key, token, true), ask, nothing_shared)
+        }
         Ok(None) => nothing_held(ours, (&key, &token), desk),
         Err(error) => no_quorum(ours, &error, desk),
     })
@@ -95,6 +105,13 @@ pub(super) fn take_over(ours: Ours, key: Key, token: Token, ttl: Duration) -> Pr
             desk.tokens.insert(key, Held::granted(token, ttl, &grant, keep), now);
             announce::granted(ours, granted, out, desk)
         }
+        Err(NotGranted::Held { .. }) if desk.may_be_readers(&key) => {
+            let kept = |ours: Ours, FoundReader { reader, .. }, desk: &mut Desk| {
+                let error = BadRequest::ReaderKept(shown(desk.name(&reader)));
+                ours.refuse(&error.to_string(), Outcome::NotHeld, desk)
+            };
+            lock_shared::of_token(ours, (key, token, false), kept, nothing_shared)
+        }
         Err(
             NotGranted::Held { .. } | NotGranted::QueueFull { .. } | NotGranted::Deadlock { .. },
         ) => nothing_held(ours, (&key, &token), desk),
@@ -108,6 +125,11 @@ fn renewed(ours: Ours, validity: Duration, desk: &Desk) -> Vec<u8> {
     encode_millis(&mut out, validity);
     ours.count(Outcome::Ok, desk);
     out
+}
+
+/// Answers that the lock is neither held nor shared by the token.
+fn nothing_shared(ours: Ours, key: Key, desk: &mut Desk) -> Progress {
+    not_held(ours, &key, false, desk)
 }
 
 /// Answers that the lock is not held.

@@ -4,6 +4,7 @@ use super::{
     super::{desk::Desk, session_metrics::Outcome},
     Ours, Progress, Question,
     lock::no_quorum,
+    lock_shared::{self, FoundReader},
     own_grant::{self, GrantOfToken},
 };
 use crate::{
@@ -37,6 +38,7 @@ pub(super) fn begin(
     token: Option<Token>,
     desk: &mut Desk,
 ) -> Result<Progress, BadRequest> {
+    let key = own_grant::key_of(key, token.as_ref(), desk)?;
     let token = match own_grant::token_of(&key, token, desk) {
         Ok(token) => token,
         Err(no_grant) => return no_grant.answer(ours, &key, true, desk),
@@ -67,13 +69,28 @@ pub(super) fn ask(
             Ok(released) => released,
             Err(error) => return no_quorum(ours, &error, desk),
         };
+        let is_own = desk.tokens.has_by(&key, &token);
         desk.tokens.remove(&key, &token);
-        if released {
+        if released && !key.is_of_reader() {
             desk.shared.engine.note_unlocked(&key);
         }
-        let mut out = Vec::new();
-        encode::integer(&mut out, i64::from(released));
-        ours.count(if released { Outcome::Ok } else { Outcome::NotHeld }, desk);
-        ours.answer(out, None)
+        // Where the connection's own grant has ended, a reader with the token is another client.
+        if !released && !is_own && asker == Asker::Ours && desk.may_be_readers(&key) {
+            let ask = |ours, FoundReader { reader, token, claim, .. }, _: &mut Desk| {
+                ask(ours, reader, token, (Some(claim), Asker::Told))
+            };
+            return lock_shared::of_token(ours, (key, token, true), ask, |ours, _, desk| {
+                told(ours, false, desk)
+            });
+        }
+        told(ours, released, desk)
     })
+}
+
+/// Answers whether the lock was released.
+fn told(ours: Ours, released: bool, desk: &Desk) -> Progress {
+    let mut out = Vec::new();
+    encode::integer(&mut out, i64::from(released));
+    ours.count(if released { Outcome::Ok } else { Outcome::NotHeld }, desk);
+    ours.answer(out, None)
 }

@@ -44,6 +44,14 @@ pub(super) fn begin(
     let mut all = UnlockingAll { ours, doubted, found, released: 0, failed: None };
     let mut missing = Vec::new();
     for key in keys {
+        let key = match own_grant::key_of(key.clone(), token.as_ref(), desk) {
+            Ok(key) => key,
+            Err(error) => {
+                missing.push(error);
+                continue;
+            }
+        };
+        let key = &key;
         match own_grant::token_of(key, token.clone(), desk) {
             Ok(token) => match desk.tokens.in_the_way(key, &token) {
                 Some(in_the_way) => all.doubted.push_back((key.clone(), token, in_the_way)),

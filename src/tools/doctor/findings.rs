@@ -234,7 +234,7 @@ const WAYS: [(&[&str], &str); 12] = [
     ),
     (
         &["no permissions"],
-        "The ACL user needs ~lock:* ~lockgate:* &lockgate:*, and +@connection +@scripting +@pubsub +info +time +get +set +del +pttl +pexpire.",
+        "The ACL user needs ~lock:* ~lockgate:* &lockgate:*, and +@connection +@scripting +@pubsub +info +time +get +set +del +pttl +pexpire; with locks.shared also +exists +pexpireat +zadd +zcount +zrange +zrangebyscore +zrem +zremrangebyscore +zrevrange +zscore.",
     ),
     (
         &["certificate has expired", "certificate is not valid yet"],

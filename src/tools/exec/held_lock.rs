@@ -36,6 +36,8 @@ pub(super) struct Terms {
     pub(super) at_least: Option<Duration>,
     /// Set for the first free of so many permits.
     pub(super) permits: Option<u16>,
+    /// Whether other readers may have the lock at the same time.
+    pub(super) shared: bool,
 }
 
 /// Why a lock was not taken.
@@ -306,6 +308,9 @@ impl Server {
         lock.arg(key).arg(token);
         if let Some(permits) = terms.permits {
             lock.arg("PERMITS").arg(permits);
+        }
+        if terms.shared {
+            lock.arg("SHARED");
         }
         if let Some(at_least) = terms.at_least {
             lock.arg("PX").arg(in_millis(at_least));

@@ -61,6 +61,9 @@ pub struct ExecOptions {
     /// Takes a free one of so many permits, KEY#0, KEY#1, and so on: at most so many commands run at once.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     permits: Option<u16>,
+    /// Shares the lock: any number of such commands run at once, while none runs that has it alone.
+    #[arg(long, conflicts_with = "permits")]
+    shared: bool,
     /// Keeps the lock for at least this long, even if the command ends sooner: once per interval,
     /// although the clocks of machines differ. At most locks.max_ttl.
     #[arg(long, value_name = "TIME", value_parser = time_argument)]
@@ -147,8 +150,8 @@ async fn under_lock(options: &ExecOptions) -> Result<u8, Failed> {
         key_file: options.key.clone(),
         server_name: None,
     };
-    let ExecOptions { wait, at_least, permits, .. } = *options;
-    let terms = Terms { wait, at_least, permits };
+    let ExecOptions { wait, at_least, permits, shared, .. } = *options;
+    let terms = Terms { wait, at_least, permits, shared };
     let key = options.lock.as_encoded_bytes();
     let lock = match HeldLock::take(&server(options)?, &tls, key, terms).await {
         Ok(lock) => lock,

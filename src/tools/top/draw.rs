@@ -341,6 +341,7 @@ impl Board<'_> {
     fn lock(&self, lock: &LockRow, marker: &str) -> TableRow {
         let (holder, name) = lock.holder.as_ref().map_or_else(Default::default, client);
         let holder = lock.family.as_ref().map_or(holder, held);
+        let holder = if lock.readers > 1 { format!("{} readers", lock.readers) } else { holder };
         let proxy = lock.proxy.as_ref().map_or_else(|| "elsewhere".into(), ToString::to_string);
         let proxy = if lock.family.is_some() { String::new() } else { proxy };
         let mut cells = vec![
@@ -450,8 +451,13 @@ fn told(lock: &LockRow) -> Vec<String> {
         return vec!["held, but through none of these proxies".into(), waiting];
     };
     let (address, name) = lock.holder.as_ref().map_or_else(Default::default, client);
+    let by = match lock.readers {
+        0 => "held by".to_owned(),
+        1 => "read by".to_owned(),
+        more => format!("read by {more} clients, first of them"),
+    };
     vec![
-        format!("held by {address} {name} through {proxy}"),
+        format!("{by} {address} {name} through {proxy}"),
         format!(
             "for {}, ends in {} unless renewed, fence {}",
             optional(lock.held_ms),

@@ -59,6 +59,8 @@ pub(super) struct LockRow {
     pub(super) holder: Option<ClientPart<PlainText>>,
     /// The proxy that granted it; none if none of these proxies or their peers did.
     pub(super) proxy: Option<PlainText>,
+    /// Its readers, all together; 0: the holder has it alone, as far as is known.
+    pub(super) readers: usize,
     pub(super) held_ms: Option<u64>,
     pub(super) remaining_ms: Option<u64>,
     pub(super) waiters: usize,
@@ -139,6 +141,7 @@ impl LockRow {
             self.holder.clone_from(&lock.holder);
             self.proxy = Some(lock.proxy.as_ref().unwrap_or(proxy).clone());
         }
+        self.readers = self.readers.saturating_add(lock.readers);
         self.waiters = self.waiters.saturating_add(lock.waiters);
         self.longest_wait_ms = self.longest_wait_ms.max(lock.longest_wait_ms);
     }

@@ -64,7 +64,9 @@ fn quoted(word: &[u8]) -> Vec<u8> {
 }
 
 fn word<'a>(data: &mut Unstructured<'a>) -> Result<Vec<u8>> {
-    const KNOWN: [&str; 25] = [
+    const KNOWN: [&str; 27] = [
+        "SHARED",
+        "sHaReD",
         "PERMITS",
         "pErmits",
         "k#3",
@@ -120,6 +122,7 @@ fn config(data: &mut Unstructured<'_>) -> Result<LocksConfig> {
         prefix: if data.arbitrary()? { "lock:".into() } else { String::new() },
         max_key: 10,
         max_token: 6,
+        shared: data.arbitrary()?,
         ..LocksConfig::default()
     })
 }
@@ -153,9 +156,9 @@ fn request(data: &mut Unstructured<'_>) -> Result<()> {
     };
     assert!(permits.is_none_or(|n| (1..=256).contains(&n)));
     let (token, ttl, wait) = match &request {
-        Request::Lock { token, ttl, wait } | Request::Permit { token, ttl, wait, .. } => {
-            (token.as_ref(), *ttl, *wait)
-        }
+        Request::Lock { token, ttl, wait }
+        | Request::Shared { token, ttl, wait }
+        | Request::Permit { token, ttl, wait, .. } => (token.as_ref(), *ttl, *wait),
         Request::Unlock { token } => (token.as_ref(), None, None),
         Request::Renew { token, ttl } => (token.as_ref(), *ttl, None),
         Request::Attach { token } => (Some(token), None, None),
@@ -176,6 +179,10 @@ fn request(data: &mut Unstructured<'_>) -> Result<()> {
     if let Some(n) = permits {
         assert!(key.len() + format!("#{}", n - 1).len() <= config.max_key);
         again.extend(["PERMITS".into(), n.to_string().into()]);
+    }
+    if matches!(request, Request::Shared { .. }) {
+        assert!(config.shared, "the file allows it");
+        again.push("shared".into());
     }
     assert_eq!(parse(own, &again, &config), Ok(request));
     Ok(())

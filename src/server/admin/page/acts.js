@@ -107,7 +107,11 @@ $("ask-no").addEventListener("click", () => $("ask").close("no"));
 
 async function free(lock) {
   const shown = whole(lockName(lock)), elsewhere = lock.kind === "elsewhere" && lock.fence === null;
-  const sure = elsewhere
+  const shared = lock.kind === "shared";
+  const sure = shared
+    ? await confirmed("Free it from all readers?", ["The lock ", shown, " is taken from all its readers, of this proxy and of others, " +
+      "who may still be at work. Another client may have it alone at once."], "Free it from all", "danger")
+    : elsewhere
     ? await confirmed("Free it, whoever has it?", ["The lock ", shown, " was granted by another proxy. This one knows neither who " +
       "has it nor the fence: whoever has it when you press the button loses it, also a client that got it a moment ago, and " +
       "may still be at work. The page of the proxy that granted it, and lockgate top, name the holder."],
@@ -117,7 +121,7 @@ async function free(lock) {
       "Free it");
   if (!sure) return;
   const which = lock.key_hex ? {key_hex: lock.key_hex} : {key: lock.key};
-  if (elsewhere) {
+  if (elsewhere || shared) {
     act(answer => answer.freed ? "The lock was freed." : "Nobody held the lock any more.", "/api/locks/unlock", {...which, any: true});
   } else {
     act(answer => answer.freed ? "The lock was freed." : "That grant does not hold the lock any more.",

@@ -103,6 +103,7 @@ function showNodes(status) {
 
 function freeButton(lock) {
   const shown = lockName(lock).slice(0, 200);
+  if (lock.kind === "shared") return rowButton(lock, "Free from all", "Free from all readers: the lock " + shown, free);
   if (lock.fence !== null) return rowButton(lock, "Free", "Free the lock " + shown, free);
   if (lock.kind !== "elsewhere") return once("none", () => make("span"));
   return rowButton(lock, "Free whoever has it", "Free whoever has it: the lock " + shown, free);
@@ -117,6 +118,14 @@ function holderOf(lock) {
       box.append(who(lock.holder), make("span", " through " + lock.proxy, "soft"));
       return box;
     });
+  if (lock.readers > 1) {
+    const all = lock.readers + " readers, first of them ";
+    return once(JSON.stringify([all, lock.holder]), () => {
+      const box = make("span");
+      box.append(make("span", all), who(lock.holder));
+      return box;
+    });
+  }
   return lock.kind === "elsewhere"
     ? once("elsewhere", () => make("span", "held elsewhere", "soft"))
     : once(JSON.stringify(lock.holder), () => who(lock.holder));

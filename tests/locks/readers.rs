@@ -1,0 +1,348 @@
+//! What LOCK with SHARED promises, with real nodes: many readers, or one client that has the lock alone.
+
+use std::{
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+    thread,
+    time::Duration,
+};
+
+use crate::support::{Client, Proxy, Reply, Setup, encode, eventually, rounds};
+
+/// Deployments on which locks may be shared.
+fn setup() -> Setup {
+    Proxy::with().nodes(3).locks("shared: yes")
+}
+
+/// Takes a reader's part of `k`, which must be granted, and returns its token.
+fn read(client: &mut Client, words: &[&str]) -> String {
+    let words = [&["LOCK", "k"], words, &["SHARED"]].concat();
+    let granted = client.cmd(&words).grant();
+    assert_eq!(granted.fence, 0, "a reader has no fence");
+    assert!(granted.validity > 0);
+    granted.token
+}
+
+/// Returns a client whose LOCK stands in line.
+fn in_line(proxy: &Proxy, words: &[&str]) -> Client {
+    let before = proxy.waiters();
+    let mut client = proxy.client();
+    client.send(&encode(words));
+    eventually("it stands in line", || proxy.waiters() == before + 1);
+    client
+}
+
+/// Whether the lock can be had alone.
+fn is_free(proxy: &Proxy) -> bool {
+    let mut client = proxy.client();
+    let granted = client.cmd(&["LOCK", "k", "probe", "PX", "60000"]);
+    granted != Reply::NullArray && client.cmd(&["UNLOCK", "k", "probe"]) == Reply::Int(1)
+}
+
+#[test]
+fn many_read_or_one_has_it_alone() {
+    let proxy = setup().start();
+    let other = Proxy::beside(&proxy).start();
+    let (mut one, mut two) = (proxy.client(), other.client());
+    let mine = read(&mut one, &[]);
+    read(&mut two, &["yours", "PX", "60000"]);
+    for proxy in [&proxy, &other] {
+        assert_eq!(proxy.client().cmd(&["LOCK", "k"]), Reply::NullArray, "it has readers");
+        assert_eq!(proxy.client().cmd(&["LOCK", "k", "yours"]), Reply::NullArray);
+    }
+    // Nor has it who asks the nodes past the proxies, as every lock library does.
+    for node in 0..3 {
+        let plain = proxy.node_client(node).cmd(&["SET", "lock:k", "me", "NX", "PX", "60000"]);
+        assert_eq!(plain, Reply::NullBulk);
+    }
+    assert_eq!(one.cmd(&["UNLOCK", "k", &mine]), Reply::Int(1));
+    assert_eq!(one.cmd(&["UNLOCK", "k", &mine]), Reply::Int(0));
+    assert!(!is_free(&proxy), "a reader is left");
+    assert_eq!(two.cmd(&["UNLOCK", "k"]), Reply::Int(1), "its only one needs no name");
+    proxy.assert_on_nodes("lock:k", 0);
+    let alone = one.cmd(&["LOCK", "k", "alone", "PX", "60000"]).grant();
+    assert!(alone.fence > 0);
+    for words in [&["LOCK", "k", "SHARED"][..], &["LOCK", "k", "alone", "SHARED", "PX", "9000"]] {
+        assert_eq!(two.cmd(words), Reply::NullArray, "one has it alone");
+    }
+    assert_eq!(one.cmd(&["UNLOCK", "k", "alone"]), Reply::Int(1));
+    read(&mut two, &[]);
+}
+
+#[test]
+fn each_part_is_given_back_and_renewed_by_its_token() {
+    let proxy = setup().start();
+    let other = Proxy::beside(&proxy).start();
+    let (mut one, mut two) = (proxy.client(), proxy.client());
+    read(&mut one, &["a", "PX", "60000"]);
+    read(&mut one, &["b", "PX", "60000"]);
+    let several = "NOTOKEN several LOCKs of 'k' came over this connection; name the token";
+    assert_eq!(one.cmd(&["UNLOCK", "k"]).error(), several);
+    assert_eq!(one.cmd(&["RENEW", "k"]).error(), several);
+    // On other connections, and through another proxy, the token tells.
+    for client in [&mut one, &mut two, &mut other.client()] {
+        let renewed = client.cmd(&["RENEW", "k", "a", "PX", "50000"]);
+        assert!(matches!(renewed, Reply::Int(49_000..50_000)), "{renewed:?}");
+        assert_eq!(client.cmd(&["RENEW", "k", "c", "PX", "50000"]), Reply::Int(0));
+        assert_eq!(client.cmd(&["UNLOCK", "k", "c"]), Reply::Int(0));
+        let attached = client.cmd(&["LOCK.ATTACH", "k", "b"]).grant();
+        assert!(attached.fence == 0 && attached.validity > 50_000);
+    }
+    let kept = "ERR the lock 'k' is shared by this token on another connection, which keeps it; name a TTL";
+    assert_eq!(two.cmd(&["RENEW", "k", "a"]).error(), kept);
+    assert_eq!(other.client().cmd(&["UNLOCK", "k", "a"]), Reply::Int(1));
+    assert_eq!(one.cmd(&["RENEW", "k", "a", "PX", "50000"]), Reply::Int(0), "it has ended");
+    assert_eq!(two.cmd(&["UNLOCK", "k", "b"]), Reply::Int(1));
+    assert!(is_free(&proxy));
+    // Two connections may have chosen one token.
+    read(&mut one, &["same", "PX", "60000"]);
+    read(&mut two, &["same", "PX", "60000"]);
+    let error =
+        "ERR several readers of 'k' have this token; use the connection that was granted it";
+    assert_eq!(proxy.client().cmd(&["UNLOCK", "k", "same"]).error(), error);
+    assert_eq!(other.client().cmd(&["RENEW", "k", "same", "PX", "9"]).error(), error);
+    assert_eq!(one.cmd(&["UNLOCK", "k", "same"]), Reply::Int(1));
+    assert!(!is_free(&proxy), "the other's part is left");
+    assert_eq!(proxy.client().cmd(&["UNLOCK", "k", "same"]), Reply::Int(1), "there is one now");
+    assert!(is_free(&proxy));
+}
+
+#[test]
+fn who_had_it_alone_by_a_readers_token_neither_renews_nor_ends_the_readers_part() {
+    let proxy = setup().start();
+    let (mut first, mut second, mut reader) = (proxy.client(), proxy.client(), proxy.client());
+    for client in [&mut first, &mut second] {
+        client.cmd(&["LOCK", "k", "same", "PX", "300"]).grant();
+        thread::sleep(Duration::from_millis(350));
+    }
+    read(&mut reader, &["same", "PX", "60000"]);
+    assert_eq!(first.cmd(&["RENEW", "k", "PX", "50000"]), Reply::Int(0), "its lease has ended");
+    assert_eq!(second.cmd(&["UNLOCK", "k"]), Reply::Int(0));
+    assert!(!is_free(&proxy), "the reader's part is left");
+    assert_eq!(reader.cmd(&["UNLOCK", "k"]), Reply::Int(1));
+}
+
+#[test]
+fn a_session_part_lives_as_long_as_its_connection() {
+    let proxy = setup().locks("default_ttl: 1s").start();
+    let (mut one, mut two) = (proxy.client(), proxy.client());
+    read(&mut one, &["a"]);
+    read(&mut two, &["b"]);
+    let renewed = proxy.metric("lockgate_renewals_total", "result=\"ok\"");
+    eventually("both are renewed, again and again", || {
+        proxy.metric("lockgate_renewals_total", "result=\"ok\"") > renewed + 8.0
+    });
+    assert!(!is_free(&proxy));
+    // A repeated LOCK is the same part; with a TTL it is a lease from then on.
+    read(&mut one, &["a", "PX", "500"]);
+    two.hang_up();
+    eventually("one has ended with its connection, and one by itself", || is_free(&proxy));
+    assert_eq!(one.cmd(&["UNLOCK", "k", "a"]), Reply::Int(0));
+    assert_eq!(one.cmd(&["PING"]), Reply::simple("PONG"), "a lease is not told of");
+}
+
+#[test]
+fn a_part_that_a_minority_forgot_is_put_back_and_one_that_a_quorum_forgot_is_lost() {
+    let proxy = setup().locks("default_ttl: 1s").start();
+    let (mut one, mut two) = (proxy.client(), proxy.client());
+    read(&mut one, &[]);
+    read(&mut two, &["b"]);
+    assert_eq!(proxy.node_client(0).cmd(&["DEL", "lock:k"]), Reply::Int(1));
+    let both = || proxy.node_client(0).cmd(&["ZCARD", "lock:k"]) == Reply::Int(3);
+    eventually("both are put back", both);
+    for node in 0..2 {
+        let mut node = proxy.node_client(node);
+        let Reply::Array(members) = node.cmd(&["ZRANGE", "lock:k", "0", "-1"]) else { panic!() };
+        let of_b = |member: &&Reply| matches!(member, Reply::Bulk(text) if text.ends_with(b" b"));
+        let Some(Reply::Bulk(b)) = members.iter().find(of_b) else { panic!("{members:?}") };
+        assert_eq!(node.cmd(&["ZREM", "lock:k", std::str::from_utf8(b).unwrap()]), Reply::Int(1));
+    }
+    eventually("it is lost", || {
+        proxy.metric("lockgate_lost_locks_total", "reason=\"not_held\"") == 1.0
+    });
+    let error = "LOCKLOST the lock 'k' was lost, this command was not executed";
+    assert_eq!(two.cmd(&["PING"]).error(), error);
+    assert_eq!(two.cmd(&["UNLOCK", "k", "b"]), Reply::Int(0));
+    assert_eq!(one.cmd(&["PING"]), Reply::simple("PONG"), "the other reader lost nothing");
+    assert_eq!(one.cmd(&["UNLOCK", "k"]), Reply::Int(1));
+}
+
+#[test]
+fn a_writer_that_waits_comes_before_new_readers() {
+    // Intents bar for longer than the test takes.
+    let proxy = setup().locks("default_ttl: 60s").start();
+    let other = Proxy::beside(&proxy).start();
+    let mut first = proxy.client();
+    read(&mut first, &[]);
+    let mut writer = in_line(&proxy, &["LOCK", "k", "w", "WAIT", "60000"]);
+    let mut late = other.client();
+    eventually("its intent bars new readers", || {
+        match late.cmd(&["LOCK", "k", "late", "SHARED", "PX", "60000"]) {
+            Reply::NullArray => true,
+            _ => late.cmd(&["UNLOCK", "k", "late"]) != Reply::Int(1),
+        }
+    });
+    let mut behind: Vec<Client> = (0..3)
+        .map(|n| in_line(&proxy, &["LOCK", "k", &format!("r{n}"), "SHARED", "WAIT", "60000"]))
+        .collect();
+    assert_eq!(late.cmd(&["LOCK", "k", "late", "SHARED", "PX", "60000"]), Reply::NullArray);
+    // What is granted already can be renewed, and repeated.
+    assert!(matches!(first.cmd(&["RENEW", "k"]), Reply::Int(1..)));
+    assert_eq!(first.cmd(&["UNLOCK", "k"]), Reply::Int(1));
+    assert_eq!(writer.reply().grant().token, "w");
+    assert_eq!(proxy.waiters(), 3, "the readers came behind it");
+    assert_eq!(writer.cmd(&["UNLOCK", "k", "w"]), Reply::Int(1));
+    // They are let in together: none gives its part back.
+    for reader in &mut behind {
+        assert_eq!(reader.reply().grant().fence, 0);
+    }
+    assert!(!is_free(&proxy));
+}
+
+#[test]
+fn neither_readers_nor_writers_keep_the_others_out_for_ever() {
+    let proxy = setup().locks("default_ttl: 500ms").start();
+    let other = Proxy::beside(&proxy).start();
+    let (over, reads, writes) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
+    let (readers, writers) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let again = |proxy: &Proxy, words: &[&str], mine: &AtomicUsize, done: &AtomicUsize| {
+        let mut client = proxy.client();
+        while !over.load(Ordering::Relaxed) {
+            let Reply::Array(_) = client.cmd(words) else { continue };
+            mine.fetch_add(1, Ordering::SeqCst);
+            let (reading, writing) =
+                (readers.load(Ordering::SeqCst), writers.load(Ordering::SeqCst));
+            assert!(writing == 0 || writing == 1 && reading == 0, "{reading} and {writing}");
+            thread::sleep(Duration::from_millis(5));
+            mine.fetch_sub(1, Ordering::SeqCst);
+            assert_eq!(client.cmd(&["UNLOCK", "k"]), Reply::Int(1));
+            done.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    thread::scope(|scope| {
+        let (again, readers, writers) = (&again, &readers, &writers);
+        let (reads, writes) = (&reads, &writes);
+        for proxy in [&proxy, &other, &proxy, &other] {
+            let words = &["LOCK", "k", "SHARED", "PX", "60000", "WAIT", "60000"];
+            scope.spawn(move || again(proxy, words, readers, reads));
+        }
+        for proxy in [&proxy, &other] {
+            let words = &["LOCK", "k", "PX", "60000", "WAIT", "60000"];
+            scope.spawn(move || again(proxy, words, writers, writes));
+        }
+        eventually("both have had it again and again", || {
+            reads.load(Ordering::Relaxed) >= rounds(100)
+                && writes.load(Ordering::Relaxed) >= rounds(20)
+        });
+        over.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn a_connection_does_not_wait_for_itself() {
+    let proxy = setup().start();
+    let mut client = proxy.client();
+    let error = "DEADLOCK this connection holds the lock and would wait for itself";
+    read(&mut client, &["r"]);
+    assert_eq!(client.cmd(&["LOCK", "k"]), Reply::NullArray);
+    assert_eq!(client.cmd(&["LOCK", "k", "WAIT", "60000"]).error(), error);
+    assert_eq!(client.cmd(&["UNLOCK", "k", "r"]), Reply::Int(1));
+    client.cmd(&["LOCK", "k", "w"]).grant();
+    assert_eq!(client.cmd(&["LOCK", "k", "SHARED"]), Reply::NullArray);
+    assert_eq!(client.cmd(&["LOCK", "k", "SHARED", "WAIT", "60000"]).error(), error);
+}
+
+#[test]
+fn what_guards_need_cannot_be_shared() {
+    let rules = "guards:\n  - keys: 'account:*'\n    lock: 'account:{1}'";
+    let proxy = setup().top(rules).start();
+    let mut client = proxy.client();
+    // It has no fence by which the data node could refuse what the writer before sent late.
+    let error = "ERR no SHARED of a lock that a guard needs: a reader has no fence, and would read what a \
+                 writer sends late";
+    assert_eq!(client.cmd(&["LOCK", "account:7", "r", "SHARED"]).error(), error);
+    assert!(client.cmd(&["LOCK", "account:7"]).grant().fence > 0);
+    assert_eq!(client.cmd(&["SET", "account:7", "1"]), Reply::ok());
+    client.cmd(&["LOCK", "another", "SHARED"]).grant();
+}
+
+#[test]
+fn an_unlock_by_a_token_never_frees_another_clients_reader() {
+    let proxy = setup().start();
+    let other = Proxy::beside(&proxy).start();
+    let stays = || assert!(!is_free(&proxy), "the other client's reader stays");
+    for proxy_of_asker in [&proxy, &other] {
+        // Refused to have it alone.
+        let (mut holder, mut asker) = (proxy.client(), proxy_of_asker.client());
+        read(&mut holder, &["t"]);
+        assert_eq!(asker.cmd(&["LOCK", "k", "t", "PX", "60000"]), Reply::NullArray);
+        let said = asker.cmd(&["UNLOCK", "k", "t"]);
+        // Another proxy cannot tell when the reader began.
+        assert!(said == Reply::Int(0) || said.error_text().starts_with("UNSURE"), "{said:?}");
+        stays();
+        // Its own reader by the same token has ended.
+        let mut second = proxy_of_asker.client();
+        read(&mut second, &["t", "PX", "60000"]);
+        assert_eq!(second.cmd(&["UNLOCK", "k", "t"]), Reply::Int(1));
+        let said = second.cmd(&["UNLOCK", "k", "t"]);
+        assert!(said == Reply::Int(0) || said.error_text().starts_with("UNSURE"), "{said:?}");
+        stays();
+        assert_eq!(holder.cmd(&["UNLOCK", "k", "t"]), Reply::Int(1));
+        // A pool gives back on whichever connection it has at hand, also on one that was refused before.
+        assert_eq!(holder.cmd(&["LOCK", "k", "w", "PX", "60000"]).grant().token, "w");
+        let mut refused = proxy.client();
+        assert_eq!(refused.cmd(&["LOCK", "k", "t", "SHARED", "PX", "60000"]), Reply::NullArray);
+        assert_eq!(holder.cmd(&["UNLOCK", "k", "w"]), Reply::Int(1));
+        read(&mut holder, &["t", "PX", "60000"]);
+        assert_eq!(refused.cmd(&["UNLOCK", "k", "t"]), Reply::Int(1));
+        assert!(is_free(&proxy));
+    }
+}
+
+#[test]
+fn munlock_gives_back_a_connections_own_parts() {
+    let proxy = setup().start();
+    let mut client = proxy.client();
+    read(&mut client, &["t"]);
+    client.cmd(&["LOCK", "l", "t"]).grant();
+    assert_eq!(client.cmd(&["MUNLOCK", "2", "k", "l", "t"]), Reply::Int(2));
+    read(&mut client, &[]);
+    assert_eq!(client.cmd(&["MUNLOCK", "1", "k"]), Reply::Int(1));
+    assert!(is_free(&proxy));
+}
+
+#[test]
+fn an_operator_takes_it_back_from_all_readers() {
+    let proxy = setup().locks("default_ttl: 1s").start();
+    let other = Proxy::beside(&proxy).start();
+    let (mut one, mut two, mut lease) = (proxy.client(), other.client(), proxy.client());
+    read(&mut one, &[]);
+    read(&mut two, &[]);
+    read(&mut lease, &["l", "PX", "60000"]);
+    let mut operator = proxy.client();
+    let Reply::Array(told) = operator.cmd(&["LOCKGATE", "LOCKS"]) else { panic!() };
+    let [Reply::Array(lock)] = &told[..] else { panic!("one lock is one row: {told:?}") };
+    let told = |name: &str| {
+        let at = lock.iter().position(|word| *word == Reply::bulk(name)).unwrap();
+        lock[at + 1].clone()
+    };
+    assert_eq!((told("kind"), told("readers")), (Reply::bulk("shared"), Reply::Int(2)));
+    assert_eq!(operator.cmd(&["LOCKGATE", "UNLOCK", "free", "ANY"]), Reply::Int(0));
+    assert_eq!(operator.cmd(&["LOCKGATE", "UNLOCK", "k", "ANY"]), Reply::Int(1));
+    assert!(is_free(&proxy), "no reader is left");
+    let error = "LOCKLOST the lock 'k' was lost, this command was not executed";
+    assert_eq!(one.cmd(&["PING"]).error(), error);
+    eventually("the other proxy learns of it", || {
+        other.metric("lockgate_lost_locks_total", "reason=\"not_held\"") == 1.0
+    });
+    assert_eq!(two.cmd(&["PING"]).error(), error);
+    assert_eq!(lease.cmd(&["RENEW", "k", "l", "PX", "9000"]), Reply::Int(0));
+    assert!(is_free(&proxy), "none was put back");
+}
+
+#[test]
+fn it_is_refused_unless_the_file_allows_it() {
+    let proxy = Proxy::start();
+    let error = "ERR SHARED is off; it needs 'locks.shared: yes' in the file of every proxy";
+    assert_eq!(proxy.client().cmd(&["LOCK", "k", "SHARED"]).error(), error);
+    assert_eq!(proxy.client().cmd(&["LOCK", "k", "t", "PX", "900", "shared"]).error(), error);
+}
