@@ -43,7 +43,6 @@ pub(in crate::lock) fn lose(locks: &Arc<Locks>, watch: &Arc<Watch>, reason: Lost
     let was_kept = watch.lose();
     debug_assert!(!watch.is_kept(), "a lost lock is renewed no more");
     if was_kept {
-        locks.grants.metrics.lost(reason);
         // Released before the holder is told: its next LOCK by the same token must not be hit by
         // this release.
         let other = match is_released(watch, reason) {
@@ -52,6 +51,8 @@ pub(in crate::lock) fn lose(locks: &Arc<Locks>, watch: &Arc<Watch>, reason: Lost
         };
         watch.losses.add(&mut lost, Lost { kind, ..watch.loss(false) });
         drop(lost);
+        // Counted once the holder's next command is sure to be refused.
+        locks.grants.metrics.lost(reason);
         // Whether to log the loss of an adopted lock without a TTL is for the session to decide.
         if kind == LossKind::Told {
             let (client, votes) = (watch.losses.client(), watch.times().votes);
@@ -76,9 +77,9 @@ pub(in crate::lock) fn take_back(
     let was_kept = watch.lose();
     let release = release();
     if was_kept {
-        locks.grants.metrics.lost(reason);
         watch.losses.add(&mut lost, Lost { kind, ..watch.loss(false) });
         drop(lost);
+        locks.grants.metrics.lost(reason);
         watch.losses.wake();
     }
     release
