@@ -1,0 +1,134 @@
+"""What locks and grants of threads and of tasks have in common."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from typing import Any, Dict, Generic, List, Optional, Tuple, TypeVar
+
+from . import _owner
+from ._errors import LockLost
+from ._session import Key, Keys, Session, Step, log
+
+G = TypeVar("G")
+
+
+class GrantBase:
+    """A lock that is held."""
+
+    def __init__(self, session: Session, pool: Any) -> None:
+        self._session = session
+        self._pool = pool
+        self._left = False
+
+    @property
+    def names(self) -> Tuple[Key, ...]:
+        """The locks that are held; of a permit, its own name."""
+        return self._session.names
+
+    @property
+    def name(self) -> Key:
+        """The lock that is held, where it is one."""
+        (name,) = self._session.names
+        return name
+
+    @property
+    def token(self) -> str:
+        """Who holds the lock, as LOCK.ATTACH and UNLOCK want to know."""
+        return self._session.token
+
+    @property
+    def fence(self) -> int:
+        """The number that grows with each grant, where the lock is one. Of a reader it is 0."""
+        (fence,) = self._session.fences
+        return fence
+
+    @property
+    def fences(self) -> Dict[Key, int]:
+        """The fence of each lock."""
+        return dict(zip(self._session.names, self._session.fences))
+
+    def remaining(self) -> float:
+        """For how many seconds the lock surely holds, if nothing more is heard of it. 0: it is not held."""
+        return self._session.remaining()
+
+    def check(self) -> None:
+        """Raises LockLost if the lock is lost, or not known to be held any more."""
+        self._session.check()
+
+    def _leave(self) -> bool:
+        """Notes that the block is left. Returns whether the lock is to be released."""
+        if self._left or os.getpid() != self._session.pid:
+            self._session.check()
+        self._left = True
+        if _owner.leave(self._session):
+            return True
+        self._session.check()
+        return False
+
+    def _attaching(self, pipeline: Any) -> List[Step]:
+        # Of a client, `transaction` is a method.
+        is_transaction = getattr(pipeline, "is_transaction", getattr(pipeline, "transaction", True))
+        if is_transaction and not getattr(pipeline, "watching", False):
+            raise ValueError("attach() needs a pipeline made with transaction=False, or one that WATCHes")
+        return self._session.attaching()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_left", True):
+            _owner.dropped(self._session)
+
+
+class LockBase(Generic[G]):
+    """A lock as it is to be taken. May be used by several threads or tasks, and again."""
+
+    _lease: Optional[float] = None
+
+    def __init__(
+        self,
+        redis: Any,
+        key: Keys,
+        *,
+        wait: Optional[float] = None,
+        permits: Optional[int] = None,
+        shared: bool = False,
+    ) -> None:
+        self._redis = redis
+        self._terms = (key if isinstance(key, (str, bytes)) else tuple(key), wait, permits, shared)
+        self._entered: List[Tuple[Any, G]] = []
+        self._entering = threading.Lock()
+        self._prepare()  # a wrong argument is told here
+
+    def _prepare(self) -> Tuple[Session, Any]:
+        raise NotImplementedError
+
+    def _enter(self, grant: G) -> G:
+        with self._entering:
+            self._entered.append((_owner.owner(), grant))
+        return grant
+
+    def _innermost(self) -> G:
+        """Returns the grant of the innermost block that the caller is about to leave."""
+        owner = _owner.owner()
+        with self._entering:
+            mine = [entry for entry in self._entered if entry[0] is owner]
+            # A block may be left by another task than the one that entered it.
+            entry = (mine or self._entered)[-1]
+            self._entered.remove(entry)
+        return entry[1]
+
+
+@contextlib.contextmanager
+def loss_behind(error: Optional[BaseException]) -> Any:
+    """Lets the body's own error pass where leaving the block finds a loss, with the loss as its context."""
+    try:
+        yield
+    except LockLost as lost:
+        if error is None:
+            raise
+        if isinstance(error, LockLost):
+            return
+        log.warning("%s", lost)
+        while error.__context__ is not None:
+            error = error.__context__
+        error.__context__ = lost
