@@ -86,7 +86,7 @@ def memory_mb(pid, field):
 
 def program(name):
     found = shutil.which(name, path=os.environ["PATH"] + ":/usr/sbin:/sbin")
-    return found or sys.exit(f"{name} is missing; make bench installs it")
+    return found or sys.exit(f"{name} is missing; scripts/setup.sh installs it")
 
 
 def lockgate(processes, directory, name, data, nodes, rules, binary=None):
