@@ -440,7 +440,11 @@ assert there == groups, "more than the addresses has changed"
 print("== what is wrong is said")
 refused({}, "config.data")
 refused({"config": {"data": data}, "nodes": {"enabled": True, "count": 4}}, "nodes.count")
-refused({"config": {"data": data, "locks": nodes}, "kind": "Pod"}, "kind: Deployment or DaemonSet")
+# values.schema.json says these: a name that is none, and values of another kind.
+for values, name in (({"kind": "Pod"}, "kind"), ({"replica": 3}, "replica"), ({"replicas": "3"}, "replicas"),
+                     ({"nodes": {"cuont": 5}}, "cuont"), ({"image": {"tag": 1.5}}, "tag"),
+                     ({"service": {"port": 0}}, "port"), ({"network": {"clients": {}}}, "clients")):
+    refused({"config": {"data": data, "locks": nodes}, **values}, name)
 refused({"config": {"data": data}}, "config.locks.nodes: the lock nodes")
 refused({"config": {"data": data, "locks": nodes}, "nodes": {"enabled": True}}, "config.locks.nodes: with nodes.enabled")
 for key, given in (("listen", "127.0.0.1:1"), ("listen", ["0.0.0.0:1"]), ("listen", {"address": "0.0.0.0:1"}),
