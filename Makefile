@@ -14,7 +14,7 @@ MODEL := --manifest-path tests/model/Cargo.toml --target-dir target/model --quie
 # Each for a share of the time; the one that runs real servers for three.
 FUZZ := requests replies grammar bodies configuration node_replies differential differential differential
 
-.PHONY: help run test long shared model races lint bench chaos fuzz compat suites dist dist-test fresh-test advisories docker docker-test chart-test docs picture
+.PHONY: help run test long shared model races lint bench chaos fuzz compat suites dist dist-test fresh-test advisories docker docker-test chart-test docs picture languages coordinators lock-set
 
 help:
 	@echo "make run     a whole deployment on this machine: proxy, data node, five lock nodes"
@@ -24,12 +24,15 @@ help:
 	@echo "make long    the tests with servers that take longest, which make test leaves out"
 	@echo "make shared  the tests with servers again, with clients that share connections to the data node"
 	@echo "make bench   what commands and locks cost, beside other proxies and lock libraries"
+	@echo "make coordinators  locks beside etcd and ZooKeeper, half an hour"
+	@echo "make lock-set  what faults cost a set that is changed under SET NX, Redlock, etcd's lock and Lockgate (SEED=n)"
 	@echo "make chaos   everything fails, for minutes: simulated (SEEDS=n), and with real processes"
 	@echo "             in network namespaces, as root (MINUTES=n); SEED=n; planted faults are found"
 	@echo "make fuzz    any bytes, guided by coverage, and scripts that are nearly a lock's; SEED=n;"
 	@echo "             TIME=seconds in all (600); needs a nightly"
 	@echo "make compat  a running proxy of another version is replaced, and replaces this one (BEFORE=rev)"
 	@echo "make suites  lock libraries' own tests, on Redis and through a proxy that adopts their locks"
+	@echo "make languages  libraries for Go, Ruby, Perl, PHP and Lua, and the pages' programs for them (ONLY=php)"
 	@echo "make lint    formatting, lints and the links of the code's documentation"
 	@echo "make dist    what can be downloaded: a static binary as tar.gz, .deb and .rpm, into target/packages"
 	@echo "make dist-test  installs them in fresh roots of Debian, and locks there; as root"
@@ -66,16 +69,26 @@ bench:
 	$(CARGO) build --release --examples --quiet
 	@export PYTHONUNBUFFERED=1; failed=0; bench/run || failed=1; bench/share || failed=1; bench/locks || failed=1; bench/permits || failed=1; bench/guards || failed=1; bench/adopt || failed=1; bench/idle || failed=1; bench/follow || failed=1; bench/shards || failed=1; bench/wakeups || failed=1; bench/pages || failed=1; exit $$failed
 
+coordinators:
+	@scripts/setup.sh coordinators
+	$(CARGO) build --release --bins --quiet
+	PYTHONUNBUFFERED=1 bench/coordinators
+
+lock-set:
+	@scripts/setup.sh lock-set
+	$(CARGO) build --release --bins --quiet
+	PYTHONUNBUFFERED=1 bench/lock-set --seed $(or $(SEED),1)
+
 # The tests with servers that take longest: masses of locks or bytes, clusters, browsers. `make test` has others of each kind.
 long:
 	@scripts/setup.sh test
 	$(CARGO) test --quiet --test servers -- --ignored --skip the_picture --test-threads=4
 
 # All proxies of the tests with `share: yes`. Left out is what differs by design (docs/sharing.md): tests about the end of
-# idle clients with the data node's, about sockets, about MONITOR, about lines of the file, and about clients that keep
-# others waiting.
+# idle clients with the data node's, about sockets, about MONITOR, about lines of the file and of `lockgate doctor`, and about
+# clients that keep others waiting.
 NOT_SHARED := it_runs_out_where_the_data_node where_the_data_node_is_away the_fronts_follow_failovers \
-	the_process_tells_what_it_uses a_data_node_that_answers_nesting clients_that_never_read_hold \
+	the_process_tells_what_it_uses doctor_knows_that_nodes_were_left a_data_node_that_answers_nesting clients_that_never_read_hold \
 	a_reader_that_leaves_100_mb monitor_lines_and_reset the_data_nodes_timeout_ends losing_the_data_node \
 	a_configuration_with_a_fault_changes_nothing the_old_process_goes_on_whatever
 
@@ -120,12 +133,19 @@ compat:
 	$(CARGO) build --quiet --manifest-path target/before/source/Cargo.toml --target-dir target/before --bin lockgate
 	$(CARGO) build --quiet --bin lockgate
 	tests/clients/.venv/bin/python tests/compat/both_ways.py target/before/debug/lockgate target/debug/lockgate
+	tests/clients/.venv/bin/python tests/compat/readers.py target/before/debug/lockgate target/debug/lockgate
 
 # Network namespaces give each run a port 6379 of its own.
 suites:
 	@scripts/setup.sh test
 	$(CARGO) build --quiet --bin lockgate
 	python3 tests/clients/suites/run.py target/debug/lockgate
+
+# What Debian packages of libraries for languages that make test does not run.
+languages:
+	@scripts/setup.sh languages
+	$(CARGO) build --quiet --bin lockgate
+	python3 tests/clients/languages/run.py target/debug/lockgate $(ONLY)
 
 dist:
 	@scripts/setup.sh dist

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds what can be downloaded: a binary that needs no library, as tar.gz, .deb and .rpm, into target/packages.
+# Builds what can be downloaded: a binary that needs no library, as tar.gz, .deb and .rpm, the chart, and the clients'
+# packages, into target/packages.
 #
 #   scripts/dist.sh                  for x86_64, and for aarch64
 #   scripts/dist.sh x86_64           for one
@@ -58,6 +59,11 @@ done
 # The chart: the rules and the board of config/ in place of the links to them.
 tar --dereference --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner \
   -C charts -c lockgate | gzip -9n >"$out/lockgate-chart-$version.tgz"
+
+# The helper for Python. uv has what builds it, and gives all files in it the same time.
+target/uv/bin/uv build --quiet --offline --wheel --no-create-gitignore --out-dir "$out" clients/python
+# The package for Node.js.
+scripts/npm.sh "$out" >/dev/null
 
 # What the binary is made of; what its tests need is no part of it.
 cargo cyclonedx --quiet --format json --target "$host" --override-filename "lockgate-$version.cdx"

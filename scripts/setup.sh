@@ -3,9 +3,12 @@
 #
 #   scripts/setup.sh run        redis-server and what the build needs
 #   scripts/setup.sh test       the same, and the clients that the tests run
+#   scripts/setup.sh languages  the same as run, and Debian's Go, Ruby, Perl, PHP and Lua with their Redis libraries
 #   scripts/setup.sh chaos      the same as run, what makes networks and wrong clocks, redis-py
 #   scripts/setup.sh picture    the same as run, and what makes the picture of the status page
 #   scripts/setup.sh bench      the same as run, and the peers of the benchmarks
+#   scripts/setup.sh coordinators  the same as run, etcd and ZooKeeper and their clients
+#   scripts/setup.sh lock-set   the same as run, etcd and its client, lock libraries for Python
 #   scripts/setup.sh dist       what the packages are built with, and installed in by their test
 #   scripts/setup.sh fresh      what makes a bare root of Debian
 #   scripts/setup.sh deny       what looks at the dependencies' licenses and known weaknesses
@@ -24,18 +27,26 @@ case "${1:-run}" in
   test) wanted+=("${chaos[@]}" "python3 python3" "node nodejs" "npm npm"
     "script bsdutils" "tmux tmux" "haproxy haproxy" "php php-cli" "chromium chromium"
     "prometheus prometheus" "promtool prometheus") ;;
+  languages) wanted+=("python3 python3" "go golang-go" "ruby ruby" "sidekiq ruby-sidekiq" "perl perl" "php php-cli"
+    "lua5.1 lua5.1") ;;
   picture) wanted+=("chromium chromium" "unshare util-linux" "pngquant pngquant") ;;
   bench) wanted+=("haproxy haproxy" "nutcracker nutcracker" "valgrind valgrind" "redis-benchmark redis-tools"
     "openssl openssl" "python3 python3" "node nodejs" "npm npm") ;;
+  coordinators) wanted+=("etcd etcd-server" "go golang-go" "java default-jre-headless"
+    "javac default-jdk-headless" "python3 python3") ;;
+  lock-set) wanted+=("etcd etcd-server" "go golang-go" "python3 python3") ;;
   dist) wanted+=("musl-gcc musl-tools" "aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu"
-    "python3 python3" "rpm rpm" "debootstrap debootstrap" "qemu-aarch64-static qemu-user-static"
-    "ip iproute2" "readelf binutils" "cpio cpio") ;;
+    "python3 python3" "node nodejs" "npm npm" "rpm rpm" "debootstrap debootstrap"
+    "qemu-aarch64-static qemu-user-static" "ip iproute2" "readelf binutils" "cpio cpio") ;;
   fresh) wanted=("debootstrap debootstrap" "unshare util-linux" "git git") ;;
   chart | deny) ;;
   # libFuzzer is C++.
   fuzz) wanted+=("c++ g++") ;;
   docs) wanted=("git git") ;;
-  *) echo "usage: $0 run|test|chaos|picture|bench|dist|fresh|deny|chart|fuzz|docs" >&2; exit 2 ;;
+  *)
+    echo "usage: $0 run|test|languages|chaos|picture|bench|coordinators|lock-set|dist|fresh|deny|chart|fuzz|docs" >&2
+    exit 2
+    ;;
 esac
 
 missing=()
@@ -51,7 +62,7 @@ fi
 if ! echo 'int main(void) { return 0; }' | cc -x c -o /dev/null - 2>/dev/null; then
   missing+=(gcc libc6-dev)
 fi
-if [[ "${1:-run}" == @(test|chaos|bench) ]] && ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
+if [[ "${1:-run}" == @(test|chaos|bench|lock-set|dist) ]] && ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
   missing+=(python3-venv)
 fi
 
@@ -61,6 +72,26 @@ if [ "${1:-run}" = test ]; then
     "Illuminate/Redis php-illuminate-redis" "Symfony/Component/Lock php-symfony-lock"; do
     read -r place package <<<"$pair"
     [ -e "/usr/share/php/$place/autoload.php" ] || missing+=("$package")
+  done
+  if [[ $(php -m 2>/dev/null) != *redis* ]]; then missing+=(php-redis); fi
+fi
+
+# Libraries without a command of their own.
+if [ "${1:-run}" = languages ]; then
+  for package in golang-github-gomodule-redigo-dev golang-gopkg-redis.v5-dev ruby-redis libredis-perl \
+    libredis-fast-perl php-redis php-predis lua-redis lua-socket; do
+    [ "$(dpkg-query --show --showformat='${db:Status-Status}' "$package" 2>/dev/null)" = installed ] ||
+      missing+=("$package")
+  done
+fi
+# Clients that come as their source, or as classes.
+if [[ "${1:-run}" == @(coordinators|lock-set) ]]; then
+  [ -e /usr/share/gocode/src/go.etcd.io/etcd/clientv3 ] || missing+=(golang-etcd-server-dev)
+fi
+if [ "${1:-run}" = coordinators ]; then
+  for pair in "zookeeper zookeeper" "curator-recipes libcurator-recipes-java" "slf4j-nop libslf4j-java"; do
+    read -r jar package <<<"$pair"
+    [ -e "/usr/share/java/$jar.jar" ] || missing+=("$package")
   done
 fi
 
@@ -115,8 +146,18 @@ if [ "${1:-run}" = test ] && ! is_new_enough; then
   fi
 fi
 
+# Python's packages come by uv, which takes a fifth of pip's time. It builds that of clients/python too.
+uv=target/uv/bin/uv
+install_uv() {
+  cmp -s scripts/python.txt target/uv/installed 2>/dev/null && return
+  rm -rf target/uv
+  python3 -m venv target/uv
+  target/uv/bin/pip install --quiet --disable-pip-version-check -r scripts/python.txt
+  cp scripts/python.txt target/uv/installed
+}
+
 case "${1:-run}" in
-  run | fresh) exit ;;
+  run | fresh | languages | coordinators) exit ;;
   docs)
     command -v mdbook >/dev/null || cargo install --quiet --locked mdbook@0.5.4
     exit
@@ -128,6 +169,7 @@ case "${1:-run}" in
     for tool in cargo-deb cargo-generate-rpm cargo-cyclonedx cargo-deny; do
       command -v "$tool" >/dev/null || cargo install --quiet --locked "$tool"
     done
+    install_uv
     exit
     ;;
   deny)
@@ -159,16 +201,9 @@ case "${1:-run}" in
   # Lock libraries have places of their own: their clients are not the newest.
   test) libraries=(tests/clients tests/clients/legacy) ;;
   chaos) libraries=(tests/clients) ;;
-  bench) libraries=(bench/peers) ;;
+  bench | lock-set) libraries=(bench/peers) ;;
 esac
-# Python's packages come by uv, which takes a fifth of pip's time.
-uv=target/uv/bin/uv
-if ! cmp -s scripts/python.txt target/uv/installed 2>/dev/null; then
-  rm -rf target/uv
-  python3 -m venv target/uv
-  target/uv/bin/pip install --quiet --disable-pip-version-check -r scripts/python.txt
-  cp scripts/python.txt target/uv/installed
-fi
+install_uv
 for place in "${libraries[@]}"; do
   lists=(scripts/python.txt "$place/requirements.txt")
   # Packages beside the others, as they share a module's name or want other versions.
@@ -187,7 +222,7 @@ for place in "${libraries[@]}"; do
     fi
     cat "${lists[@]}" >"$place/.venv/installed"
   fi
-  if [ "$1" != chaos ] && ! cmp -s "$place/package-lock.json" "$place/node_modules/installed" 2>/dev/null; then
+  if [[ "$1" != @(chaos|lock-set) ]] && ! cmp -s "$place/package-lock.json" "$place/node_modules/installed" 2>/dev/null; then
     (cd "$place" && npm ci --silent --no-audit --no-fund)
     cp "$place/package-lock.json" "$place/node_modules/installed"
   fi

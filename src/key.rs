@@ -2,6 +2,7 @@
 //! from there.
 
 use std::{
+    borrow::Cow,
     cmp::Ordering,
     collections::HashMap,
     fmt,
@@ -55,8 +56,12 @@ impl Key {
     }
 
     /// Returns the key of the lock itself.
-    pub(crate) fn of_lock(&self) -> Key {
-        Key { hash: self.lock_hash(), reader: 0, bytes: self.bytes.clone() }
+    #[inline]
+    pub(crate) fn of_lock(&self) -> Cow<'_, Key> {
+        match self.reader {
+            0 => Cow::Borrowed(self),
+            _ => Cow::Owned(Key { hash: self.lock_hash(), reader: 0, bytes: self.bytes.clone() }),
+        }
     }
 
     fn lock_hash(&self) -> u64 {
@@ -208,7 +213,7 @@ mod tests {
         assert_eq!((&*one, &*other), (&b"lock:k"[..], &b"lock:k"[..]));
         assert!(one != other && one != lock && one.number() != other.number());
         assert!(one.is_of_reader() && !lock.is_of_reader());
-        assert_eq!((one.of_lock(), lock.of_lock()), (lock.clone(), lock.clone()));
+        assert_eq!((&*one.of_lock(), &*lock.of_lock()), (&lock, &lock));
         assert_eq!(one.of_lock().number(), lock.number());
         let mut map = KeyMap::default();
         map.insert(one.clone(), 1);

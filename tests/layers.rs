@@ -460,7 +460,6 @@ fn each_page_and_file_that_is_cited_is_there() {
     assert!(faults.is_empty(), "\n{}", faults.join("\n"));
 }
 
-/// Returns the pages for readers: those at the root, below docs/, and that of the benchmarks.
 /// Pages name functions, variants and constants as `Type::name`. Returns those on a page.
 fn named_in_code(page: &str) -> impl Iterator<Item = &str> {
     let is_path = |text: &&str| {
@@ -483,6 +482,8 @@ fn what_pages_name_in_the_code_is_there() {
     let words: std::collections::HashSet<&str> = texts
         .values()
         .flat_map(|text| text.split(|c: char| !c.is_ascii() || !is_word(c as u8)))
+        // A file's tests are named by the file.
+        .chain(texts.keys().filter_map(|path| Path::new(path).file_stem()?.to_str()))
         .collect();
     let (mut found, mut missing) = (0, Vec::new());
     for page in pages(root) {
@@ -499,7 +500,8 @@ fn what_pages_name_in_the_code_is_there() {
 }
 
 fn pages(root: &Path) -> Vec<PathBuf> {
-    let folders = ["", "docs", "docs/design", "docs/clients", "docs/commands", "bench"];
+    let folders =
+        ["", "docs", "docs/design", "docs/clients", "docs/commands", "bench", "clients/python"];
     let entries = folders.into_iter().flat_map(|folder| fs::read_dir(root.join(folder)).unwrap());
     let paths = entries.map(|entry| entry.unwrap().path());
     paths.filter(|path| path.extension().is_some_and(|ending| ending == "md")).collect()

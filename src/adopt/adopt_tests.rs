@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::{
     by_holder::{Act, Acts, Replies},
     script_call::TOO_FEW_ARGUMENTS,
-    task::{AdoptWork, LockWork, LookWord, QueuedWork},
+    task::{AdoptWork, LockWork, LookWord, QueuedWork, WorkOnReaders},
     transaction::{Track, TransactionPart},
     verdict::RefusalReason,
     *,
@@ -19,7 +19,7 @@ use crate::{
     resp::encode,
 };
 
-const LIMITS: Limits = Limits { max_token: 64, max_ttl: Duration::from_secs(60) };
+const LIMITS: Limits = Limits { max_token: 64, max_ttl: Duration::from_secs(60), shared: true };
 const RELEASE: &str = "local was = redis.call('get', KEYS[1]) if was == ARGV[1] then return redis.call('del', KEYS[1]) end return 0";
 
 fn rule(keys: &str, mode: AdoptMode, options: AdoptOptions) -> AdoptRule {
@@ -316,7 +316,14 @@ fn on_lock(
         // Another token's lock is the command's own, and a LOCK client's counts as free.
         (replies.endless, replies.other) = (replies.own, replies.absent);
     }
-    AdoptWork::Lock(LockWork { token: token.cloned(), ttl, acts, replies, first_of: None })
+    AdoptWork::Lock(LockWork {
+        token: token.cloned(),
+        ttl,
+        acts,
+        replies,
+        first_of: None,
+        readers: WorkOnReaders::None,
+    })
 }
 
 #[test]
@@ -537,7 +544,8 @@ fn locks_without_a_ttl_are_kept_where_the_rule_says_so() {
     let keep = |acts, replies| {
         let acts = Acts { endless: Act::Nothing, ..acts };
         let token = Some(token.clone());
-        AdoptWork::Lock(LockWork { token, ttl: None, acts, replies, first_of: None })
+        let (ttl, first_of, readers) = (None, None, WorkOnReaders::None);
+        AdoptWork::Lock(LockWork { token, ttl, acts, replies, first_of, readers })
     };
     let taken = Replies::read(["1", "0", "0", "0"]);
     for (words, expected) in [
@@ -920,5 +928,85 @@ fn too_many_keys_or_mixed_ones_make_no_family() {
             let mixed = say(&adoption, &call(vec!["lock:1".into(), other.into()], script));
             assert_eq!((mixed.1, mixed.2), (AdoptVerdict::Refused, verdict::MIXED), "{other}");
         }
+    }
+}
+
+/// Symfony's five scripts, with ARGV that have a TTL where they need one.
+const SYMFONY: [(&str, &[&str], Op); 9] = [
+    ("6fdee501a3714553b74c0d67687b921b90b05d18", &["1.5", "t", "1000"], Op::AcquireAgain),
+    ("abdbb1413a25737fc4cfb9cf79ace1a22dad6ab3", &["1.5", "t", "1000"], Op::AcquireAgain),
+    ("b5745b5be27d9033eb5d3eb254df2faf502b88df", &["1.5", "t", "1000"], Op::AcquireShared),
+    ("dee54f77398d3c6d122b4111f3af8ccf1a93ac93", &["1.5", "t", "1000"], Op::AcquireShared),
+    ("63be12a3515941092212f15c08327d60916de9fa", &["1.5", "t", "1000"], Op::Extend),
+    ("fe7bee082a8220c6b621ace999a1ab57c4ab5145", &["1.5", "t", "1000"], Op::Extend),
+    ("a70f7f5087a0cb2c2c9ca50d1f64e234c2628f0c", &["t"], Op::Release),
+    ("3b6bdbbe16f821f49177b16c7707f331f015a779", &["1.5", "t"], Op::Look),
+    ("e27f94ac94f5d96f23f2e8697462233b6349a566", &["1.5", "t"], Op::Look),
+];
+
+#[test]
+fn scripts_of_a_library_with_readers_say_what_they_have_to_do_with_readers() {
+    for (digest, argv, op) in SYMFONY {
+        let words = [&["EVALSHA", digest, "1", "lock:a"], argv].concat();
+        let (sighting, work) = under(AdoptOptions::default(), &words);
+        assert_eq!((sighting.op, sighting.verdict), (op, AdoptVerdict::Quorum));
+        assert_eq!(sighting.library, "Symfony");
+        let Some(AdoptWork::Lock(work)) = work else { panic!("{words:?}") };
+        let takes = op == Op::AcquireShared;
+        let readers = if takes { WorkOnReaders::Takes } else { WorkOnReaders::May };
+        assert_eq!((work.readers, work.token), (readers, Some(Token::from("t"))));
+        let ttl = (argv.len() == 3).then_some(Duration::from_secs(1));
+        assert_eq!(work.ttl, ttl, "{words:?}");
+        let (sighting, work) = under(AdoptOptions::default(), &words[..words.len() - 1]);
+        assert_eq!(sighting.op, Op::Malformed, "an argument is missing: {words:?}");
+        assert_eq!(work, Some(AdoptWork::Fail(TOO_FEW_ARGUMENTS)));
+    }
+    let words = ["EVALSHA", "175897a4e379e99e79a54937be09226f76cdcfe5", "1", "lock:a", "t", "9"];
+    let Some(AdoptWork::Lock(work)) = under(AdoptOptions::default(), &words).1 else { panic!() };
+    assert_eq!(work.readers, WorkOnReaders::None, "of another library with the same replies");
+}
+
+#[test]
+fn a_reader_is_refused_where_locks_have_none_and_never_forwarded() {
+    let limits = Limits { shared: false, ..LIMITS };
+    let unknown = UnknownPolicy::Forward;
+    let options = AdoptOptions { unknown, ..AdoptOptions::default() };
+    let adoption = Adoption::new(&[rule("lock:*", AdoptMode::Enforce, options)]).unwrap();
+    for (digest, argv, op) in SYMFONY {
+        let words = [&["EVALSHA", digest, "1", "lock:a"], argv].concat();
+        let look = adoption.look(&command(&words), &limits);
+        let AdoptLook::Found(Found { sighting, task: Some(task), .. }) = look else { panic!() };
+        let is_refused = op == Op::AcquireShared;
+        assert_eq!(task.work.is_refusal(), is_refused, "{words:?}");
+        if is_refused {
+            assert_eq!(sighting.verdict, AdoptVerdict::Refused);
+            let reason = verdict::reason(sighting.op, sighting.because);
+            assert_eq!(reason, RefusalReason::Shared);
+        }
+    }
+    // A TTL that is none, or too long.
+    for (ttl, because) in
+        [("0", "its TTL is not above 0"), ("60001", "its TTL is longer than locks.max_ttl")]
+    {
+        let words = ["EVALSHA", SYMFONY[2].0, "1", "lock:a", "1.5", "t", ttl];
+        assert_eq!(under(AdoptOptions::default(), &words).1, Some(AdoptWork::Refuse(because)));
+    }
+}
+
+#[test]
+fn the_question_whether_scripts_may_read_the_clock_is_about_no_lock() {
+    let adoption =
+        Adoption::new(&[rule("*", AdoptMode::Enforce, AdoptOptions::default())]).unwrap();
+    let check = "c481d49b4a48e48a9eeacd5d51655b5fcbb19925";
+    let said = |words: &[&str]| look(&adoption, words) == AdoptLook::Free;
+    assert!(said(&["EVALSHA", check, "1", "symfony_check_support_time"]));
+    for other in [
+        &["EVALSHA", check, "1", "lock:a"][..],
+        &["EVALSHA", check, "2", "symfony_check_support_time", "lock:a"],
+        &["EVALSHA", SYMFONY[0].0, "1", "symfony_check_support_time", "1.5", "t", "1000"],
+        &["EVAL", "return 1", "1", "symfony_check_support_time"],
+        &["GET", "symfony_check_support_time"],
+    ] {
+        assert!(!said(other), "{other:?}");
     }
 }

@@ -21,6 +21,8 @@ labels! {
         AcquireAgain = "acquire_reentrant",
         /// Takes the first of several locks that is free, with a TTL.
         AcquireFirst = "acquire_first",
+        /// Takes a reader's part of the lock, which several clients may have, or gives it a new TTL.
+        AcquireShared = "acquire_shared",
         /// Gives the lock a TTL if the token holds it.
         Extend = "extend",
         /// Adds to the TTL if the token holds the lock.
@@ -63,8 +65,8 @@ labels! {
 impl Op {
     /// Whether it takes a lock that is free.
     pub(crate) fn takes(self) -> bool {
-        use Op::{Acquire, AcquireAgain, AcquireFirst, AcquireForEver};
-        matches!(self, Acquire | AcquireForEver | AcquireAgain | AcquireFirst)
+        use Op::{Acquire, AcquireAgain, AcquireFirst, AcquireForEver, AcquireShared};
+        matches!(self, Acquire | AcquireForEver | AcquireAgain | AcquireFirst | AcquireShared)
     }
 }
 
@@ -85,6 +87,8 @@ pub(crate) struct Idiom<'a> {
     pub(crate) capped_from: Option<(i64, TtlUnit)>,
     /// The name that a script answers before the place of the lock that it has taken.
     pub(crate) name: Option<&'a [u8]>,
+    /// Whether the token may be that of a reader.
+    pub(crate) may_read: bool,
     /// The replies; those to a command that only reads are told by its name.
     pub(crate) replies: Replies,
     /// A TTL of 0 or less, or a time that has passed, frees the lock, as with EXPIRE.
@@ -133,7 +137,7 @@ impl<'a> Idiom<'a> {
     pub(super) fn new(op: Op, form: &'static str) -> Idiom<'a> {
         let kind = OtherKind::Any;
         let (token, ttl, until, capped_from, name) = (None, None, None, None, None);
-        let frees_at_zero = op == Op::ExtendBlind;
+        let (frees_at_zero, may_read) = (op == Op::ExtendBlind, false);
         let replies = Replies::read(match op {
             Op::Extend | Op::OverwriteHeld | Op::Persist => ["nil", "+OK", "+OK", "nil"],
             Op::Release => ["0", "1", "1", "0"],
@@ -149,6 +153,7 @@ impl<'a> Idiom<'a> {
             until,
             capped_from,
             name,
+            may_read,
             replies,
             frees_at_zero,
             kind,

@@ -427,6 +427,9 @@ impl Adoption {
         let argv = &rest[keys.len()..];
         let is_body = name.eq_ignore_ascii_case(b"EVAL");
         let call = ScriptCall::new((is_body, script), (keys, argv), &self.scripts, ruled.rule);
+        if call.is_clock_check() {
+            return AdoptLook::Free;
+        }
         let ScriptIdiom { locks, idiom, library } = call.idiom();
         let idiom = verdict::capped(idiom, limits, &ruled.options);
         let mut look = self.judge(keys, &ruled, locks, idiom, limits);

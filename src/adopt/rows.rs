@@ -100,6 +100,8 @@ pub(crate) struct Row {
     pub(crate) database: Option<usize>,
     /// Set if the script takes the first free one of its keys: where the name stands that it answers.
     pub(crate) name: Option<ArgumentPlace>,
+    /// Whether the library has readers, which share a lock.
+    pub(crate) has_readers: bool,
 }
 
 impl Row {
@@ -144,9 +146,11 @@ static RELEASE_MINUS: Behaviour = b(Op::Release, ["-1", "1", "1", "0"]);
 static RELEASE_OK: Behaviour = b(Op::Release, ["nil", "+OK", "+OK", "nil"]);
 static LEFT_NIL: Behaviour = b(Op::Look, ["nil", "ms", "0", "nil"]);
 static LEFT_MINUS: Behaviour = b(Op::Look, ["-3", "ms", "-1", "-3"]);
-static AGAIN_SPRING: Behaviour = b(Op::AcquireAgain, ["1", "1", "1", "nil"]);
+static AGAIN_OR_NIL: Behaviour = b(Op::AcquireAgain, ["1", "1", "1", "nil"]);
 const EXTEND_OR_NIL: Behaviour = b(Op::Extend, ["nil", "1", "1", "nil"]);
 const RELEASE_OR_NIL: Behaviour = b(Op::Release, ["nil", "1", "1", "nil"]);
+const SHARE_OR_NIL: Behaviour = b(Op::AcquireShared, ["1", "1", "1", "nil"]);
+const IS_MINE: Behaviour = b(Op::Look, ["nil", "1", "1", "nil"]);
 static RELEASE_TEXT: Behaviour = b(Op::Release, ["false", "true", "true", "false"]);
 static PERSIST: Behaviour = b(Op::Persist, ["0", "1", "1", "0"]);
 static LEFT_ANY: Behaviour = b(Op::Look, ["[nil,-2]", "[token,ms]", "[token,-1]", "[token,ms]"]);
@@ -166,6 +170,7 @@ const fn row(digest: &'static str, library: &'static str, behaviour: &Behaviour)
         aside: None,
         database: None,
         name: None,
+        has_readers: false,
     }
 }
 
@@ -191,6 +196,20 @@ const fn in_database(row: Row) -> Row {
         None => None,
     };
     Row { database: Some(1), token: Some(ArgumentPlace::Argv(2)), ttl, ..many(row) }
+}
+
+/// Makes the row of a script of a library with readers, by which a lock's token is the second argument, and a TTL the
+/// third: the first is the time.
+const fn with_readers(digest: &'static str, behaviour: &Behaviour) -> Row {
+    let ttl = match behaviour.op {
+        Op::Release | Op::Look => None,
+        _ => Some((ArgumentPlace::Argv(3), Millis)),
+    };
+    let token = match behaviour.op {
+        Op::Release => ArgumentPlace::Argv(1),
+        _ => ArgumentPlace::Argv(2),
+    };
+    Row { token: Some(token), ttl, has_readers: true, ..row(digest, "Symfony", behaviour) }
 }
 
 const fn aside(row: Row, aside: &'static Aside) -> Row {
@@ -260,7 +279,7 @@ static JSON_MESSAGE: Aside = Aside {
 /// All known scripts of libraries. One that names no lock among its KEYS (python-redis-lock's
 /// reset_all) never gets here.
 #[rustfmt::skip]
-static ROWS: [Row; 108] = [
+static ROWS: [Row; 117] = [
     row("c3f8721cbb97f72bc19e972846bd7aaf91901658", "redis-py", &RELEASE),
     switch(timed("a4e8783852e6b949f9ef3a97212805108459a890", "redis-py", &EXTEND_TTL, Millis),
         3, "0", &EXTEND_BY),
@@ -355,7 +374,7 @@ static ROWS: [Row; 108] = [
     row("daf86bbf8740dd3ca86733367a016364b2110627", "rslock", &RELEASE),
     timed("17a49af0c4b1a9034503fa84f3570f5ca76c4cbf", "rslock", &EXTEND, Millis),
     row("544c68b7ffd46e5d7ccc58a27204557efba43310", "redlock (Rust)", &RELEASE),
-    timed("175897a4e379e99e79a54937be09226f76cdcfe5", "Spring Integration", &AGAIN_SPRING, Millis),
+    timed("175897a4e379e99e79a54937be09226f76cdcfe5", "Spring Integration", &AGAIN_OR_NIL, Millis),
     row("f0f9038aa2b6d6c3436c72d147573ea2a58f0ef2", "Spring Integration", &RELEASE_OR_NIL),
     aside(row("7a71e9443a2a41539fb115a5a27d5a748a871aed", "Spring Integration", &RELEASE_OR_NIL), &KEY_MESSAGE),
     timed("879e0f7b8d83c3266d4e996627438c05dbda0b89", "Spring Integration", &EXTEND_OR_NIL, Millis),
@@ -383,6 +402,16 @@ static ROWS: [Row; 108] = [
     timed("81523960da32c1f15ecab9f1f0fae74f7e943d07", "Symfony 5.1 or older", &AGAIN, Millis),
     row("bec85b1c518b7ba0348a49c79b24adbb1ca95d3b", "Symfony 5.1 or older, or redlock-php", &RELEASE),
     timed("ae948f48c8da9feb2e215c474a412c605d33ff30", "Symfony 5.1 or older", &EXTEND, Millis),
+    // Of each but the release there are two: by the clock of Redis, and by the client's.
+    with_readers("6fdee501a3714553b74c0d67687b921b90b05d18", &AGAIN_OR_NIL),
+    with_readers("abdbb1413a25737fc4cfb9cf79ace1a22dad6ab3", &AGAIN_OR_NIL),
+    with_readers("b5745b5be27d9033eb5d3eb254df2faf502b88df", &SHARE_OR_NIL),
+    with_readers("dee54f77398d3c6d122b4111f3af8ccf1a93ac93", &SHARE_OR_NIL),
+    with_readers("63be12a3515941092212f15c08327d60916de9fa", &EXTEND_OR_NIL),
+    with_readers("fe7bee082a8220c6b621ace999a1ab57c4ab5145", &EXTEND_OR_NIL),
+    with_readers("a70f7f5087a0cb2c2c9ca50d1f64e234c2628f0c", &RELEASE_OR_NIL),
+    with_readers("3b6bdbbe16f821f49177b16c7707f331f015a779", &IS_MINE),
+    with_readers("e27f94ac94f5d96f23f2e8697462233b6349a566", &IS_MINE),
     row("d220654d7721ae520b15ed0e24a4cc97024efa08", "php-lock", &RELEASE),
     switch(timed("ceb2b2062e40c51a2b3963fd078bc71f11bdc65c", "redlock-rb", &AGAIN_OK, Millis),
         3, "no", &EXTEND_OK),

@@ -97,10 +97,18 @@ impl<'w, 's> ScriptCall<'w, 's> {
                     }
                 }
                 idiom.name = row.name.and_then(|place| self.given(place));
+                idiom.may_read = row.has_readers;
                 (row.locks, idiom, Some(row.library))
             }
         };
         ScriptIdiom { locks, idiom, library }
+    }
+
+    /// Whether the call is about no lock, though its key may be one by a rule for many keys: Symfony asks so whether
+    /// scripts may read the clock.
+    pub(super) fn is_clock_check(&self) -> bool {
+        const CLOCK_CHECK: &[u8] = b"c481d49b4a48e48a9eeacd5d51655b5fcbb19925";
+        self.digest == rows::read(CLOCK_CHECK) && self.keys == [b"symfony_check_support_time"]
     }
 
     /// Returns why the proxy cannot carry the call out. `others`: further keys that are locks.

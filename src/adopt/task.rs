@@ -126,6 +126,19 @@ pub(crate) struct LockWork {
     pub(crate) replies: Replies,
     /// Set if the first free one of several locks is taken: the reply is this name and the place of that lock.
     pub(crate) first_of: Option<Vec<u8>>,
+    pub(crate) readers: WorkOnReaders,
+}
+
+/// What a command has to do with readers of its lock.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum WorkOnReaders {
+    /// Nothing.
+    #[default]
+    None,
+    /// The token may be a reader's: what is not done to a lock that the token holds alone is done to the reader's part.
+    May,
+    /// It takes a reader's part.
+    Takes,
 }
 
 impl LockWork {
@@ -142,7 +155,7 @@ impl LockWork {
         } else if acts.own == Act::Renew && (ttl.is_none() || replies.own != replies.endless) {
             acts.endless = Act::Nothing;
         }
-        LockWork { token, ttl, acts, replies, first_of: None }
+        LockWork { token, ttl, acts, replies, first_of: None, readers: WorkOnReaders::None }
     }
 
     /// Whether the lock is taken without a TTL, or loses its TTL.
@@ -246,7 +259,7 @@ fn lock_work(idiom: &Idiom<'_>, options: &AdoptOptions) -> Result<LockWork, &'st
         Op::Acquire | Op::AcquireFirst => (Acts::TAKE, ttl()?),
         Op::AcquireForEver => (Acts::TAKE, given()?),
         Op::AcquireAgain if idiom.ttl.is_none() => (Acts::TAKE_OR_RENEW, given()?),
-        Op::AcquireAgain => (Acts::TAKE_OR_RENEW, ttl()?),
+        Op::AcquireAgain | Op::AcquireShared => (Acts::TAKE_OR_RENEW, ttl()?),
         Op::Extend | Op::OverwriteHeld | Op::ExtendBlind if frees => (Acts::FREE, None),
         Op::Extend | Op::OverwriteHeld | Op::ExtendBlind => (Acts::RENEW, ttl()?),
         Op::Persist => (Acts::RENEW, given()?),
@@ -262,7 +275,12 @@ fn lock_work(idiom: &Idiom<'_>, options: &AdoptOptions) -> Result<LockWork, &'st
         return Err("it is not built yet");
     }
     let first_of = idiom.name.map(<[u8]>::to_vec);
-    Ok(LockWork { first_of, ..LockWork::new((token, ttl), acts, idiom.replies) })
+    let readers = match idiom.op {
+        Op::AcquireShared => WorkOnReaders::Takes,
+        _ if idiom.may_read => WorkOnReaders::May,
+        _ => WorkOnReaders::None,
+    };
+    Ok(LockWork { first_of, readers, ..LockWork::new((token, ttl), acts, idiom.replies) })
 }
 
 /// Returns what a command on one key does at EXEC. `None`: the known transaction has no such command,

@@ -52,6 +52,8 @@ labels! {
         NoTtl = "no_ttl",
         /// A TTL above `locks.max_ttl`.
         LongTtl = "long_ttl",
+        /// A reader's part, where `locks.shared` does not allow it.
+        Shared = "shared",
         /// A token above `locks.max_token`, or a reserved one.
         Token = "token",
         /// Several keys, or some that are adopted and some that are not.
@@ -84,6 +86,7 @@ const KEPT: &str = "it has no TTL, and is kept for as long as its connection liv
 const LONG_TTL: &str = "its TTL is longer than locks.max_ttl";
 /// A TTL that is cut.
 pub(super) const CAPPED: &str = "its TTL is longer than locks.max_ttl, and is cut to that";
+const SHARED_OFF: &str = "it shares the lock with other readers, which needs 'locks.shared: yes' in the file of every proxy";
 const RESERVED_TOKEN: &str = "its token is the one that stands for an empty value";
 const LONG_TOKEN: &str = "its token is longer than locks.max_token";
 const OVERWRITES: &str = "it sets the key whoever holds the lock";
@@ -107,6 +110,8 @@ pub(crate) struct Limits {
     pub(crate) max_token: usize,
     /// `locks.max_ttl`.
     pub(crate) max_ttl: Duration,
+    /// `locks.shared`: whether a lock may have readers.
+    pub(crate) shared: bool,
 }
 
 /// Returns what would become of an idiom, and why, by what it does alone.
@@ -116,7 +121,7 @@ pub(super) fn of(op: Op) -> (AdoptVerdict, &'static str) {
         Op::Acquire | Op::AcquireAgain | Op::Extend | Op::ExtendBy | Op::Release | Op::Look => {
             (Quorum, "")
         }
-        Op::AcquireFirst | Op::ExtendBlind | Op::ReleaseBlind => (Quorum, ""),
+        Op::AcquireFirst | Op::AcquireShared | Op::ExtendBlind | Op::ReleaseBlind => (Quorum, ""),
         Op::OverwriteHeld => (Quorum, "only for the token that holds the lock"),
         Op::AcquireForEver | Op::Persist | Op::PersistBlind => (Refused, NO_TTL),
         Op::Overwrite => (Refused, OVERWRITES),
@@ -150,6 +155,7 @@ pub(super) fn within(
             BlindPolicy::Refuse => (AdoptVerdict::Refused, BLIND),
         },
         Op::AcquireForEver | Op::Persist => without_ttl(options),
+        Op::AcquireShared if !limits.shared => (AdoptVerdict::Refused, SHARED_OFF),
         // Only a script that can also take a lock without a TTL.
         Op::AcquireAgain if idiom.ttl.is_none() => without_ttl(options),
         op => of(op),
@@ -164,7 +170,10 @@ pub(super) fn within(
         (Some(token), _) if token.len() > limits.max_token => (AdoptVerdict::Refused, LONG_TOKEN),
         (_, Some((..=0, _)))
             if idiom.until.is_none()
-                && matches!(idiom.op, Op::Acquire | Op::AcquireAgain | Op::AcquireFirst) =>
+                && matches!(
+                    idiom.op,
+                    Op::Acquire | Op::AcquireAgain | Op::AcquireFirst | Op::AcquireShared
+                ) =>
         {
             (AdoptVerdict::Refused, "its TTL is not above 0")
         }
@@ -218,6 +227,7 @@ pub(super) fn reason(op: Op, because: &str) -> RefusalReason {
         (SORTED_SET | SORTED_SET_SCRIPT, _) => RefusalReason::SortedSet,
         (NO_TTL, _) => RefusalReason::NoTtl,
         (LONG_TTL, _) => RefusalReason::LongTtl,
+        (SHARED_OFF, _) => RefusalReason::Shared,
         (RESERVED_TOKEN | LONG_TOKEN, _) => RefusalReason::Token,
         (BLIND, _) => RefusalReason::Blind,
         (_, Op::Other) => RefusalReason::NoIdiom,

@@ -13,8 +13,8 @@ pub(crate) enum OperatorAct {
     Unlock {
         /// The key as clients write it, without the prefix.
         key: Vec<u8>,
-        /// The fence of the grant that is meant; `None`: whichever grant has the lock.
-        fence: Option<u64>,
+        /// Whose lock it is.
+        grant: MeantGrant,
     },
     /// Stop asking a lock node for new locks.
     PauseNode {
@@ -33,6 +33,17 @@ pub(crate) enum OperatorAct {
         /// For how long. Zero ends the pause.
         time: Duration,
     },
+}
+
+/// The grant of a lock that an operator means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MeantGrant {
+    /// Whichever has the lock; all its readers.
+    Any,
+    /// That with this fence.
+    Fence(u64),
+    /// One reader, by the number of its claim.
+    Reader(u64),
 }
 
 /// The longest pause.
@@ -55,16 +66,28 @@ pub(crate) fn read<Word: AsRef<[u8]>>(words: &[Word]) -> Option<Result<OperatorA
 fn unlock(arguments: &[&[u8]]) -> Result<OperatorAct, BadRequest> {
     let is = |word: &[u8], name: &[u8]| word.eq_ignore_ascii_case(name);
     match *arguments {
-        [key, any] if is(any, b"ANY") => Ok(OperatorAct::Unlock { key: key.into(), fence: None }),
-        [_, fence] if is(fence, b"FENCE") => Err(BadRequest::NoValue(shown(fence))),
-        [key, fence, number] if is(fence, b"FENCE") => {
-            let fence = number::integer(number).and_then(|fence| u64::try_from(fence).ok());
-            let fence = fence.ok_or_else(|| BadRequest::NotAnInteger(shown(number), "FENCE"))?;
-            Ok(OperatorAct::Unlock { key: key.into(), fence: Some(fence) })
+        [key, any] if is(any, b"ANY") => {
+            Ok(OperatorAct::Unlock { key: key.into(), grant: MeantGrant::Any })
+        }
+        [_, word] if is(word, b"FENCE") || is(word, b"READER") => {
+            Err(BadRequest::NoValue(shown(word)))
+        }
+        [key, word, number] if is(word, b"FENCE") => {
+            let grant = MeantGrant::Fence(unsigned(number, "FENCE")?);
+            Ok(OperatorAct::Unlock { key: key.into(), grant })
+        }
+        [key, word, number] if is(word, b"READER") => {
+            let grant = MeantGrant::Reader(unsigned(number, "READER")?);
+            Ok(OperatorAct::Unlock { key: key.into(), grant })
         }
         [_, word] | [_, word, _] => Err(BadRequest::UnknownOption(shown(word))),
         _ => Err(BadRequest::SubcommandArity("unlock".to_owned())),
     }
+}
+
+fn unsigned(word: &[u8], option: &'static str) -> Result<u64, BadRequest> {
+    let number = number::integer(word).and_then(|number| u64::try_from(number).ok());
+    number.ok_or_else(|| BadRequest::NotAnInteger(shown(word), option))
 }
 
 fn node(arguments: &[&[u8]]) -> Result<OperatorAct, BadRequest> {
@@ -88,8 +111,8 @@ fn pause(arguments: &[&[u8]]) -> Result<OperatorAct, BadRequest> {
     let [millis] = *arguments else {
         return Err(BadRequest::SubcommandArity("pause".to_owned()));
     };
-    let time = number::integer(millis).and_then(|millis| u64::try_from(millis).ok());
-    let time = time.map(Duration::from_millis).filter(|time| *time <= LONGEST_PAUSE);
+    let time = unsigned(millis, "PAUSE").ok().map(Duration::from_millis);
+    let time = time.filter(|time| *time <= LONGEST_PAUSE);
     let time = time.ok_or_else(|| BadRequest::NotAnInteger(shown(millis), "PAUSE"))?;
     Ok(OperatorAct::Pause { time })
 }
@@ -104,9 +127,10 @@ mod tests {
 
     #[test]
     fn what_an_operator_wants_is_read_in_any_case() {
-        let unlock = |fence| Some(Ok(OperatorAct::Unlock { key: b"Job".to_vec(), fence }));
-        assert_eq!(read_words("UNLOCK Job FENCE 7"), unlock(Some(7)));
-        assert_eq!(read_words("unlock Job any"), unlock(None));
+        let unlock = |grant| Some(Ok(OperatorAct::Unlock { key: b"Job".to_vec(), grant }));
+        assert_eq!(read_words("UNLOCK Job FENCE 7"), unlock(MeantGrant::Fence(7)));
+        assert_eq!(read_words("unlock Job reader 7"), unlock(MeantGrant::Reader(7)));
+        assert_eq!(read_words("unlock Job any"), unlock(MeantGrant::Any));
         let address = b"a:1".to_vec();
         let paused = |force| OperatorAct::PauseNode { address: address.clone(), force };
         assert_eq!(read_words("NODE a:1 PAUSE"), Some(Ok(paused(false))));
@@ -127,6 +151,8 @@ mod tests {
             ("UNLOCK", "ERR wrong number of arguments for 'lockgate|unlock' command"),
             ("UNLOCK k", "ERR wrong number of arguments for 'lockgate|unlock' command"),
             ("UNLOCK k FENCE 7 8", "ERR wrong number of arguments for 'lockgate|unlock' command"),
+            ("UNLOCK k READER", "ERR syntax error, 'READER' lacks its value"),
+            ("UNLOCK k READER x", "ERR value is not an integer or out of range, 'x' for READER"),
             ("UNLOCK k FENCE", "ERR syntax error, 'FENCE' lacks its value"),
             ("UNLOCK k 7", "ERR syntax error, unknown option '7'"),
             ("UNLOCK k ANY 7", "ERR syntax error, unknown option 'ANY'"),

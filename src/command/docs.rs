@@ -88,7 +88,8 @@ const EXPIRATION: Argument = Argument {
     ..KEY
 };
 /// Which grant LOCKGATE UNLOCK means.
-const GRANT: &[Argument] = &[number("fence", "FENCE", false), word("any", "ANY")];
+const GRANT: &[Argument] =
+    &[number("fence", "FENCE", false), number("reader", "READER", false), word("any", "ANY")];
 /// The state that LOCKGATE NODE sets for a lock node.
 const STATE: &[Argument] = &[word("pause", "PAUSE"), word("resume", "RESUME")];
 const COUNT: Argument = number("count", "COUNT", true);
@@ -196,6 +197,7 @@ const LOCKGATE: Described = Described {
             &[Argument { name: "pattern", kind: "pattern", ..TOKEN }, COUNT, BY],
         ),
         subcommand("lockgate|lock", "Tells of one lock, wherever it was granted.", 3, &[LOCK_NAME]),
+        subcommand("lockgate|readers", "Lists the readers of a lock.", 3, &[LOCK_NAME]),
         subcommand("lockgate|waiters", "Lists the clients that wait for a lock.", 3, &[LOCK_NAME]),
         subcommand("lockgate|clients", "Lists the clients that hold locks or wait.", 2, &[]),
         subcommand(

@@ -26,6 +26,11 @@ pub enum Inquiry {
         /// The key as clients write it, without the prefix.
         key: Vec<u8>,
     },
+    /// The readers of a lock.
+    Readers {
+        /// The key as clients write it, without the prefix.
+        key: Vec<u8>,
+    },
     /// The clients that wait for a lock.
     Waiters {
         /// The key as clients write it, without the prefix.
@@ -78,12 +83,13 @@ pub fn lockgate<Word: AsRef<[u8]>>(words: &[Word]) -> Result<Inquiry, BadRequest
         (b"clients", []) => Ok(Inquiry::Clients),
         (b"locks", options) => Ok(Inquiry::Locks(locks_wanted(options)?)),
         (b"lock", [key]) => Ok(Inquiry::Lock { key: key.as_ref().to_vec() }),
+        (b"readers", [key]) => Ok(Inquiry::Readers { key: key.as_ref().to_vec() }),
         (b"waiters", [key]) => Ok(Inquiry::Waiters { key: key.as_ref().to_vec() }),
         (b"hot", []) => Ok(Inquiry::Hot { most: HOT }),
         (b"hot", [most]) => Ok(Inquiry::Hot { most: count(most.as_ref(), "HOT")? }),
         (
             b"help" | b"info" | b"nodes" | b"version" | b"lock" | b"adopted" | b"clients"
-            | b"waiters" | b"hot",
+            | b"readers" | b"waiters" | b"hot",
             _,
         ) => Err(BadRequest::SubcommandArity(shown(&name))),
         _ => Err(BadRequest::Subcommand(shown(subcommand))),
@@ -170,6 +176,7 @@ mod tests {
         assert_eq!(read("NODES"), Ok(Inquiry::Nodes));
         assert_eq!(read("version"), Ok(Inquiry::Version));
         assert_eq!(read("Adopted"), Ok(Inquiry::Adopted));
+        assert_eq!(read("readers K"), Ok(Inquiry::Readers { key: b"K".to_vec() }));
         assert_eq!(read("waiters K"), Ok(Inquiry::Waiters { key: b"K".to_vec() }));
         assert_eq!(read("Clients"), Ok(Inquiry::Clients));
         assert_eq!(read("hot"), Ok(Inquiry::Hot { most: 10 }));
@@ -206,6 +213,7 @@ mod tests {
             ("locks count 0", "ERR value is not an integer or out of range, '0' for COUNT"),
             ("hot many", "ERR value is not an integer or out of range, 'many' for HOT"),
             ("hot 1 2", "ERR wrong number of arguments for 'lockgate|hot' command"),
+            ("readers", "ERR wrong number of arguments for 'lockgate|readers' command"),
             ("waiters", "ERR wrong number of arguments for 'lockgate|waiters' command"),
             ("clients x", "ERR wrong number of arguments for 'lockgate|clients' command"),
             ("adopted x", "ERR wrong number of arguments for 'lockgate|adopted' command"),

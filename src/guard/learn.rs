@@ -168,6 +168,47 @@ fn by_options(command: &AskedCommand) -> Keys {
     positions.iter().filter_map(|at| words.get(*at)).map(|word| word.to_vec()).collect()
 }
 
+/// What clients wait for until all commands have been read again. It outlasts a connection over which that fails.
+#[derive(Default)]
+struct Awaited {
+    /// Names that COMMAND does not list, because `rename-command` made them.
+    others: Vec<Vec<u8>>,
+    answers: Vec<oneshot::Sender<()>>,
+}
+
+impl Awaited {
+    /// Notes that a client waits for the command with this name.
+    fn note(&mut self, name: &[u8], answer: oneshot::Sender<()>) {
+        // Dropping the question answers that nothing was read.
+        if self.answers.len() >= MAX_QUESTIONS {
+            return;
+        }
+        let name = name.to_ascii_uppercase();
+        if !self.others.contains(&name) {
+            self.others.push(name);
+        }
+        self.answers.push(answer);
+    }
+
+    /// Reads all commands, and tells those that wait.
+    async fn read(
+        &mut self,
+        redis: &mut MultiplexedConnection,
+        first_bytes: FirstBytes,
+        table: &ArcSwapOption<Table>,
+    ) -> Result<usize, AskError> {
+        let known = read_commands(redis, &self.others, first_bytes).await?;
+        let count = known.len();
+        // Unknown names are dropped: clients choose them, so the list would grow without bound.
+        self.others.retain(|name| known.get(name).is_some());
+        table.store(Some(Arc::new(known)));
+        for answer in self.answers.drain(..) {
+            let _: Result<(), ()> = answer.send(());
+        }
+        Ok(count)
+    }
+}
+
 async fn keep(
     data: &DataNode,
     first_bytes: FirstBytes,
@@ -176,11 +217,12 @@ async fn keep(
     mut questions: mpsc::Receiver<CatalogQuestion>,
 ) {
     let (mut told, mut changes) = (false, data.changes());
-    let mut seen = SeenHistory::default();
+    let (mut seen, mut awaited) = (SeenHistory::default(), Awaited::default());
     while !questions.is_closed() {
         // At the start, and between two tenures, there is no data node for a moment.
         data.found(LIMIT).await;
-        match follow(data, first_bytes, table, (history, &mut seen), &mut questions).await {
+        let asked = (&mut questions, &mut awaited);
+        match follow(data, first_bytes, table, (history, &mut seen), asked).await {
             Ok(()) => told = false,
             Err(error) if !told => {
                 told = true;
@@ -189,6 +231,7 @@ async fn keep(
             Err(_) => {}
         }
         table.store(None);
+        awaited.answers.retain(|answer| !answer.is_closed());
         tokio::select! {
             () = sleep(PAUSE) => {}
             Ok(()) = changes.changed() => {}
@@ -202,19 +245,15 @@ async fn follow(
     first_bytes: FirstBytes,
     table: &ArcSwapOption<Table>,
     (history, seen): (&DataHistory, &mut SeenHistory),
-    questions: &mut mpsc::Receiver<CatalogQuestion>,
+    (questions, awaited): (&mut mpsc::Receiver<CatalogQuestion>, &mut Awaited),
 ) -> Result<(), AskError> {
     let (tenure, mut connection) = data.ask_for(redis_client::LARGE).await?;
     // Before any write passes.
     history.look(seen, &mut connection.redis).await;
     let mut looked = Instant::now();
     let mut read = looked;
-    // Names that COMMAND does not list, because `rename-command` made them.
-    let mut others = Vec::new();
-    let known = read_commands(&mut connection.redis, &others, first_bytes).await?;
-    info!(data = %tenure.url, commands = known.len(), "guards: the data node's commands are known");
-    table.store(Some(Arc::new(known)));
-    let mut waiting = Vec::new();
+    let commands = awaited.read(&mut connection.redis, first_bytes, table).await?;
+    info!(data = %tenure.url, commands, "guards: the data node's commands are known");
     loop {
         let again = sleep_until(read + EVERY);
         tokio::select! {
@@ -226,29 +265,13 @@ async fn follow(
                 history.look(seen, &mut connection.redis).await;
                 looked = Instant::now();
             }
-            () = again, if !waiting.is_empty() => {
-                let answers = std::mem::take(&mut waiting);
+            () = again, if !awaited.answers.is_empty() => {
                 read = Instant::now();
-                let known = read_commands(&mut connection.redis, &others, first_bytes).await?;
-                // Unknown names are dropped: clients choose them, so the list would grow without
-                // bound.
-                others.retain(|name| known.get(name).is_some());
-                table.store(Some(Arc::new(known)));
-                for answer in answers {
-                    let _: Result<(), ()> = oneshot::Sender::send(answer, ());
-                }
+                awaited.read(&mut connection.redis, first_bytes, table).await?;
             }
             question = questions.recv() => match question {
                 None => return Ok(()),
-                // Dropping the question answers that nothing was read.
-                Some(CatalogQuestion::Again(..)) if waiting.len() >= MAX_QUESTIONS => {}
-                Some(CatalogQuestion::Again(name, answer)) => {
-                    let name = name.to_ascii_uppercase();
-                    if !others.contains(&name) {
-                        others.push(name);
-                    }
-                    waiting.push(answer);
-                }
+                Some(CatalogQuestion::Again(name, answer)) => awaited.note(&name, answer),
                 Some(CatalogQuestion::Keys(command, answer)) => {
                     let mut redis = connection.redis.clone();
                     tokio::spawn(async move {

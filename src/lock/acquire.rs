@@ -72,14 +72,14 @@ impl Acquire {
         Acquire::ask_as(grants, key, token, ttl, (claim, again.is_some()))
     }
 
-    /// Asks all nodes for a reader's part of `key`, which several clients may have at the same time.
+    /// Asks all nodes for a reader's part of `key` by this claim. Several clients may have parts at the same time.
     pub(super) fn ask_shared(
         grants: &Arc<Grants>,
         key: &Key,
         token: Token,
         ttl: Duration,
+        claim: Claim,
     ) -> Acquire {
-        let claim = Claim::new();
         Acquire::ask_as(grants, claim.key_of_reader(key), token, ttl, (claim, false))
     }
 

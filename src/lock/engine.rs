@@ -24,7 +24,7 @@ use super::{
     lock_metrics::LostReason,
     locks::Locks,
     moving::{self, Moving, NodesAt},
-    overview,
+    overview::{self, GrantStatus},
     quorum::ttl_for,
     take_back,
 };
@@ -200,7 +200,19 @@ impl Engine {
     /// Asks all nodes for a reader's part of `key` on behalf of `token`. The grant has no fence. Its holder is kept under
     /// the key [`Key::of_reader`] with the number of the grant's claim, by which it is renewed and released.
     pub(crate) fn acquire_shared(&self, key: &Key, token: Token, ttl: Duration) -> Acquire {
-        Acquire::ask_shared(&self.locks.grants, key, token, ttl)
+        Acquire::ask_shared(&self.locks.grants, key, token, ttl, Claim::new())
+    }
+
+    /// Asks as [`Engine::acquire_shared`] does, on behalf of an adopted command, by this claim.
+    pub(crate) fn adopt_shared(
+        &self,
+        key: &Key,
+        token: Token,
+        ttl: Duration,
+        claim: Claim,
+    ) -> Acquire {
+        debug_assert!(claim.is_adopted(), "operators are told who reads");
+        Acquire::ask_shared(&self.locks.grants, key, token, ttl, claim)
     }
 
     /// Asks as [`Engine::acquire_shared`] does, and waits in line for at most `wait`.
@@ -420,6 +432,17 @@ impl Engine {
     /// Describes one lock. Returns `None` if no client of this proxy holds it now, or waits for it.
     pub(crate) fn lock(&self, key: &[u8]) -> Option<LockStatus> {
         overview::lock(&self.locks, &Key::from(key), overview::Moment::now())
+    }
+
+    /// Returns the readers of a lock that were granted their parts here, at most `most`, each with its number.
+    pub(crate) fn readers(&self, key: &Key, most: usize) -> Vec<(u64, GrantStatus)> {
+        overview::readers(&self.locks, key, most, Instant::now())
+    }
+
+    /// Returns one reader of a lock that was granted its part here, by its number, and the key under which the proxy
+    /// keeps it.
+    pub(crate) fn reader(&self, key: &Key, number: u64) -> Option<(Key, FoundGrant)> {
+        take_back::reader(&self.locks, key, number)
     }
 
     /// Returns the clients of this proxy that wait for a lock, in the order of their arrival.

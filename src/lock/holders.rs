@@ -101,6 +101,13 @@ pub(super) struct Shown {
 }
 
 impl Map {
+    /// Returns the readers of a lock.
+    fn readers(&self, lock: &Key, now: Instant) -> impl Iterator<Item = (&Key, &Holder)> {
+        self.by_key.iter().filter(move |(reader, holder)| {
+            reader.is_of_reader() && reader[..] == lock[..] && holder.until > now
+        })
+    }
+
     /// Forgets the holders whose TTL has run out, except session locks that are still kept.
     #[cold]
     fn remove_over(&mut self, now: Instant) -> EndedGrants {
@@ -435,21 +442,22 @@ impl Holders {
     /// Returns all readers of the lock that were granted their parts here.
     pub(super) fn readers(&self, key: &Key, now: Instant) -> Vec<(Key, Token, Claim)> {
         let map = self.lock(key);
-        let readers = map.by_key.iter().filter(|(reader, holder)| {
-            reader.is_of_reader() && reader[..] == key[..] && holder.until > now
-        });
+        let readers = map.readers(key, now);
         readers
             .map(|(reader, holder)| (reader.clone(), holder.token.clone(), holder.claim))
             .collect()
     }
 
+    /// Returns what is shown of each reader of the lock that was granted its part here.
+    pub(super) fn shown_readers(&self, key: &Key, now: Instant) -> Vec<(Claim, Shown)> {
+        let map = self.lock(key);
+        map.readers(key, now).map(|(_, holder)| (holder.claim, holder.shown(now))).collect()
+    }
+
     /// Returns the reader of the lock that was granted its part here first, and how many there are.
     pub(super) fn oldest_reader(&self, key: &Key, now: Instant) -> Option<(Shown, usize)> {
         let map = self.lock(key);
-        let readers = map.by_key.iter().filter(|(reader, holder)| {
-            reader.is_of_reader() && reader[..] == key[..] && holder.until > now
-        });
-        let readers: Vec<&Holder> = readers.map(|(_, holder)| holder).collect();
+        let readers: Vec<&Holder> = map.readers(key, now).map(|(_, holder)| holder).collect();
         let oldest = readers.iter().min_by_key(|holder| holder.since)?;
         Some((oldest.shown(now), readers.len()))
     }

@@ -49,20 +49,20 @@ pub struct LookUp {
 impl LookUp {
     /// Asks all nodes which token holds `key`.
     pub(super) fn ask(nodes: &Arc<Nodes>, key: Key) -> LookUp {
-        let since = Instant::now();
         let request = scripts::look(nodes.dialect, &key);
-        let nobody = Token::from(b"");
-        // A node that names a holder counts as a yes if most nodes name that one, and as a no otherwise.
-        let tally = nodes.ask(Kind::Look, Rule::Renewal, key, nobody, nodes.max_ttl, request);
-        LookUp { locks: None, since, tally }
+        LookUp::begin(nodes, key, request)
     }
 
     /// Asks all nodes by which grant `token` is a reader of `key`. Several readers with the token are told as a holder
     /// without one.
     pub(super) fn ask_reader(nodes: &Arc<Nodes>, key: Key, token: &Token) -> LookUp {
-        let since = Instant::now();
         let request = scripts::shared::look(nodes.dialect, &key, token);
-        let nobody = Token::from(b"");
+        LookUp::begin(nodes, key, request)
+    }
+
+    fn begin(nodes: &Arc<Nodes>, key: Key, request: Vec<u8>) -> LookUp {
+        let (since, nobody) = (Instant::now(), Token::from(b""));
+        // A node that names a holder counts as a yes if most nodes name that one, and as a no otherwise.
         let tally = nodes.ask(Kind::Look, Rule::Renewal, key, nobody, nodes.max_ttl, request);
         LookUp { locks: None, since, tally }
     }

@@ -237,6 +237,8 @@ struct VoteState {
     /// The largest number of subscribers of the lock's channel in a node's answer. Below 0: a node could not count
     /// them. Of a LOCK: 1 if a node has refused it as there are readers.
     listeners: i64,
+    /// Hand-over only: the nodes, a bit for each, that passed the lock on after they counted as missing.
+    late: u64,
     /// Kind::Look only: the holders that nodes have named. An empty token is a holder without one.
     named: Vec<(usize, Token)>,
 }
@@ -277,6 +279,7 @@ impl Operation {
             granted: None,
             waiting: SmallVec::new(),
             listeners: 0,
+            late: 0,
             named: Vec::new(),
         };
         let (from, ended, undoes, learned, is_vouched) = (None, None, None, 0, false);
@@ -359,13 +362,20 @@ impl Operation {
         Operation { ended: Some(ended), dialect, ..release }
     }
 
-    /// Counts the vote of node `node`. Only the first vote of a node counts.
+    /// Counts the vote of node `node`. Only the first vote of a node counts, and one that comes in time.
     pub(super) fn vote(&self, node: usize, vote: Vote) {
         debug_assert!(self.kind.admits(vote), "{:?}: {vote:?} is no vote on that", self.kind);
         let mut state = self.state.lock();
         let state = &mut *state;
         match state.votes.get_mut(node) {
             Some(slot @ Vote::Pending) => *slot = vote,
+            Some(Vote::Missing(_))
+                if matches!((self.kind, vote), (Kind::HandOver { .. }, Vote::Yes(_))) =>
+            {
+                state.late |=
+                    1_u64.checked_shl(u32::try_from(node).unwrap_or(u32::MAX)).unwrap_or(0);
+                return;
+            }
             _ => return,
         }
         match vote {
@@ -466,6 +476,17 @@ impl Operation {
     /// Returns the holders that nodes have voted for, one for each node. An empty token is a holder without one.
     pub(super) fn holders(&self) -> Vec<(Token, NamedLock)> {
         self.state.lock().holders().map(|(_, token, lock)| (token.clone(), lock)).collect()
+    }
+
+    /// Whether node `node` had the giver's grant when it was asked to hand the lock over; `None`: that is not known.
+    pub(super) fn had_given(&self, node: usize) -> Option<bool> {
+        let state = self.state.lock();
+        let is_late = |node| state.late.checked_shr(node).is_some_and(|late| late & 1 == 1);
+        match state.votes.get(node)? {
+            Vote::Yes(_) => Some(true),
+            Vote::No(_) | Vote::Taken(_) => Some(false),
+            _ => u32::try_from(node).is_ok_and(is_late).then_some(true),
+        }
     }
 
     /// Counts every node that has not answered as missing. Returns their numbers.

@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{
-    holders::SHARDS,
+    holders::{SHARDS, Shown},
     line::family::{family_of, permit_of},
     locks::Locks,
 };
@@ -66,6 +66,25 @@ pub(crate) struct GrantStatus {
     pub remaining: Duration,
     /// The client that was granted the lock, if that is known.
     pub(crate) holder: Option<Arc<ClientCard>>,
+}
+
+impl GrantStatus {
+    fn of(shown: Shown, readers: usize) -> GrantStatus {
+        GrantStatus {
+            fence: shown.fence,
+            session: shown.is_session_lock,
+            readers,
+            adopted: shown.adopted,
+            held_for: shown.held_for,
+            remaining: shown.remaining,
+            holder: shown.card,
+        }
+    }
+
+    /// Returns `session` or `lease`.
+    pub(crate) fn kind(&self) -> &'static str {
+        kind(Some(self.session), false, false)
+    }
 }
 
 /// A client that holds locks or waits for one.
@@ -230,21 +249,29 @@ pub(super) fn lock(locks: &Locks, key: &Key, at: Moment) -> Option<LockStatus> {
     let alone = alone.map(|shown| (shown, 0));
     let shown = alone.or_else(|| locks.grants.holders.oldest_reader(key, at.lock));
     let line = locks.queues.line_of(key, at.wait);
-    let grant = shown.map(|(shown, readers)| GrantStatus {
-        fence: shown.fence,
-        session: shown.is_session_lock,
-        readers,
-        adopted: shown.adopted,
-        held_for: shown.held_for,
-        remaining: shown.remaining,
-        holder: shown.card,
-    });
+    let grant = shown.map(|(shown, readers)| GrantStatus::of(shown, readers));
     let is_known = grant.is_some() || line.is_some();
     let is_elsewhere = grant.is_none() && line.as_ref().is_some_and(|line| line.is_held);
     let is_family = grant.is_none() && line.as_ref().is_some_and(|line| line.is_family);
     let (waiters, longest_wait) = line.map(|line| (line.waiters, line.longest)).unwrap_or_default();
     let key = key.clone();
     is_known.then_some(LockStatus { key, grant, is_elsewhere, is_family, waiters, longest_wait })
+}
+
+/// Lists the readers of a lock that were granted their parts here, at most `most`: each with the number of its claim,
+/// those first that have read for longest.
+pub(super) fn readers(
+    locks: &Locks,
+    key: &Key,
+    most: usize,
+    now: Instant,
+) -> Vec<(u64, GrantStatus)> {
+    let shown = locks.grants.holders.shown_readers(key, now).into_iter();
+    let mut all: Vec<_> =
+        shown.map(|(claim, shown)| (claim.number(), GrantStatus::of(shown, 1))).collect();
+    all.sort_by_key(|(number, grant)| (Reverse(grant.held_for), *number));
+    all.truncate(most);
+    all
 }
 
 /// Lists the locks that are wanted. `prefix`: the length of what stands before a lock's name in its key. Returns
@@ -278,7 +305,7 @@ pub(super) fn list(locks: &Locks, wanted: &LocksWanted, prefix: usize) -> Option
     'holders: for shard in 0..SHARDS {
         for (key, held_for) in locks.grants.holders.held(shard, at.lock) {
             // A lock is one row, however many readers it has.
-            let key = if key.is_of_reader() { key.of_lock() } else { key };
+            let key = if key.is_of_reader() { key.of_lock().into_owned() } else { key };
             if !matches(&key)? {
                 continue;
             }

@@ -47,6 +47,8 @@ pub struct Release {
     unsure: Option<(Key, Token)>,
     /// Whether this proxy made the grant, and it had not run out.
     was_held: bool,
+    /// The hand-over that has failed, of a lock that is given back in its place.
+    handing: Option<Arc<Operation>>,
 }
 
 /// Why a lock is released.
@@ -179,7 +181,7 @@ impl Release {
         let releasing = |tally, unsure| {
             let (locks, stage) = (locks.clone(), Stage::Releasing(tally));
             let was_held = matches!(known, Owner::This(_));
-            Release { locks, stage, watch: watch.clone(), unsure, was_held }
+            Release { locks, stage, watch: watch.clone(), unsure, was_held, handing: None }
         };
         let unsure = claim.is_none().then(|| (key.clone(), token.clone()));
         let claim = match (known, claim) {
@@ -194,7 +196,8 @@ impl Release {
             (_, Some(claim)) => claim,
             (_, None) => {
                 let (locks, stage) = (locks.clone(), Stage::look(locks, key, token));
-                return Release { locks, stage, watch, unsure: None, was_held: false };
+                let (unsure, handing) = (None, None);
+                return Release { locks, stage, watch, unsure, was_held: false, handing };
             }
         };
         let next = match known {
@@ -259,6 +262,26 @@ fn give_back_instead(Tally { nodes, operation: handing, .. }: &Tally) -> Option<
     Some(nodes.await_votes(operation, Rule::Release, nodes.max_ttl))
 }
 
+/// Whether a grant was on a quorum of nodes when its holder gave it back, by their votes on its release in place of a
+/// hand-over, of which `had_given` tells. `None`: that is not known.
+fn had_grant(
+    votes: &[Vote],
+    had_given: impl Fn(usize) -> Option<bool>,
+    quorum: usize,
+) -> Option<bool> {
+    let had = votes.iter().enumerate().map(|(node, vote)| match vote {
+        Vote::Yes(_) => Some(true),
+        _ => had_given(node),
+    });
+    let had: Vec<Option<bool>> = had.collect();
+    let count = |wanted| had.iter().filter(|had| **had == wanted).count();
+    match () {
+        () if count(Some(true)) >= quorum => Some(true),
+        () if count(Some(false)) > votes.len() - quorum => Some(false),
+        () => None,
+    }
+}
+
 /// Finds the grant that `token` has on the nodes, and releases it.
 async fn find_and_release(
     locks: Arc<Locks>,
@@ -281,7 +304,7 @@ impl Future for Release {
     type Output = Result<bool, NoQuorum>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Release { locks, stage, watch, unsure, was_held } = &mut *self;
+        let Release { locks, stage, watch, unsure, was_held, handing } = &mut *self;
         let released = loop {
             let tally = match stage {
                 Stage::Looking(task) => {
@@ -301,6 +324,17 @@ impl Future for Release {
                     tally.rule = Rule::All;
                     continue;
                 }
+                // A node may have carried the hand-over out, if late: then it has the grant no more.
+                Decision::No if tally.rule == Rule::Release && handing.is_some() => {
+                    tally.rule = Rule::All;
+                    continue;
+                }
+                Decision::Yes if tally.rule == Rule::All && handing.is_some() => {
+                    let votes = operation.votes();
+                    let handing = handing.as_deref();
+                    had_grant(&votes, |node| handing?.had_given(node), tally.nodes.quorum())
+                        .ok_or_else(|| tally.nodes.no_quorum(&operation.key, &votes))
+                }
                 Decision::Yes if tally.rule == Rule::All => {
                     let votes = operation.votes();
                     let released = votes.iter().filter(|vote| matches!(vote, Vote::Yes(_)));
@@ -312,6 +346,7 @@ impl Future for Release {
                 Decision::Yes | Decision::No => Ok(decision == Decision::Yes),
                 Decision::NoQuorum | Decision::Open => match give_back_instead(tally) {
                     Some(instead) => {
+                        *handing = Some(operation.clone());
                         *tally = instead;
                         continue;
                     }

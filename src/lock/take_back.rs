@@ -77,10 +77,8 @@ pub(super) async fn find(locks: Arc<Locks>, key: Key) -> Result<Option<FoundGran
 pub(super) async fn end_readers(locks: Arc<Locks>, key: Key, by: String) -> Result<bool, NoQuorum> {
     let here = locks.grants.holders.readers(&key, Instant::now());
     for (reader, token, claim) in &here {
-        let (token, claim) = (token.clone(), *claim);
-        let found = FoundGrant { token, claim, fences: None, holder: None };
         // It goes on without being waited for: the nodes are asked behind it.
-        drop(ask(&locks, reader.clone(), &found, &by));
+        drop(ask(&locks, reader.clone(), &part_of(token, *claim), &by));
     }
     let nodes = Arc::clone(&locks.grants.nodes());
     let mut ending = nodes.await_votes(nodes.end_readers(key), Rule::Renewal, nodes.max_ttl);
@@ -92,6 +90,19 @@ pub(super) async fn end_readers(locks: Arc<Locks>, key: Key, by: String) -> Resu
             Err(nodes.no_quorum(&ending.operation.key, &votes))
         }
     }
+}
+
+/// Returns the reader with this number that was granted its part here, and the key that it has.
+pub(super) fn reader(locks: &Locks, key: &Key, number: u64) -> Option<(Key, FoundGrant)> {
+    let mut readers = locks.grants.holders.readers(key, Instant::now()).into_iter();
+    let (reader, token, claim) = readers.find(|(_, _, claim)| claim.number() == number)?;
+    let holder = locks.grants.holders.show(&reader, Instant::now()).and_then(|shown| shown.card);
+    Some((reader, FoundGrant { holder, ..part_of(&token, claim) }))
+}
+
+/// Returns a reader's part of a lock.
+fn part_of(token: &Token, claim: Claim) -> FoundGrant {
+    FoundGrant { token: token.clone(), claim, fences: None, holder: None }
 }
 
 /// Releases the grant for the operator `by`, and tells its keeper if this proxy keeps it.

@@ -637,10 +637,12 @@ impl Tokens {
 
     /// Releases all session locks, as the client has ended or RESET the connection. Those that adopted commands took
     /// stay: a pool closes connections while clients still count on the locks.
-    pub(super) fn give_back(&mut self) {
+    /// `also` is told of each.
+    pub(super) fn give_back(&mut self, also: impl Fn(&Key, &Token)) {
         let mut given_back = Vec::new();
-        self.held.retain(|_, held| match held.keep.take_if(|keep| !keep.is_adopted()) {
+        self.held.retain(|key, held| match held.keep.take_if(|keep| !keep.is_adopted()) {
             Some(keep) => {
+                also(key, &held.token);
                 given_back.push(keep);
                 false
             }

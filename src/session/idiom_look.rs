@@ -66,7 +66,11 @@ impl IdiomLook {
         let adoption = desk.shared.adoption.clone()?;
         let locks = &desk.config.locks;
         Some(Box::new(IdiomLook {
-            limits: Limits { max_token: locks.max_token, max_ttl: locks.max_ttl },
+            limits: Limits {
+                max_token: locks.max_token,
+                max_ttl: locks.max_ttl,
+                shared: locks.shared,
+            },
             track: Track::default(),
             last: Alike::NONE,
             begun: None,

@@ -98,7 +98,7 @@ impl Losing {
             lost.splice(..0, before.lost);
         }
         // A reader's key means the lock to its client.
-        lost.iter_mut().for_each(|(key, _)| *key = key.of_lock());
+        lost.iter_mut().for_each(|(key, _)| *key = key.of_lock().into_owned());
         self.news = Some(Box::new(News::new(lost, prefix)));
     }
 
@@ -147,8 +147,8 @@ impl Losing {
 
     /// Whether the client is being told that it has lost this lock.
     pub(super) fn was_lost(&self, key: &Key, token: Option<&[u8]>) -> bool {
-        let key = &key.of_lock();
         self.news.as_ref().is_some_and(|news| {
+            let key = &*key.of_lock();
             let same = |held: &Token| token.is_none_or(|token| **held == *token);
             news.lost.iter().any(|(lost, held)| lost == key && same(held))
         })

@@ -22,6 +22,8 @@ use thiserror::Error;
 use tokio::time::timeout;
 use tracing::warn;
 
+pub(crate) use crate::command::act::MeantGrant;
+
 use super::{
     planted::{self, PlantedFault},
     session_metrics::{Maintenance, Metrics, TakenBack},
@@ -106,23 +108,26 @@ impl NotTakenBack {
     }
 }
 
-/// Returns the grant that was found, if it is the one meant: that with this fence or, without one, whichever has the
-/// lock.
+/// Returns the grant that was found, if it is the one meant.
 ///
 /// # Errors
 /// If it is not, or cannot be taken back.
 fn meant(
     said: Result<Option<FoundGrant>, NoQuorum>,
-    fence: Option<u64>,
+    grant: MeantGrant,
 ) -> Result<FoundGrant, NotTakenBack> {
     let found = said.map_err(NotTakenBack::NoQuorum)?.ok_or(NotTakenBack::NotHeld)?;
     if found.token.is_empty() {
         return Err(NotTakenBack::NoToken);
     }
-    match (fence, found.fences) {
-        (None, _) => Ok(found),
-        (Some(meant), Some((least, most))) if least == most && meant == least => Ok(found),
-        (Some(meant), Some((least, most))) if least < most && (least..=most).contains(&meant) => {
+    match (grant, found.fences) {
+        (MeantGrant::Any, _) => Ok(found),
+        (MeantGrant::Fence(meant), Some((least, most))) if least == most && meant == least => {
+            Ok(found)
+        }
+        (MeantGrant::Fence(meant), Some((least, most)))
+            if least < most && (least..=most).contains(&meant) =>
+        {
             Err(NotTakenBack::Unclear { meant, least, most })
         }
         _ => Err(NotTakenBack::NotHeld),
@@ -238,8 +243,7 @@ impl Drop for ForcedUnlock {
     }
 }
 
-/// Takes a lock back. `name`: as clients name it; `fence`: of the grant that is meant, or `None` for whichever has the
-/// lock; `by`: who the operator is. It goes on even if its caller has gone: half done, it would leave the lock with a
+/// Takes a lock back. `name`: as clients name it; `grant`: which one is meant; `by`: who the operator is. It goes on even if its caller has gone: half done, it would leave the lock with a
 /// holder that may not write.
 ///
 /// # Errors
@@ -247,12 +251,12 @@ impl Drop for ForcedUnlock {
 pub(crate) async fn unlock(
     shared: Arc<Shared>,
     name: Vec<u8>,
-    fence: Option<u64>,
+    grant: MeantGrant,
     by: String,
 ) -> Result<(), NotTakenBack> {
     let unlocking = tokio::spawn(async move {
         let mut unlocking = ForcedUnlock::new(&shared, &name, by);
-        let done = carry_out(&shared, &name, fence, &mut unlocking).await;
+        let done = carry_out(&shared, &name, grant, &mut unlocking).await;
         unlocking.ends(done)
     });
     // A task ends early only with its runtime.
@@ -267,16 +271,19 @@ pub(crate) async fn unlock(
 async fn carry_out(
     shared: &Shared,
     name: &[u8],
-    fence: Option<u64>,
+    grant: MeantGrant,
     unlocking: &mut ForcedUnlock,
 ) -> Result<(), NotTakenBack> {
     let config = shared.config.load_full();
     let key = Key::new(config.locks.prefix.as_bytes(), name);
     command::check_key(name, &key, &config.locks).map_err(NotTakenBack::BadRequest)?;
+    if let MeantGrant::Reader(number) = grant {
+        return end_reader(shared, &key, number, unlocking).await;
+    }
     let found = shared.engine.find(key.clone()).await;
     if let Ok(Some(shared_lock)) = &found
         && *shared_lock.token == *Token::OF_READERS
-        && fence.is_none()
+        && grant == MeantGrant::Any
     {
         unlocking.begins(shared_lock);
         let ended = shared.engine.end_readers(key, unlocking.by.clone()).await;
@@ -285,7 +292,7 @@ async fn carry_out(
             false => Err(NotTakenBack::NotHeld),
         };
     }
-    let found = meant(found, fence)?;
+    let found = meant(found, grant)?;
     unlocking.begins(&found);
     if shared.is_guard_lock(&key) {
         let outbid = Outbid::of(&found);
@@ -299,10 +306,28 @@ async fn carry_out(
     if !release.await.map_err(NotTakenBack::NoQuorum)? {
         return Err(NotTakenBack::NotHeld);
     }
-    if let Some(bridge) = &shared.bridge {
-        bridge.free_soon(&key, &found.token);
-    }
+    shared.free_keys(&key, &found.token);
     Ok(())
+}
+
+/// Takes a lock back from one of its readers. A reader has no fence, so the data node has nothing to be told.
+///
+/// # Errors
+/// If it was not taken back.
+async fn end_reader(
+    shared: &Shared,
+    key: &Key,
+    number: u64,
+    unlocking: &mut ForcedUnlock,
+) -> Result<(), NotTakenBack> {
+    let reader = shared.engine.reader(key, number);
+    let (reader, found) = reader.ok_or(NotTakenBack::NotHeld)?;
+    unlocking.begins(&found);
+    let release = shared.engine.take_back(reader, &found, &unlocking.by);
+    match release.await.map_err(NotTakenBack::NoQuorum)? {
+        true => Ok(()),
+        false => Err(NotTakenBack::NotHeld),
+    }
 }
 
 /// Tells the data node a larger fence; in a cluster, the node that has the fence's slot. Returns the largest that it

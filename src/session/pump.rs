@@ -202,7 +202,7 @@ impl Session {
         if planted::has(PlantedFault::Kept) {
             std::mem::forget(tokens);
         } else if self.client_gives_back() && self.upstream_is_settled().await {
-            tokens.give_back();
+            tokens.give_back(|key, token| shared.free_keys(key, token));
         } else {
             drop(tokens);
         }

@@ -97,6 +97,7 @@ fn asks_for_grant(question: &Question) -> bool {
             | Question::Read { .. }
             | Question::Permit { .. }
             | Question::Adopt { .. }
+            | Question::AdoptShared { .. }
             | Question::TakeOver { .. }
     )
 }
@@ -153,6 +154,9 @@ impl AskingClient<'_> {
                 Asked::boxed(engine.reader_of(key, &token), Answer::Look)
             }
             Question::Adopt { key, token, ttl, claim } => self.adopt(key, token, ttl, claim),
+            Question::AdoptShared { key, token, ttl, claim } => {
+                self.adopt_shared(&key, token, ttl, claim)
+            }
             Question::TakeOver { key, token, ttl, claim } => self.take_over(key, token, ttl, claim),
             Question::Unlock { key, token, claim, asker } => self.unlock(key, token, claim, asker),
             Question::Renew { key, token, ttl, claim, asker } => {
@@ -170,8 +174,8 @@ impl AskingClient<'_> {
             Question::Raise { key, token, claim, fence } => {
                 Asked::boxed(engine.raise(key, token, claim, fence), Answer::Raise)
             }
-            Question::TakeBack { name, fence, by } => {
-                let taking = operator_acts::unlock(self.shared.clone(), name, fence, by);
+            Question::TakeBack { name, grant, by } => {
+                let taking = operator_acts::unlock(self.shared.clone(), name, grant, by);
                 Asked::boxed(taking, Answer::TakenBack)
             }
             Question::Free { grants } => {
@@ -277,6 +281,14 @@ impl AskingClient<'_> {
         match self.leaves(&key) || engine.paused_for().is_some() {
             true => refused(),
             false => Asked::Grant(engine.adopt(key, token, ttl, claim).by(self.card)),
+        }
+    }
+
+    fn adopt_shared(self, key: &Key, token: Token, ttl: Duration, claim: Claim) -> Asked {
+        let engine = &self.shared.engine;
+        match self.leaves(key) || engine.paused_for().is_some() {
+            true => refused(),
+            false => Asked::Grant(engine.adopt_shared(key, token, ttl, claim).by(self.card)),
         }
     }
 

@@ -144,7 +144,8 @@ impl Core {
     fn become_another(&mut self, verdict: Verdict) {
         // RESET counts as the end of one connection and the beginning of another.
         if verdict == Verdict::Reset {
-            self.desk.tokens.give_back();
+            let shared = self.desk.shared.clone();
+            self.desk.tokens.give_back(|key, token| shared.free_keys(key, token));
             self.desk.card.rename(b"");
         } else if let Some(name) = self.desk.owed.next_name() {
             self.desk.card.rename(&name);

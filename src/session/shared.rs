@@ -67,10 +67,15 @@ pub(crate) struct Shared {
 impl Shared {
     /// Gives back a lock that its client does not count on, without waiting for that.
     pub(super) fn give_back(&self, key: Key, token: Token, claim: Option<Claim>) {
-        if let Some(bridge) = &self.bridge {
-            bridge.free_soon(&key, &token);
-        }
+        self.free_keys(&key, &token);
         drop(self.engine.release(key, token, claim));
+    }
+
+    /// Frees the keys that a bridged lock has on the data node, some time soon: it is being given back.
+    pub(super) fn free_keys(&self, key: &Key, token: &Token) {
+        if let Some(bridge) = &self.bridge {
+            bridge.free_soon(key, token);
+        }
     }
 
     /// Returns the locks of adopted commands that this proxy has granted and that FLUSHDB in this database frees.
@@ -87,9 +92,7 @@ impl Shared {
     pub(super) async fn free(&self, grants: Vec<(Key, Token, Claim)>) {
         for some in grants.chunks(FREED_AT_ONCE) {
             let release = |(key, token, claim): &(Key, Token, Claim)| {
-                if let Some(bridge) = &self.bridge {
-                    bridge.free_soon(key, token);
-                }
+                self.free_keys(key, token);
                 self.engine.release(key.clone(), token.clone(), Some(*claim))
             };
             let releases: Vec<Release> = some.iter().map(release).collect();

@@ -1,14 +1,14 @@
 //! Asks the data node whether a client may be who it says, or come without saying so, on a connection that carries
 //! nothing else.
 //!
-//! A failed AUTH in a pipeline may drop its reply, so that on a link the replies would shift to other clients. Here one
-//! client's greeting is asked about at a time, and its reply is read before anything else is sent.
+//! A failed AUTH in a pipeline may drop its reply, so that on a link the replies would shift to other clients. Here a
+//! connection has one client's greeting at a time, whose reply is read before anything else is sent.
 
 use std::{cell::RefCell, collections::HashMap, io, sync::Arc, time::Duration};
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    sync::Mutex,
+    sync::{Mutex, Semaphore},
     time::{Instant, sleep, timeout},
 };
 
@@ -35,12 +35,29 @@ const UNWANTED: [&[u8]; 2] = [b"-ERR max number of clients", b"-DENIED"];
 /// How long to wait until a step is tried again that a busy data node has refused.
 const BUSY: Duration = Duration::from_millis(20);
 
-/// A thread's connection for greetings, and what it has told of clients that have not authenticated.
-#[derive(Default)]
+/// How many greetings a thread asks about side by side.
+const SIDE_BY_SIDE: usize = 8;
+
+/// A thread's connections for greetings, and what they have told of clients that have not authenticated.
 pub(super) struct Greeter {
-    kept: Mutex<Option<DataStream>>,
+    room: Semaphore,
+    /// Connections that nobody uses: one, unless others wait for room.
+    kept: sync::Mutex<Vec<DataStream>>,
+    /// Held while the data node is asked whether it lets clients in that have not authenticated.
+    entering: Mutex<()>,
     /// When the data node was asked last, and whether it lets them in.
     entry: sync::Mutex<Option<(Instant, bool)>>,
+}
+
+impl Default for Greeter {
+    fn default() -> Greeter {
+        Greeter {
+            room: Semaphore::new(SIDE_BY_SIDE),
+            kept: sync::Mutex::default(),
+            entering: Mutex::default(),
+            entry: sync::Mutex::default(),
+        }
+    }
 }
 
 thread_local! {
@@ -64,9 +81,7 @@ impl Greeter {
     ) -> io::Result<Option<Arc<Tenure>>> {
         let fresh = connect(sharing, connecting).await?;
         let tenure = fresh.tenure.clone();
-        if let Ok(mut kept) = self.kept.try_lock() {
-            *kept = Some(fresh);
-        }
+        self.keep(Some(fresh));
         Ok(tenure)
     }
 
@@ -81,8 +96,20 @@ impl Greeter {
         greeting: Vec<u8>,
         connecting: Connecting,
     ) -> io::Result<Vec<u8>> {
-        let mut kept = self.kept.lock().await;
-        question(&mut kept, sharing, &steps, &greeting, connecting).await
+        // Never closed.
+        let _room = self.room.acquire().await;
+        let mut used = self.kept.lock().pop();
+        let reply = question(&mut used, sharing, &steps, &greeting, connecting).await;
+        self.keep(used);
+        reply
+    }
+
+    /// Keeps a connection for the next greeting, if none is kept or others wait for room.
+    fn keep(&self, used: Option<DataStream>) {
+        let mut kept = self.kept.lock();
+        if kept.is_empty() || self.room.available_permits() == 0 {
+            kept.extend(used);
+        }
     }
 
     /// Whether the data node lets a client in that came at this time and has not authenticated. `None`: it must be
@@ -103,22 +130,26 @@ impl Greeter {
         came: Instant,
         connecting: Connecting,
     ) -> io::Result<bool> {
-        let mut kept = self.kept.lock().await;
+        let _entering = self.entering.lock().await;
         if let Some(lets_in) = self.known(came) {
             return Ok(lets_in);
         }
         let asked = Instant::now();
-        let again = match kept.take() {
+        let used = self.kept.lock().pop();
+        let again = match used {
             Some(used) => timeout(connecting.limit, ping_anew(used)).await.ok().flatten(),
             None => None,
         };
-        let reply = match again {
-            Some((used, reply)) => {
-                *kept = Some(used);
-                reply
+        let (used, reply) = match again {
+            Some((used, reply)) => (Some(used), Ok(reply)),
+            None => {
+                let mut fresh = None;
+                let reply = question(&mut fresh, sharing, &[], PING, connecting).await;
+                (fresh, reply)
             }
-            None => question(&mut kept, sharing, &[], PING, connecting).await?,
         };
+        self.keep(used);
+        let reply = reply?;
         let lets_in = !reply.starts_with(b"-NOAUTH");
         *self.entry.lock() = Some((asked, lets_in));
         Ok(lets_in)

@@ -438,7 +438,9 @@ impl LinkPump {
             self.slow = None;
             return MayRead::Yes;
         }
-        if is_patient {
+        // Nobody else waits. If a command of its own does, the session ends a client that takes nothing.
+        if is_alone {
+            self.slow = None;
             return MayRead::No;
         }
         let (before, timer) = self.slow.get_or_insert_with(|| (taken, Box::pin(sleep(PATIENCE))));

@@ -6,6 +6,7 @@
 mod agents;
 mod cluster;
 mod failover;
+mod helpers;
 mod legacy;
 mod page;
 mod recipes;
@@ -34,8 +35,13 @@ static MACHINE: RwLock<()> = RwLock::new(());
 
 /// Runs a program to its end, with `input` on its standard input.
 fn run(program: impl AsRef<OsStr>, arguments: &[&str], input: &[u8]) -> Output {
+    run_within(LIMIT, program, arguments, input)
+}
+
+/// Does the same with another limit.
+fn run_within(limit: &str, program: impl AsRef<OsStr>, arguments: &[&str], input: &[u8]) -> Output {
     let mut child = Command::new("timeout")
-        .args(["--kill-after=5", LIMIT])
+        .args(["--kill-after=5", limit])
         .arg(program.as_ref())
         .args(arguments)
         .stdin(Stdio::piped())

@@ -144,4 +144,5 @@ def main():
             deployment.stop()
 
 
-main()
+if __name__ == "__main__":
+    main()

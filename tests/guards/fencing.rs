@@ -696,3 +696,17 @@ fn a_proxy_told_to_end_ends_with_the_reply_to_the_write_under_way() {
         assert_eq!(next.cmd(&["GET", "account:1"]), Reply::bulk("late"));
     }
 }
+
+#[test]
+fn a_command_is_looked_up_again_where_the_connection_ends_meanwhile() {
+    let (_b, a, relay) = with_relay();
+    let mut client = a.client();
+    for _ in 0..2 {
+        relay.hold_request("COMMAND");
+        client.send(&encode(&["NO-SUCH-COMMAND", "a"]));
+        relay.wait_until_held();
+        relay.cut();
+        let reply = client.reply();
+        assert!(reply.error().contains("unknown command"), "{reply:?}");
+    }
+}

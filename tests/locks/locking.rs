@@ -199,7 +199,8 @@ fn a_refusal_without_a_quorum_frees_nothing_either() {
     refuse(&mut proxy, &mut c);
     eventually("all are back", || proxy.nodes_up() == 3 && other.nodes_up() == 3);
     assert_eq!(b.cmd(&["UNLOCK", "k", "host"]), Reply::Int(0), "its proxy knows since when");
-    assert!(c.cmd(&["UNLOCK", "k", "host"]).error().starts_with("UNSURE "));
+    let reply = c.cmd(&["UNLOCK", "k", "host"]);
+    assert!(reply.error().starts_with("UNSURE "), "{reply:?}");
     assert_eq!(a.cmd(&["UNLOCK", "k"]), Reply::Int(1));
     refuse(&mut proxy, &mut b);
     eventually("all are back", || proxy.nodes_up() == 3);

@@ -340,6 +340,57 @@ fn an_operator_takes_it_back_from_all_readers() {
 }
 
 #[test]
+fn an_operator_takes_it_back_from_one_reader() {
+    let proxy = setup().start();
+    let other = Proxy::beside(&proxy).start();
+    let (mut one, mut two, mut lease) = (proxy.client(), proxy.client(), other.client());
+    one.cmd(&["CLIENT", "SETNAME", "one"]);
+    read(&mut one, &["a"]);
+    read(&mut two, &["b", "PX", "60000"]);
+    read(&mut lease, &["l", "PX", "60000"]);
+    let listed = |proxy: &Proxy| {
+        let Reply::Array(told) = proxy.client().cmd(&["LOCKGATE", "READERS", "k"]) else {
+            panic!()
+        };
+        let reader = |row: &Reply| {
+            let Reply::Array(row) = row else { panic!("{row:?}") };
+            let told = |name: &str| {
+                let at = row.iter().position(|word| *word == Reply::bulk(name)).unwrap();
+                row[at + 1].clone()
+            };
+            let Reply::Int(number) = told("reader") else { panic!("{row:?}") };
+            assert_eq!(told("connected"), Reply::Int(1));
+            assert!(matches!(told("remaining-ms"), Reply::Int(1..)), "{row:?}");
+            (number.to_string(), told("kind"), told("name"))
+        };
+        told.iter().map(reader).collect::<Vec<_>>()
+    };
+    let here = listed(&proxy);
+    let expected = [("session", "one"), ("lease", "")]
+        .map(|(kind, name)| (Reply::bulk(kind), Reply::bulk(name)));
+    assert!(
+        here.iter().map(|reader| (reader.1.clone(), reader.2.clone())).eq(expected),
+        "{here:?}"
+    );
+    let take_back = |proxy: &Proxy, number: &str| {
+        proxy.client().cmd(&["LOCKGATE", "UNLOCK", "k", "READER", number])
+    };
+    assert_eq!(take_back(&proxy, "7"), Reply::Int(0), "none has this number");
+    assert_eq!(take_back(&other, &here[0].0), Reply::Int(0), "another proxy has listed it");
+    assert_eq!(take_back(&proxy, &here[0].0), Reply::Int(1));
+    let error = "LOCKLOST the lock 'k' was lost, this command was not executed";
+    assert_eq!(one.cmd(&["PING"]).error(), error);
+    assert_eq!(take_back(&proxy, &here[0].0), Reply::Int(0));
+    assert_eq!(take_back(&other, &listed(&other)[0].0), Reply::Int(1));
+    assert_eq!(lease.cmd(&["RENEW", "k", "l", "PX", "9000"]), Reply::Int(0));
+    assert!(!is_free(&proxy), "one is left");
+    assert!(matches!(two.cmd(&["RENEW", "k", "b", "PX", "60000"]), Reply::Int(1..)));
+    assert_eq!(take_back(&proxy, &here[1].0), Reply::Int(1));
+    assert!(is_free(&proxy), "none is left");
+    assert_eq!(listed(&proxy), []);
+}
+
+#[test]
 fn it_is_refused_unless_the_file_allows_it() {
     let proxy = Proxy::start();
     let error = "ERR SHARED is off; it needs 'locks.shared: yes' in the file of every proxy";

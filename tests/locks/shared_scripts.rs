@@ -895,19 +895,32 @@ fn fifty_readers_are_prolonged_at_once() {
     assert_eq!(node.client.cmd(&words), answer);
 }
 
-/// A set is told as a key without a token: held by nobody known.
+/// A set is told as a lock that no writer has, with the readers that it has; and those that were released through
+/// another proxy.
 #[test]
-fn a_set_of_readers_is_told_without_a_token() {
+fn a_set_is_told_with_its_readers() {
     let mut node = Node::start();
     let text = script("tell", false);
-    for (state, _) in STATES.iter().filter(|state| is_shared(state.0)) {
+    for (state, what) in STATES.iter().filter(|state| is_shared(state.0)) {
         node.prepare(state);
         let (before, ended) = (node.seen(), node.end(KEY));
         let answer = node.client.cmd(&["EVAL", &text, "1", MARKER, "here", "lock:", "", KEY]);
-        let Reply::Array(all) = &answer else { panic!("{answer:?}") };
-        assert_eq!((all.len(), &all[2]), (6, &Reply::bulk("")), "{state}: {answer:?}");
+        let is_reader = |member: &(&&str, &i64)| !member.0.starts_with('w') && *member.1 > 0;
+        let members = Members::read(what).ends;
+        let mut expected = format!("0 lock:job '' -2 5 {} ''", CLAIMS[3].1);
+        let mut readers: Vec<_> = members.iter().filter(is_reader).collect();
+        readers.sort_by_key(|member| member.1);
+        for (reader, left) in readers {
+            let (claim, token) = reader.split_once(' ').unwrap();
+            expected += &format!(" lock:job {claim} {token} ~{left} '' reader");
+        }
+        assert!(is_told(&answer, &expected), "{state}: {answer:?} {expected}");
         assert_eq!((node.seen(), node.end(KEY).is_some()), (before, ended.is_some()), "{state}");
     }
+    node.client.cmd(&["SET", NOTE, "", "PX", "40000"]);
+    let answer = node.client.cmd(&["EVAL", &text, "1", MARKER, "here", "lock:", "0"]);
+    let noted = format!("lock:job {} 0 '' ended", CLAIMS[0].1);
+    assert!(words(&answer).contains(&noted), "{answer:?}");
 }
 
 /// A copy is written where the node does not vote: a lock that is free on the other nodes leaves what stands there,
@@ -936,5 +949,44 @@ fn a_copy_of_a_lock_replaces_a_set_of_readers_and_a_free_one_does_not() {
         }
         copy(&mut node, ["me", "10000"], CLAIMS[0].1);
         assert_eq!(node.client.cmd(&["GET", KEY]), Reply::bulk("me"), "{state}");
+    }
+}
+
+/// Readers are written beside those that the node has, in place of all else that stands there, and taken back one by
+/// one.
+#[test]
+fn a_copy_of_readers_is_written_in_each_state_and_taken_back_one_by_one() {
+    let mut node = Node::start();
+    let text = script("copy", false);
+    let [mine, theirs] = [MEMBERS[0].1, MEMBERS[2].1];
+    let copy = |node: &mut Node, left: &str, readers: &[&str]| {
+        let keys = ["EVAL", &text, "4", KEY, FENCE, "lockgate:copied", MARKER];
+        let rest = ["begun", "here", "", left, "7", "7", "600000", CLAIMS[3].1];
+        node.client.cmd(&["SET", "lockgate:copied", "begun"]);
+        let answer = node.client.cmd(&[&keys[..], &rest, readers].concat());
+        assert_eq!(answer, Reply::Array(vec![Reply::Int(1)]));
+    };
+    for (state, what) in STATES {
+        node.prepare(state);
+        let from = node.time();
+        copy(&mut node, "-1", &[mine, "50000", theirs, "10000"]);
+        let to = node.time();
+        let mut ends = match is_shared(state) {
+            true => Members::read(what),
+            false => Members::read("set"),
+        };
+        ends.ends.retain(|_, left| *left > 0);
+        ends.ends.insert(mine, 50_000);
+        // A later end stays.
+        let later = ends.ends.get(theirs).copied().unwrap_or_default().max(10_000);
+        ends.ends.insert(theirs, later);
+        ends.has_ttl = true;
+        let end = node.end(KEY);
+        assert_eq!(node.check_set(&ends, end, from..=to), Ok(()), "{state}");
+        assert_eq!(node.client.cmd(&["GET", FENCE]), Reply::bulk(&format!("7 {}", CLAIMS[3].1)));
+        copy(&mut node, "0", &[mine, "50000"]);
+        ends.ends.remove(mine);
+        let end = node.end(KEY);
+        assert_eq!(node.check_set(&ends, end, from..=to), Ok(()), "{state}");
     }
 }

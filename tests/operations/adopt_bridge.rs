@@ -516,6 +516,30 @@ fn a_lock_that_is_named_as_its_key_has_that_key_whatever_it_looks_like() {
 }
 
 #[test]
+fn a_session_lock_whose_client_has_gone_leaves_no_key() {
+    let proxy = Proxy::with()
+        .nodes(3)
+        .top("adopt:\n  - keys: 'lock:*'\n    lock: '{1}'\n    mode: bridge")
+        .locks("default_ttl: 50s")
+        .start();
+    let mut past = proxy.data_client();
+    for how in ["close", "QUIT", "RESET"] {
+        let mut client = proxy.client();
+        client.cmd(&["LOCK", "job", "t"]).grant();
+        assert!(left(&mut past, "lock:job") > 40_000);
+        match how {
+            "close" => client.hang_up(),
+            command => client.send(&encode(&[command])),
+        }
+        eventually("its key is free", || left(&mut past, "lock:job") == -2);
+        eventually("it is free", || proxy.nodes_with("lock:job") == 0);
+        // Nor is the key made anew.
+        thread::sleep(Duration::from_millis(600));
+        assert_eq!(left(&mut past, "lock:job"), -2, "{how}");
+    }
+}
+
+#[test]
 fn a_session_lock_keeps_its_key_also_through_the_step() {
     let proxy = Proxy::with()
         .nodes(3)

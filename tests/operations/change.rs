@@ -244,6 +244,51 @@ fn locks_outlive_the_nodes_that_granted_them() {
 }
 
 #[test]
+fn readers_outlive_the_nodes_that_granted_them() {
+    let mut one = Proxy::with().nodes(3).locks("node_timeout: 500ms").locks("shared: yes").start();
+    let other = Proxy::beside(&one).start();
+    eventually("the other proxy is ready", || asked(&other).len() == 3);
+    let (mut session, mut lease, mut writer) = (one.client(), other.client(), other.client());
+    let mut late = one.client();
+    session.cmd(&["LOCK", "k", "s", "SHARED"]).grant();
+    lease.cmd(&["LOCK", "k", "l", "SHARED", "PX", "50000"]).grant();
+    session.cmd(&["LOCK", "k", "released", "SHARED", "PX", "50000"]).grant();
+    assert_eq!(lease.cmd(&["UNLOCK", "k", "released"]), Reply::Int(1));
+    late.cmd(&["LOCK", "k", "late", "SHARED", "PX", "50000"]).grant();
+    let next = three();
+    list(&one, &urls(&next));
+    list(&other, &urls(&next));
+    // It gives its part back behind the copy, on the nodes that granted it.
+    one.freeze();
+    late.send(&encode(&["UNLOCK", "k", "late"]));
+    let text = shown(&one, &["--change"]);
+    assert!(text.contains("changed: 1 held locks were copied"), "{text}");
+    let score = |member: &str| Client::connect(next[0].port()).cmd(&["ZCARD", member]);
+    assert_eq!(score("lock:k"), Reply::Int(4), "three readers and the mark");
+    one.thaw();
+    assert_eq!(late.reply(), Reply::Int(1));
+    eventually("it is given back there", || score("lock:k") == Reply::Int(3));
+    for node in 0..3 {
+        one.node(node).kill().unwrap();
+    }
+    for proxy in [&one, &other] {
+        let expected = addresses(&next.each_ref());
+        eventually("the next nodes are asked", || asked(proxy) == expected);
+    }
+    assert_eq!(writer.cmd(&["LOCK", "k", "w", "PX", "1000"]), Reply::NullArray);
+    // By then the TTL of a session lock is over, unless it was renewed on the next nodes.
+    thread::sleep(Duration::from_secs(11));
+    let left = session.cmd(&["RENEW", "k", "s"]);
+    assert!(matches!(left, Reply::Int(left) if left > 0), "{left:?}");
+    let renewed = lease.cmd(&["RENEW", "k", "l", "PX", "50000"]);
+    assert!(matches!(renewed, Reply::Int(left) if left > 40_000), "{renewed:?}");
+    assert_eq!(session.cmd(&["UNLOCK", "k", "s"]), Reply::Int(1));
+    assert_eq!(writer.cmd(&["LOCK", "k", "w", "PX", "1000"]), Reply::NullArray);
+    assert_eq!(lease.cmd(&["UNLOCK", "k", "l"]), Reply::Int(1));
+    writer.cmd(&["LOCK", "k", "w", "PX", "50000"]).grant();
+}
+
+#[test]
 fn a_proxy_that_has_not_read_the_file_grants_nothing_more() {
     let one = Proxy::with().nodes(3).locks("node_timeout: 500ms").start();
     let late = Proxy::beside(&one).start();

@@ -16,6 +16,9 @@ const KNOWN: &str = include_str!("../../src/adopt/rows.rs");
 const BEFORE: i64 = 40;
 const NEW: i64 = 15;
 
+/// Stands for the readers of a lock, of which GET tells no token.
+const READERS: &str = "readers";
+
 /// What one script does.
 struct Script {
     digest: &'static str,
@@ -160,13 +163,17 @@ fn play(
         "extend" if is_mine && (told == replies[1]) => taken,
         "take" if state == State::Absent => taken,
         "again" if state == State::Absent || is_mine => taken,
-        "release" | "extend" | "add" | "take" | "again" | "look" | "refuse" | "persist" => {
-            unchanged
-        }
+        "share" if state == State::Absent => Some((READERS, NEW)),
+        "share" if is_mine => taken,
+        "release" | "extend" | "add" | "take" | "again" | "share" | "look" | "refuse"
+        | "persist" => unchanged,
         other => panic!("{other}"),
     };
     let (value, left) = (client.cmd(&["GET", &key]), seconds(&client.cmd(&["PTTL", &key])));
     let is_right = match expected {
+        Some((READERS, ttl)) => {
+            value.error_text().starts_with("WRONGTYPE") && (1..=ttl).contains(&left)
+        }
         None => value == Reply::NullBulk && left == -2,
         Some((token, -1)) => value == Reply::bulk(token) && left == -1,
         // Longer than the next shorter TTL.
@@ -196,7 +203,7 @@ fn each_answers_as_on_redis_where_locks_may_have_no_ttl() {
 
 fn play_all(option: &str, are_kept: bool) {
     let rules = format!("adopt:\n  - keys: 'lock:*'\n    mode: enforce\n    {option}");
-    let mut proxy = Proxy::with().nodes(3).top(&rules).start();
+    let mut proxy = Proxy::with().nodes(3).locks("shared: yes").top(&rules).start();
     let mut wrong = Vec::new();
     for (number, script) in scripts().iter().enumerate() {
         for state in STATES {

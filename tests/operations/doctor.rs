@@ -853,6 +853,36 @@ fn a_user_who_cannot_raise_fences_is_named() {
 }
 
 #[test]
+fn what_readers_need_of_a_lock_node_is_tried() {
+    let [data, node] = [start(&[]), start(&[])];
+    init(&[node.url()]);
+    let others =
+        "+@connection +@scripting +@pubsub +info +time +get +set +del +pttl +pexpire +scan";
+    let readers = ["exists", "pexpireat", "zadd", "zcount", "zrange", "zrangebyscore", "zrem"];
+    let readers = [&readers[..], &["zremrangebyscore", "zrevrange", "zscore"]].concat();
+    for (lacking, shared) in
+        [(&[][..], "yes"), (&["zadd"], "yes"), (&["zrem", "zscore"], "yes"), (&["zadd"], "no")]
+    {
+        let allowed =
+            readers.iter().filter(|name| !lacking.contains(*name)).map(|name| format!("+{name}"));
+        let allowed = allowed.collect::<Vec<_>>().join(" ");
+        let rules = format!("reset on >secret ~lock:* ~lockgate:* &lockgate:* {others} {allowed}");
+        let set = format!("ACL SETUSER proxy {rules}");
+        let set: Vec<&str> = set.split(' ').collect();
+        assert_eq!(Client::connect(node.port()).cmd(&set), Reply::ok());
+        let url = node.url().replace("redis://", "redis://proxy:secret@");
+        let (status, report, _) = doctor(&data.url(), &[url], &format!("  shared: {shared}\n"));
+        assert_eq!(status, Some(0), "{report}");
+        let names: String = lacking.iter().map(|name| format!(" +{name}")).collect();
+        let what =
+            format!("the proxy's user lacks what LOCK with SHARED sends (locks.shared):{names}\n");
+        let is_told = shared == "yes" && !lacking.is_empty();
+        assert_eq!(report.contains(&what), is_told, "{lacking:?}: {report}");
+        assert_eq!(report.contains("LOCK with SHARED"), is_told, "{report}");
+    }
+}
+
+#[test]
 fn guards_need_all_replicas_that_may_be_promoted() {
     let (data, node) = (start(&["--repl-diskless-sync-delay", "0"]), start(&[]));
     init(&[node.url()]);

@@ -11,6 +11,7 @@ mod adopt_flush;
 mod adopt_multi;
 mod adopt_quorum;
 mod adopt_session;
+mod adopt_shared;
 mod alerts;
 mod change;
 mod cluster;

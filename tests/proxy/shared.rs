@@ -111,6 +111,27 @@ fn a_command_of_a_clients_own_comes_behind_all_that_the_client_sent() {
 }
 
 #[test]
+fn greetings_do_not_wait_for_one_another() {
+    let data = RedisServer::start(&["--requirepass", "right"]).unwrap();
+    let relay = Relay::to(data.port());
+    let url = format!("redis://:right@127.0.0.1:{}", relay.port());
+    let proxy = sharing().data_url(&url).start();
+    relay.hold_request("far-away");
+    let mut slow = Client::connect(proxy.port());
+    slow.send(&encode(&["AUTH", "far-away"]));
+    relay.wait_until_held();
+    for (password, is_right) in [("right", true), ("wrong", false), ("right", true)] {
+        let reply = Client::connect(proxy.port()).cmd(&["AUTH", password]);
+        assert_eq!(reply == Reply::ok(), is_right, "{reply:?}");
+    }
+    slow.socket().set_nonblocking(true).unwrap();
+    assert!(slow.socket().peek(&mut [0]).is_err(), "it was answered before them");
+    slow.socket().set_nonblocking(false).unwrap();
+    relay.release();
+    assert!(slow.reply().error().starts_with("WRONGPASS"));
+}
+
+#[test]
 fn passwords_are_asked_about_apart_and_harm_nobody() {
     let data = RedisServer::start(&["--requirepass", "secret"]).unwrap();
     let url = format!("redis://:secret@127.0.0.1:{}", data.port());

@@ -186,7 +186,12 @@ fn a_whole_pipeline_is_carried_out_whatever_stands_in_it() {
 
 #[test]
 fn one_that_leaves_too_much_unread_gets_what_was_held_and_is_told_why_it_is_closed() {
-    let proxy = Proxy::with().top("barrier_buffer: 2mb").start();
+    for share in ["no", "yes"] {
+        is_told_why(&Proxy::with().top(&format!("share: {share}\nbarrier_buffer: 2mb")).start());
+    }
+}
+
+fn is_told_why(proxy: &Proxy) {
     proxy.client().cmd(&["SET", "big", &"b".repeat(100_000)]);
     for command in [&["LOCK", "k", "t", "PX", "60000"][..], &["UNLOCK", "k", "t"], &["HELLO", "3"]]
     {

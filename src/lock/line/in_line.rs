@@ -55,11 +55,14 @@ pub(super) struct InLine {
     pub(super) waker: Option<Waker>,
     /// The lock, while it is handed over to this waiter.
     pub(super) handed: Option<Acquire>,
+    /// Whether the waiter, a reader, is to ask beside the head: another reader has just been granted its part.
+    pub(super) is_let_in: bool,
 }
 
 impl InLine {
     pub(super) fn new(ticket: u64, wants: LineUp) -> InLine {
-        InLine { ticket, since: Instant::now(), wants, waker: None, handed: None }
+        let since = Instant::now();
+        InLine { ticket, since, wants, waker: None, handed: None, is_let_in: false }
     }
 
     /// Returns the waiter as shown to operators.

@@ -2,7 +2,8 @@
 //!
 //! Each lock has one queue, first come, first served. Only its head asks the nodes: at once when nothing is known of
 //! the lock, then when a quorum of nodes has published a release, when the holder's TTL has run out, and now and then
-//! in case a message was lost. This module knows neither connections nor nodes.
+//! in case a message was lost. Behind a head that was granted a reader's part, all readers up to the next writer ask
+//! side by side. This module knows neither connections nor nodes.
 //!
 //! A lock that is a permit is also waited for by the clients of its family's line (`family`): its head is whoever came
 //! first of both.
@@ -49,6 +50,8 @@ const CONTENDING: (Duration, Duration) = (Duration::from_millis(2), Duration::fr
 /// The shortest time for which a head leaves a lock to other proxies' clients after this proxy has given it up for
 /// them. A release by one of these wakes it earlier.
 const OTHERS_TURN: Duration = Duration::from_millis(10);
+/// The most readers of a line that ask side by side: lock nodes have room for a few thousand questions.
+const READERS_AT_ONCE: usize = 64;
 /// How far a node's clock may be behind when a TTL runs out.
 const EXPIRY_SLACK: Duration = Duration::from_millis(1);
 /// How long a queue, and with it the subscription to its lock's channel, is kept after the last
@@ -253,6 +256,15 @@ impl Queues {
         Ok(())
     }
 
+    /// Whether nobody waits for `key` at this proxy, nor is to wait.
+    pub(in crate::lock) fn is_nobody_there(&self, key: &[u8]) -> bool {
+        if self.paused_until().is_some() {
+            return false;
+        }
+        self.count.load(Ordering::Relaxed) == 0
+            || self.lines.lock().queues.get(key).is_none_or(Queue::is_empty)
+    }
+
     /// Counts a waiter that has joined.
     pub(super) fn joined(&self, lines: &AllLines) {
         self.count.store(lines.queues.len(), Ordering::Relaxed);
@@ -273,6 +285,9 @@ impl Queues {
         if let Some(acquire) = seat.handed.take() {
             debug_assert!(is_head, "a lock is handed to the first in line");
             return WaiterTurn::Take(acquire);
+        }
+        if std::mem::take(&mut seat.is_let_in) && self.paused_until().is_none() {
+            return WaiterTurn::Ask(Some(WakeUp::Release));
         }
         match &mut seat.waker {
             Some(known) => known.clone_from(waker),
@@ -354,16 +369,18 @@ impl Queues {
         self.metrics.waiters.decrement(1.0);
         self.left(queue, ticket, how);
         let is_shared = left.as_ref().is_some_and(|left| left.wants.shared);
+        let mut let_in = Vec::new();
         if is_shared && matches!(how, Departure::Granted(_)) && at == 0 {
-            // A reader has the lock with it, and a writer has its intent noted.
+            // A writer has its intent noted.
             queue.ask_at_once(Some(WakeUp::Release));
+            let_in = queue.let_readers_in();
         }
         let next = if at == 0 { queue.heads(families) } else { [None, None] };
         self.end_if_empty(&mut lines, key);
         drop(lines);
         // Undoes a hand-over to the waiter that left, before the next one asks.
         drop(left);
-        next.into_iter().flatten().for_each(Waker::wake);
+        next.into_iter().flatten().chain(let_in).for_each(Waker::wake);
     }
 
     /// Notes that a waiter, which is in line no more, does not wait for this lock any longer.
@@ -758,6 +775,17 @@ impl Queue {
         self.is_held = false;
         self.handovers = 0;
         self.tries = 0;
+    }
+
+    /// Has the readers ask that are first in line. Returns whom to wake.
+    fn let_readers_in(&mut self) -> Vec<Waker> {
+        let first = self.seats.iter_mut().take(READERS_AT_ONCE);
+        let readers = first.take_while(|seat| seat.wants.shared);
+        let let_in = readers.filter_map(|seat| {
+            seat.is_let_in = true;
+            seat.waker.take()
+        });
+        let_in.collect()
     }
 
     /// Has the head ask now, or once more when its request is answered.

@@ -85,6 +85,36 @@ async fn only_the_head_asks_and_the_next_one_follows() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn behind_a_reader_all_ask_up_to_the_next_writer() {
+    let config = LocksConfig { max_waiters: 9, ..LocksConfig::default() };
+    let queues = Queues::new(&config, Arc::default());
+    assert!(queues.is_nobody_there(b"k"));
+    for ticket in 1..=5 {
+        let wants = LineUp { shared: ticket != 4, ..line_up(ticket) };
+        queues.join(&Key::from("k"), wants, ticket).unwrap();
+    }
+    assert!(!queues.is_nobody_there(b"k"), "a reader that comes now stands in line");
+    let turns = |tickets: [u64; 4]| tickets.map(|ticket| turn(&queues, ticket));
+    assert_eq!(
+        (turn(&queues, 1), turns([2, 3, 4, 5])),
+        ("ask".into(), ["wait"; 4].map(Into::into))
+    );
+    queues.leave(b"k", 1, Departure::Granted(TTL));
+    let asks = ["ask Release", "ask Release", "wait", "wait"];
+    assert_eq!(turns([2, 3, 4, 5]), asks);
+    // One that is refused waits in its place, and asks again as the head.
+    queues.refused(b"k", 3, &HELD);
+    assert_eq!(turn(&queues, 3), "wait");
+    queues.leave(b"k", 2, Departure::Granted(TTL));
+    assert_eq!((turn(&queues, 3), turn(&queues, 4)), ("ask Release".into(), "wait".into()));
+    queues.leave(b"k", 3, Departure::Granted(TTL));
+    // The writer asks alone, and readers behind it come later.
+    assert_eq!((turn(&queues, 4), turn(&queues, 5)), ("ask Release".into(), "wait".into()));
+    queues.pause(Some(Instant::now() + TTL));
+    assert!(!queues.is_nobody_there(b"other"), "nobody is granted a lock");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_queue_is_bounded_and_whoever_leaves_makes_room() {
     let queues = queues();
     for ticket in 1..=3 {

@@ -97,9 +97,15 @@ impl Waiter {
         }
     }
 
-    /// Asks for a reader's part of the lock.
+    /// Asks for a reader's part of the lock. Where nobody waits, it is asked for before there is a line: readers do not
+    /// wait for one another.
     pub(in crate::lock) fn shared(mut self) -> Waiter {
         self.shared = true;
+        if self.locks.queues.is_nobody_there(&self.key) {
+            let (grants, token) = (&self.locks.grants, self.token.clone());
+            self.asking =
+                Some(Acquire::ask_shared(grants, &self.key, token, self.ttl, Claim::new()));
+        }
         self
     }
 
@@ -211,7 +217,7 @@ impl Future for Waiter {
                     }
                     let (grants, token, ttl) = (&self.locks.grants, self.token.clone(), self.ttl);
                     let asking = match self.shared {
-                        true => Acquire::ask_shared(grants, &self.key, token, ttl),
+                        true => Acquire::ask_shared(grants, &self.key, token, ttl, Claim::new()),
                         false => Acquire::ask_in_line(grants, self.key.clone(), token, ttl),
                     };
                     self.asking = Some(self.in_its_name(asking));

@@ -23,7 +23,7 @@ use crate::{
     server::server_metrics::{ActionMetrics, ActionResult, AdminAction},
     session::{
         Shared,
-        operator_acts::{self, NodePause, NotTakenBack},
+        operator_acts::{self, MeantGrant, NodePause, NotTakenBack},
         session_metrics::TakenBack,
     },
 };
@@ -59,7 +59,7 @@ trait ActionBody: DeserializeOwned {
 }
 
 impl ActionBody for UnlockBody {
-    const WRITTEN: &'static str = r#"{"key": text, or "key_hex": hexadecimal text, "fence": number of 0 or more, or "any": true or false}"#;
+    const WRITTEN: &'static str = r#"{"key": text, or "key_hex": hexadecimal text, "fence": number of 0 or more, or "reader": number of 0 or more, or "any": true or false}"#;
 }
 
 impl ActionBody for NodeBody {
@@ -77,6 +77,7 @@ struct UnlockBody {
     key: Option<String>,
     key_hex: Option<String>,
     fence: Option<u64>,
+    reader: Option<u64>,
     #[serde(default)]
     any: bool,
 }
@@ -229,11 +230,14 @@ impl Actions {
             (Some(key), None) => key.into_bytes(),
             _ => return Err(wrong("give the lock's 'key', or its 'key_hex'")),
         };
-        if body.fence.is_some() == body.any {
-            return Err(wrong("give the 'fence' of the grant that is meant, or 'any': true"));
-        }
+        let grant = match (body.fence, body.reader, body.any) {
+            (Some(fence), None, false) => MeantGrant::Fence(fence),
+            (None, Some(reader), false) => MeantGrant::Reader(reader),
+            (None, None, true) => MeantGrant::Any,
+            _ => return Err(wrong("give the 'fence' of the grant that is meant, or 'any': true")),
+        };
         let (shared, by) = (self.shared.clone(), by.to_string());
-        let why = match operator_acts::unlock(shared, name, body.fence, by).await {
+        let why = match operator_acts::unlock(shared, name, grant, by).await {
             Ok(()) => return Ok(r#"{"freed":true}"#.into()),
             Err(NotTakenBack::NotHeld) => return Ok(r#"{"freed":false}"#.into()),
             Err(why) => why,

@@ -61,8 +61,8 @@ impl fmt::Display for Operator {
 /// Carries out the request of an operator who is known.
 fn carry_out(ours: Ours, act: OperatorAct, operator: &Operator, desk: &mut Desk) -> Progress {
     match act {
-        OperatorAct::Unlock { key: name, fence } => {
-            let question = Question::take_back(name, fence, operator.to_string());
+        OperatorAct::Unlock { key: name, grant } => {
+            let question = Question::take_back(name, grant, operator.to_string());
             Progress::ask(ours, question, answered)
         }
         OperatorAct::PauseNode { address, force } => {

@@ -19,7 +19,7 @@ use crate::{
         place::KeyPlace,
         task::{AdoptTask, AdoptWork, LookWord},
     },
-    key::Key,
+    key::{Key, Token},
     lock::Holding,
     log_text::shown,
     resp::{
@@ -261,7 +261,7 @@ fn look(ours: Ours, key: Key, word: LookWord) -> Progress {
             Err(error) => return unsettled(ours, &error, desk, move |_| look(ours, key, word)),
         };
         // A value that is no token is answered with an error.
-        let is_told = holding.as_ref().is_none_or(|holding| !holding.token.is_empty());
+        let is_told = holding.as_ref().is_none_or(has_token);
         if word == LookWord::Get && is_told {
             desk.step_transaction(|stage| stage.read(&key, holding.as_ref()));
         }
@@ -271,9 +271,14 @@ fn look(ours: Ours, key: Key, word: LookWord) -> Progress {
     })
 }
 
+/// Whether one client holds the lock, by a token that could be told.
+fn has_token(holding: &Holding) -> bool {
+    !holding.token.is_empty() && *holding.token != *Token::OF_READERS
+}
+
 fn encode_look(out: &mut Vec<u8>, word: LookWord, holding: Option<&Holding>, desk: &Desk) {
     let resp3 = desk.conn.state.resp3;
-    let is_string = holding.is_none_or(|holding| !holding.token.is_empty());
+    let is_string = holding.is_none_or(has_token);
     match (word, holding) {
         (LookWord::Get | LookWord::Strlen, Some(_)) if !is_string => {
             encode::error(out, "WRONGTYPE Operation against a key holding the wrong kind of value")
@@ -285,6 +290,10 @@ fn encode_look(out: &mut Vec<u8>, word: LookWord, holding: Option<&Holding>, des
             encode::integer(out, i64::try_from(length).unwrap_or(i64::MAX));
         }
         (LookWord::Exists, holding) => encode::integer(out, i64::from(holding.is_some())),
+        // Symfony's readers are a sorted set.
+        (LookWord::Type, Some(holding)) if *holding.token == *Token::OF_READERS => {
+            encode::simple(out, "zset");
+        }
         (LookWord::Type, holding) => {
             encode::simple(out, if holding.is_some() { "string" } else { "none" });
         }

@@ -18,7 +18,7 @@ use super::{
 use crate::{
     adopt::{
         by_holder::{Acts, ByHolder, LockReply, Replies},
-        task::{LockWork, QueuedWork},
+        task::{LockWork, QueuedWork, WorkOnReaders},
     },
     config::NoQuorumPolicy,
     key::Key,
@@ -175,8 +175,8 @@ fn execute(ours: Ours, stage: LockTransaction, desk: &mut Desk) -> Progress {
                 QueuedWork::Release => (Own::Unlock, Acts::FREE, None),
                 QueuedWork::Extend(ttl) => (Own::Renew, Acts::RENEW, Some(ttl)),
             };
-            let (token, first_of) = (Some(token), None);
-            let work = LockWork { token, ttl, acts, replies: EXECUTED, first_of };
+            let (token, first_of, readers) = (Some(token), None, WorkOnReaders::None);
+            let work = LockWork { token, ttl, acts, replies: EXECUTED, first_of, readers };
             let mut lock = OneLock::new(Ours { own, ..ours }, key, work);
             lock.claim = claim;
             lock.begin(desk)

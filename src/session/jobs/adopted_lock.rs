@@ -12,13 +12,13 @@ use super::{
         planted::{self, PlantedFault},
         session_metrics::Outcome,
     },
-    Job, Ours, Progress, Question, adopted_kept, announce, unexpected, unlock,
+    Job, Ours, Progress, Question, adopted_kept, adopted_shared, announce, unexpected, unlock,
     unsettled::{unsettled, unsettled_as},
 };
 use crate::{
     adopt::{
         by_holder::{Act, Acts, LockReply, Replies},
-        task::{LockWork, SentBy},
+        task::{LockWork, SentBy, WorkOnReaders},
     },
     bridge::Asker,
     clock::{Instant, millis},
@@ -48,12 +48,13 @@ pub(super) struct OneLock {
     pub(super) aside: Vec<Vec<Vec<u8>>>,
     /// Set for a command that takes the first free one of several locks, of which this is one.
     pub(super) otherwise: Option<Otherwise>,
+    pub(super) readers: WorkOnReaders,
     /// The holder's claim, if the lock nodes have told it or this proxy knows it.
     pub(super) claim: Option<Claim>,
     /// The count of the lock's releases from before it was asked for.
     releases: u32,
     /// An earlier release, which too few lock nodes answered, was of a grant that was valid.
-    was_held: bool,
+    pub(super) was_held: bool,
 }
 
 /// What becomes of a command that takes the first free one of several locks.
@@ -66,7 +67,7 @@ pub(super) struct Otherwise {
 
 impl OneLock {
     pub(super) fn new(ours: Ours, key: Key, work: LockWork) -> OneLock {
-        let LockWork { token, ttl, acts, replies, .. } = work;
+        let LockWork { token, ttl, acts, replies, readers, .. } = work;
         OneLock {
             ours,
             sender: SentBy::default(),
@@ -79,6 +80,7 @@ impl OneLock {
             options: AdoptOptions::default(),
             aside: Vec::new(),
             otherwise: None,
+            readers,
             claim: None,
             releases: 0,
             was_held: false,
@@ -87,6 +89,20 @@ impl OneLock {
 
     /// Begins the command.
     pub(super) fn begin(self, desk: &mut Desk) -> Progress {
+        if let Some(error) = adopted_shared::obstacle(&self, desk) {
+            return self.ours.refuse(&error.to_string(), Outcome::BadRequest, desk);
+        }
+        if let Some(part) = adopted_shared::remembered(&self, desk) {
+            return adopted_shared::go_on(self, part, desk);
+        }
+        match self.readers {
+            WorkOnReaders::Takes => adopted_shared::find(self),
+            WorkOnReaders::May | WorkOnReaders::None => self.begin_alone(desk),
+        }
+    }
+
+    /// Begins the command with the lock as one client has it alone.
+    fn begin_alone(self, desk: &mut Desk) -> Progress {
         // A script may answer otherwise where its lock has no TTL, which only the lock nodes know.
         let may_be_endless = self.options.no_ttl == NoTtlPolicy::Session;
         match (self.acts.absent, self.acts.own) {
@@ -157,6 +173,10 @@ impl OneLock {
                 _ => self.tell(replies.absent, Outcome::NotHeld, desk),
             };
         };
+        let has_readers = *holding.token == *Token::OF_READERS;
+        if has_readers && adopted_shared::may_be_on_reader(&self, desk) {
+            return adopted_shared::find(self);
+        }
         let refused = if acts.absent == Act::Take { Outcome::Busy } else { Outcome::NotHeld };
         if !is_own {
             if (acts.absent, acts.own) == (Act::Take, Act::Renew) {
@@ -180,7 +200,7 @@ impl OneLock {
         }
     }
 
-    fn tell(&self, reply: LockReply, outcome: Outcome, desk: &Desk) -> Progress {
+    pub(super) fn tell(&self, reply: LockReply, outcome: Outcome, desk: &Desk) -> Progress {
         tell(self.ours, reply, outcome, desk)
     }
 
@@ -361,15 +381,21 @@ impl OneLock {
 
     /// Takes the lock, which the token does not hold, or tells the client. Where Redis would tell whether another
     /// token holds it, the lock nodes are asked.
-    fn missed(mut self, desk: &mut Desk) -> Progress {
-        let Replies { absent, other, .. } = self.replies;
-        if self.acts.absent == Act::Take {
-            return self.take(desk);
+    fn missed(self, desk: &mut Desk) -> Progress {
+        match () {
+            () if self.acts.absent == Act::Take => self.take(desk),
+            () if adopted_shared::may_be_on_reader(&self, desk) => adopted_shared::find(self),
+            () => self.nobodys(desk),
         }
+    }
+
+    /// Tells the client that the token does not hold the lock, by the reply for whoever has it instead.
+    pub(super) fn nobodys(mut self, desk: &mut Desk) -> Progress {
+        let Replies { absent, other, .. } = self.replies;
         if absent == other {
             return self.tell(absent, Outcome::NotHeld, desk);
         }
-        self.acts = Acts::LOOK;
+        (self.acts, self.readers) = (Acts::LOOK, WorkOnReaders::None);
         self.replies = Replies { own: other, endless: other, ..self.replies };
         self.look()
     }

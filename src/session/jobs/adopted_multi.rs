@@ -32,7 +32,7 @@ use super::{
 use crate::{
     adopt::{
         by_holder::Acts,
-        task::{AdoptTask, AdoptWork, LookWord},
+        task::{AdoptTask, AdoptWork, LookWord, WorkOnReaders},
     },
     clock::Instant,
     key::Key,
@@ -53,6 +53,7 @@ const LONGEST: usize = 4 * 1024 * 1024;
 const TOO_MANY: &str = "ERR more than 1000 adopted locks in one transaction (adopt)";
 const SEVERAL: &str =
     "ERR several adopted locks of one command are not taken or prolonged inside MULTI (adopt)";
+const SHARED: &str = "ERR an adopted lock is not shared inside MULTI (adopt)";
 const GUARDS: &str = "ERR a lock that guards need is not taken or prolonged inside MULTI (adopt)";
 const REPLICAS: &str = "ERR adopted locks beside writes that replicas must acknowledge are not \
                         supported inside MULTI (adopt)";
@@ -103,6 +104,9 @@ fn obstacle(task: &AdoptTask, database: u64, desk: &Desk) -> Option<&'static str
     }
     if desk.conn.locks.len() >= MOST {
         return Some(TOO_MANY);
+    }
+    if matches!(&task.work, AdoptWork::Lock(work) if work.readers == WorkOnReaders::Takes) {
+        return Some(SHARED);
     }
     let is_easy = match &task.work {
         AdoptWork::Lock(work) => work.acts == Acts::LOOK || task.work.frees(),

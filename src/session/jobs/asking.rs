@@ -9,6 +9,7 @@ use super::super::{
 };
 use crate::{
     bridge::Asker,
+    command::act::MeantGrant,
     guard::{Guards, asked::AskedCommand, learn::AskError},
     key::{Key, Token},
     lock::{
@@ -64,6 +65,8 @@ questions! {
         reader: Reader { key: Key, token: Token } -> Look(Looking);
         /// Takes a lock for an adopted command, by this claim, unless it is held, even by the same token.
         adopt: Adopt { key: Key, token: Token, ttl: Duration, claim: Claim } -> Grant(Granting);
+        /// Takes a reader's part of a lock for an adopted command, by this claim.
+        adopt_shared: AdoptShared { key: Key, token: Token, ttl: Duration, claim: Claim } -> Grant(Granting);
         /// Gives a lock this new claim, so that it gets another keeper, or none.
         take_over: TakeOver { key: Key, token: Token, ttl: Duration, claim: Claim } -> Grant(Granting);
         /// Releases a lock.
@@ -87,9 +90,9 @@ questions! {
         look_all: LookAll { keys: Vec<Key> } -> LookAll(Vec<Looking>);
         /// By which claim this token holds this lock.
         claim_of: ClaimOf { key: Key, token: Token } -> ClaimOf(Result<Option<Claim>, NoQuorum>);
-        /// Takes a lock back for an operator, from the grant with this fence or from whichever has the lock. The data
-        /// node is told too, over a connection of the proxy's own.
-        take_back: TakeBack { name: Vec<u8>, fence: Option<u64>, by: String }
+        /// Takes a lock back for an operator, from the grant that is meant. The data node is told too, over a connection
+        /// of the proxy's own.
+        take_back: TakeBack { name: Vec<u8>, grant: MeantGrant, by: String }
             -> TakenBack(Result<(), NotTakenBack>);
         /// Gives these locks back.
         free: Free { grants: Vec<(Key, Token, Claim)> } -> Done(());

@@ -28,7 +28,7 @@ const ADOPTED_FIELDS: [&str; 12] = [
     "because", "mode",
 ];
 
-const HELP: [&str; 49] = [
+const HELP: [&str; 53] = [
     "LOCKGATE <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
     "INFO",
     "    Tell of this proxy: version, uptime, lock nodes, locks and waiters, and adopt rules that",
@@ -45,6 +45,9 @@ const HELP: [&str; 49] = [
     "LOCK <key>",
     "    Tell of one lock. The lock nodes are asked about one that was not granted through this",
     "    proxy: its kind is then elsewhere. Null if nobody holds it.",
+    "READERS <key>",
+    "    List the readers of a lock that were granted their parts through this proxy: the number of",
+    "    each, its kind, for how long it has read and still reads, and its client's address and name.",
     "WAITERS <key>",
     "    List the clients of this proxy that wait for a lock, in line: address, name, how long",
     "    each has waited, and the TTL that it asks for.",
@@ -61,9 +64,10 @@ const HELP: [&str; 49] = [
     "    List the lock idioms of existing libraries that were seen on keys of adopt rules, the",
     "    unsafe first, with what would become of each if its lock were taken on the lock nodes,",
     "    and the mode of its rule now. Rules of which nothing was seen come last.",
-    "UNLOCK <key> FENCE <fence> | ANY",
+    "UNLOCK <key> FENCE <fence> | READER <reader> | ANY",
     "    Take a lock back: from the grant with this fence, or from whoever holds it, through whichever",
-    "    proxy. Answers 1, or 0 where that grant does not hold it. Only who may CLIENT KILL may.",
+    "    proxy; or from one reader, through the proxy whose READERS lists it. Answers 1, or 0 where",
+    "    that grant does not hold it. Only who may CLIENT KILL may.",
     "NODE <address> PAUSE [FORCE] | RESUME",
     "    Have a lock node asked for no new locks, for maintenance, or asked again. It keeps those that",
     "    it has. Refused if too few others vote, but with FORCE. Only who may CLIENT KILL may.",
@@ -97,6 +101,7 @@ impl Desk {
             Inquiry::Locks(wanted) => self.tell_locks(&mut out, wanted),
             // The lock nodes may have to be asked.
             Inquiry::Lock { key } => return self.tell_one_lock(ours, key),
+            Inquiry::Readers { key } => self.tell_readers(&mut out, key),
             Inquiry::Waiters { key } => self.tell_waiters(&mut out, key),
             Inquiry::Clients => self.tell_clients(&mut out),
             Inquiry::Hot { most } => self.tell_hot(&mut out, *most),

@@ -79,6 +79,25 @@ impl Desk {
         field(out, "proxy", proxy.as_bytes());
     }
 
+    /// Answers LOCKGATE READERS.
+    pub(super) fn tell_readers(&self, out: &mut Vec<u8>, name: &[u8]) {
+        let readers = self.shared.engine.readers(&self.key(name), MOST_TOLD);
+        encode::array(out, readers.len());
+        for (number, grant) in readers {
+            encode::map(out, 7, self.conn.state.resp3);
+            count(out, "reader", number);
+            field(out, "kind", grant.kind().as_bytes());
+            duration(out, "held-ms", grant.held_for);
+            duration(out, "remaining-ms", grant.remaining);
+            tell_client(out, grant.holder.as_ref());
+            known(
+                out,
+                "connected",
+                grant.holder.as_ref().map(|holder| u64::from(holder.is_here())),
+            );
+        }
+    }
+
     /// Answers LOCKGATE WAITERS.
     pub(super) fn tell_waiters(&self, out: &mut Vec<u8>, name: &[u8]) {
         let mut line = self.shared.engine.waiters(&self.key(name));

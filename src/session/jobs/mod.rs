@@ -20,7 +20,7 @@
 //!
 //! - `pass`: ordinary commands that only wait.
 //! - `adopted`: a lock idiom on a key of a bridged or enforced adopt rule; `adopted_lock`: what becomes of one lock;
-//!   `adopted_many`: of several; `adopted_first`: of the first free one of several;
+//!   `adopted_many`: of several; `adopted_first`: of the first free one of several; `adopted_shared`: of its readers;
 //!   `adopted_kept`: a lock without a TTL; `adopted_beside`: a lock that another proxy has bridged; `adopted_exec`: a
 //!   transaction about one lock; `adopted_multi`: idioms inside a client's own transaction.
 //! - `asking`: questions that do not go over the session's own connection. `awaiting`: stages that wait for an answer,
@@ -46,6 +46,7 @@ mod adopted_kept;
 mod adopted_lock;
 mod adopted_many;
 pub(super) mod adopted_multi;
+mod adopted_shared;
 pub(super) mod announce;
 mod asking;
 mod attaching;

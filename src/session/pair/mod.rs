@@ -10,6 +10,7 @@ mod adopted_exec_tests;
 mod adopted_first_tests;
 mod adopted_multi_tests;
 mod adopted_quorum;
+mod adopted_shared_tests;
 mod adopted_tests;
 mod fronts_tests;
 mod guards_tests;

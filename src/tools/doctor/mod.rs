@@ -6,6 +6,7 @@
 //! - `here`: what is wrong on this machine.
 //! - `running`: asks the running proxy of this configuration what it sees; `pinning`: which of its clients do not share
 //!   connections to the data node.
+//! - `sharing_rights`: what readers of locks need of a lock node.
 //! - `report`: the findings as text and as JSON.
 
 mod findings;
@@ -14,6 +15,7 @@ mod patient;
 mod pinning;
 mod report;
 mod running;
+mod sharing_rights;
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -241,6 +243,7 @@ async fn of_lock_nodes(
                 }
                 waiting += usize::from(findings.iter().any(|finding| finding.waits));
                 findings.extend(alone_or_shared(list, index, patient, servers));
+                findings.extend(sharing_rights::cannot_share(&config.locks, node, to_nodes).await);
                 findings
             }
         };

@@ -9,15 +9,13 @@
 require 'Illuminate/Cache/autoload.php';
 require 'Illuminate/Redis/autoload.php';
 require 'Predis/autoload.php';
-require 'Symfony/Component/Lock/autoload.php';
+require __DIR__ . '/symfony.php';
 
 use Illuminate\Cache\RedisStore;
 use Illuminate\Contracts\Cache\LockTimeoutException;
 use Illuminate\Contracts\Redis\LimiterTimeoutException;
 use Illuminate\Redis\Limiters\ConcurrencyLimiter;
 use Illuminate\Redis\RedisManager;
-use Symfony\Component\Lock\LockFactory;
-use Symfony\Component\Lock\Store\RedisStore as SymfonyStore;
 
 // Lives of locks, and the longest wait for one that runs out, in seconds.
 const LONG = 30;
@@ -195,19 +193,6 @@ function redlock_php(int $port, string $key): void
     step('the last release', $second->evalsha($release, 1, $key, 'b'), 1);
 }
 
-function symfony(int $port, string $key): void
-{
-    $factory = fn () => new LockFactory(
-        new SymfonyStore(new Predis\Client(['host' => '127.0.0.1', 'port' => $port])),
-    );
-    $lock = $factory()->createLock("legacy:$key", LONG);
-    step('take', $lock->acquire(), true);
-    step("another's take", $factory()->createLock("legacy:$key", LONG)->acquire(), false);
-    $lock->release();
-    step('take after the release', $lock->acquire(), true);
-    $lock->release();
-}
-
 // What is run, and what is expected of it under enforce. Only under enforce is the release of
 // redlock-php known by its digest alone.
 $rows = [
@@ -217,8 +202,18 @@ $rows = [
     ['Laravel 8 Redis::funnel', 'laravel_funnel', 'works'],
     ['Laravel 12 Cache::funnel, by its calls', 'laravel_cache_funnel', 'works'],
     ['redlock-php, by its commands', 'redlock_php', 'works'],
-    ['Symfony 5 Lock', 'symfony', 'refused'],
 ];
+foreach (['predis', 'php-redis'] as $client) {
+    foreach ([
+        ['a lock alone', 'symfony_alone', 'works'],
+        ['readers', 'symfony_readers', 'works'],
+        ['several processes', 'symfony_processes', 'works'],
+        ['the only reader writes', 'symfony_promotion', 'refused'],
+        ['others read beside a writer that reads', 'symfony_demotion', 'refused'],
+    ] as [$what, $judge, $word]) {
+        $rows[] = ["Symfony 5 on $client: $what", fn ($port, $key) => $judge($port, $key, $client), $word];
+    }
+}
 
 $port = (int) $argv[1];
 $is_enforced = ($argv[3] ?? 'plain') === 'enforce';

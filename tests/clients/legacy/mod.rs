@@ -39,7 +39,7 @@ fn drivers() -> [Driver; 4] {
     [
         Driver(python, Some("legacy/locks.py"), 28),
         Driver("node".into(), Some("legacy/locks.js"), 19),
-        Driver("php".into(), Some("legacy/locks.php"), 7),
+        Driver("php".into(), Some("legacy/locks.php"), 16),
         Driver(rust, None, 2),
     ]
 }
@@ -64,7 +64,7 @@ fn libraries_work(mode: &str, nodes: Nodes) {
     let locks = if nodes == Nodes::Die { "node_timeout: 1s" } else { "node_timeout: 250ms" };
     let drive = |Driver(program, script, rows): Driver| {
         // RQ asks for 61 s.
-        let with = Proxy::with().nodes(5).locks(locks).locks("max_ttl: 61s");
+        let with = Proxy::with().nodes(5).locks(locks).locks("max_ttl: 61s").locks("shared: yes");
         let mut proxy = with.top(&rules).start();
         let (script, port) = (script.map(file), proxy.port().to_string());
         let mut arguments: Vec<&str> = script.iter().filter_map(|path| path.to_str()).collect();

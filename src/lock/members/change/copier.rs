@@ -28,8 +28,10 @@ const LIMIT: Duration = Duration::from_secs(2);
 /// The most locks in one exchange.
 pub(super) const AT_ONCE: usize = 250;
 
-const TELL: &str = include_str!("../../scripts/tell.lua");
-const COPY: &str = include_str!("../../scripts/copy.lua");
+const TELL: &str =
+    concat!(include_str!("../../scripts/readers.lua"), include_str!("../../scripts/tell.lua"));
+const COPY: &str =
+    concat!(include_str!("../../scripts/readers.lua"), include_str!("../../scripts/copy.lua"));
 
 /// The note on a node about the copy that it has. It is lost with the node's memory.
 pub(super) struct CopyNote {
@@ -211,6 +213,9 @@ impl Copier {
                 call.arg(&note.begun).arg(told);
                 call.arg(&lock.token).arg(lock.left).arg(lock.fence).arg(lock.largest);
                 call.arg(fence_ttl.as_millis().to_string()).arg(&lock.claim);
+                for (reader, left) in &lock.readers {
+                    call.arg(reader).arg(left);
+                }
             }
             let redis = &mut self.connection.redis;
             let answers: Vec<(i64,)> = within(calls.query_async(redis)).await?;

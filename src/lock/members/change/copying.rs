@@ -69,7 +69,7 @@ pub(super) async fn copy(
         return Err(format!("too few of locks.nodes could be read: {}", joined(&troubles)));
     }
     let copies: Arc<[LockCopy]> = found.copies(read.len(), from.ways.len()).into();
-    let held: Vec<&LockCopy> = copies.iter().filter(|lock| !lock.token.is_empty()).collect();
+    let held: Vec<&LockCopy> = copies.iter().filter(|lock| lock.may_be_held()).collect();
     let keys: Arc<BTreeSet<Vec<u8>>> = Arc::new(held.iter().map(|lock| lock.key.clone()).collect());
 
     let writers = writing.write(writers, &copies, (&keys, &prefix), &mut troubles).await;
@@ -84,12 +84,14 @@ pub(super) async fn copy(
         }
     })
     .await;
-    let free = again.free(read_again.len(), from.ways.len());
-    let ended = held.iter().filter(|lock| free.contains(&lock.key));
-    let ended: Arc<[LockCopy]> =
-        ended.map(|lock| LockCopy { left: 0, ..(**lock).clone() }).collect();
-    let count = held.len() - ended.len();
-    let writers = writing.end(writers, &ended, &mut troubles).await;
+    let over: Arc<[LockCopy]> =
+        again.over(held.iter().copied(), read_again.len(), from.ways.len()).into();
+    // Of a lock that has other readers, those that gave it back are over.
+    let readers: BTreeMap<&[u8], usize> =
+        over.iter().map(|lock| (&lock.key[..], lock.readers.len())).collect();
+    let is_held = |lock: &&&LockCopy| readers.get(&lock.key[..]) != Some(&lock.readers.len());
+    let count = held.iter().filter(is_held).count();
+    let writers = writing.end(writers, &over, &mut troubles).await;
     match to.is_quorum(&seats_of(&writers)) {
         true => {
             let seats = writers.into_iter().filter_map(|writer| Some((writer.seat, writer.who?)));

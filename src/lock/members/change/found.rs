@@ -10,7 +10,7 @@ use crate::lock::{
     quorum::{fence_bounds, quorum},
 };
 
-/// What one node stores of a lock.
+/// What one node stores of a lock, or of one of its readers: a row of `tell.lua`'s answer.
 pub(super) struct ToldLock {
     pub(super) token: Vec<u8>,
     pub(super) left: Vec<u8>,
@@ -30,10 +30,22 @@ struct OnNode {
     claim: Vec<u8>,
 }
 
+/// A reader of a lock on one node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct ReaderOnNode {
+    seat: usize,
+    /// Its claim and token, as they stand in the set.
+    reader: Vec<u8>,
+    /// In ms.
+    left: i64,
+}
+
 /// A lock, as the nodes that were read have it.
 #[derive(Debug, Default)]
 struct FoundLock {
+    /// Where a client has it alone, or a key is there that is no lock's.
     on: SmallVec<[OnNode; 3]>,
+    readers: Vec<ReaderOnNode>,
     /// Claims of grants that were released through another proxy than the one that made them.
     ended: SmallVec<[Vec<u8>; 1]>,
     /// The largest fence, including those of failed attempts, and the claim beside it.
@@ -55,6 +67,30 @@ pub(super) struct LockCopy {
     pub(super) fence: u64,
     pub(super) largest: u64,
     pub(super) claim: Vec<u8>,
+    /// Readers, with the time that is left to each, in ms. A lock that has any has no token.
+    pub(super) readers: BTreeMap<Vec<u8>, i64>,
+}
+
+impl LockCopy {
+    /// Whether a client may hold the lock.
+    pub(super) fn may_be_held(&self) -> bool {
+        !self.token.is_empty() || !self.readers.is_empty()
+    }
+
+    /// Returns what is to be taken back of this copy, as its nodes say `now` that it was given back.
+    fn over(&self, now: &LockCopy) -> Option<LockCopy> {
+        let readers: BTreeMap<Vec<u8>, i64> = self
+            .readers
+            .iter()
+            .filter(|(reader, _)| !now.readers.contains_key(*reader))
+            .map(|(reader, left)| (reader.clone(), *left))
+            .collect();
+        let is_over = match self.token.is_empty() {
+            true => !readers.is_empty() && now.token.is_empty(),
+            false => !now.may_be_held(),
+        };
+        is_over.then(|| LockCopy { left: 0, readers, ..self.clone() })
+    }
 }
 
 impl FoundLocks {
@@ -63,6 +99,18 @@ impl FoundLocks {
         let ToldLock { token, left, fence, ended } = told;
         let number = |text: &[u8]| std::str::from_utf8(text).ok()?.parse::<i64>().ok();
         let left = number(&left)?;
+        let lock = self.0.entry(key).or_default();
+        match &ended[..] {
+            b"reader" => {
+                lock.readers.push(ReaderOnNode { seat, reader: token, left });
+                return Some(());
+            }
+            b"ended" => {
+                lock.ended.push(token);
+                return Some(());
+            }
+            _ => {}
+        }
         // "fence claim" or "largest/fence claim".
         let (numbers, claim) = match fence.iter().position(|byte| *byte == b' ') {
             Some(at) => (&fence[..at], fence[at + 1..].to_vec()),
@@ -72,7 +120,6 @@ impl FoundLocks {
         let of = |text: Option<&[u8]>| Some(number(text?).unwrap_or_default().unsigned_abs());
         let largest = of(numbers.next()).unwrap_or_default();
         let fence = of(numbers.next()).unwrap_or(largest);
-        let lock = self.0.entry(key).or_default();
         if largest >= lock.largest {
             lock.largest = largest;
             lock.claim.clone_from(&claim);
@@ -82,6 +129,7 @@ impl FoundLocks {
         }
         // A SCAN may return a key twice.
         lock.on.retain(|on| on.seat != seat);
+        lock.readers.retain(|on| on.seat != seat);
         if left != -2 {
             lock.on.push(OnNode { seat, token, left, fence, claim });
         }
@@ -99,31 +147,41 @@ impl FoundLocks {
             let seats: SmallVec<[usize; 3]> = theirs.on.iter().map(|on| on.seat).collect();
             lock.on.retain(|on| !seats.contains(&on.seat));
             lock.on.extend(theirs.on);
+            // Each connection reads a node of its own.
+            lock.readers.extend(theirs.readers);
         }
     }
 
     /// Returns the locks to remove from a node: all that it has, except those in `held`. A key without a fence beside
-    /// it was never a lock of ours, and stays.
+    /// it was never a lock of ours, and stays, unless it is a set of readers.
     pub(super) fn others(self, held: &BTreeSet<Vec<u8>>) -> Vec<LockCopy> {
         let is_other = |(key, lock): &(Vec<u8>, FoundLock)| {
-            !lock.on.is_empty() && lock.largest > 0 && !held.contains(key)
+            let is_ours = !lock.on.is_empty() && lock.largest > 0 || !lock.readers.is_empty();
+            is_ours && !held.contains(key)
         };
         let others = self.0.into_iter().filter(is_other);
         let away = |(key, lock): (Vec<u8>, FoundLock)| {
             let token = lock.on.into_iter().next().map(|on| on.token).unwrap_or_default();
-            LockCopy { key, token, left: 0, fence: 0, largest: 0, claim: Vec::new() }
+            let (claim, readers) = (Vec::new(), BTreeMap::new());
+            LockCopy { key, token, left: 0, fence: 0, largest: 0, claim, readers }
         };
         others.map(away).collect()
     }
 
-    /// Returns the locks that no token can have on a quorum, if `read` of `nodes` nodes were read.
-    pub(super) fn free(&self, read: usize, nodes: usize) -> BTreeSet<Vec<u8>> {
+    /// Returns what to take back of `copies`, which were given back before these locks were read, if `read` of `nodes`
+    /// nodes were.
+    pub(super) fn over<'a>(
+        &self,
+        copies: impl IntoIterator<Item = &'a LockCopy>,
+        read: usize,
+        nodes: usize,
+    ) -> Vec<LockCopy> {
         // The nodes that were not read may be a quorum by themselves.
         if nodes.saturating_sub(read) >= quorum(nodes) {
-            return BTreeSet::new();
+            return Vec::new();
         }
-        let all = self.copies(read, nodes).into_iter();
-        all.filter(|lock| lock.token.is_empty()).map(|lock| lock.key).collect()
+        let now = |copy: &LockCopy| Some(self.0.get(&copy.key)?.copy(&copy.key, read, nodes));
+        copies.into_iter().filter_map(|copy| copy.over(&now(copy)?)).collect()
     }
 
     /// Returns what to write, if `read` of `nodes` nodes were read.
@@ -155,10 +213,13 @@ impl FoundLock {
         #[cfg_attr(not(feature = "planted"), expect(unused_mut, reason = "a fault changes it"))]
         let mut may_be_held =
             self.on.iter().any(|on| has_token(&on.token) + unread >= quorum(nodes));
+        #[cfg_attr(not(feature = "planted"), expect(unused_mut, reason = "a fault changes it"))]
+        let mut readers = self.readers(unread, nodes);
         #[cfg(feature = "planted")]
         if std::env::var("LOCKGATE_PLANT").is_ok_and(|fault| fault == "no copy") {
             grants.clear();
             may_be_held = false;
+            readers.clear();
         }
         let longest = |on: &[&OnNode]| match on.iter().any(|on| on.left < 0) {
             true => -1,
@@ -168,23 +229,46 @@ impl FoundLock {
         match grants[..] {
             [] if !may_be_held => {
                 let (token, claim) = (Vec::new(), self.claim.clone());
-                LockCopy { key, token, left: -1, fence: largest, largest, claim }
+                LockCopy { key, token, left: -1, fence: largest, largest, claim, readers }
             }
-            [one] if !one.token.is_empty() && !self.ended.contains(&one.claim) => {
+            [one]
+                if readers.is_empty()
+                    && !one.token.is_empty()
+                    && !self.ended.contains(&one.claim) =>
+            {
                 let mut fences: SmallVec<[u64; 3]> = of(one).iter().map(|on| on.fence).collect();
                 let least = fences.iter().copied().min().unwrap_or(largest);
                 let fence = fence_bounds(&mut fences, nodes).map_or(least, |(fence, _)| fence);
                 let (token, claim, left) =
                     (one.token.clone(), one.claim.clone(), longest(&of(one)));
-                LockCopy { key, token, left, fence, largest, claim }
+                LockCopy { key, token, left, fence, largest, claim, readers }
             }
             // It is unknown which grant stands, or whether it was released: no client gets the lock before its time.
             _ => {
                 let token = format!("lockgate:unknown:{:016x}", jitter::number()).into_bytes();
-                let left = longest(&self.on.iter().collect::<SmallVec<[&OnNode; 3]>>());
-                LockCopy { key, token, left, fence: largest, largest, claim: b"0".to_vec() }
+                let left = match longest(&self.on.iter().collect::<SmallVec<[&OnNode; 3]>>()) {
+                    -1 => -1,
+                    left => readers.into_values().fold(left, i64::max),
+                };
+                let (claim, readers) = (b"0".to_vec(), BTreeMap::new());
+                LockCopy { key, token, left, fence: largest, largest, claim, readers }
             }
         }
+    }
+
+    /// Returns the readers that may be on a quorum, with the longest time that is left to each.
+    fn readers(&self, unread: usize, nodes: usize) -> BTreeMap<Vec<u8>, i64> {
+        let mut all: BTreeMap<&[u8], (usize, i64)> = BTreeMap::new();
+        for ReaderOnNode { reader, left, .. } in &self.readers {
+            let (on, longest) = all.entry(reader).or_default();
+            (*on, *longest) = (*on + 1, (*longest).max(*left));
+        }
+        let may_read = |(reader, (on, _)): &(&[u8], (usize, i64))| {
+            let claim = reader.split(|byte| *byte == b' ').next().unwrap_or_default();
+            on + unread >= quorum(nodes) && !self.ended.iter().any(|ended| ended == claim)
+        };
+        let readers = all.into_iter().filter(may_read);
+        readers.map(|(reader, (_, left))| (reader.to_vec(), left)).collect()
     }
 }
 
@@ -256,21 +340,87 @@ mod tests {
         assert!(is_placeholder(&copied(&[(0, "", 700, "", ""), (1, "", 700, "", "")], 3, 3)));
     }
 
+    /// Reads what nodes report of one lock again: seat, token, remaining TTL, fence and claim.
+    fn told(all: &[(usize, &str, &str, &str, &str)]) -> FoundLocks {
+        let mut found = FoundLocks::default();
+        for (seat, token, left, fence, ended) in all {
+            let [token, left, fence, ended] =
+                [token, left, fence, ended].map(|text| text.as_bytes().to_vec());
+            found.add(*seat, b"lock:a".to_vec(), ToldLock { token, left, fence, ended }).unwrap();
+        }
+        found
+    }
+
     #[test]
     fn what_too_few_nodes_do_not_have_may_be_held() {
-        let mut found = FoundLocks::default();
-        let (token, left, ended) = (Vec::new(), b"-2".to_vec(), Vec::new());
-        let told = ToldLock { token, left, fence: b"5 c".to_vec(), ended };
-        found.add(0, b"lock:a".to_vec(), told).unwrap();
-        assert_eq!(found.free(1, 3), BTreeSet::new(), "the other two may have it");
-        assert_eq!(found.free(2, 3), BTreeSet::from([b"lock:a".to_vec()]));
+        let held = (0..3).map(|seat| (seat, "t", "900", "5 c", "")).collect::<Vec<_>>();
+        let copies = told(&held).copies(3, 3);
+        let free = told(&[(0, "", "-2", "5 c", "")]);
+        assert_eq!(free.over(&copies, 1, 3), [], "the other two may have it");
+        let over = free.over(&copies, 2, 3);
+        assert_eq!((over[0].left, &over[0].token[..], over.len()), (0, &b"t"[..], 1));
         // Nor is a lock free that one token has by several claims.
-        for (seat, claim) in [(0, "5 c"), (1, "6 d")] {
-            let (token, left, ended) = (b"t".to_vec(), b"900".to_vec(), Vec::new());
-            let told = ToldLock { token, left, fence: claim.into(), ended };
-            found.add(seat, b"lock:b".to_vec(), told).unwrap();
-        }
-        assert_eq!(found.free(3, 3), BTreeSet::from([b"lock:a".to_vec()]));
+        let two = told(&[(0, "t", "900", "5 c", ""), (1, "t", "900", "6 d", "")]);
+        assert_eq!(two.over(&copies, 3, 3), []);
+    }
+
+    const READERS: [&str; 2] = ["1111111111111111 a", "2222222222222222 b"];
+
+    /// Returns what a node reports of a lock that these share.
+    fn shared(seat: usize, readers: &[(&'static str, &'static str)]) -> Vec<RowTold> {
+        let lock = (seat, "", "-2", "5 c", "");
+        let reader =
+            |(reader, left): &(&'static str, &'static str)| (seat, *reader, *left, "", "reader");
+        [lock].into_iter().chain(readers.iter().map(reader)).collect()
+    }
+
+    type RowTold = (usize, &'static str, &'static str, &'static str, &'static str);
+
+    fn readers(copy: &LockCopy) -> Vec<(&str, i64)> {
+        copy.readers
+            .iter()
+            .map(|(reader, left)| (std::str::from_utf8(reader).unwrap(), *left))
+            .collect()
+    }
+
+    #[test]
+    fn readers_are_copied_that_a_quorum_may_have() {
+        let [a, b] = READERS;
+        let nodes = [shared(0, &[(a, "700")]), shared(1, &[(a, "900"), (b, "50")]), shared(2, &[])];
+        let all = told(&nodes.concat()).copies(3, 3).remove(0);
+        assert_eq!((&all.token[..], all.fence, &all.claim[..]), (&b""[..], 5, &b"c"[..]));
+        assert_eq!(readers(&all), [(a, 900)]);
+        let two = told(&nodes[..2].concat()).copies(2, 3).remove(0);
+        assert_eq!(readers(&two), [(a, 900), (b, 50)], "the third node may have them too");
+        // A SCAN may return a key twice.
+        let twice = told(&[&nodes[0][..], &nodes[0], &nodes[2]].concat()).copies(3, 3).remove(0);
+        assert_eq!((readers(&twice), twice.may_be_held()), (vec![], false));
+    }
+
+    #[test]
+    fn readers_that_were_given_back_are_not_copied() {
+        let [a, b] = READERS;
+        let nodes = [shared(0, &[(a, "700"), (b, "50")]), shared(1, &[(a, "900"), (b, "50")])];
+        let copies = told(&nodes.concat()).copies(2, 3);
+        assert_eq!(readers(&copies[0]), [(a, 900), (b, 50)]);
+        // Through another proxy, on one node, before they were read.
+        let ended: RowTold = (2, "1111111111111111", "0", "", "ended");
+        let noted = told(&[&nodes.concat()[..], &[ended]].concat()).copies(2, 3);
+        assert_eq!(readers(&noted[0]), [(b, 50)]);
+        // Behind the reading.
+        let again = told(&[shared(0, &[(b, "40")]), shared(1, &[(b, "40")])].concat());
+        let over = again.over(&copies, 2, 3);
+        assert_eq!((over.len(), over[0].left, readers(&over[0])), (1, 0, vec![(a, 900)]));
+        assert_eq!(told(&nodes.concat()).over(&copies, 2, 3), []);
+    }
+
+    #[test]
+    fn nobody_gets_what_a_writer_or_readers_may_have() {
+        let [a, _] = READERS;
+        let either = [&[(0, "t", "700", "5 c", "")][..], &shared(1, &[(a, "900")])].concat();
+        let copy = told(&either).copies(2, 3).remove(0);
+        assert!(is_placeholder(&copy) && readers(&copy).is_empty(), "{copy:?}");
+        assert_eq!(copy.left, 900);
     }
 
     #[test]
