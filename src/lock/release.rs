@@ -28,7 +28,7 @@ use super::{
     line::queue::NextHolder,
     locks::Locks,
     node::nodes::{Nodes, Tally},
-    operation::{Operation, Vote},
+    operation::{Absence, AllVotes, Operation, Vote},
     quorum::{Decision, Rule},
 };
 use crate::{
@@ -262,24 +262,17 @@ fn give_back_instead(Tally { nodes, operation: handing, .. }: &Tally) -> Option<
     Some(nodes.await_votes(operation, Rule::Release, nodes.max_ttl))
 }
 
-/// Whether a grant was on a quorum of nodes when its holder gave it back, by their votes on its release in place of a
-/// hand-over, of which `had_given` tells. `None`: that is not known.
-fn had_grant(
-    votes: &[Vote],
-    had_given: impl Fn(usize) -> Option<bool>,
-    quorum: usize,
-) -> Option<bool> {
-    let had = votes.iter().enumerate().map(|(node, vote)| match vote {
-        Vote::Yes(_) => Some(true),
-        _ => had_given(node),
-    });
-    let had: Vec<Option<bool>> = had.collect();
-    let count = |wanted| had.iter().filter(|had| **had == wanted).count();
-    match () {
-        () if count(Some(true)) >= quorum => Some(true),
-        () if count(Some(false)) > votes.len() - quorum => Some(false),
-        () => None,
+/// Puts together the votes on a hand-over and on the release in its place: whether each node had the grant when its
+/// holder gave it back. One that may have carried the hand-over out, if late, counts as missing.
+fn put_together(handing: &Operation, mut votes: AllVotes) -> AllVotes {
+    for (node, vote) in votes.iter_mut().enumerate() {
+        *vote = match (*vote, handing.had_given(node)) {
+            (Vote::Yes(_), _) | (_, Some(true)) => Vote::Yes(0),
+            (_, Some(false)) => Vote::No(0),
+            (_, None) => Vote::Missing(Absence::Timeout),
+        };
     }
+    votes
 }
 
 /// Finds the grant that `token` has on the nodes, and releases it.
@@ -329,18 +322,22 @@ impl Future for Release {
                     tally.rule = Rule::All;
                     continue;
                 }
-                Decision::Yes if tally.rule == Rule::All && handing.is_some() => {
-                    let votes = operation.votes();
-                    let handing = handing.as_deref();
-                    had_grant(&votes, |node| handing?.had_given(node), tally.nodes.quorum())
-                        .ok_or_else(|| tally.nodes.no_quorum(&operation.key, &votes))
-                }
                 Decision::Yes if tally.rule == Rule::All => {
-                    let votes = operation.votes();
-                    let released = votes.iter().filter(|vote| matches!(vote, Vote::Yes(_)));
-                    match votes.iter().any(|vote| matches!(vote, Vote::Missing(_))) {
-                        true => Err(tally.nodes.no_quorum(&operation.key, &votes)),
-                        false => Ok(released.count() >= tally.nodes.quorum()),
+                    let handing = handing.as_deref();
+                    let votes = match handing {
+                        Some(handing) => put_together(handing, operation.votes()),
+                        None => operation.votes(),
+                    };
+                    let count = |is: fn(&&Vote) -> bool| votes.iter().filter(is).count();
+                    let yes = count(|vote| matches!(vote, Vote::Yes(_)));
+                    let no = count(|vote| matches!(vote, Vote::No(_)));
+                    let missing = count(|vote| matches!(vote, Vote::Missing(_)));
+                    let quorum = tally.nodes.quorum();
+                    match () {
+                        () if yes >= quorum => Ok(true),
+                        () if missing == 0 => Ok(false),
+                        () if handing.is_some() && no > votes.len() - quorum => Ok(false),
+                        () => Err(tally.nodes.no_quorum(&operation.key, &votes)),
                     }
                 }
                 Decision::Yes | Decision::No => Ok(decision == Decision::Yes),
