@@ -24,7 +24,7 @@ out=target/packages
 rm -rf "$stage" "$out"
 mkdir -p "$stage" "$out"
 
-# Man pages and completions are told by a binary that runs here.
+# Man pages, completions and the schema are told by a binary that runs here.
 host="$(uname -m)-unknown-linux-musl"
 cargo build --locked --profile dist --target "$host" --bin lockgate
 "target/$host/dist/lockgate" manual "$stage"
@@ -51,7 +51,7 @@ for arch in "$@"; do
   mkdir -p "$tree"
   cp "target/$target/dist/lockgate" LICENSE* "$tree/"
   cp -r "$stage/doc/." "$tree/"
-  cp -r "$stage/man" "$stage/completions" "$tree/"
+  cp -r "$stage/man" "$stage/completions" "$stage/lockgate.schema.json" "$tree/"
   tar --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner \
     -C "$stage" -c "$name" | gzip -9n >"$out/$name.tar.gz"
 done

@@ -143,11 +143,15 @@ enum Command {
     /// Becomes the command of exec.
     #[command(hide = true)]
     ExecStep(exec::ExecStep),
-    /// Writes the man pages and the completions for bash, fish and zsh into a directory.
+    /// Writes the man pages, the completions for bash, fish and zsh and the configuration's JSON Schema into a
+    /// directory.
     Manual {
         /// The directory; it is made where it is missing.
-        #[arg(value_name = "DIRECTORY")]
-        directory: PathBuf,
+        #[arg(value_name = "DIRECTORY", required_unless_present = "schema")]
+        directory: Option<PathBuf>,
+        /// Prints the JSON Schema of the configuration, for editors, and nothing else.
+        #[arg(long, conflicts_with = "directory")]
+        schema: bool,
     },
 }
 
@@ -187,7 +191,9 @@ fn main() -> ExitCode {
         Some(Command::Top { at, options }) => show(at, &options),
         Some(Command::Exec(options)) => return exec::run(&options),
         Some(Command::ExecStep(step)) => return exec::become_command(&step),
-        Some(Command::Manual { directory }) => manual::run(Arguments::command(), &directory),
+        Some(Command::Manual { directory, .. }) => {
+            manual::run(Arguments::command(), directory.as_deref())
+        }
         None => run(arguments.source.path(), arguments.upgrade),
     };
     logging::flush();

@@ -15,7 +15,7 @@ use super::{
 };
 
 /// The keys of a section that is a mapping.
-const KEYS: &[&str] = &["listen", "token", "peers", "hosts"];
+pub(super) const KEYS: &[&str] = &["listen", "token", "peers", "hosts"];
 /// Most peers. While an operator looks at its status page, a proxy asks each peer every two seconds.
 const MOST_PEERS: usize = 32;
 /// Most host names. Each request's Host is compared with all of them.

@@ -7,6 +7,7 @@ use serde_yaml::Value;
 use super::{
     AdoptOptions, AdoptScript, FlushPolicy, GuardRule, NoTtlPolicy, Pattern, Template,
     adopt_scripts,
+    keys::words,
     locate::{self, PathStep},
     reader::{Fill, FromYaml, Reader, Section, Wrong},
 };
@@ -318,13 +319,9 @@ impl FromYaml for PlacedAdoption {
     }
 }
 
-impl FromYaml for AdoptMode {
-    fn read(_: &mut Reader<'_>, value: &Value, _: &[PathStep]) -> Result<AdoptMode, Wrong> {
-        match value.as_str() {
-            Some("audit") => Ok(AdoptMode::Audit),
-            Some("enforce") => Ok(AdoptMode::Enforce),
-            Some("bridge") => Ok(AdoptMode::Bridge),
-            _ => Err(Wrong::Wanted("audit, bridge or enforce")),
-        }
-    }
+words! {
+    AdoptMode: "audit, bridge or enforce",
+    "audit" => AdoptMode::Audit,
+    "enforce" => AdoptMode::Enforce,
+    "bridge" => AdoptMode::Bridge,
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_yaml::Value;
 
 use super::{
+    keys::words,
     locate::PathStep,
     reader::{FromYaml, Reader, Section, Wrong},
     units,
@@ -151,25 +152,17 @@ impl AdoptOptions {
     }
 }
 
-impl FromYaml for BlindPolicy {
-    fn read(_: &mut Reader<'_>, value: &Value, _: &[PathStep]) -> Result<BlindPolicy, Wrong> {
-        match value.as_str() {
-            Some("as-redis") => Ok(BlindPolicy::AsRedis),
-            Some("own-only") => Ok(BlindPolicy::OwnOnly),
-            Some("refuse") => Ok(BlindPolicy::Refuse),
-            _ => Err(Wrong::Wanted("as-redis, own-only or refuse")),
-        }
-    }
+words! {
+    BlindPolicy: "as-redis, own-only or refuse",
+    "as-redis" => BlindPolicy::AsRedis,
+    "own-only" => BlindPolicy::OwnOnly,
+    "refuse" => BlindPolicy::Refuse,
 }
 
-impl FromYaml for UnknownPolicy {
-    fn read(_: &mut Reader<'_>, value: &Value, _: &[PathStep]) -> Result<UnknownPolicy, Wrong> {
-        match value.as_str() {
-            Some("refuse") => Ok(UnknownPolicy::Refuse),
-            Some("forward") => Ok(UnknownPolicy::Forward),
-            _ => Err(Wrong::Wanted("refuse or forward")),
-        }
-    }
+words! {
+    UnknownPolicy: "refuse or forward",
+    "refuse" => UnknownPolicy::Refuse,
+    "forward" => UnknownPolicy::Forward,
 }
 
 impl FromYaml for NoTtlPolicy {
@@ -185,33 +178,21 @@ impl FromYaml for NoTtlPolicy {
     }
 }
 
-impl FromYaml for LongTtlPolicy {
-    fn read(_: &mut Reader<'_>, value: &Value, _: &[PathStep]) -> Result<LongTtlPolicy, Wrong> {
-        match value.as_str() {
-            Some("refuse") => Ok(LongTtlPolicy::Refuse),
-            Some("cap") => Ok(LongTtlPolicy::Cap),
-            _ => Err(Wrong::Wanted("refuse or cap")),
-        }
-    }
+words! {
+    LongTtlPolicy: "refuse or cap",
+    "refuse" => LongTtlPolicy::Refuse,
+    "cap" => LongTtlPolicy::Cap,
 }
 
-impl FromYaml for NoQuorumPolicy {
-    fn read(_: &mut Reader<'_>, value: &Value, _: &[PathStep]) -> Result<NoQuorumPolicy, Wrong> {
-        match value.as_str() {
-            Some("wait") => Ok(NoQuorumPolicy::Wait),
-            Some("close") => Ok(NoQuorumPolicy::Close),
-            Some("error") => Ok(NoQuorumPolicy::Error),
-            _ => Err(Wrong::Wanted("wait, close or error")),
-        }
-    }
+words! {
+    NoQuorumPolicy: "wait, close or error",
+    "wait" => NoQuorumPolicy::Wait,
+    "close" => NoQuorumPolicy::Close,
+    "error" => NoQuorumPolicy::Error,
 }
 
-impl FromYaml for FlushPolicy {
-    fn read(_: &mut Reader<'_>, value: &Value, _: &[PathStep]) -> Result<FlushPolicy, Wrong> {
-        match value.as_str() {
-            Some("keep") => Ok(FlushPolicy::Keep),
-            Some("free") => Ok(FlushPolicy::Free),
-            _ => Err(Wrong::Wanted("keep or free")),
-        }
-    }
+words! {
+    FlushPolicy: "keep or free",
+    "keep" => FlushPolicy::Keep,
+    "free" => FlushPolicy::Free,
 }

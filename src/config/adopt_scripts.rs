@@ -3,6 +3,7 @@
 use serde_yaml::Value;
 
 use super::{
+    keys::words,
     locate::PathStep,
     reader::{FromYaml, Reader, Section, Wrong},
 };
@@ -154,30 +155,19 @@ impl FromYaml for Option<ScriptDigest> {
     }
 }
 
-impl FromYaml for Option<ScriptOp> {
-    fn read(_: &mut Reader<'_>, value: &Value, _: &[PathStep]) -> Result<Self, Wrong> {
-        Ok(Some(match value.as_str() {
-            Some("acquire") => ScriptOp::Acquire,
-            Some("acquire-reentrant") => ScriptOp::AcquireReentrant,
-            Some("release") => ScriptOp::Release,
-            Some("extend") => ScriptOp::Extend,
-            Some("extend-by") => ScriptOp::ExtendBy,
-            _ => {
-                let wanted = "acquire, acquire-reentrant, release, extend or extend-by";
-                return Err(Wrong::Wanted(wanted));
-            }
-        }))
-    }
+words! {
+    Option<ScriptOp>: "acquire, acquire-reentrant, release, extend or extend-by",
+    "acquire" => Some(ScriptOp::Acquire),
+    "acquire-reentrant" => Some(ScriptOp::AcquireReentrant),
+    "release" => Some(ScriptOp::Release),
+    "extend" => Some(ScriptOp::Extend),
+    "extend-by" => Some(ScriptOp::ExtendBy),
 }
 
-impl FromYaml for ScriptUnit {
-    fn read(_: &mut Reader<'_>, value: &Value, _: &[PathStep]) -> Result<ScriptUnit, Wrong> {
-        match value.as_str() {
-            Some("ms") => Ok(ScriptUnit::Millis),
-            Some("s") => Ok(ScriptUnit::Seconds),
-            _ => Err(Wrong::Wanted("ms or s")),
-        }
-    }
+words! {
+    ScriptUnit: "ms or s",
+    "ms" => ScriptUnit::Millis,
+    "s" => ScriptUnit::Seconds,
 }
 
 impl FromYaml for Option<ScriptReplies> {

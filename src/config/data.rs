@@ -13,7 +13,7 @@ use super::{
 };
 
 /// The keys of `data` as a mapping.
-const DATA_KEYS: &[&str] = &[
+pub(super) const DATA_KEYS: &[&str] = &[
     "cluster",
     "announce",
     "fronts",

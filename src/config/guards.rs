@@ -7,6 +7,7 @@ use serde_yaml::Value;
 use super::{
     DataConfig, Pattern, Template,
     check::LONGEST_STRING,
+    keys::words,
     locate::{self, PathStep},
     pattern::Piece,
     reader::{Fill, FromYaml, Reader, Section, Wrong},
@@ -339,32 +340,20 @@ impl FromYaml for Option<Template> {
     }
 }
 
-impl FromYaml for Policy {
-    fn read(_: &mut Reader<'_>, value: &Value, _: &[PathStep]) -> Result<Policy, Wrong> {
-        match value.as_str() {
-            Some("enforce") => Ok(Policy::Enforce),
-            Some("audit") => Ok(Policy::Audit),
-            _ => Err(Wrong::Wanted("enforce or audit")),
-        }
-    }
+words! {
+    Policy: "enforce or audit",
+    "enforce" => Policy::Enforce,
+    "audit" => Policy::Audit,
 }
 
-impl FromYaml for Flush {
-    fn read(_: &mut Reader<'_>, value: &Value, _: &[PathStep]) -> Result<Flush, Wrong> {
-        match value.as_str() {
-            Some("refuse") => Ok(Flush::Refuse),
-            Some("allow") => Ok(Flush::Allow),
-            _ => Err(Wrong::Wanted("refuse or allow")),
-        }
-    }
+words! {
+    Flush: "refuse or allow",
+    "refuse" => Flush::Refuse,
+    "allow" => Flush::Allow,
 }
 
-impl FromYaml for WaitAt {
-    fn read(_: &mut Reader<'_>, value: &Value, _: &[PathStep]) -> Result<WaitAt, Wrong> {
-        match value.as_str() {
-            Some("lock") => Ok(WaitAt::Lock),
-            Some("write") => Ok(WaitAt::Write),
-            _ => Err(Wrong::Wanted("lock or write")),
-        }
-    }
+words! {
+    WaitAt: "lock or write",
+    "lock" => WaitAt::Lock,
+    "write" => WaitAt::Write,
 }

@@ -8,7 +8,7 @@
 /// ```
 ///
 /// gives what SIGHUP does with the key, its type, its default and, behind `=>`, the checks of its value by
-/// itself.
+/// itself. The comment is what editors show of the key.
 ///
 /// - `live`: a running proxy takes the new value over.
 /// - `fixed`: something was made from the value, so a new one needs a restart or an upgrade.
@@ -22,7 +22,7 @@ macro_rules! keys {
         $(#[$about:meta])*
         $vis:vis struct $name:ident at $at:literal {
             $(
-                $(#[$about_key:meta])*
+                $(#[doc = $about_key:literal])*
                 $how:ident $(($only:ident))? $key:ident: $type:ty = $default:expr $(=> $($check:expr),+)?;
             )*
         }
@@ -32,7 +32,7 @@ macro_rules! keys {
     ) => {
         $(#[$about])*
         $vis struct $name {
-            $($(#[$about_key])* pub $(($only))? $key: $type,)*
+            $($(#[doc = $about_key])* pub $(($only))? $key: $type,)*
             $($($(#[$about_other])* pub $other: $other_type,)*)?
         }
 
@@ -73,6 +73,18 @@ macro_rules! keys {
             }
         }
 
+        impl $crate::config::schema::Shape for $name {
+            fn shape() -> serde_json::Value {
+                let mut keys = serde_json::Map::new();
+                $(
+                    let mut shape = <$type as $crate::config::schema::Shape>::shape();
+                    shape["description"] = concat!($($about_key),*).trim().replace('`', "").into();
+                    keys.insert(stringify!($key).to_owned(), shape);
+                )*
+                $crate::config::schema::object(keys, &[])
+            }
+        }
+
         impl Fill for $name {
             fn fill(&mut self, reader: &mut Reader<'_>, parent: &Section<'_>, key: &str) {
                 let section = reader.section(parent, key, $name::KEYS);
@@ -99,4 +111,28 @@ macro_rules! take {
     };
 }
 
-pub(super) use {keys, take};
+/// Makes a type readable that is one of a few words: each word with its value, behind the text that names all of them.
+macro_rules! words {
+    ($type:ty: $wanted:literal, $($word:literal => $value:expr),+ $(,)?) => {
+        impl $crate::config::reader::FromYaml for $type {
+            fn read(
+                _: &mut $crate::config::reader::Reader<'_>,
+                value: &serde_yaml::Value,
+                _: &[$crate::config::locate::PathStep],
+            ) -> Result<Self, $crate::config::reader::Wrong> {
+                match value.as_str() {
+                    $(Some($word) => Ok($value),)+
+                    _ => Err($crate::config::reader::Wrong::Wanted($wanted)),
+                }
+            }
+        }
+
+        impl $crate::config::schema::Shape for $type {
+            fn shape() -> serde_json::Value {
+                $crate::config::schema::words(&[$($word),+])
+            }
+        }
+    };
+}
+
+pub(super) use {keys, take, words};

@@ -12,7 +12,7 @@ use super::{
 };
 
 /// The keys of a mapping with `cluster`.
-const KEYS: &[&str] = &[
+pub(super) const KEYS: &[&str] = &[
     "cluster",
     "shards",
     "sentinels",

@@ -4,6 +4,7 @@
 //!
 //! - `settings`: the table of all keys; `keys`: the code generated from it.
 //! - `reader`: reads values from parsed YAML and collects all problems.
+//! - `schema`: the same table as a JSON Schema, for editors.
 //! - `check`: checks single values, and values against each other.
 //! - `locate`: finds lines, and keys that are there twice.
 //! - `guards`: which writes need which lock; `pattern`: their keys; `template`: the lock's key.
@@ -40,6 +41,7 @@ mod pattern;
 mod peer;
 mod permits;
 mod reader;
+mod schema;
 mod settings;
 mod template;
 pub(crate) mod tls_files;
@@ -67,6 +69,7 @@ pub(crate) use peer::PeerUrl;
 pub(crate) use permits::MAX_PERMITS;
 pub use permits::PermitRule;
 pub(crate) use reader::Environment;
+pub use schema::schema;
 pub use settings::{Config, LocksConfig, LogConfig};
 pub(crate) use template::Template;
 pub(crate) use tls_files::{AuthClients, ClientTls, ServerTls, TlsProblem};

@@ -7,6 +7,7 @@ use serde_yaml::{Mapping, Value};
 use super::{
     LISTENER_KEYS, Listener, LockNotify, OnDisconnect, OnLost, SocketPath,
     error::{ConfigErrors, Problem},
+    keys::words,
     locate::{self, PathStep},
     tls_files::{AuthClients, CLIENT_KEYS, ClientTls, SERVER_KEYS, ServerTls, TlsProblem},
     units,
@@ -385,36 +386,24 @@ impl FromYaml for Option<Duration> {
     }
 }
 
-impl FromYaml for LockNotify {
-    fn read(_: &mut Reader<'_>, value: &Value, _: &[PathStep]) -> Result<LockNotify, Wrong> {
-        match value.as_str() {
-            Some("pubsub") => Ok(LockNotify::PubSub),
-            Some("stream") => Ok(LockNotify::Stream),
-            _ => Err(Wrong::Wanted("pubsub or stream")),
-        }
-    }
+words! {
+    LockNotify: "pubsub or stream",
+    "pubsub" => LockNotify::PubSub,
+    "stream" => LockNotify::Stream,
 }
 
-impl FromYaml for OnLost {
-    fn read(_: &mut Reader<'_>, value: &Value, _: &[PathStep]) -> Result<OnLost, Wrong> {
-        match value.as_str() {
-            Some("error") => Ok(OnLost::Error),
-            Some("close") => Ok(OnLost::Close),
-            Some("push") => Ok(OnLost::Push),
-            Some("ignore") => Ok(OnLost::Ignore),
-            _ => Err(Wrong::Wanted("error, close, push or ignore")),
-        }
-    }
+words! {
+    OnLost: "error, close, push or ignore",
+    "error" => OnLost::Error,
+    "close" => OnLost::Close,
+    "push" => OnLost::Push,
+    "ignore" => OnLost::Ignore,
 }
 
-impl FromYaml for Option<OnDisconnect> {
-    fn read(_: &mut Reader<'_>, value: &Value, _: &[PathStep]) -> Result<Self, Wrong> {
-        match value.as_str() {
-            Some("release") => Ok(Some(OnDisconnect::Release)),
-            Some("expire") => Ok(Some(OnDisconnect::Expire)),
-            _ => Err(Wrong::Wanted("release or expire")),
-        }
-    }
+words! {
+    Option<OnDisconnect>: "release or expire",
+    "release" => Some(OnDisconnect::Release),
+    "expire" => Some(OnDisconnect::Expire),
 }
 
 /// A size in bytes.

@@ -167,8 +167,8 @@ keys! {
         fixed max_hold: Option<Duration> = None;
         /// Treatment of a connection whose session lock is lost.
         live on_lost: OnLost = OnLost::Error;
-        /// Treatment of session locks whose client hangs up. None: [`OnDisconnect::Expire`] at a listener
-        /// behind a balancer, [`OnDisconnect::Release`] at others.
+        /// Treatment of session locks whose client hangs up. If left out: `expire` at a listener behind a
+        /// balancer, `release` at others.
         live on_disconnect: Option<OnDisconnect> = None;
         /// Whether a restarted node votes only once all locks that it may have forgotten have run out.
         fixed quarantine: bool = true;

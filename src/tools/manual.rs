@@ -1,8 +1,10 @@
-//! `lockgate manual`: man pages and shell completions. They are made from the definition of the command line, so
-//! that they match this binary.
+//! `lockgate manual`: man pages, shell completions and the configuration's JSON Schema. They are made from the
+//! definition of the command line and the table of keys, so that they match this binary.
 
 use std::{fs, io, path::Path};
 
+use super::say::say;
+use crate::config;
 use anyhow::Context as _;
 use clap::Command;
 use clap_complete::{
@@ -48,11 +50,16 @@ const SECTIONS: &[(&str, &[(&str, &str)])] = &[
     ),
 ];
 
-/// Writes `man/*.1` and `completions/*` into `directory`, which is made if it is missing.
+/// Writes `man/*.1`, `completions/*` and the schema into `directory`, which is made if it is missing; without one it
+/// prints the schema.
 ///
 /// # Errors
 /// If a file cannot be written.
-pub fn run(command: Command, directory: &Path) -> anyhow::Result<()> {
+pub fn run(command: Command, directory: Option<&Path>) -> anyhow::Result<()> {
+    let Some(directory) = directory else {
+        say(schema()?);
+        return Ok(());
+    };
     let written = write(command, directory);
     written.with_context(|| format!("cannot write to {}", directory.display()))
 }
@@ -67,9 +74,14 @@ fn write(mut command: Command, directory: &Path) -> io::Result<()> {
     Man::new(command.clone().disable_help_subcommand(true)).render(&mut page)?;
     page.extend(sections().to_roff().into_bytes());
     fs::write(pages.join("lockgate.1"), page)?;
+    fs::write(directory.join("lockgate.schema.json"), schema()?)?;
     complete(Bash, &mut command, &completions)?;
     complete(Fish, &mut command, &completions)?;
     complete(Zsh, &mut command, &completions)
+}
+
+fn schema() -> serde_json::Result<String> {
+    serde_json::to_string_pretty(&config::schema()).map(|text| text + "\n")
 }
 
 fn complete(shell: impl Generator, command: &mut Command, directory: &Path) -> io::Result<()> {

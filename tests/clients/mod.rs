@@ -127,6 +127,14 @@ fn ioredis_works_in_resp3() {
     ioredis_works("3");
 }
 
+#[test]
+fn the_schema_of_the_configuration_and_lockgate_check_agree() {
+    let script = file("schema.py");
+    let arguments = [script.to_str().unwrap(), env!("CARGO_BIN_EXE_lockgate")];
+    let said = String::from_utf8(run(file(".venv/bin/python"), &arguments, b"").stdout).unwrap();
+    assert!(said.ends_with("the schema agree\n"), "{said}");
+}
+
 /// Returns the output of redis-cli at this port, which is the proxy's or a server's.
 fn redis_cli(port: u16, arguments: &[&str], input: &str) -> String {
     let port = port.to_string();

@@ -32,6 +32,8 @@ fn each_command_and_option_has_its_place_in_a_page() {
     let commands = entries(&help, "Commands:");
     assert!(commands.iter().any(|command| command == "doctor"), "{help}");
     let main = page(&directory, "lockgate.1");
+    let schema = fs::read_to_string(directory.join("lockgate.schema.json")).unwrap();
+    assert_eq!(schema.trim_end(), lockgate(&["manual", "--schema"]).trim_end());
     for heading in [".SH NAME", ".SH FILES", ".SH ENVIRONMENT", ".SH SIGNALS"] {
         assert!(main.contains(heading), "{heading} is missing:\n{main}");
     }

@@ -59,6 +59,7 @@ pages=(/usr/bin/lockgate /usr/lib/systemd/system/lockgate.service)
 for page in lockgate lockgate-doctor lockgate-init lockgate-top lockgate-nodes; do
   pages+=("/usr/share/man/man1/$page.1.gz")
 done
+pages+=(/usr/share/lockgate/lockgate.schema.json)
 pages+=(/usr/share/bash-completion/completions/lockgate /usr/share/fish/vendor_completions.d/lockgate.fish)
 for page in README.md SECURITY.md CHANGELOG.md docs/run-it.md docs/images/status-page.png config/compose.yaml \
   config/compose/lockgate.yaml config/grafana/lockgate.json config/alerts.yml; do
@@ -191,7 +192,8 @@ for tarball in "$packages"/lockgate-*-linux-*.tar.gz; do
   rm -rf "$work/tree"; mkdir "$work/tree"
   tar -C "$work/tree" -xf "$tarball"
   python3 "$here/links.py" "$work/tree/$name" || fail "pages of $name lead nowhere"
-  for file in LICENSE-MIT config/lockgate.service man/lockgate-top.1.gz completions/_lockgate; do
+  for file in LICENSE-MIT config/lockgate.service man/lockgate-top.1.gz completions/_lockgate \
+    lockgate.schema.json; do
     [ -s "$work/tree/$name/$file" ] || fail "$name has no $file"
   done
   is_for "${name##*-}" "$work/tree/$name/lockgate"
