@@ -80,7 +80,7 @@ fn values_are_read() {
          - redis://u:${PASSWORD}@b:7/2\n    - redis://c\n  node_timeout: 20ms\n  prefix: ''\n",
     )
     .unwrap();
-    assert_eq!(config.locks.nodes[1].login().password.as_deref(), Some("p@:/s$"));
+    assert_eq!(config.locks.nodes[1].login().password, Some("p@:/s$".into()));
     assert_eq!((config.barrier_buffer, config.maxclients), (65_536, 7));
     assert_eq!((config.log.level.as_str(), config.log.format.as_str()), ("debug", "json"));
     let config = parse(

@@ -1,12 +1,13 @@
 //! `data`: one Redis, a master that Sentinels name, a primary behind a DNS name whose address changes, or a
 //! Redis Cluster.
 
-use std::{fmt, net::IpAddr};
+use std::{fmt, net::IpAddr, path::PathBuf};
 
 use serde_yaml::Value;
 
 use super::{
     locate::PathStep,
+    password::Password,
     reader::{FromYaml, Reader, Section, Wrong, shown},
     tls_files,
     url::{Endpoint, RedisUrl, host_and_port},
@@ -14,6 +15,7 @@ use super::{
 
 /// The keys of `data` as a mapping.
 pub(super) const DATA_KEYS: &[&str] = &[
+    "url",
     "cluster",
     "announce",
     "fronts",
@@ -22,15 +24,20 @@ pub(super) const DATA_KEYS: &[&str] = &[
     "master",
     "username",
     "password",
+    "password_file",
     "tls",
     "sentinel_username",
     "sentinel_password",
+    "sentinel_password_file",
     "sentinel_tls",
 ];
 /// The keys of a master that Sentinels name.
-pub(super) const SENTINEL_KEYS: &[&str] = DATA_KEYS.split_at(4).1;
+pub(super) const SENTINEL_KEYS: &[&str] = DATA_KEYS.split_at(5).1;
 /// The keys of a Redis Cluster.
-const CLUSTER_KEYS: [&str; 6] = ["cluster", "announce", "fronts", "username", "password", "tls"];
+const CLUSTER_KEYS: [&str; 7] =
+    ["cluster", "announce", "fronts", "username", "password", "password_file", "tls"];
+/// The keys beside `url` and `primary`.
+const LOGIN_KEYS: [&str; 3] = ["username", "password", "password_file"];
 /// The default port of a cluster's node.
 const NODE_PORT: u16 = 6379;
 /// The length of a cluster node's id, in hexadecimal digits.
@@ -265,6 +272,16 @@ impl FromYaml for Option<Secret> {
     }
 }
 
+/// A file whose content no error may repeat.
+struct SecretFile(PathBuf);
+
+impl FromYaml for Option<SecretFile> {
+    fn read(reader: &mut Reader<'_>, value: &Value, path: &[PathStep]) -> Result<Self, Wrong> {
+        let file = <Option<PathBuf>>::read(reader, value, path)?;
+        Ok(file.map(SecretFile))
+    }
+}
+
 /// The address of a Sentinel.
 struct SentinelAddress(Endpoint);
 
@@ -386,6 +403,10 @@ impl FromYaml for DataConfig {
                 reader.problem(&section.path(key), what);
             }
         }
+        if section.get("url").is_some() {
+            let url = self::with_login(reader, &section, "url").map(DataConfig::Fixed);
+            return url.ok_or(Wrong::Told);
+        }
         let (primary, sentinels) = (section.get("primary"), section.get("sentinels"));
         let read = match (primary, sentinels) {
             (Some(_), Some(_)) => {
@@ -397,7 +418,7 @@ impl FromYaml for DataConfig {
             (None, Some(_)) => self::sentinels(reader, &section).map(DataConfig::Sentinels),
             (None, None) => {
                 let what = "has neither primary nor sentinels nor cluster; write \
-                            data: redis://host:port, data: {primary: redis://name:port}, \
+                            data: redis://host:port, data: {url: …, password_file: …}, data: {primary: redis://name:port}, \
                             data: {sentinels: [host:port, …], master: mymaster}, or \
                             data: {cluster: [host:port, …]}";
                 reader.problem(path, what);
@@ -409,14 +430,7 @@ impl FromYaml for DataConfig {
 }
 
 fn primary(reader: &mut Reader<'_>, section: &Section<'_>) -> Option<RedisUrl> {
-    let mut url = None::<RedisUrl>;
-    reader.read(section, "primary", &mut url);
-    for key in SENTINEL_KEYS.iter().filter(|key| section.get(key).is_some()) {
-        let what = "has no effect beside primary, whose URL says it: \
-                    redis[s]://user:password@name:port";
-        reader.problem(&section.path(key), what);
-    }
-    let url = url?;
+    let url = with_login(reader, section, "primary")?;
     let is_name = matches!(
         &url.endpoint,
         Endpoint::Tcp { host, .. } if host.parse::<IpAddr>().is_err() && !host.contains(':')
@@ -501,23 +515,63 @@ pub(super) fn sentinels(reader: &mut Reader<'_>, section: &Section<'_>) -> Optio
     Some(SentinelMaster { sentinels, master, login })
 }
 
+/// Reads a URL under `of` whose user and password may stand beside it.
+pub(super) fn with_login(
+    reader: &mut Reader<'_>,
+    section: &Section<'_>,
+    of: &str,
+) -> Option<RedisUrl> {
+    let mut url = None::<RedisUrl>;
+    reader.read(section, of, &mut url);
+    for key in DATA_KEYS.iter().filter(|key| **key != of && !LOGIN_KEYS.contains(key)) {
+        if section.get(key).is_some() {
+            let what = format!(
+                "has no effect beside {of}, whose URL says it: redis[s]://user:password@host:port"
+            );
+            reader.problem(&section.path(key), what);
+        }
+    }
+    let beside = login(reader, section, "");
+    let url = url?;
+    if LOGIN_KEYS.iter().all(|key| section.get(key).is_none()) {
+        return Some(url);
+    }
+    if url.password.is_some() {
+        let what = "has a password, and there is one beside it; leave one out";
+        reader.problem(&section.path(of), what);
+    }
+    Some(RedisUrl { username: beside.username, password: beside.password, ..url })
+}
+
 /// Reads user, password and TLS flag from the keys that begin with `prefix`.
 fn login(reader: &mut Reader<'_>, section: &Section<'_>, prefix: &str) -> RedisUrl {
     let mut url = RedisUrl::local(0);
-    let [username, password, tls] =
-        ["username", "password", "tls"].map(|key| prefix.to_owned() + key);
-    let (mut user, mut word) = (None::<Secret>, None::<Secret>);
+    let [username, password, password_file, tls] =
+        ["username", "password", "password_file", "tls"].map(|key| prefix.to_owned() + key);
+    let (mut user, mut word, mut file) = (None::<Secret>, None::<Secret>, None::<SecretFile>);
     reader.read(section, &username, &mut user);
     reader.read(section, &password, &mut word);
+    reader.read(section, &password_file, &mut file);
     reader.read(section, &tls, &mut url.tls);
-    if section.get(&username).is_some() && section.get(&password).is_none() {
-        reader.problem(
-            &section.path(&username),
-            format!("a user without a password; give {password}"),
-        );
+    let [has_password, has_file] =
+        [&password, &password_file].map(|key| section.get(key).is_some());
+    if section.get(&username).is_some() && !has_password && !has_file {
+        let what = format!("a user without a password; give {password} or {password_file}");
+        reader.problem(&section.path(&username), what);
+    }
+    if has_password && has_file {
+        let what = format!("there is {password} too; leave one out");
+        reader.problem(&section.path(&password_file), what);
     }
     url.username = user.map(|Secret(user)| user).filter(|user| !user.is_empty());
-    url.password = word.map(|Secret(word)| word);
+    url.password = word.map(|Secret(word)| Password::Written(word));
+    if let Some(SecretFile(file)) = file {
+        let password = Password::File(file);
+        if let Err(error) = password.get() {
+            reader.problem(&section.path(&password_file), error.to_string());
+        }
+        url.password = Some(password);
+    }
     url
 }
 

@@ -2,6 +2,7 @@
 //! secrets.
 
 use std::{
+    collections::BTreeSet,
     fs::{self, Metadata},
     os::unix::fs::PermissionsExt,
     path::Path,
@@ -46,6 +47,18 @@ impl Config {
                 let file = file.as_deref();
                 notes.extend(file.and_then(|file| note(&format!("{place} ({name})"), file, holds)));
             }
+        }
+        let nodes = self.locks.nodes.iter().chain(&self.locks.next_nodes);
+        let of_nodes = nodes.flat_map(|node| node.written().iter().chain([node.login()]));
+        let logins = self.data.written().iter().chain([self.data.login()]).chain(of_nodes);
+        let files: BTreeSet<&Path> =
+            logins.filter_map(|url| url.password.as_ref()?.file()).collect();
+        for file in files {
+            notes.extend(note(
+                &format!("password_file {}", file.display()),
+                file,
+                Some("a password"),
+            ));
         }
         notes
     }

@@ -11,17 +11,20 @@ use super::{
     url::RedisUrl,
 };
 
-/// The keys of a mapping with `cluster`.
+/// The keys of a mapping.
 pub(super) const KEYS: &[&str] = &[
+    "url",
     "cluster",
     "shards",
     "sentinels",
     "master",
     "username",
     "password",
+    "password_file",
     "tls",
     "sentinel_username",
     "sentinel_password",
+    "sentinel_password_file",
     "sentinel_tls",
 ];
 /// The default of `shards`.
@@ -157,6 +160,11 @@ impl FromYaml for LockNode {
             }
             let cluster = data::cluster(reader, &section).ok_or(Wrong::Told)?;
             return Ok(LockNode::Cluster(LockCluster { cluster, shards }));
+        }
+        if mapping.contains_key("url") {
+            let section = reader.mapping(value, path.to_vec(), KEYS);
+            let url = data::with_login(reader, &section, "url").ok_or(Wrong::Told)?;
+            return Ok(LockNode::Fixed(url));
         }
         let section = reader.mapping(value, path.to_vec(), SENTINEL_KEYS);
         if section.get("sentinels").is_none() {

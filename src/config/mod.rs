@@ -14,6 +14,7 @@
 //! - `data`: the Redis to which commands go, or how it is found.
 //! - `admin`: where the operators' pages are; `peer`: where those of another proxy are.
 //! - `units`, `url`: how durations, sizes and Redis URLs are written.
+//! - `password`: passwords, in the file or in files of their own.
 //! - `tls_files`: certificates and keys, and whether they can be used; `certificate`: when they end.
 //! - `file_modes`: files that every user of the machine may read or write.
 
@@ -37,6 +38,7 @@ mod guards;
 mod keys;
 mod locate;
 mod lock_node;
+mod password;
 mod pattern;
 mod peer;
 mod permits;
@@ -64,6 +66,7 @@ pub use error::ConfigErrors;
 pub(crate) use error::Problem;
 pub(crate) use guards::{Flush, GuardRule, GuardsConfig, Policy, WaitAt};
 pub use lock_node::{LockCluster, LockNode};
+pub use password::Password;
 pub use pattern::Pattern;
 pub(crate) use peer::PeerUrl;
 pub(crate) use permits::MAX_PERMITS;

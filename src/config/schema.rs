@@ -201,7 +201,7 @@ fn of_redis(key: &str) -> Json {
     match key {
         "cluster" | "sentinels" => list_of(text("[^/@]+")),
         "tls" | "sentinel_tls" => bool::shape(),
-        "primary" => text(REDIS_URL),
+        "url" | "primary" => text(REDIS_URL),
         "announce" => or_off(String::shape()),
         "fronts" => json!({
             "type": "object",

@@ -9,7 +9,7 @@ use std::{
 
 use percent_encoding::percent_decode_str;
 
-use super::tls_files;
+use super::{password::Password, tls_files};
 
 /// The default port.
 const DEFAULT_PORT: u16 = 6379;
@@ -72,7 +72,7 @@ pub struct RedisUrl {
     /// User for AUTH; none means the default user.
     pub username: Option<String>,
     /// Password for AUTH; none means no AUTH is sent.
-    pub password: Option<String>,
+    pub password: Option<Password>,
     /// Database for SELECT.
     pub db: u32,
     /// The address to which the host's name was resolved. None: each connection resolves it. Not part of the
@@ -134,7 +134,9 @@ fn tcp(rest: &str) -> Result<RedisUrl, String> {
         Some(None) => {
             return Err("a user without a password; write redis://user:password@host".into());
         }
-        Some(Some((user, password))) => (Some(decode(user)?), Some(decode(password)?)),
+        Some(Some((user, password))) => {
+            (Some(decode(user)?), Some(Password::Written(decode(password)?)))
+        }
     };
     let endpoint = Endpoint::Tcp { host, port };
     let username = username.filter(|user| !user.is_empty());

@@ -25,7 +25,7 @@ proptest! {
         let url: RedisUrl = format!("{scheme}://{name}:{word}@{host}:{port}/{db}").parse().unwrap();
         prop_assert_eq!(url.tls, tls);
         prop_assert_eq!(url.username, user.filter(|user| !user.is_empty()));
-        prop_assert_eq!(url.password, Some(password));
+        prop_assert_eq!(url.password, Some(Password::Written(password)));
         prop_assert_eq!(url.endpoint, Endpoint::Tcp { host, port });
         prop_assert_eq!(url.db, db);
     }
@@ -69,10 +69,10 @@ fn path_encoded(path: &str) -> String {
 fn reads_every_form() {
     let url: RedisUrl = "redis://me:p%40ss@10.0.0.1:7000/3".parse().unwrap();
     assert_eq!(url.endpoint, Endpoint::Tcp { host: "10.0.0.1".into(), port: 7000 });
-    assert_eq!((url.username.as_deref(), url.password.as_deref()), (Some("me"), Some("p@ss")));
+    assert_eq!((url.username.as_deref(), &url.password), (Some("me"), &Some("p@ss".into())));
     assert_eq!((url.db, url.to_string()), (3, "10.0.0.1:7000/3".into()));
     let url: RedisUrl = "redis://:secret@[::1]".parse().unwrap();
-    assert_eq!((url.username, url.password.as_deref()), (None, Some("secret")));
+    assert_eq!((url.username, url.password), (None, Some("secret".into())));
     assert_eq!(url.endpoint, Endpoint::Tcp { host: "::1".into(), port: 6379 });
     let url: RedisUrl = "unix:///run/redis.sock?db=2".parse().unwrap();
     assert_eq!((url.endpoint, url.db), (Endpoint::Unix("/run/redis.sock".into()), 2));

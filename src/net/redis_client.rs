@@ -88,7 +88,7 @@ pub(crate) async fn connect_inherited(
 /// Has the client library use a stream.
 async fn over(stream: Stream, url: &RedisUrl, longest: usize) -> Result<Connection, RedisError> {
     let stream = BoundedStream::new(stream, longest);
-    let settings = redis_settings(url);
+    let settings = redis_settings(url)?;
     let options = AsyncConnectionConfig::new().set_response_timeout(None);
     let connecting = MultiplexedConnection::new_with_config(&settings, stream, options);
     let connected = timeout(LIMIT, connecting).await;
@@ -137,13 +137,13 @@ impl ManageConnection for Manager {
 }
 
 /// The user, password and database of `url`, for the client library.
-pub(crate) fn redis_settings(url: &RedisUrl) -> RedisConnectionInfo {
+fn redis_settings(url: &RedisUrl) -> io::Result<RedisConnectionInfo> {
     let mut settings = RedisConnectionInfo::default().set_db(i64::from(url.db));
     if let Some(user) = &url.username {
         settings = settings.set_username(user);
     }
     if let Some(password) = &url.password {
-        settings = settings.set_password(password);
+        settings = settings.set_password(password.get()?);
     }
-    settings
+    Ok(settings)
 }

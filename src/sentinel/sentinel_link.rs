@@ -51,6 +51,7 @@ impl SentinelLink {
         let stream = net::connect(url, connector, LIMIT, KEEPALIVE).await?;
         let mut link = SentinelLink { stream, received: Vec::new() };
         if let Some(password) = &url.password {
+            let password = password.get()?;
             let mut words: Vec<&[u8]> = vec![b"AUTH"];
             words.extend(url.username.as_ref().map(|user| user.as_bytes()));
             words.push(password.as_bytes());

@@ -26,6 +26,7 @@ mod hostile_words;
 mod logs;
 mod manual;
 mod operator;
+mod password_files;
 mod pause;
 mod proxies;
 mod readiness;

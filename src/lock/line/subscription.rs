@@ -101,7 +101,7 @@ impl Subscription {
         let mut stream = net::connect(url, connector, LIMIT, KEEPALIVE).await?;
         let mut out = Vec::new();
         let mut received = Vec::new();
-        let asked = encode_greeting(&mut out, url);
+        let asked = encode_greeting(&mut out, url)?;
         if dialect.is_tagged() {
             // Without subscriptions it only shows whether the node knows the command.
             encode::command(&mut out, &[b"SUNSUBSCRIBE"]);

@@ -59,7 +59,7 @@ impl Way {
         let url = &there.url;
         let mut stream = net::connect(url, &self.connector, CONNECT_LIMIT, KEEPALIVE).await?;
         let mut out = Vec::new();
-        let asked = encode_greeting(&mut out, url);
+        let asked = encode_greeting(&mut out, url)?;
         let is_plain = self.address.cluster().is_none();
         if is_plain {
             encode_look(&mut out, Station::Plain);

@@ -185,9 +185,16 @@ pub(in crate::lock) async fn within_limit<T>(
 }
 
 /// Appends the commands with which every connection to a node begins. Returns their names.
-pub(in crate::lock) fn encode_greeting(out: &mut Vec<u8>, url: &RedisUrl) -> Vec<&'static str> {
+///
+/// # Errors
+/// If the password stands in a file that cannot be read.
+pub(in crate::lock) fn encode_greeting(
+    out: &mut Vec<u8>,
+    url: &RedisUrl,
+) -> io::Result<Vec<&'static str>> {
     let mut asked = Vec::new();
     if let Some(password) = &url.password {
+        let password = password.get()?;
         match &url.username {
             Some(user) => encode::command(out, &[b"AUTH", user.as_bytes(), password.as_bytes()]),
             None => encode::command(out, &[b"AUTH", password.as_bytes()]),
@@ -196,7 +203,7 @@ pub(in crate::lock) fn encode_greeting(out: &mut Vec<u8>, url: &RedisUrl) -> Vec
     }
     encode::command(out, &[b"SELECT", url.db.to_string().as_bytes()]);
     asked.push("SELECT");
-    asked
+    Ok(asked)
 }
 
 pub(in crate::lock) async fn look_again(

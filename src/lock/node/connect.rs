@@ -221,7 +221,7 @@ struct Greeting {
 /// Authenticates, selects the database and loads the scripts, all in one round trip, and reads the node's report.
 async fn greet(stream: &mut Stream, url: &RedisUrl, node: &Node) -> Result<Greeting, ConnectError> {
     let mut out = Vec::new();
-    let mut asked = encode_greeting(&mut out, url);
+    let mut asked = encode_greeting(&mut out, url)?;
     scripts::load(node.dialect, &mut out);
     asked.extend(["SCRIPT LOAD"; scripts::LOADS]);
     // The next two commands help but are not needed; an ACL may refuse them.

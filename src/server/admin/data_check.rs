@@ -39,6 +39,7 @@ pub(super) async fn ask(
     let (mut request, mut answers) = (Vec::new(), 1 + usize::from(writes));
     if let Some(password) = &data.password {
         let user = data.username.as_deref().unwrap_or("default");
+        let password = password.get()?;
         encode::command(&mut request, &[b"AUTH", user.as_bytes(), password.as_bytes()]);
         answers += 1;
     }
