@@ -177,7 +177,7 @@ _lockgate() {
             return 0
             ;;
         lockgate__subcmd__exec)
-            opts="-E -h --wait --conflict-exit-code --permits --at-least --grace --server --cacert --cert --key --help"
+            opts="-E -h --wait --conflict-exit-code --permits --shared --at-least --grace --server --cacert --cert --key --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -449,7 +449,7 @@ _lockgate() {
             return 0
             ;;
         lockgate__subcmd__manual)
-            opts="-h --help"
+            opts="-h --schema --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -37,7 +37,7 @@ complete -c lockgate -n "__fish_lockgate_needs_command" -a "health" -d 'Asks a r
 complete -c lockgate -n "__fish_lockgate_needs_command" -a "top" -d 'Shows running proxies in the terminal, all in one: how each is, the lock nodes as they see them, and the locks that clients wait for, with who holds them. `?` says what each key does'
 complete -c lockgate -n "__fish_lockgate_needs_command" -a "exec" -d 'Runs a command under a lock, as flock(1) does, for many machines. Ends with the command\'s exit status; with 1 if another client holds the lock, 124 if it was lost, 125 if exec itself fails'
 complete -c lockgate -n "__fish_lockgate_needs_command" -a "exec-step" -d 'Becomes the command of exec'
-complete -c lockgate -n "__fish_lockgate_needs_command" -a "manual" -d 'Writes the man pages and the completions for bash, fish and zsh into a directory'
+complete -c lockgate -n "__fish_lockgate_needs_command" -a "manual" -d 'Writes the man pages, the completions for bash, fish and zsh and the configuration\'s JSON Schema into a directory'
 complete -c lockgate -n "__fish_lockgate_needs_command" -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c lockgate -n "__fish_lockgate_using_subcommand check" -l config -d 'The configuration file, in place of the argument' -r -F
 complete -c lockgate -n "__fish_lockgate_using_subcommand check" -s h -l help -d 'Print help'
@@ -74,8 +74,10 @@ complete -c lockgate -n "__fish_lockgate_using_subcommand exec" -l server -d 'Th
 complete -c lockgate -n "__fish_lockgate_using_subcommand exec" -l cacert -d 'The CAs that must have signed the proxy\'s certificate; without it, those that the system trusts' -r -F
 complete -c lockgate -n "__fish_lockgate_using_subcommand exec" -l cert -d 'The certificate that the proxy is shown' -r -F
 complete -c lockgate -n "__fish_lockgate_using_subcommand exec" -l key -d 'The certificate\'s private key' -r -F
+complete -c lockgate -n "__fish_lockgate_using_subcommand exec" -l shared -d 'Shares the lock: any number of such commands run at once, while none runs that has it alone'
 complete -c lockgate -n "__fish_lockgate_using_subcommand exec" -s h -l help -d 'Print help'
 complete -c lockgate -n "__fish_lockgate_using_subcommand exec-step" -s h -l help -d 'Print help'
+complete -c lockgate -n "__fish_lockgate_using_subcommand manual" -l schema -d 'Prints the JSON Schema of the configuration, for editors, and nothing else'
 complete -c lockgate -n "__fish_lockgate_using_subcommand manual" -s h -l help -d 'Print help'
 complete -c lockgate -n "__fish_lockgate_using_subcommand help; and not __fish_seen_subcommand_from check doctor init nodes dev health top exec exec-step manual help" -f -a "check" -d 'Says all that is wrong with a configuration file, and with LOCKGATE_LOG'
 complete -c lockgate -n "__fish_lockgate_using_subcommand help; and not __fish_seen_subcommand_from check doctor init nodes dev health top exec exec-step manual help" -f -a "doctor" -d 'Looks at every Redis that a configuration file names, and says what is wrong with it and what to do about it. Fails if one is not fit for its part'
@@ -86,5 +88,5 @@ complete -c lockgate -n "__fish_lockgate_using_subcommand help; and not __fish_s
 complete -c lockgate -n "__fish_lockgate_using_subcommand help; and not __fish_seen_subcommand_from check doctor init nodes dev health top exec exec-step manual help" -f -a "top" -d 'Shows running proxies in the terminal, all in one: how each is, the lock nodes as they see them, and the locks that clients wait for, with who holds them. `?` says what each key does'
 complete -c lockgate -n "__fish_lockgate_using_subcommand help; and not __fish_seen_subcommand_from check doctor init nodes dev health top exec exec-step manual help" -f -a "exec" -d 'Runs a command under a lock, as flock(1) does, for many machines. Ends with the command\'s exit status; with 1 if another client holds the lock, 124 if it was lost, 125 if exec itself fails'
 complete -c lockgate -n "__fish_lockgate_using_subcommand help; and not __fish_seen_subcommand_from check doctor init nodes dev health top exec exec-step manual help" -f -a "exec-step" -d 'Becomes the command of exec'
-complete -c lockgate -n "__fish_lockgate_using_subcommand help; and not __fish_seen_subcommand_from check doctor init nodes dev health top exec exec-step manual help" -f -a "manual" -d 'Writes the man pages and the completions for bash, fish and zsh into a directory'
+complete -c lockgate -n "__fish_lockgate_using_subcommand help; and not __fish_seen_subcommand_from check doctor init nodes dev health top exec exec-step manual help" -f -a "manual" -d 'Writes the man pages, the completions for bash, fish and zsh and the configuration\'s JSON Schema into a directory'
 complete -c lockgate -n "__fish_lockgate_using_subcommand help; and not __fish_seen_subcommand_from check doctor init nodes dev health top exec exec-step manual help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'

@@ -73,11 +73,11 @@ macro_rules! keys {
             }
         }
 
-        impl $crate::config::schema::Shape for $name {
+        impl $crate::config::schema::ValueShape for $name {
             fn shape() -> serde_json::Value {
                 let mut keys = serde_json::Map::new();
                 $(
-                    let mut shape = <$type as $crate::config::schema::Shape>::shape();
+                    let mut shape = <$type as $crate::config::schema::ValueShape>::shape();
                     shape["description"] = concat!($($about_key),*).trim().replace('`', "").into();
                     keys.insert(stringify!($key).to_owned(), shape);
                 )*
@@ -127,7 +127,7 @@ macro_rules! words {
             }
         }
 
-        impl $crate::config::schema::Shape for $type {
+        impl $crate::config::schema::ValueShape for $type {
             fn shape() -> serde_json::Value {
                 $crate::config::schema::words(&[$($word),+])
             }

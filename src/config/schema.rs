@@ -27,7 +27,7 @@ const ADDRESS: &str = ".+:[0-9]+(-[0-9]+)?";
 const DIGEST: &str = "[0-9a-fA-F]{40}";
 
 /// A type of values in the file, as JSON Schema describes it.
-pub(super) trait Shape {
+pub(super) trait ValueShape {
     fn shape() -> Json;
 }
 
@@ -102,73 +102,73 @@ fn list_of(shape: Json) -> Json {
     any([shape.clone(), json!({ "type": "array", "items": shape })])
 }
 
-impl Shape for bool {
+impl ValueShape for bool {
     fn shape() -> Json {
         any([json!({ "type": "boolean" }), words(&["yes", "no", "true", "false"])])
     }
 }
 
-impl Shape for usize {
+impl ValueShape for usize {
     fn shape() -> Json {
         any([json!({ "type": "integer", "minimum": 0 }), text(SIZE)])
     }
 }
 
-impl Shape for Option<usize> {
+impl ValueShape for Option<usize> {
     fn shape() -> Json {
         any([usize::shape(), json!({ "const": "auto" })])
     }
 }
 
-impl Shape for f64 {
+impl ValueShape for f64 {
     fn shape() -> Json {
         any([json!({ "type": "number" }), text("[0-9.eE+-]+")])
     }
 }
 
-impl Shape for String {
+impl ValueShape for String {
     fn shape() -> Json {
         json!({ "type": "string" })
     }
 }
 
-impl Shape for Duration {
+impl ValueShape for Duration {
     fn shape() -> Json {
         text(DURATION)
     }
 }
 
-impl Shape for Option<Duration> {
+impl ValueShape for Option<Duration> {
     fn shape() -> Json {
         or_off(Duration::shape())
     }
 }
 
-impl Shape for Option<SocketPath> {
+impl ValueShape for Option<SocketPath> {
     fn shape() -> Json {
         or_off(text("/.*"))
     }
 }
 
-impl<T: Shape> Shape for Vec<T> {
+impl<T: ValueShape> ValueShape for Vec<T> {
     fn shape() -> Json {
         list_of(T::shape())
     }
 }
 
-impl Shape for Option<AuthClients> {
+impl ValueShape for Option<AuthClients> {
     fn shape() -> Json {
         any([json!({ "type": "boolean" }), words(&["yes", "no", "optional"])])
     }
 }
 
-impl Shape for ClientTls {
+impl ValueShape for ClientTls {
     fn shape() -> Json {
         mapping(CLIENT_KEYS, &[], |_| String::shape())
     }
 }
 
-impl Shape for Listener {
+impl ValueShape for Listener {
     fn shape() -> Json {
         let tls = mapping(SERVER_KEYS, &["cert_file", "key_file"], |key| match key {
             "auth_clients" => <Option<AuthClients>>::shape(),
@@ -183,7 +183,7 @@ impl Shape for Listener {
     }
 }
 
-impl Shape for AdminConfig {
+impl ValueShape for AdminConfig {
     fn shape() -> Json {
         let listen = || or_off(text(ADDRESS));
         let with_more = mapping(admin::KEYS, &[], |key| match key {
@@ -212,19 +212,19 @@ fn of_redis(key: &str) -> Json {
     }
 }
 
-impl Shape for DataConfig {
+impl ValueShape for DataConfig {
     fn shape() -> Json {
         any([text(REDIS_URL), mapping(data::DATA_KEYS, &[], of_redis)])
     }
 }
 
-impl Shape for LockNode {
+impl ValueShape for LockNode {
     fn shape() -> Json {
         any([text(REDIS_URL), mapping(lock_node::KEYS, &[], of_redis)])
     }
 }
 
-impl Shape for PermitRule {
+impl ValueShape for PermitRule {
     fn shape() -> Json {
         mapping(permits::RULE_KEYS, &["keys", "n"], |key| match key {
             "n" => usize::shape(),
@@ -233,7 +233,7 @@ impl Shape for PermitRule {
     }
 }
 
-impl Shape for GuardsConfig {
+impl ValueShape for GuardsConfig {
     fn shape() -> Json {
         let rule = mapping(guards::RULE_KEYS, &["keys", "lock"], |key| match key {
             "policy" => guards::Policy::shape(),
@@ -251,7 +251,7 @@ impl Shape for GuardsConfig {
     }
 }
 
-impl Shape for AdoptConfig {
+impl ValueShape for AdoptConfig {
     fn shape() -> Json {
         let script =
             mapping(adopt_scripts::SCRIPT_KEYS, &["digest", "op", "token", "replies"], |key| {

@@ -222,7 +222,7 @@ const WAYS: [(&[&str], &str); 12] = [
     ),
     (
         &["WRONGPASS", "authentication failed", "invalid password", "AuthenticationFailed"],
-        "The user or the password in its URL is not the right one: redis://user:${PASSWORD}@host:port (ACL LIST there has the users).",
+        "The user or the password in its URL, or in password_file, is not the right one: redis://user:${PASSWORD}@host:port (ACL LIST there has the users).",
     ),
     (
         &["NOAUTH", "password"],
