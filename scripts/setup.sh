@@ -26,7 +26,7 @@ case "${1:-run}" in
   chaos) wanted+=("${chaos[@]}" "python3 python3") ;;
   test) wanted+=("${chaos[@]}" "python3 python3" "node nodejs" "npm npm"
     "script bsdutils" "tmux tmux" "haproxy haproxy" "php php-cli" "chromium chromium"
-    "prometheus prometheus" "promtool prometheus") ;;
+    "prometheus prometheus" "promtool prometheus" "openssl openssl" "systemd-analyze systemd") ;;
   languages) wanted+=("python3 python3" "go golang-go" "ruby ruby" "sidekiq ruby-sidekiq" "perl perl" "php php-cli"
     "lua5.1 lua5.1") ;;
   picture) wanted+=("chromium chromium" "unshare util-linux" "pngquant pngquant") ;;

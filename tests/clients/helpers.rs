@@ -28,3 +28,11 @@ fn the_node_helper_works() {
     let text = String::from_utf8_lossy(&said);
     assert!(text.contains("pass ") && text.contains("fail 0"), "{text}");
 }
+
+#[test]
+fn the_examples_work() {
+    let script = file("helpers/examples.py");
+    let python = file(".venv/bin/python");
+    let said = helper_works(python.to_str().unwrap(), &[script.to_str().unwrap()]).stdout;
+    assert_eq!(String::from_utf8_lossy(&said), "examples ok\n");
+}
