@@ -103,12 +103,8 @@ async function attempt(server, connection, { keys, permits, shared, ttl }, wait)
     validity = await renew((renewal) => connection.ask(renewal, ANSWER), names, token, ttl);
     if (validity === 0) throw new Error("NOTHELD it was lost again before its validity was known");
   }
-  const family = permits && familyOf(keys[0], permits);
-  return new Hold(server, connection, { names, token, fences, validity, since, ttl, shared: Boolean(shared), family });
+  return new Hold(server, connection, { names, token, fences, validity, since, ttl, shared: Boolean(shared) });
 }
-
-/** The same for all that ask for one of these permits. */
-const familyOf = (key, permits) => `${key} ${permits}`;
 
 /** Says what an error means where the server is none that this package is for. */
 async function explained(error, server, connection, command) {
@@ -136,4 +132,4 @@ function notAcquired(server, { keys }, wait, trouble) {
   return new NotAcquired(message, reason, trouble);
 }
 
-module.exports = { acquire, familyOf };
+module.exports = { acquire };

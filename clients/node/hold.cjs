@@ -24,7 +24,7 @@ class Hold {
   #trouble;
 
   /** `ttl` is that of a lease. `since` is when the validity began: before it was asked for. */
-  constructor(server, connection, { names, token, fences, validity, since, ttl, shared, family }) {
+  constructor(server, connection, { names, token, fences, validity, since, ttl, shared }) {
     this.#server = server;
     this.#connection = connection;
     this.#ttl = ttl;
@@ -37,7 +37,6 @@ class Hold {
     this.fences = fences;
     this.shared = shared;
     /** The permits of which it is one. */
-    this.family = family;
     /** How many blocks use it: nested ones use that of the outer. */
     this.users = 1;
     this.isReleased = false;

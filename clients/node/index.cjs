@@ -3,7 +3,7 @@
 "use strict";
 
 const { AsyncLocalStorage } = require("node:async_hooks");
-const { acquire, familyOf } = require("./acquire.cjs");
+const { acquire } = require("./acquire.cjs");
 const { Server, isCluster, isPool } = require("./connection.cjs");
 const { LockLost, LockgateError, NotAcquired, NotLockgate } = require("./errors.cjs");
 const { quoted } = require("./hold.cjs");
@@ -21,7 +21,10 @@ const dropped = new FinalizationRegistry((hold) => {
 
 async function lock(client, key, options = {}, work = undefined) {
   if (typeof options === "function") return lock(client, key, {}, options);
-  const { wait, permits, shared, signal } = options ?? {};
+  const { wait, permits, shared, signal, ...others } = options ?? {};
+  for (const name of Object.keys(others)) {
+    throw new TypeError(`lock() knows no option ${name}: wait, permits, shared, signal`);
+  }
   const keys = [key].flat();
   if (keys.length === 0 || !keys.every((name) => typeof name === "string")) {
     throw new TypeError("lock() needs the lock's name: a string, or several in an array");
@@ -58,7 +61,7 @@ async function hold(client, { wait, signal, ...request }, work) {
   const server = await Server.of(client);
   const outer = tasks.getStore();
   const held = entered(outer, server, request) ?? (await acquire(server, request, wait, signal));
-  const grant = new Grant(held, signal);
+  const grant = new Grant(held, signal, request);
   if (!work) {
     dropped.register(grant, held, grant);
     return grant;
@@ -79,11 +82,13 @@ async function hold(client, { wait, signal, ...request }, work) {
 }
 
 /** The lock that the task has already, with one more user; undefined if it has none of those that are asked for. */
-function entered(outer, server, { keys, permits, shared }) {
+function entered(outer, server, { keys, permits, shared, ttl }) {
+  // Two permits are two, and what is to run once is not to run within itself.
+  if (permits !== undefined || ttl !== undefined) return undefined;
   for (let at = outer; at; at = at.outer) {
     const { held } = at;
     if (held.isReleased || held.origin !== server.origin) continue;
-    const has = (key) => (permits ? held.family === familyOf(key, permits) : held.names.includes(key));
+    const has = (key) => held.names.includes(key);
     if (!keys.some(has)) continue;
     if (!keys.every(has) || (held.shared && !shared)) {
       const had = `${held.shared ? "shares" : "holds"} ${quoted(held.names)}`;
@@ -102,14 +107,15 @@ class Grant {
   #released;
   #forget;
 
-  constructor(held, cancel) {
+  constructor(held, cancel, { keys, permits }) {
     this.#held = held;
     [this.signal, this.#forget] = signalOf(held, cancel);
-    this.names = [...held.names];
-    this.name = held.names[0];
+    // An inner block may have asked for some of what its caller holds. Of a permit the name is in the answer.
+    this.names = permits === undefined ? [...keys] : [...held.names];
+    this.name = this.names[0];
     this.token = held.token;
-    this.fences = [...held.fences];
-    this.fence = held.fences[0];
+    this.fences = this.names.map((name) => held.fences[held.names.indexOf(name)]);
+    this.fence = this.fences[0];
     // As a block may take them out of the grant: ({ signal, check }) => …
     for (const method of ["remaining", "check", "execute", "attach", "release"]) this[method] = this[method].bind(this);
   }

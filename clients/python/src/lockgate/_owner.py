@@ -10,7 +10,7 @@ import weakref
 from typing import Any, Dict, List, Optional, Set, Tuple
 
 from ._errors import LockgateError
-from ._session import Session
+from ._session import Key, Session, spelled
 
 # Locks that are held, with what keeps them: they stay held until they are released, or the process ends.
 _kept: Dict[Session, Any] = {}
@@ -30,11 +30,11 @@ def owner() -> Any:
 
 
 def _names(session: Session) -> Set[Tuple[str, bytes]]:
-    return {(session.where, key.encode() if isinstance(key, str) else key) for key in session.names}
+    return {(session.where, spelled(key)) for key in session.names}
 
 
-def again(wanted: Session) -> Optional[Tuple[Session, Any]]:
-    """Returns the lock that the caller wants with its keeper, if the caller has it already."""
+def again(wanted: Session) -> Optional[Tuple[Session, Any, Tuple[Key, ...]]]:
+    """Returns the lock that the caller wants with its keeper and the names, if the caller has it already."""
     # Two permits are two, and what is to run once is not to run within itself.
     if wanted.permits is not None or wanted.lease is not None:
         return None
@@ -51,7 +51,7 @@ def again(wanted: Session) -> Optional[Tuple[Session, Any]]:
             raise LockgateError(f"the lock {wanted} is shared here; release it first, as no reader becomes a writer")
         session.check()
         session.count += 1
-        return session, _kept[session]
+        return session, _kept[session], wanted.names
 
 
 def opens(keeper: Any) -> None:

@@ -99,7 +99,7 @@ class Session:
         self.keys: Tuple[Key, ...] = (keys,) if isinstance(keys, (str, bytes)) else tuple(keys)
         if not self.keys or not all(isinstance(key, (str, bytes)) for key in self.keys):
             raise TypeError("a key is a str or bytes; for several locks give a sequence of keys, at least one")
-        if wait is not None and not wait >= 0:
+        if wait is not None and not (isinstance(wait, (int, float)) and wait >= 0):
             raise ValueError("wait should be a number of seconds from 0 on, or None: as long as it takes")
         if permits is not None and not 1 <= permits <= 256:
             raise ValueError(f"permits should be between 1 and 256, {permits} is not")
@@ -340,6 +340,11 @@ class Session:
         of = f"version {version}" if version else "a version that does not tell its number"
         message = f"the Lockgate proxy {self.where} is of {of}, which does not know {option} ({error})"
         return Unsupported(message, option, version)
+
+
+def spelled(name: Key) -> bytes:
+    """The name as the proxy gets it."""
+    return name.encode() if isinstance(name, str) else name
 
 
 def _longest_wait(error: Any) -> Optional[float]:

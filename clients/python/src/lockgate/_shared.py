@@ -8,8 +8,8 @@ import threading
 from typing import Any, Dict, Generic, List, Optional, Tuple, TypeVar
 
 from . import _owner
-from ._errors import LockLost
-from ._session import Key, Keys, Session, Step, log
+from ._errors import LockgateError, LockLost
+from ._session import Key, Keys, Session, Step, log, spelled
 
 G = TypeVar("G")
 
@@ -17,21 +17,24 @@ G = TypeVar("G")
 class GrantBase:
     """A lock that is held."""
 
-    def __init__(self, session: Session, pool: Any) -> None:
+    def __init__(self, session: Session, pool: Any, names: Tuple[Key, ...] = ()) -> None:
         self._session = session
         self._pool = pool
+        # An inner block may have asked for some of what its caller holds.
+        self._names = names or session.names
         self._left = False
 
     @property
     def names(self) -> Tuple[Key, ...]:
         """The locks that are held; of a permit, its own name."""
-        return self._session.names
+        return self._names
 
     @property
     def name(self) -> Key:
         """The lock that is held, where it is one."""
-        (name,) = self._session.names
-        return name
+        if len(self._names) > 1:
+            raise LockgateError(f"the lock {self._session} is several: `names` and `fences` have all of them")
+        return self._names[0]
 
     @property
     def token(self) -> str:
@@ -41,13 +44,13 @@ class GrantBase:
     @property
     def fence(self) -> int:
         """The number that grows with each grant, where the lock is one. Of a reader it is 0."""
-        (fence,) = self._session.fences
-        return fence
+        return self.fences[self.name]
 
     @property
     def fences(self) -> Dict[Key, int]:
         """The fence of each lock."""
-        return dict(zip(self._session.names, self._session.fences))
+        all_of_them = {spelled(name): fence for name, fence in zip(self._session.names, self._session.fences)}
+        return {name: all_of_them[spelled(name)] for name in self._names}
 
     def remaining(self) -> float:
         """For how many seconds the lock surely holds, if nothing more is heard of it. 0: it is not held."""
@@ -59,8 +62,12 @@ class GrantBase:
 
     def _leave(self) -> bool:
         """Notes that the block is left. Returns whether the lock is to be released."""
-        if self._left or os.getpid() != self._session.pid:
+        if os.getpid() != self._session.pid:
             self._session.check()
+        if self._left:  # An outer block may hold the lock still, and must not lose it by that.
+            if not self._session.released:
+                self._session.check()
+            return False
         self._left = True
         if _owner.leave(self._session):
             return True

@@ -175,8 +175,8 @@ class _Lost(threading.Event):
 class Grant(GrantBase):
     """A lock that a thread holds, on a connection of its own."""
 
-    def __init__(self, session: Session, pool: _Pool) -> None:
-        super().__init__(session, pool)
+    def __init__(self, session: Session, pool: _Pool, names: Tuple[Key, ...] = ()) -> None:
+        super().__init__(session, pool, names)
         # Commands on the connection that has the lock. None is sent once the lock is lost.
         self.redis: redis.Redis = redis.Redis(connection_pool=pool)
 

@@ -336,10 +336,19 @@ function promises(library) {
         await assert.rejects(lock(redis, [key, fresh()], () => {}), LockgateError);
         const family = fresh();
         await lock(redis, family, { permits: 2 }, async (first) => {
-          const again = await lock(redis, family, { permits: 2 }, ({ name }) => name);
-          assert.equal(first.name, again);
+          await lock(redis, family, { permits: 2, wait: 0 }, async (second) => {
+            assert.notEqual(first.name, second.name);
+            await assert.rejects(lock(redis, family, { permits: 2, wait: 0 }, () => {}), NotAcquired);
+          });
         });
       });
+      const [one, two] = [fresh(), fresh()];
+      await lock(redis, [one, two], ({ fences }) =>
+        lock(redis, two, ({ name, fence }) => assert.deepEqual([name, fence], [two, fences[1]])),
+      );
+      await assert.rejects(lock(redis, key, { timeout: 5 }, () => {}), /knows no option timeout/);
+      const nightly = once(redis, fresh(), { atLeast: 1_000 });
+      assert.equal(await nightly(() => nightly(() => "inner")())(), undefined);
       await lock(redis, key, { shared: true }, () => assert.rejects(lock(redis, key, () => {}), LockgateError));
       assert.ok(await isFree(redis, key));
     });

@@ -62,6 +62,8 @@ async def test_a_task_holds_what_it_has_and_gets_it_again(r, key):
     lock = lockgate.asyncio.lock(r, key, wait=0)
     async with lock as outer:
         async with lock as inner:
+            await (again := await lock.acquire()).release()
+            await again.release()
             assert inner.token == outer.token and await inner.execute("PING") in (b"PONG", True, "PONG")
         assert await refused(r, key), "another task has none of it"
         # A lock of threads, in this task's thread, is not the task's.
