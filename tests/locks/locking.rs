@@ -118,6 +118,8 @@ fn who_was_refused_a_lock_cannot_free_it() {
         // Two programs on one host would use one token like this, each on its own connection.
         for (held, wait) in [(&lease[..], None), (&lease[..3], None), (&lease[..], Some("50"))] {
             a.cmd(held).grant();
+            // A quorum has answered. A node that is asked late would vote for b first, who leaves it again.
+            proxy.assert_value_on_nodes(&format!("lock:{key}"), "host");
             let wanted = wait.map_or(lease.to_vec(), |ms| [&lease[..], &["WAIT", ms]].concat());
             assert_eq!(b.cmd(&wanted), Reply::NullArray);
             for _ in 0..2 {

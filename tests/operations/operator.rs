@@ -650,10 +650,10 @@ fn typed(port: u16, keys: &[&str]) -> String {
         String::from_utf8_lossy(&seen).into_owned()
     });
     // redis-cli reads keys one by one once it has asked for the commands.
-    thread::sleep(Duration::from_millis(1000));
+    thread::sleep(Duration::from_millis(2000));
     for key in keys {
         input.write_all(key.as_bytes()).unwrap();
-        thread::sleep(Duration::from_millis(200));
+        thread::sleep(Duration::from_millis(400));
     }
     child.wait().unwrap();
     reader.join().unwrap()
