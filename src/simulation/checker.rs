@@ -11,7 +11,9 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{connection::WriteReply, reasons::Reason, writes::WriteRecord};
+use super::{
+    connection::WriteReply, history_page::PageKind, reasons::Reason, recorder, writes::WriteRecord,
+};
 
 /// The longest time for which a blind DEL whose connection has ended may still be carried out.
 const LATE_DELETE: Duration = Duration::from_secs(1);
@@ -128,6 +130,7 @@ impl LockRecord {
 
 impl Checker {
     pub(super) fn new() -> Checker {
+        recorder::begin();
         Checker { begun: Instant::now(), seen: Mutex::default() }
     }
 
@@ -136,13 +139,28 @@ impl Checker {
     }
 
     fn note(&self, seen: &mut Seen, what: &str) {
+        self.note_of(seen, None, PageKind::Other, what);
+    }
+
+    fn note_of(&self, seen: &mut Seen, client: Option<&str>, kind: PageKind, what: &str) {
         let _ = writeln!(seen.history, "{:>12?} {what}", self.begun.elapsed());
+        recorder::note(client, kind, what);
+    }
+
+    /// Notes what a reader was told.
+    pub(super) fn told(&self, reader: &str, what: &str) {
+        self.note_client(&mut self.lock(), reader, what);
+    }
+
+    /// Notes what a client asked for or was told.
+    fn note_client(&self, seen: &mut Seen, client: &str, what: &str) {
+        self.note_of(seen, Some(client), PageKind::Other, what);
     }
 
     /// Notes an event that clients were not told of.
     pub(super) fn happened(&self, what: &str) {
         let mut seen = self.lock();
-        self.note(&mut seen, what);
+        self.note_of(&mut seen, None, PageKind::Fault, what);
     }
 
     /// Notes a grant. `until` is `None` for a session lock.
@@ -155,7 +173,11 @@ impl Checker {
     ) {
         let mut seen = self.lock();
         seen.counts.grants += 1;
-        self.note(&mut seen, &format!("{key} granted to {token}, fence {fence}, for {validity:?}"));
+        self.note_client(
+            &mut seen,
+            token,
+            &format!("{key} granted to {token}, fence {fence}, for {validity:?}"),
+        );
         let before = seen.locks.entry(key).or_default().fence;
         if fence <= before {
             self.wrong(&mut seen, &format!("{key}: fence {fence} after {before}"));
@@ -167,19 +189,24 @@ impl Checker {
     pub(super) fn renewed(&self, key: &'static str, token: &str, validity: Duration) {
         let mut seen = self.lock();
         seen.counts.renewals += 1;
-        self.note(&mut seen, &format!("{key} renewed by {token} for {validity:?}"));
+        self.note_client(&mut seen, token, &format!("{key} renewed by {token} for {validity:?}"));
         self.holds(&mut seen, key, token, Some(validity), By::Lock);
     }
 
     /// Notes that a renewal is asked for. A shorter TTL counts from then on, whatever comes of it.
     pub(super) fn asked(&self, key: &'static str, token: &str, validity: Duration) {
         let mut seen = self.lock();
-        self.note(&mut seen, &format!("{key} to be renewed by {token} for {validity:?}"));
+        self.note_client(
+            &mut seen,
+            token,
+            &format!("{key} to be renewed by {token} for {validity:?}"),
+        );
         let until = Instant::now() + validity;
         if let Some(Believer { until: Some(before), .. }) =
             seen.locks.entry(key).or_default().holders.get_mut(token)
         {
             *before = until.min(*before);
+            recorder::ends(key, token, *before);
         }
     }
 
@@ -196,7 +223,11 @@ impl Checker {
         let mut seen = self.lock();
         let is_past = token.starts_with("past");
         *if is_past { &mut seen.counts.past } else { &mut seen.counts.taken } += 1;
-        self.note(&mut seen, &format!("{key} taken by {token}, fence {fence:?}, for {ttl:?}"));
+        self.note_client(
+            &mut seen,
+            token,
+            &format!("{key} taken by {token}, fence {fence:?}, for {ttl:?}"),
+        );
         let lock = seen.locks.entry(key).or_default();
         let (before, is_certain) = (lock.fence, !lock.may_be_deleted(asked));
         if let Some(fence) = fence {
@@ -212,7 +243,7 @@ impl Checker {
     pub(super) fn extended(&self, key: &'static str, token: &str, ttl: Duration, asked: Instant) {
         let mut seen = self.lock();
         seen.counts.prolonged += 1;
-        self.note(&mut seen, &format!("{key} extended by {token} for {ttl:?}"));
+        self.note_client(&mut seen, token, &format!("{key} extended by {token} for {ttl:?}"));
         self.holds(&mut seen, key, token, Some(ttl), By::Adopted(asked));
     }
 
@@ -220,7 +251,7 @@ impl Checker {
     pub(super) fn prolonged(&self, key: &'static str, token: &str, more: Duration, asked: Instant) {
         let mut seen = self.lock();
         seen.counts.prolonged += 1;
-        self.note(&mut seen, &format!("{key} prolonged by {token} by {more:?}"));
+        self.note_client(&mut seen, token, &format!("{key} prolonged by {token} by {more:?}"));
         let before = seen.locks.entry(key).or_default().holders.get(token);
         let left = before.and_then(|before| before.until?.checked_duration_since(Instant::now()));
         let ttl = left.unwrap_or_default() + more;
@@ -234,7 +265,12 @@ impl Checker {
         self.note(&mut seen, &format!("{key} to be deleted"));
         let lock = seen.locks.entry(key).or_default();
         lock.deleting += 1;
-        lock.holders.retain(|_, holder| !holder.is_adopted);
+        lock.holders.retain(|name, holder| {
+            if holder.is_adopted {
+                recorder::ends(key, name, Instant::now());
+            }
+            !holder.is_adopted
+        });
     }
 
     /// Notes the end of a blind DEL. One without an answer may be carried out a while later.
@@ -261,6 +297,7 @@ impl Checker {
         // The answer came when the client could not count on the lock any more.
         if validity.is_some_and(|validity| validity.is_zero()) {
             lock.holders.remove(token);
+            recorder::ends(key, token, now);
             return;
         }
         // A lock that a blind DEL may have ended since it was asked for may by now be a later holder's.
@@ -281,6 +318,7 @@ impl Checker {
             let since = lock.holders.get(token).map_or(now, |holder| holder.since);
             let until = validity.map(|validity| now + validity);
             lock.holders.insert(token.to_owned(), Believer { until, since, is_adopted });
+            recorder::holds(key, token, until);
         }
         if !others.is_empty() {
             self.wrong(seen, &format!("{key}: {token} and {others:?} hold it at once"));
@@ -291,7 +329,9 @@ impl Checker {
     pub(super) fn ended(&self, key: &'static str, token: &str, why: &str) {
         let mut seen = self.lock();
         seen.counts.losses += usize::from(why == "lost");
-        self.note(&mut seen, &format!("{key} ended by {token}: {why}"));
+        let kind = if why == "lost" { PageKind::Loss } else { PageKind::Other };
+        self.note_of(&mut seen, Some(token), kind, &format!("{key} ended by {token}: {why}"));
+        recorder::ends(key, token, Instant::now());
         seen.locks.entry(key).or_default().holders.remove(token);
     }
 
@@ -330,7 +370,7 @@ impl Checker {
     pub(super) fn refused(&self, key: &str, token: &str, why: &str) {
         let mut seen = self.lock();
         seen.counts.refusals += 1;
-        self.note(&mut seen, &format!("{key} refused to {token}: {why}"));
+        self.note_client(&mut seen, token, &format!("{key} refused to {token}: {why}"));
     }
 
     /// Returns the write that a read sent now must see, unless it sees a later one.
@@ -346,7 +386,11 @@ impl Checker {
 
     pub(super) fn wrote(&self, key: &'static str, name: &str, fence: u64, told: WriteReply) {
         let mut seen = self.lock();
-        self.note(&mut seen, &format!("{key} written by {name}, fence {fence}: {told:?}"));
+        self.note_client(
+            &mut seen,
+            name,
+            &format!("{key} written by {name}, fence {fence}: {told:?}"),
+        );
         seen.counts.writes += usize::from(told == WriteReply::Done);
         seen.counts.fenced += usize::from(told == WriteReply::Fenced);
         seen.counts.untold += usize::from(told == WriteReply::Nothing);
@@ -362,7 +406,7 @@ impl Checker {
     }
 
     fn wrong(&self, seen: &mut Seen, what: &str) {
-        self.note(seen, &format!("WRONG: {what}"));
+        self.note_of(seen, None, PageKind::Wrong, &format!("WRONG: {what}"));
         seen.faults.push(what.to_owned());
     }
 

@@ -10,7 +10,8 @@
 //! [`several`] clients take sets of locks by MLOCK, and permits, and [`set_checker`] checks what must hold of these; in
 //! [`shared_locks`] they share locks as readers, [`shared_checker`] checks that nobody has a lock alone beside them,
 //! and [`set_watch`] watches what nodes make of their readers.
-//! A seed that fails does so each time: `LOCKGATE_SEED=n cargo test --lib simulation` prints its history.
+//! A seed that fails does so each time: `LOCKGATE_SEED=n cargo test --lib simulation` prints its history. What
+//! [`recorder`] has seen of it is a page in `target/tests/` ([`history_page`]).
 //! `LOCKGATE_SEEDS=n` tries `n` seeds.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
@@ -22,6 +23,7 @@ mod checker;
 mod client;
 mod connection;
 mod failover;
+mod history_page;
 mod lengths;
 mod library_client;
 mod memory;
@@ -29,6 +31,7 @@ mod network;
 mod pools;
 mod real_lua;
 mod reasons;
+mod recorder;
 mod redis;
 mod set_checker;
 mod set_watch;
@@ -90,6 +93,8 @@ const PAST: usize = 2;
 const ROUNDS: usize = 8;
 /// The number of seeds tried in `make test`; see [`seeds`].
 const SEEDS: u64 = 20;
+/// The most pages that are written of the seeds of one test that fail.
+const PAGES: usize = 10;
 
 /// A fault planted on purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -273,6 +278,7 @@ fn simulate_by<T: Future<Output = RunOutcome>>(
     planted: Planted,
     live: fn(u64, Planted) -> T,
 ) -> RunOutcome {
+    recorder::clear();
     planted.set();
     set_seed(Some(seed));
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -555,17 +561,21 @@ fn hold(seeds: std::ops::Range<u64>, simulate: fn(u64, Planted) -> RunOutcome) -
     let (tried, mut ended, mut failed) = (seeds.end - seeds.start, 0, Vec::new());
     for (seed, outcome) in outcomes(seeds, simulate) {
         ended += 1;
+        counts += outcome.counts;
         if tried == 1 {
             println!("{}", outcome.history);
         }
         if !outcome.faults.is_empty() {
             println!("seed {seed}: {:?}", outcome.faults);
-            failed.push(seed);
+            failed.push(match failed.len() {
+                ..PAGES => format!("{seed}, {}", outcome.write_page(seed).display()),
+                _ => seed.to_string(),
+            });
         }
-        counts += outcome.counts;
     }
     println!("{tried} seeds in {:?}: {counts:?}", begun.elapsed());
-    assert!(failed.is_empty(), "LOCKGATE_SEED=n shows the history of these: {failed:?}");
+    let failed = failed.join("\n");
+    assert!(failed.is_empty(), "LOCKGATE_SEED=n shows the history of these seeds again:\n{failed}");
     assert_eq!(ended, tried, "a thread panicked");
     counts
 }

@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     memory::StoredKeys,
     reasons::{History, Loss, Reason},
+    recorder,
     redis::{Edit, Illness, Redis, next_command},
     watched_pair::WatchedPair,
 };
@@ -574,6 +575,8 @@ impl Route {
                 let reply = node.redis.execute(&words, self.connection);
                 if !state.is_data {
                     self.note(&mut state, &words, marker.as_deref());
+                    let script = state.nodes[self.index].redis.script(&words);
+                    recorder::vote(self.index, self.proxy, (script, &words), &reply);
                 }
                 reply
             };

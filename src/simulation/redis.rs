@@ -359,6 +359,13 @@ impl Redis {
         self.scripts.clear();
     }
 
+    /// Returns the script that EVALSHA calls; of other commands, and where the node does not know it, an empty one.
+    pub(super) fn script(&self, words: &[Vec<u8>]) -> &str {
+        let digest = words.get(1).filter(|_| words[0] == b"EVALSHA");
+        let digest = digest.and_then(|digest| std::str::from_utf8(digest).ok());
+        digest.and_then(|digest| self.scripts.get(digest)).map_or("", String::as_str)
+    }
+
     /// Returns the error that an ill node answers instead.
     fn refusal(&self, words: &[Vec<u8>]) -> Option<&'static str> {
         let illness = self.illness?;

@@ -8,7 +8,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::checker::Checker;
+use super::{checker::Checker, recorder};
 
 pub(super) struct SharedChecker {
     pub(super) checker: Arc<Checker>,
@@ -56,7 +56,7 @@ impl SharedChecker {
             Share::Writer => self.checker.granted(key, name, fence, validity),
             Share::Reader => {
                 self.checker.must(fence == 0, &format!("{key}: reader {name} has fence {fence}"));
-                self.checker.happened(&format!("{key} read by {name}, for {validity:?}"));
+                self.checker.told(name, &format!("{key} read by {name}, for {validity:?}"));
             }
         }
         self.counts_on(key, name, share, validity);
@@ -70,7 +70,7 @@ impl SharedChecker {
     ) {
         match (share, validity) {
             (Share::Writer, Some(validity)) => self.checker.renewed(key, name, validity),
-            _ => self.checker.happened(&format!("{key} renewed by {name} for {validity:?}")),
+            _ => self.checker.told(name, &format!("{key} renewed by {name} for {validity:?}")),
         }
         self.counts_on(key, name, share, validity);
     }
@@ -82,6 +82,7 @@ impl SharedChecker {
         let part = locks.entry(key).or_default().holders.get_mut(name);
         if let Some(CountedPart { until: Some(before), .. }) = part {
             *before = (*before).min(Instant::now() + validity);
+            recorder::ends(key, name, *before);
         }
     }
 
@@ -104,6 +105,7 @@ impl SharedChecker {
         // The answer came when the client could not count on the lock any more.
         if validity.is_some_and(|validity| validity.is_zero()) {
             holders.remove(name);
+            recorder::ends(key, name, now);
             return;
         }
         let excludes = |part: &CountedPart| share == Share::Writer || part.share == Share::Writer;
@@ -113,5 +115,6 @@ impl SharedChecker {
         self.checker.must(others.is_empty(), &what);
         let until = validity.map(|validity| now + validity);
         holders.insert(name.to_owned(), CountedPart { share, until });
+        recorder::holds(key, name, until);
     }
 }

@@ -2,13 +2,15 @@
 //!
 //! A host is called `simulated-PROXY-NODE`, and the data node `simulated-data-END`.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{future::Future, path::PathBuf, sync::Arc, time::Duration};
 
 use tokio::{task::JoinError, time::timeout};
 
 use super::{
     checker::{Checker, Happened},
+    history_page::{PageEvent, write_page},
     network::Network,
+    recorder,
 };
 use crate::{
     config::{Endpoint, LockNode, RedisUrl},
@@ -21,6 +23,8 @@ pub(super) struct RunOutcome {
     pub(super) history: String,
     pub(super) digest: u64,
     pub(super) counts: Happened,
+    /// What the page of a seed that fails shows.
+    pub(super) events: Vec<PageEvent>,
 }
 
 impl RunOutcome {
@@ -30,7 +34,15 @@ impl RunOutcome {
             history: checker.history(),
             digest: checker.digest(),
             counts: checker.counts(),
+            events: recorder::take(),
         }
+    }
+
+    /// Writes the page of a seed that fails in the test of this thread, and returns its path.
+    pub(super) fn write_page(self, seed: u64) -> PathBuf {
+        let test = std::thread::current().name().unwrap_or("simulation").replace("::", "-");
+        let title = format!("{test}, seed {seed}");
+        write_page(&format!("{test}-{seed}"), &title, self.events, &self.faults)
     }
 }
 
