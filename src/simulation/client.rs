@@ -245,15 +245,15 @@ impl Client {
         let grant = match said.as_deref() {
             Ok([Reply::Array(Some(grant))]) => grant,
             Ok([Reply::Array(None)]) => {
-                self.checker.refused(key, token, "held");
+                self.checker.refused(key, name, "held");
                 return None;
             }
             Ok([reply]) => {
-                self.checker.refused(key, token, reply.text());
+                self.checker.refused(key, name, reply.text());
                 return None;
             }
             _ => {
-                self.checker.refused(key, token, "hung up");
+                self.checker.refused(key, name, "hung up");
                 return None;
             }
         };

@@ -33,7 +33,7 @@ main div{height:18px;white-space:nowrap;border-bottom:1px solid #f0f0f0;box-sizi
 time{display:inline-block;position:sticky;left:0;z-index:2;background:#eee;padding-left:12px;box-sizing:border-box}\
 main b{position:absolute;width:6px;border-radius:3px;opacity:.75}\
 .vote{color:#777}.grant{color:#060;font-weight:bold}.loss{color:#c40;font-weight:bold}\
-.fault{color:#70a}.wrong{background:#c00;color:#fff;font-weight:bold}";
+.fault{color:#70a}.wrong{background:#c00;color:#fff;font-weight:bold}.wrong time{color:#c00}";
 
 /// Where something happened. The order is that of the columns.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -99,14 +99,15 @@ pub(crate) fn page(title: &str, mut events: Vec<PageEvent>, wrong: &[String]) ->
         columns.into_iter().enumerate().map(|(number, column)| (column, number)).collect();
     let all = events.len();
     let first_wrong = events.iter().position(|event| event.kind == PageKind::Wrong);
-    let end = first_wrong.map_or(all, |first| (first + EVENTS_BEHIND).min(all));
-    let events = &events[end.saturating_sub(MOST_EVENTS)..end];
+    let end = first_wrong.map_or(all, |first| (first + EVENTS_BEHIND).max(MOST_EVENTS).min(all));
+    let (events, shown) = (&events[..end], end.min(MOST_EVENTS));
     let mut out = format!(
         "<!doctype html><html lang=en><meta charset=utf-8><title>{0}</title><style>{STYLE}</style><h1>{0}</h1>\
          <p>{1} of {all} events. Time runs down, in seconds. A bar is the time for which a client may count on a \
-         lock; each lock has a colour. <a href=\"#wrong\">What is wrong</a> stands at the end.</p>\n",
+         lock; each lock has a colour. Behind a lock node's vote stands its answer. \
+         <a href=\"#wrong\">What is wrong</a> stands at the end.</p>\n",
         escape(title),
-        events.len()
+        shown
     );
     let _ = write!(out, "<header style=\"min-width:{}px\">", TIMES + columns.len() * WIDTH);
     for (column, number) in &columns {
@@ -121,8 +122,8 @@ pub(crate) fn page(title: &str, mut events: Vec<PageEvent>, wrong: &[String]) ->
         let _ = write!(out, "<span style=\"left:{left}px\">{}</span>", escape(&name));
     }
     out.push_str("</header>\n<main>\n");
-    rows(&mut out, events, &columns);
-    bars(&mut out, events, &columns);
+    rows(&mut out, &events[end - shown..], &columns);
+    bars(&mut out, events, end - shown, &columns);
     out.push_str("</main>\n<h1 id=wrong>What is wrong</h1><ul>\n");
     for sentence in wrong.iter().take(MOST_WRONG) {
         let _ = writeln!(out, "<li class=wrong>{}", escape(sentence));
@@ -155,24 +156,34 @@ fn rows(out: &mut String, events: &[PageEvent], columns: &BTreeMap<PageColumn, u
     }
 }
 
-fn bars(out: &mut String, events: &[PageEvent], columns: &BTreeMap<PageColumn, usize>) {
+/// Draws the bars of events, of which those from `first` on have rows: a bar may have begun earlier.
+fn bars(
+    out: &mut String,
+    events: &[PageEvent],
+    first: usize,
+    columns: &BTreeMap<PageColumn, usize>,
+) {
     // Until when each lane of each column is taken.
     let mut taken = vec![[0; LANES]; columns.len()];
-    for (row, event) in events.iter().enumerate() {
+    for (number, event) in events.iter().enumerate() {
         let PageKind::Grant { lock, until } = &event.kind else { continue };
+        let row = number.max(first);
+        if row > number && events[first].at >= *until {
+            continue;
+        }
         let column = columns[&event.column];
         let lanes = &mut taken[column];
         let lane = lanes.iter().position(|end| *end <= event.at).unwrap_or(LANES - 1);
         lanes[lane] = lanes[lane].max(*until);
         let rows = events[row..].partition_point(|event| event.at < *until).max(1);
-        let number = lock.bytes().fold(0, |sum, byte| (sum * 31 + usize::from(byte)) % 360);
-        let colour = number * 67 % 360;
+        let hash = lock.bytes().fold(0, |sum, byte| (sum * 31 + usize::from(byte)) % 360);
+        let colour = hash * 67 % 360;
         let _ = writeln!(
             out,
             "<b title=\"{}\" style=\"left:{}px;top:{}px;height:{}px;background:hsl({colour} 70% 45%)\"></b>",
             escape(lock),
             TIMES + column * WIDTH + lane * BAR,
-            row * ROW,
+            (row - first) * ROW,
             rows * ROW,
         );
     }

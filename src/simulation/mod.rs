@@ -409,7 +409,7 @@ async fn live(seed: u64, planted: Planted) -> RunOutcome {
     }
     let proxy = PROXIES - 1;
     engines.push(start(proxy));
-    checker.happened("a proxy starts");
+    checker.happened(&format!("proxy {proxy} starts"));
     if planted != Planted::NoDrift {
         let (network, engine) = (network.clone(), engines[proxy].clone());
         // A proxy can watch a clock only if it has seen it before it jumps.

@@ -87,7 +87,9 @@ pub(super) fn ends(key: &str, name: &str, at: Instant) {
 
 /// Records a lock node's answer to a script, if that is a vote.
 pub(super) fn vote(node: usize, proxy: usize, (script, words): (&str, &[Vec<u8>]), answer: &[u8]) {
-    let is_meant = |(begins, _): &&(&str, &str)| script.contains(begins);
+    let is_meant = |(begins, _): &&(&str, &str)| {
+        memchr::memmem::find(script.as_bytes(), begins.as_bytes()).is_some()
+    };
     let Some((_, asked)) = SCRIPTS.iter().find(is_meant) else { return };
     let text = |word: usize| String::from_utf8_lossy(words.get(word).map_or(b"", Vec::as_slice));
     // Behind the keys stands the token.
@@ -156,7 +158,8 @@ mod tests {
         };
         events.resize(events.len() + MOST_EVENTS, later);
         let page = page("a seed", events, &faults);
-        for column in ["node 0", "node 2", "proxy 2", "c0", "c1", "c2", "c3", "c4", "c5", "kept"] {
+        for column in ["node 0", "node 2", "proxy 2", "c0", "c1", "c2", "c3", "c4", "c5", "keeper"]
+        {
             assert!(page.contains(&format!("px\">{column}</span>")), "no column of {column}");
         }
         assert!(page.contains("node 1 is &lt;b&gt;&amp;&quot;</span>") && !page.contains("<b>"));

@@ -154,6 +154,7 @@ pub(crate) struct Counts {
 #[derive(Debug, Default)]
 pub(crate) struct Verdict {
     pub(crate) wrong: Vec<Wrong>,
+    pub(crate) beliefs: Vec<Belief>,
     pub(crate) counts: Counts,
     /// The times when LOCK was answered with a grant, in order.
     pub(crate) granted: Vec<Time>,
@@ -200,6 +201,7 @@ pub(crate) fn check(histories: &[Vec<(Time, Event)>]) -> Verdict {
     }
     verdict.careless = overlaps(&beliefs, |belief| belief.careless).len();
     verdict.wrong.extend(fences(&mut grants));
+    verdict.beliefs = beliefs;
     verdict
 }
 

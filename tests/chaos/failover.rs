@@ -20,8 +20,9 @@ use crate::{
     alone,
     checker::{self, Wrong},
     client::Style,
+    failed_run::FailedRun,
     history::{Event, Outcome, Time, keys, now},
-    number, sound, writes,
+    number, report, sound, writes,
 };
 use fleet::{Act, Fleet, History, Options, PLAIN, PROXIES, SENTINELS, What};
 
@@ -355,7 +356,9 @@ fn judge(fleet: &Fleet, episodes: &[Episode], from: Time) {
     for proxy in 0..PROXIES {
         println!("proxy {proxy}: {}", fleet.proxy_log(proxy));
     }
-    panic!("seed {}: {} things are wrong:\n{}", options.seed, wrong.len(), wrong.join("\n"));
+    let (seed, log, seen) = (options.seed, &fleet.log, report::seen(&verdict));
+    let (histories, verdict) = (&histories, &verdict);
+    FailedRun { name: "failover", seed, log, histories, verdict, seen, wrong }.fail();
 }
 
 /// Counts acknowledged writes. Returns what is wrong with some: acknowledged by a Redis that was no longer the data

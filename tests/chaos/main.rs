@@ -32,9 +32,13 @@ mod checker;
 mod client;
 mod deployment;
 mod directed;
+mod failed_run;
 mod failover;
 mod fault;
 mod history;
+#[path = "../../src/simulation/history_page.rs"]
+#[allow(dead_code, reason = "no votes are seen")]
+mod history_page;
 mod network;
 mod report;
 mod schedule;

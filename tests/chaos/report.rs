@@ -6,6 +6,7 @@ use crate::{
     checker::{self, Verdict, Wrong},
     client::Style,
     deployment::{Deployment, PROXIES},
+    failed_run::FailedRun,
     fault::ENDED,
     history::{Event, Idiom, Setting, Time, Writing, keys},
     schedule::{self, Span},
@@ -96,10 +97,12 @@ pub(crate) fn judge(deployment: &Deployment, spans: &[Span], from: Time, until: 
         let from = log.len().saturating_sub(4000);
         println!("proxy {proxy}: …{}", String::from_utf8_lossy(&log.as_bytes()[from..]));
     }
-    panic!("seed {}: {} things are wrong:\n{}", deployment.options().seed, wrong.len(), {
-        wrong.truncate(20);
-        wrong.join("\n")
-    });
+    let mut seen = seen(&verdict);
+    seen.extend(writes.wrong.iter().map(|one| (one.sent, one.to_string())));
+    seen.extend(updates.wrong.iter().map(|one| (one.told[1], one.to_string())));
+    let (seed, log) = (deployment.options().seed, &deployment.log);
+    let (histories, verdict) = (&histories, &verdict);
+    FailedRun { name: "all", seed, log, histories, verdict, seen, wrong }.fail();
 }
 
 /// Returns the pauses without any of `what` that are too long.
@@ -311,6 +314,11 @@ fn whereabouts(wrong: &Wrong) -> (&str, Time) {
         Wrong::NoAnswer { sent, .. } => ("", *sent),
         Wrong::Untold { key, sent, .. } | Wrong::Behind { key, sent, .. } => (key, *sent),
     }
+}
+
+/// Returns what is wrong in clients' histories, with its time.
+pub(crate) fn seen(verdict: &Verdict) -> Vec<(Time, String)> {
+    verdict.wrong.iter().map(|one| (whereabouts(one).1, one.to_string())).collect()
 }
 
 /// Returns the faults that may be the reason for what went wrong at `time`, the latest last.

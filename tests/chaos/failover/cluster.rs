@@ -21,8 +21,9 @@ use crate::{
     alone,
     checker::{self, Wrong},
     client::Style,
+    failed_run::FailedRun,
     history::{Event, Outcome, Time, now},
-    number, sound, trace,
+    number, report, sound, trace,
 };
 
 /// The kinds of faults, as they are printed.
@@ -363,7 +364,9 @@ fn judge(fleet: &ShardFleet, episodes: &[Episode], from: Time) {
     for proxy in 0..PROXIES {
         println!("proxy {proxy}: {}", fleet.proxy_log(proxy));
     }
-    panic!("seed {}: {} things are wrong:\n{}", options.seed, wrong.len(), wrong.join("\n"));
+    let (seed, log, seen) = (options.seed, &fleet.log, report::seen(&verdict));
+    let (histories, verdict) = (&histories, &verdict);
+    FailedRun { name: "cluster", seed, log, histories, verdict, seen, wrong }.fail();
 }
 
 fn print(
