@@ -62,7 +62,7 @@ pub(super) fn note(client: Option<&str>, kind: PageKind, text: &str) {
     });
 }
 
-/// Makes the last event of a client the beginning of a time for which a client counts on a lock. `None`: until it [`ends`].
+/// Makes the last event of a client the beginning of a time for which it counts on a lock. `None`: until it [`ends`].
 pub(super) fn holds(key: &str, name: &str, until: Option<Instant>) {
     ends(key, name, Instant::now());
     RECORDING.with_borrow_mut(|recording| {
