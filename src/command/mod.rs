@@ -237,8 +237,8 @@ pub enum BadRequest {
     MustName(String),
     /// An UNLOCK or RENEW by a token that may be another client's too.
     #[error(
-        "UNSURE this connection was refused a LOCK of '{0}' with this token, and whether another client \
-         has the lock by it is not known; use the connection that was granted it"
+        "UNSURE this connection was refused a LOCK of '{0}' with this token, or its reader by it has ended, and \
+         whether another client has the lock by it is not known; use the connection that was granted it"
     )]
     Unsure(String),
     /// A WAIT that only the waiting connection itself could end.

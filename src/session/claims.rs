@@ -363,14 +363,17 @@ impl Tokens {
         }
     }
 
-    /// Returns what stood in the way of the last LOCK with this token, if it was refused: an UNLOCK or RENEW by the
-    /// token may then be about another client's grant. `None` if the connection has the lock by this token, and so
-    /// knows its own grant.
+    /// Returns what stood in the way of the last LOCK with this token, if it was refused, or when the connection's own
+    /// reader with it ended: an UNLOCK or RENEW by the token may then be about another client's grant. `None` if the
+    /// connection has the lock by this token, and so knows its own grant.
     pub(super) fn in_the_way(&self, key: &Key, token: &Token) -> Option<InTheWay> {
         match self.held.get(key) {
             Some(held) if held.token == *token => None,
             _ if planted::has(PlantedFault::ForgottenRefusal) => None,
-            _ => self.attempts.in_the_way(key, token),
+            _ => {
+                let refused = self.attempts.in_the_way(key, token);
+                refused.or_else(|| self.reader_in_the_way(key, token).filter(|_| self.reads))
+            }
         }
     }
 

@@ -172,8 +172,8 @@ fn a_refusal_that_is_not_remembered_frees_nothing() {
         a.cmd(&["LOCK", key, "host", "PX", "60000"]).grant();
         assert_eq!(b.cmd(&["LOCK", key, "host", "PX", "60000"]), Reply::NullArray);
     }
-    let unsure = "UNSURE this connection was refused a LOCK of 'k0' with this token, and whether \
-                  another client has the lock by it is not known; use the connection that was \
+    let unsure = "UNSURE this connection was refused a LOCK of 'k0' with this token, or its \
+                  reader by it has ended, and whether another client has the lock by it is not known; use the connection that was \
                   granted it";
     assert_eq!(b.cmd(&["UNLOCK", "k0", "host"]).error(), unsure);
     assert_eq!(b.cmd(&["RENEW", "k0", "host"]).error(), unsure);

@@ -266,6 +266,31 @@ fn what_guards_need_cannot_be_shared() {
 }
 
 #[test]
+fn behind_the_end_of_a_reader_its_token_leaves_a_writer_alone() {
+    let proxy = setup().start();
+    let other = Proxy::beside(&proxy).start();
+    let [unlock, renew, take_over] =
+        [&["UNLOCK", "k", "t"][..], &["RENEW", "k", "t", "PX", "60000"], &["RENEW", "k", "t"]];
+    for proxy_of_writer in [&proxy, &other] {
+        for commands in [[unlock, unlock], [renew, unlock], [unlock, take_over]] {
+            let (mut asker, mut writer) = (proxy.client(), proxy_of_writer.client());
+            read(&mut asker, &["t", "PX", "60"]);
+            writer.cmd(&["LOCK", "k", "t", "PX", "60000", "WAIT", "10000"]).grant();
+            for words in commands {
+                let said = asker.cmd(words);
+                // Another proxy cannot tell when the writer began.
+                let is_unsure = said.error_text().starts_with("UNSURE");
+                assert!(said == Reply::Int(0) || is_unsure, "{words:?}: {said:?}");
+            }
+            assert_eq!(writer.cmd(unlock), Reply::Int(1), "the writer's lock stays");
+            // What the connection is granted anew is its own again.
+            asker.cmd(&["LOCK", "k", "t", "PX", "60000"]).grant();
+            assert_eq!(asker.cmd(unlock), Reply::Int(1));
+        }
+    }
+}
+
+#[test]
 fn an_unlock_by_a_token_never_frees_another_clients_reader() {
     let proxy = setup().start();
     let other = Proxy::beside(&proxy).start();
