@@ -538,6 +538,27 @@ fn the_site_has_every_page() {
     assert!(missing.is_empty(), "{missing:?}");
 }
 
+/// A program that is run in the root of the repository may leave its output there, and a commit takes it along.
+#[test]
+fn docs_has_nothing_but_pages() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
+    let mut folders = vec![docs.clone()];
+    let mut strays = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let is_page = path.extension().is_some_and(|ending| ending == "md");
+            let is_known = ["book.toml", "images"].iter().any(|known| docs.join(known) == path);
+            match path.is_dir() && !is_known {
+                true => folders.push(path),
+                false if is_page || is_known => {}
+                false => strays.push(path),
+            }
+        }
+    }
+    assert!(strays.is_empty(), "{strays:?}");
+}
+
 /// Macros of one file that print outside of tests, with their positions.
 #[derive(Default)]
 struct Prints(Vec<Span>);
