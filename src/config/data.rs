@@ -272,16 +272,6 @@ impl FromYaml for Option<Secret> {
     }
 }
 
-/// A file whose content no error may repeat.
-struct SecretFile(PathBuf);
-
-impl FromYaml for Option<SecretFile> {
-    fn read(reader: &mut Reader<'_>, value: &Value, path: &[PathStep]) -> Result<Self, Wrong> {
-        let file = <Option<PathBuf>>::read(reader, value, path)?;
-        Ok(file.map(SecretFile))
-    }
-}
-
 /// The address of a Sentinel.
 struct SentinelAddress(Endpoint);
 
@@ -404,7 +394,7 @@ impl FromYaml for DataConfig {
             }
         }
         if section.get("url").is_some() {
-            let url = self::with_login(reader, &section, "url").map(DataConfig::Fixed);
+            let url = with_login(reader, &section, ("url", DATA_KEYS)).map(DataConfig::Fixed);
             return url.ok_or(Wrong::Told);
         }
         let (primary, sentinels) = (section.get("primary"), section.get("sentinels"));
@@ -418,7 +408,8 @@ impl FromYaml for DataConfig {
             (None, Some(_)) => self::sentinels(reader, &section).map(DataConfig::Sentinels),
             (None, None) => {
                 let what = "has neither primary nor sentinels nor cluster; write \
-                            data: redis://host:port, data: {url: …, password_file: …}, data: {primary: redis://name:port}, \
+                            data: redis://host:port, data: {url: …, password_file: …}, \
+                            data: {primary: redis://name:port}, \
                             data: {sentinels: [host:port, …], master: mymaster}, or \
                             data: {cluster: [host:port, …]}";
                 reader.problem(path, what);
@@ -430,7 +421,7 @@ impl FromYaml for DataConfig {
 }
 
 fn primary(reader: &mut Reader<'_>, section: &Section<'_>) -> Option<RedisUrl> {
-    let url = with_login(reader, section, "primary")?;
+    let url = with_login(reader, section, ("primary", DATA_KEYS))?;
     let is_name = matches!(
         &url.endpoint,
         Endpoint::Tcp { host, .. } if host.parse::<IpAddr>().is_err() && !host.contains(':')
@@ -515,15 +506,15 @@ pub(super) fn sentinels(reader: &mut Reader<'_>, section: &Section<'_>) -> Optio
     Some(SentinelMaster { sentinels, master, login })
 }
 
-/// Reads a URL under `of` whose user and password may stand beside it.
+/// Reads a URL under `of` whose user and password may stand beside it, of the `known` keys.
 pub(super) fn with_login(
     reader: &mut Reader<'_>,
     section: &Section<'_>,
-    of: &str,
+    (of, known): (&str, &[&str]),
 ) -> Option<RedisUrl> {
     let mut url = None::<RedisUrl>;
     reader.read(section, of, &mut url);
-    for key in DATA_KEYS.iter().filter(|key| **key != of && !LOGIN_KEYS.contains(key)) {
+    for key in known.iter().filter(|key| **key != of && !LOGIN_KEYS.contains(key)) {
         if section.get(key).is_some() {
             let what = format!(
                 "has no effect beside {of}, whose URL says it: redis[s]://user:password@host:port"
@@ -548,7 +539,7 @@ fn login(reader: &mut Reader<'_>, section: &Section<'_>, prefix: &str) -> RedisU
     let mut url = RedisUrl::local(0);
     let [username, password, password_file, tls] =
         ["username", "password", "password_file", "tls"].map(|key| prefix.to_owned() + key);
-    let (mut user, mut word, mut file) = (None::<Secret>, None::<Secret>, None::<SecretFile>);
+    let (mut user, mut word, mut file) = (None::<Secret>, None::<Secret>, None::<PathBuf>);
     reader.read(section, &username, &mut user);
     reader.read(section, &password, &mut word);
     reader.read(section, &password_file, &mut file);
@@ -565,7 +556,7 @@ fn login(reader: &mut Reader<'_>, section: &Section<'_>, prefix: &str) -> RedisU
     }
     url.username = user.map(|Secret(user)| user).filter(|user| !user.is_empty());
     url.password = word.map(|Secret(word)| Password::Written(word));
-    if let Some(SecretFile(file)) = file {
+    if let Some(file) = file {
         let password = Password::File(file);
         if let Err(error) = password.get() {
             reader.problem(&section.path(&password_file), error.to_string());

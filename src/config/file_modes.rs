@@ -194,6 +194,12 @@ mod tests {
         let begin = |word: &str| told.iter().any(|told| told.starts_with(word));
         assert_eq!(told.len(), 3, "{told:?}");
         assert!(begin("tls (cert_file)") && begin("locks.tls (key_file)"), "{told:?}");
+        let word = file("word", "w", 0o644);
+        let text = format!("data: {{url: 'redis://a', password_file: {}}}\n", word.display());
+        let [told] = &Config::parse(&text, "f", &|_| None).unwrap().exposed_files(None)[..] else {
+            panic!("one")
+        };
+        assert!(told.ends_with("may read though it has a password: chmod o-r it"), "{told}");
         open(0o700);
         assert_eq!(config.exposed_files(None), Vec::<String>::new());
     }

@@ -163,7 +163,7 @@ impl FromYaml for LockNode {
         }
         if mapping.contains_key("url") {
             let section = reader.mapping(value, path.to_vec(), KEYS);
-            let url = data::with_login(reader, &section, "url").ok_or(Wrong::Told)?;
+            let url = data::with_login(reader, &section, ("url", KEYS)).ok_or(Wrong::Told)?;
             return Ok(LockNode::Fixed(url));
         }
         let section = reader.mapping(value, path.to_vec(), SENTINEL_KEYS);
@@ -208,6 +208,8 @@ mod tests {
             ("[{cluster: [a, b]}, redis://b, redis://c]", "is there twice"),
             ("{cluster: [a, b], shards: 0}", "shards: must be from 1 to 128"),
             ("{cluster: [a, b], master: m}", "master: has no effect beside cluster"),
+            ("{url: 'redis://a', shards: 2}", "shards: has no effect beside url"),
+            ("{url: 'redis://a', master: m}", "master: has no effect beside url"),
             (
                 "[{sentinels: [a, b, c], master: m}, redis://d, {sentinels: [c], master: m}]",
                 "is there twice",

@@ -3,7 +3,7 @@
 use std::{
     borrow::Cow,
     fmt,
-    fs::File,
+    fs::{self, File},
     io::{self, Read as _},
     path::{Path, PathBuf},
 };
@@ -58,6 +58,10 @@ impl Password {
 
 fn read(path: &Path) -> Result<String, Cow<'static, str>> {
     let unread = |error: io::Error| Cow::Owned(format!("cannot be read: {}", error.kind()));
+    // To open a pipe could wait for ever.
+    if !fs::metadata(path).map_err(unread)?.is_file() {
+        return Err("is no file".into());
+    }
     let mut text = Vec::new();
     File::open(path).map_err(unread)?.take(LONGEST + 1).read_to_end(&mut text).map_err(unread)?;
     if text.len() as u64 > LONGEST {
@@ -75,8 +79,6 @@ fn read(path: &Path) -> Result<String, Cow<'static, str>> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
 
     #[test]
@@ -104,5 +106,8 @@ mod tests {
         fs::remove_file(&path).unwrap();
         let error = password.get().unwrap_err().to_string();
         assert!(error.ends_with("word: cannot be read: entity not found"), "{error}");
+        let pipe = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
+        let error = password.get().unwrap_err().to_string();
+        assert!(pipe.success() && error.ends_with("word: is no file"), "{error}");
     }
 }
