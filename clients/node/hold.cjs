@@ -36,7 +36,6 @@ class Hold {
     this.token = token;
     this.fences = fences;
     this.shared = shared;
-    /** The permits of which it is one. */
     /** How many blocks use it: nested ones use that of the outer. */
     this.users = 1;
     this.isReleased = false;

@@ -177,6 +177,12 @@ def test_what_a_thread_has_it_gets_again(deployment):
     assert not refused(r, "again")
 
 
+def test_a_wait_that_is_no_number_is_told(deployment):
+    for wait in ["1", -1, float("nan")]:
+        with raises(ValueError, "wait should be a number of seconds"):
+            lockgate.lock(client(deployment), "any", wait=wait)
+
+
 def test_several_locks_are_taken_all_or_none(deployment):
     r = client(deployment)
     with lockgate.lock(r, ["several:1", "several:2"]) as grant:
