@@ -173,7 +173,8 @@ fn a_refusal_that_is_not_remembered_frees_nothing() {
         assert_eq!(b.cmd(&["LOCK", key, "host", "PX", "60000"]), Reply::NullArray);
     }
     let unsure = "UNSURE this connection was refused a LOCK of 'k0' with this token, or its \
-                  reader by it has ended, and whether another client has the lock by it is not known; use the connection that was \
+                  reader by it has ended, and whether another client has the lock by it is not \
+                  known; use the connection that was \
                   granted it";
     assert_eq!(b.cmd(&["UNLOCK", "k0", "host"]).error(), unsure);
     assert_eq!(b.cmd(&["RENEW", "k0", "host"]).error(), unsure);
