@@ -278,7 +278,6 @@ fn simulate_by<T: Future<Output = RunOutcome>>(
     planted: Planted,
     live: fn(u64, Planted) -> T,
 ) -> RunOutcome {
-    recorder::clear();
     planted.set();
     set_seed(Some(seed));
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -568,7 +567,10 @@ fn hold(seeds: std::ops::Range<u64>, simulate: fn(u64, Planted) -> RunOutcome) -
         if !outcome.faults.is_empty() {
             println!("seed {seed}: {:?}", outcome.faults);
             failed.push(match failed.len() {
-                ..PAGES => format!("{seed}, {}", outcome.write_page(seed).display()),
+                ..PAGES => {
+                    let again = recorder::recorded(|| simulate(seed, Planted::Nothing));
+                    format!("{seed}, {}", again.write_page(seed).display())
+                }
                 _ => seed.to_string(),
             });
         }

@@ -1,7 +1,10 @@
 //! Records what happens in the simulation that runs in this thread, for the [page](super::history_page) of a seed that
-//! fails.
+//! fails. To record takes time, so it is done where a seed that has failed is simulated once more.
 
-use std::{cell::RefCell, collections::HashMap};
+use std::{
+    cell::{Cell, RefCell},
+    collections::HashMap,
+};
 
 use tokio::time::Instant;
 
@@ -34,13 +37,19 @@ struct Recording {
 
 thread_local! {
     static RECORDING: RefCell<Recording> = RefCell::default();
+    static IS_ON: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Begins anew. Times count from the first [`begin`].
-pub(super) fn clear() {
+/// Records what happens while `run` simulates.
+pub(super) fn recorded<T>(run: impl FnOnce() -> T) -> T {
     RECORDING.take();
+    IS_ON.set(true);
+    let outcome = run();
+    IS_ON.set(false);
+    outcome
 }
 
+/// Times count from the first call.
 pub(super) fn begin() {
     RECORDING.with_borrow_mut(|recording| *recording.begun.get_or_insert_with(Instant::now));
 }
@@ -52,6 +61,9 @@ pub(super) fn take() -> Vec<PageEvent> {
 
 /// Records an event of this client, or of the party that its text names if there is no client.
 pub(super) fn note(client: Option<&str>, kind: PageKind, text: &str) {
+    if !IS_ON.get() {
+        return;
+    }
     // `c3.7` is the eighth lock of the client `c3`.
     let column = client.map(|name| PageColumn::Client(name.split('.').next().unwrap().to_owned()));
     let column = column.unwrap_or_else(|| column_of(text));
@@ -64,6 +76,9 @@ pub(super) fn note(client: Option<&str>, kind: PageKind, text: &str) {
 
 /// Makes the last event of a client the beginning of a time for which it counts on a lock. `None`: until it [`ends`].
 pub(super) fn holds(key: &str, name: &str, until: Option<Instant>) {
+    if !IS_ON.get() {
+        return;
+    }
     ends(key, name, Instant::now());
     RECORDING.with_borrow_mut(|recording| {
         let until = until.map_or(u64::MAX, |until| recording.micros(until));
@@ -76,6 +91,9 @@ pub(super) fn holds(key: &str, name: &str, until: Option<Instant>) {
 
 /// Records that a client counts on a lock until then at the latest.
 pub(super) fn ends(key: &str, name: &str, at: Instant) {
+    if !IS_ON.get() {
+        return;
+    }
     RECORDING.with_borrow_mut(|recording| {
         let at = recording.micros(at);
         let Some(event) = recording.holds.get(&(key.to_owned(), name.to_owned())) else { return };
@@ -87,6 +105,9 @@ pub(super) fn ends(key: &str, name: &str, at: Instant) {
 
 /// Records a lock node's answer to a script, if that is a vote.
 pub(super) fn vote(node: usize, proxy: usize, (script, words): (&str, &[Vec<u8>]), answer: &[u8]) {
+    if !IS_ON.get() {
+        return;
+    }
     let is_meant = |(begins, _): &&(&str, &str)| {
         memchr::memmem::find(script.as_bytes(), begins.as_bytes()).is_some()
     };
@@ -144,7 +165,8 @@ mod tests {
     fn a_seed_that_fails_has_a_page() {
         let says =
             |outcome: &RunOutcome| outcome.faults.iter().any(|fault| fault.contains("at once"));
-        let mut outcomes = (0..400).map(|seed| simulate(seed, Planted::SmallQuorum));
+        let simulated = |seed| recorded(|| simulate(seed, Planted::SmallQuorum));
+        let mut outcomes = (0..400).map(simulated);
         let RunOutcome { faults, mut events, .. } = outcomes.find(says).unwrap();
         let wrong = events.iter().find(|event| event.kind == PageKind::Wrong).unwrap().at;
         let text = "node 1 is <b>&\"".to_owned();
