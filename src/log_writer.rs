@@ -103,7 +103,7 @@ struct LinesWaiting {
     /// Whether lines of the trail are among those in the writer's hand.
     hand_has_trail: bool,
     /// When bytes were last written, or the first of them began to wait.
-    moved: Option<Instant>,
+    moved: Option<tokio::time::Instant>,
     /// Lines dropped since the writer last took lines.
     dropped: u64,
     /// Whether the writer has lines in hand.
@@ -136,7 +136,7 @@ impl Lines {
             return Fate::Dropped;
         }
         if unwritten == line.len() {
-            waiting.moved = Some(Instant::now());
+            waiting.moved = Some(tokio::time::Instant::now());
         }
         self.unwritten.store(unwritten, Ordering::Relaxed);
         waiting.has_trail |= kind == LineKind::AuditTrail;
@@ -164,7 +164,7 @@ impl Lines {
     /// Notes that so many of the bytes in hand have been written, or are lost.
     fn wrote(&self, bytes: usize) {
         let mut waiting = self.lock();
-        waiting.moved = Some(Instant::now());
+        waiting.moved = Some(tokio::time::Instant::now());
         self.unwritten.store(self.unwritten().saturating_sub(bytes), Ordering::Relaxed);
     }
 
@@ -430,6 +430,9 @@ mod tests {
         push(1);
         assert!(!lines.has_room());
         assert!(!lines.room(Some(Duration::from_secs(60))).await, "nothing was written");
+        assert!(!lines.room(None).await, "nothing was written for so long that nobody waits");
+        lines.wrote(1);
+        push(1);
         let order = Mutex::new(Vec::new());
         let one = async |name: &'static str| {
             assert!(lines.room(None).await);
