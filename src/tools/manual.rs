@@ -57,7 +57,7 @@ const SECTIONS: &[(&str, &[(&str, &str)])] = &[
 /// If a file cannot be written.
 pub fn run(command: Command, directory: Option<&Path>) -> anyhow::Result<()> {
     let Some(directory) = directory else {
-        say(schema()?);
+        say(schema()?.trim_end());
         return Ok(());
     };
     let written = write(command, directory);
