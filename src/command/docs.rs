@@ -118,7 +118,7 @@ const fn word(name: &'static str, token: &'static str) -> Argument {
 
 const LOCK: Described = Described {
     name: "lock",
-    summary: "Takes a lock, or a free one of n permits, on a quorum of nodes. \
+    summary: "Takes a lock, a part of it beside other readers, or a free one of n permits, on a quorum of nodes. \
               Without PX or EX it lives as long as the connection.",
     group: "generic",
     arity: -2,

@@ -170,7 +170,8 @@ fn what_was_not_meant_for_a_token_is_none() {
             "job Wait",
             "'Wait' is no token; for a limit write LOCK job WAIT <milliseconds>",
         ),
-        (Own::Renew, "job nx", "'nx' is no token; for a TTL write RENEW job PX <milliseconds>"),
+        (Own::Renew, "job nx", "'nx' is no token; LOCK grants none of that name"),
+        (Own::Renew, "job shared", "'shared' is no token; LOCK grants none of that name"),
         (Own::Unlock, "job PX", "'PX' is no token; LOCK grants none of that name"),
         (Own::Attach, "job Fence", "'Fence' is no token; LOCK grants none of that name"),
     ];
@@ -273,6 +274,11 @@ fn numbers_of_keys_that_do_not_fit_are_named() {
         (Own::Mlock, "2 a ", "ERR the key is empty".to_owned()),
         (Own::Mlock, "2 a 123456789", "ERR key is longer than 8 bytes (locks.max_key)".to_owned()),
         (Own::Mlock, "1 a b c", "ERR syntax error, unknown option 'c'".to_owned()),
+        (
+            Own::Mlock,
+            "1 a SHARED",
+            "ERR 'SHARED' is no token; LOCK grants none of that name".to_owned(),
+        ),
         (Own::Mlock, "1 a t SHARED PX 9", "ERR syntax error, unknown option 'SHARED'".to_owned()),
         (Own::Mlock, "1 a PERMITS 2", "ERR syntax error, unknown option 'PERMITS'".to_owned()),
         (Own::Mlock, "1 a PX 9 EX 1", "ERR syntax error, 'EX' is one option too many".to_owned()),
@@ -383,7 +389,11 @@ fn shared_is_an_option_of_lock_without_a_value() {
     for (words, error) in [
         ("k SHARED SHARED", "ERR syntax error, 'SHARED' is one option too many"),
         ("k t PX SHARED", "ERR syntax error, 'PX' lacks its value"),
-        ("k PERMITS SHARED 2", "ERR SHARED and PERMITS exclude each other"),
+        ("k PERMITS 2 SHARED", "ERR SHARED and PERMITS exclude each other"),
+        ("k PX SHARED 9", "ERR syntax error, 'PX' lacks its value"),
+        ("k t WAIT SHARED 9", "ERR syntax error, 'WAIT' lacks its value"),
+        ("k SHARED t", "ERR syntax error, unknown option 't'"),
+        ("k SHARED t PX 9", "ERR syntax error, unknown option 't'"),
         ("k t SHARED FOO 1", "ERR syntax error, unknown option 'FOO'"),
     ] {
         assert_eq!(read(words).unwrap_err().to_string(), error, "{words}");

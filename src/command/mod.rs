@@ -374,7 +374,14 @@ fn parse_behind<Word: AsRef<[u8]>>(
         let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
         let mut rest: Vec<&[u8]> = rest.iter().map(AsRef::as_ref).collect();
         rest.remove(at);
-        return shared(parse_behind(own, &keys, &rest, config)?, config);
+        let request = shared(parse_behind(own, &keys, &rest, config)?, config)?;
+        // It stands behind the token, and not between an option and its value.
+        let is_behind = |token: usize| at >= token && (at - token).is_multiple_of(2);
+        return match (is_behind(rest.len() % 2), at.checked_sub(1)) {
+            (true, _) => Ok(request),
+            (false, None) => Err(BadRequest::UnknownOption(shown(rest[0]))),
+            (false, Some(before)) => Err(BadRequest::NoValue(shown(rest[before]))),
+        };
     }
     // Options come in pairs, so with an odd number of words the first is the token.
     let (token, pairs) = match rest {
@@ -539,6 +546,13 @@ fn is_no_token(word: &[u8]) -> bool {
         || NO_TOKENS.iter().any(|name| word.eq_ignore_ascii_case(name))
 }
 
+/// Whether the word is one by which Redis sets a TTL.
+fn is_ttl_word(word: &[u8]) -> bool {
+    [&b"PX"[..], b"EX", b"PXAT", b"EXAT", b"KEEPTTL"]
+        .iter()
+        .any(|name| word.eq_ignore_ascii_case(name))
+}
+
 /// Refuses a word that was certainly not meant as a token: two clients that make the same
 /// mistake would both be granted the lock.
 fn check_token<Word: AsRef<[u8]>>(
@@ -570,7 +584,7 @@ fn check_token<Word: AsRef<[u8]>>(
         _ if matches!(option_of(own, token), Some(Choice::Permits)) => {
             not(format!("for one of n permits write {} PERMITS <n>", command()))
         }
-        _ if takes_ttl && is_no_token(token) => {
+        _ if takes_ttl && is_ttl_word(token) => {
             not(format!("for a TTL write {} PX <milliseconds>", command()))
         }
         _ if takes_ttl && is_number(token) && !has_ttl => {

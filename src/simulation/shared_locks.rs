@@ -54,11 +54,9 @@ pub(super) fn edits(planted: Planted) -> &'static [Edit] {
     const READ: &str = "-- Adds a reader to a lock";
     const SETS: &str = "-- The set of a lock's readers";
     match planted {
-        Planted::BarringNobody => {
-            &[(ACQUIRE, "redis.call('ZCOUNT', KEYS[1], clock, '+inf') > 0", "false")]
-        }
+        Planted::BarringNobody => &[(ACQUIRE, "last >= now", "false")],
         Planted::EndedCounted => &[
-            (ACQUIRE, "'ZCOUNT', KEYS[1], clock,", "'ZCOUNT', KEYS[1], 0,"),
+            (ACQUIRE, "last >= now", "last > 0"),
             (SETS, "tonumber(score) >= now then", "tonumber(score) then"),
         ],
         Planted::HealOverReaders => {

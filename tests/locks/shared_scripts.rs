@@ -722,6 +722,25 @@ fn each_script_does_in_each_state_of_the_key_what_the_table_tells() {
     all_hold(&mut node, &mut user, cells());
 }
 
+/// A writer is to ask again when the last reader ends, and not when an intent does.
+#[test]
+fn a_writer_is_told_when_the_last_reader_ends() {
+    let mut node = Node::start();
+    let mut user = Client::connect(node.server.port());
+    for call in ["acquire", "acquire waiting"] {
+        let mut refusal = || {
+            node.prepare("free");
+            node.write(KEY, &Members::read("set since 5000 mine 100 theirs 400 wyou 25000"));
+            let answer = node.run(&mut user, call, &arguments(call));
+            // On a machine that stalls for so long, both have ended.
+            matches!(answer, Reply::Array(_)).then(|| words(&answer))
+        };
+        let told = (0..20).find_map(|_| refusal()).unwrap();
+        let time = told.strip_prefix("5 ").and_then(|rest| rest.strip_suffix(" 0")).unwrap();
+        assert!((1..=401).contains(&time.parse::<i64>().unwrap()), "{call}: {told}");
+    }
+}
+
 /// A node with another marker does not vote, and changes nothing.
 #[test]
 fn no_script_that_votes_does_anything_where_the_marker_is_another() {

@@ -49,7 +49,8 @@ if ARGV[6] ~= '1' then
     local told = redis.call('TIME')
     local now = told[1] * 1000 + math.floor(told[2] / 1000)
     local clock = string.format('%.0f', now)
-    if redis.call('ZCOUNT', KEYS[1], clock, '+inf') > 0 then
+    local last = tonumber(redis.call('ZREVRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2])
+    if last >= now then
       if ARGV[6] ~= '' then
         redis.call('ZREMRANGEBYSCORE', KEYS[1], '(-' .. clock, '(' .. clock)
         redis.call('ZADD', KEYS[1], string.format('%.0f', -now - 1000), 'w ' .. ARGV[1])
@@ -62,8 +63,9 @@ if ARGV[6] ~= '1' then
           redis.call('PEXPIRE', KEYS[1], 1001)
         end
       end
-      -- A reader may go at any time, and an intent is renewed twice in its time.
-      return {5, left >= 0 and left < 500 and left or 500, 0}
+      -- A reader may go at any time, and an intent is renewed twice in its time. The key's TTL does not tell when the
+      -- last reader ends: it is an intent's where that ends later.
+      return {5, math.min(500, last - now + 1), 0}
     end
     redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
   end
