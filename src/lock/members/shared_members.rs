@@ -51,7 +51,7 @@ pub(in crate::lock) struct SharedMembers {
     /// Notified when a node's marker says that its set is sealed or left, or is another set than this proxy's.
     pub(in crate::lock) given_up: Notify,
     /// Locked while one task asks all nodes, on behalf of all tasks.
-    asking: tokio::sync::Mutex<()>,
+    asking: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl SharedMembers {
@@ -79,7 +79,7 @@ impl SharedMembers {
             learned: AtomicU64::new(0),
             changed: watch::Sender::new(()),
             given_up: Notify::new(),
-            asking: tokio::sync::Mutex::new(()),
+            asking: Arc::default(),
             rules,
         }
     }
@@ -173,11 +173,24 @@ impl SharedMembers {
 
     /// Asks all nodes, learns the deployment that a quorum has accepted, and writes the change that is due. If
     /// another task is doing so, only waits until it has.
-    pub(in crate::lock) async fn ask(&self) {
-        let Ok(_asking) = self.asking.try_lock() else {
+    ///
+    /// The round goes on if the caller is dropped: a node on which it has written votes only once the others have
+    /// accepted that, too. The first such write ends the connection for whose sake the round was begun.
+    pub(in crate::lock) async fn ask(self: &Arc<Self>) {
+        let Ok(asking) = self.asking.clone().try_lock_owned() else {
             drop(self.asking.lock().await);
             return;
         };
+        let this = self.clone();
+        let round = tokio::spawn(async move {
+            this.carry_out_round().await;
+            drop(asking);
+        });
+        // It is not aborted, and a panic in it has been reported.
+        let _ = round.await;
+    }
+
+    async fn carry_out_round(&self) {
         let asking = self.with(|members| members.asking());
         let all = round::ask_all(&self.ways, |looks| asking.is_enough(looks)).await;
         let looks = round::looks(&all).into_iter();
@@ -250,4 +263,27 @@ fn log_learned(accepted: &Accepted, before: Option<&Accepted>) {
         filled = deployment.seats.iter().filter(filled).count(),
         "the lock nodes' epoch"
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{config::Config, lock::address::connector_to_nodes};
+
+    #[tokio::test]
+    async fn a_round_goes_on_without_who_has_begun_it() {
+        // It accepts connections, and never answers.
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("redis://{}", silent.local_addr().unwrap());
+        let text = format!("data: redis://127.0.0.1:1\nlocks: {{nodes: ['{url}']}}\n");
+        let config = Config::parse(&text, "f", &|_| None).unwrap().locks;
+        let (addresses, connector) = (NodeAddress::all(&config), connector_to_nodes(&config));
+        let longest = Arc::new(LongestGrant::new(config.max_ttl));
+        let members = Arc::new(SharedMembers::new(&config, &addresses, &connector, longest));
+        let begun = tokio::time::timeout(Duration::from_millis(1), members.ask());
+        assert!(begun.await.is_err(), "the node does not answer");
+        assert!(members.asking.try_lock().is_err(), "the round goes on");
+        members.ask().await;
+        assert!(members.asking.try_lock().is_ok(), "it has ended");
+    }
 }
