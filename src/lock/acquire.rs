@@ -33,8 +33,8 @@ pub struct Acquire {
     claim: Claim,
     /// Whether a node grants only a lock that is held there: by the same claim or, for a take-over, by the token.
     again: bool,
-    /// Whether nothing is undone, whatever the outcome: set for a take-over.
-    keeps: bool,
+    /// Whether it gives the lock another claim.
+    takes_over: bool,
     /// Whether the lock is granted only to the claim that has it already.
     only_again: bool,
     /// The client that asks, if that is known.
@@ -133,7 +133,7 @@ impl Acquire {
         let operation = nodes.operation(kind, key, token, ttl, request);
         let (by, rule) = ((grants, &*nodes), Rule::Grant);
         let mut taking = Acquire::submit(by, operation, rule, (claim, true), since);
-        taking.keeps = true;
+        taking.takes_over = true;
         taking
     }
 
@@ -168,8 +168,20 @@ impl Acquire {
         let operation = nodes.submit(operation);
         let tally = nodes.await_votes(operation, rule, ttl);
         let (grants, raising) = (grants.clone(), None);
-        let (keeps, only_again, card, done) = (false, false, None, false);
-        Acquire { grants, since, ttl, claim, again, keeps, only_again, card, tally, raising, done }
+        let (takes_over, only_again, card, done) = (false, false, None, false);
+        Acquire {
+            grants,
+            since,
+            ttl,
+            claim,
+            again,
+            takes_over,
+            only_again,
+            card,
+            tally,
+            raising,
+            done,
+        }
     }
 
     /// Has the attempt refused if the grant with the claim to be granted again has ended.
@@ -201,12 +213,12 @@ impl Acquire {
                     "a quorum votes for it"
                 );
                 debug_assert!(now + validity <= until, "a validity ends before its lock does");
-                operation.grant(until);
+                operation.grant();
                 let (key, token) = (&operation.key, &operation.token);
                 let card = self.card.take();
                 let holder = Holder::new(token, self.claim, fence, now, until).by(card);
                 self.grants.granted(key, holder);
-                if self.again && !self.keeps {
+                if self.again && !self.takes_over {
                     self.grants.heal_once_told(&self.tally.nodes, operation, self.claim, self.ttl);
                 }
                 self.put_on_waiting();
@@ -288,15 +300,14 @@ impl Acquire {
     /// Undoes this attempt on every node that may have granted it, whether the node answered or
     /// not.
     ///
-    /// A lock that the same claim had before stays for as long as its holder may count on it.
+    /// An attempt that only prolongs has taken nothing. What the same claim had before stays, though it may have ended
+    /// as far as this proxy knows: its holder may have renewed it through another one.
     fn give_up(&mut self) {
         self.done = true;
         let operation = &self.tally.operation;
         debug_assert!(!operation.is_granted(), "a grant is released, and not undone");
         operation.close();
-        if self.keeps
-            || self.again && self.grants.holders.has(&operation.key, &operation.token, self.claim)
-        {
+        if self.again {
             return;
         }
         let undo = Arc::new(operation.undo(self.claim));
@@ -342,7 +353,7 @@ impl Future for Acquire {
                     // A reader's key names its grant.
                     Decision::No
                         if self.again
-                            && !self.keeps
+                            && !self.takes_over
                             && !self.only_again
                             && !self.tally.operation.key.is_of_reader() =>
                     {

@@ -370,13 +370,8 @@ impl Holders {
         self.0[shard % SHARDS].lock().remove_over(now)
     }
 
-    /// Whether this grant has the lock, as far as this proxy knows.
-    pub(super) fn has(&self, key: &Key, token: &Token, claim: Claim) -> bool {
-        self.while_held(key, token, claim, |_, _| ()).is_some()
-    }
-
     /// Returns the time until which this grant has the lock, as far as this proxy knows.
-    pub(super) fn until(&self, key: &Key, token: &Token, claim: Claim) -> Option<Instant> {
+    fn until(&self, key: &Key, token: &Token, claim: Claim) -> Option<Instant> {
         let map = self.lock(key);
         let holder = map.by_key.get(key).filter(|holder| holder.is(token, Some(claim)))?;
         (holder.until > Instant::now()).then_some(holder.until)
@@ -487,9 +482,10 @@ mod tests {
         let holders = Holders::default();
         let (k, a, b) = (&Key::from("k"), &Token::from("a"), &Token::from("b"));
         let (first, second) = (Claim::new(), Claim::new());
+        let has = |key: &Key, token: &Token, claim| holders.until(key, token, claim).is_some();
         holders.granted(k, holder(a, first, 1, 10));
-        assert!(holders.has(k, a, first) && !holders.has(k, b, first));
-        assert!(!holders.has(k, a, second), "the same token by another grant");
+        assert!(has(k, a, first) && !has(k, b, first));
+        assert!(!has(k, a, second), "the same token by another grant");
         for (token, claim) in [(b, None), (a, Some(second))] {
             assert_eq!(holders.release(k, token, claim, Instant::now()).0, Owner::Another);
         }
@@ -503,9 +499,9 @@ mod tests {
         holders.raised(k, first, 7);
         assert_eq!(holders.claim(k, a), Some((first, 7)));
         tokio::time::advance(Duration::from_secs(19)).await;
-        assert!(holders.has(k, a, first));
+        assert!(has(k, a, first));
         tokio::time::advance(Duration::from_secs(1)).await;
-        assert!(!holders.has(k, a, first) && holders.show(k, Instant::now()).is_none());
+        assert!(!has(k, a, first) && holders.show(k, Instant::now()).is_none());
         let (known, ..) = holders.release(k, b, None, Instant::now());
         assert_eq!(known, Owner::Nothing, "that one's time is up");
         holders.granted(k, holder(b, second, 3, 10));

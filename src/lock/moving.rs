@@ -163,17 +163,14 @@ fn next_of(asked: &[LockNode], (nodes, next): &(Vec<LockNode>, Vec<LockNode>)) -
     }
 }
 
-/// Has the nodes tell the watchdog when they can be asked again, and ask the holders until when a grant lasts.
+/// Has the nodes tell the watchdog when they can be asked again.
 pub(super) fn tell(locks: &Arc<Locks>, nodes: &Nodes) {
-    let (watched, held) = (Arc::downgrade(&locks.grants), Arc::downgrade(&locks.grants));
-    nodes.tell(
-        move || {
-            if let Some(grants) = watched.upgrade() {
-                grants.schedule.came_back();
-            }
-        },
-        move |key, token, claim| held.upgrade()?.holders.until(key, token, claim),
-    );
+    let watched = Arc::downgrade(&locks.grants);
+    nodes.tell(move || {
+        if let Some(grants) = watched.upgrade() {
+            grants.schedule.came_back();
+        }
+    });
 }
 
 /// Switches to the next set of nodes whenever that one votes, for as long as there are locks.

@@ -10,7 +10,6 @@ use super::{
     scripts::{self, Dialect, Ended},
 };
 use crate::{
-    clock::Instant,
     key::{Key, Token},
     sync::Mutex,
 };
@@ -192,7 +191,7 @@ pub(super) struct Operation {
     pub(super) from: Option<(Token, Claim)>,
     /// Release only: the grant that is meant.
     pub(super) ended: Option<Ended>,
-    /// The operation that this one undoes, unless that was granted and the grant lasts still.
+    /// The operation that this one undoes, unless that was granted.
     pub(super) undoes: Option<Arc<Operation>>,
     /// [`SharedMembers::learned`] when the operation was made.
     ///
@@ -229,8 +228,8 @@ struct VoteState {
     counted: Votes,
     /// Whether the operation is answered or was given up: its votes are waited for no more.
     closed: bool,
-    /// The end of the granted lock. No vote of the operation may be taken back before that.
-    granted: Option<Instant>,
+    /// Whether its lock was granted. Then only its holder ends it.
+    granted: bool,
     /// Tasks that wait for the votes to decide, with their rules. A hand-over has two: the giver's
     /// and the taker's.
     waiting: SmallVec<[(Rule, Waker); 1]>,
@@ -276,7 +275,7 @@ impl Operation {
             votes: smallvec![Vote::Pending; nodes],
             counted: Votes { nodes, ..Votes::default() },
             closed: false,
-            granted: None,
+            granted: false,
             waiting: SmallVec::new(),
             listeners: 0,
             late: 0,
@@ -511,22 +510,16 @@ impl Operation {
         self.state.lock().closed = true;
     }
 
-    /// Notes that the lock was granted until `until`, as far as is known.
-    pub(super) fn grant(&self, until: Instant) {
+    /// Notes that the lock was granted.
+    pub(super) fn grant(&self) {
         debug_assert!(self.kind.grants(), "only what asks for a lock is granted");
         let mut state = self.state.lock();
-        (state.closed, state.granted) = (true, Some(until));
+        (state.closed, state.granted) = (true, true);
     }
 
     /// Whether its lock was granted.
     pub(super) fn is_granted(&self) -> bool {
-        self.state.lock().granted.is_some()
-    }
-
-    /// Whether the grant still lasts, as far as is known. A node that carries the operation out after its end holds
-    /// the lock in vain.
-    pub(super) fn is_granted_still(&self) -> bool {
-        self.state.lock().granted.is_some_and(|until| until > Instant::now())
+        self.state.lock().granted
     }
 
     /// Whether the operation is answered or was given up.

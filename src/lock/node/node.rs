@@ -17,9 +17,9 @@ use super::link::{Closed, Leftover, Link, Queued};
 use crate::{
     clock::{Instant, millis},
     config::LocksConfig,
-    key::{Key, Token},
+    key::Key,
     lock::{
-        Claim, NodeStatus,
+        NodeStatus,
         address::NodeAddress,
         location::Location,
         lock_metrics::NodeMetrics,
@@ -52,13 +52,9 @@ pub(super) const ASK_AGAIN: Duration = Duration::from_millis(100);
 thread_local! {
     /// A fault that tests plant: a release that the node answers with an error is not sent again.
     pub(crate) static NOT_ASKED_AGAIN: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
-    /// A fault that tests plant: a lock whose grant came late is undone though it was renewed
-    /// since.
+    /// A fault that tests plant: what a node answers late is undone there though the lock was granted.
     pub(crate) static UNDONE: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
-
-/// A function that returns when a grant of this proxy ends, as far as is known.
-type HeldUntil = dyn Fn(&Key, &Token, Claim) -> Option<Instant> + Send + Sync;
 
 /// Metrics that are made when they are first needed.
 type LazyMetrics = LazyLock<Arc<NodeMetrics>, Box<dyn FnOnce() -> Arc<NodeMetrics> + Send>>;
@@ -87,7 +83,6 @@ pub(super) struct Node {
     pub(super) dialect: Dialect,
     /// Called when the node can be asked again, even if only to put locks back.
     came_back: OnceLock<Box<dyn Fn() + Send + Sync>>,
-    held_until: OnceLock<Box<HeldUntil>>,
     /// Called with a release or a hand-over whose lock must be given back on another shard.
     again: OnceLock<Box<Again>>,
     queue_limit: usize,
@@ -156,7 +151,6 @@ impl Node {
             drift_factor: config.drift_factor,
             dialect: Dialect::of(config),
             came_back: OnceLock::new(),
-            held_until: OnceLock::new(),
             again: OnceLock::new(),
             queue_limit: config.node_queue,
             gone: CancellationToken::new(),
@@ -181,15 +175,6 @@ impl Node {
     /// Registers `came_back`, called whenever the node can be asked again, or waits on its seat.
     pub(super) fn on_return(&self, came_back: impl Fn() + Send + Sync + 'static) {
         let _ = self.came_back.set(Box::new(came_back));
-    }
-
-    /// Registers `held_until`, which says when a grant ends. It is called without this node's mutex, as it may submit
-    /// operations to the node.
-    pub(super) fn ask_holders(
-        &self,
-        held_until: impl Fn(&Key, &Token, Claim) -> Option<Instant> + Send + Sync + 'static,
-    ) {
-        let _ = self.held_until.set(Box::new(held_until));
     }
 
     /// Sends an operation to this node. The node's vote comes, now or later, exactly once.
@@ -437,7 +422,6 @@ impl Node {
 
     /// Takes a new connection into use. First sends what the node has missed, then operations.
     pub(super) fn connected(&self, link: &Link) {
-        self.note_held();
         let mut state = self.state.lock();
         if let (Some((run_id, id)), Some(now)) = (&state.before, &link.run_id)
             && run_id == now
@@ -525,26 +509,6 @@ impl Node {
     fn give_up(&self, missing: Vec<(Arc<Operation>, Absence)>) {
         for (operation, why) in missing {
             operation.vote(self.voter, Vote::Missing(why));
-        }
-    }
-
-    /// Updates the end of each grant whose undo is on the clean-up list. The grant may have been renewed since and
-    /// put back on this node, which then must not end it.
-    fn note_held(&self) {
-        #[cfg(test)]
-        if UNDONE.get() {
-            return;
-        }
-        let Some(held_until) = self.held_until.get() else { return };
-        let undoes = |(release, _): &(Arc<Operation>, _)| release.undoes.clone();
-        let undone: Vec<Arc<Operation>> =
-            self.state.lock().cleanup.iter().filter_map(undoes).collect();
-        for grant in undone.iter().filter(|undone| undone.is_granted()) {
-            if let Kind::Acquire { claim, .. } | Kind::HandOver { claim } = grant.kind
-                && let Some(until) = held_until(&grant.key, &grant.token, claim)
-            {
-                grant.grant(until);
-            }
         }
     }
 
@@ -637,10 +601,14 @@ impl Node {
         }
     }
 
-    /// Returns what to send in place of an operation that the node has missed: a hand-over only gives back, and a
-    /// grant that still runs is not undone.
+    /// Returns what to send in place of an operation that the node has missed: a hand-over only gives back. What asked
+    /// for a lock is undone only where the lock was not granted: when the grant ends is not known here, as its holder
+    /// may have renewed it through another proxy.
     fn as_late(&self, missed: Arc<Operation>) -> Option<Arc<Operation>> {
-        if missed.undoes.as_ref().is_some_and(|undone| undone.is_granted_still()) {
+        let is_granted = missed.undoes.as_ref().is_some_and(|undone| undone.is_granted());
+        #[cfg(test)]
+        let is_granted = is_granted && !UNDONE.get();
+        if is_granted {
             return None;
         }
         match missed.kind {
@@ -881,6 +849,7 @@ mod tests {
     use super::*;
     use crate::{
         config::Config,
+        key::Token,
         lock::{
             address::connector_to_nodes,
             longest::LongestGrant,

@@ -186,16 +186,10 @@ impl Nodes {
         }
     }
 
-    /// Registers `came_back`, called whenever a node can be asked again, and `held_until`, which says when a grant of
-    /// this proxy ends.
-    pub(in crate::lock) fn tell(
-        &self,
-        came_back: impl Fn() + Clone + Send + Sync + 'static,
-        held_until: impl Fn(&Key, &Token, Claim) -> Option<Instant> + Clone + Send + Sync + 'static,
-    ) {
+    /// Registers `came_back`, called whenever a node can be asked again.
+    pub(in crate::lock) fn tell(&self, came_back: impl Fn() + Clone + Send + Sync + 'static) {
         for node in &self.all {
             node.on_return(came_back.clone());
-            node.ask_holders(held_until.clone());
         }
     }
 
@@ -363,8 +357,7 @@ impl Nodes {
     pub(in crate::lock) fn repeat_releases(&self, before: &Nodes) {
         let releases = std::mem::take(&mut *before.releases.lock());
         for (_, release) in releases {
-            let is_granted =
-                release.undoes.as_ref().is_some_and(|undone| undone.is_granted_still());
+            let is_granted = release.undoes.as_ref().is_some_and(|undone| undone.is_granted());
             if let Some(ended) = release.ended.filter(|_| !is_granted) {
                 self.submit(self.ending(release.key.clone(), release.token.clone(), ended));
             }
