@@ -452,12 +452,16 @@ impl Tokens {
         self.held.retain(|_, held| held.keep.is_some() || held.until > now);
     }
 
+    /// Whether this connection holds a lock, as far as it knows.
+    pub(super) fn holds(&self, key: &Key, now: Instant) -> bool {
+        self.held.get(key).is_some_and(|held| held.keep.is_some() || now < held.until)
+    }
+
     /// Returns the fence under which this connection holds a lock, and whether it was announced.
     /// Returns `None` if the connection does not hold the lock.
     pub(super) fn claim(&self, key: &Key, now: Instant) -> Option<(u64, bool)> {
-        let held = self.held.get(key)?;
-        let holds = held.keep.is_some() || now < held.until;
-        holds.then_some((held.fence, held.announced))
+        let held = self.held.get(key).filter(|_| self.holds(key, now))?;
+        Some((held.fence, held.announced))
     }
 
     /// Returns the token of the grant with this fence, and the validity that is left. Returns

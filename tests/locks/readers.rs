@@ -1,12 +1,14 @@
 //! What LOCK with SHARED promises, with real nodes: many readers, or one client that has the lock alone.
 
 use std::{
+    net::TcpListener,
     sync::atomic::{AtomicBool, AtomicUsize, Ordering},
     thread,
     time::Duration,
 };
 
-use crate::support::{Client, Proxy, Reply, Setup, encode, eventually, rounds};
+use crate::operations::who::field;
+use crate::support::{Client, Proxy, Reply, Setup, encode, eventually, relay::Relay, rounds};
 
 /// Deployments on which locks may be shared.
 fn setup() -> Setup {
@@ -20,6 +22,12 @@ fn read(client: &mut Client, words: &[&str]) -> String {
     assert_eq!(granted.fence, 0, "a reader has no fence");
     assert!(granted.validity > 0);
     granted.token
+}
+
+/// Takes a reader's part with these words for 60 ms, within which lock nodes may not answer on a busy machine.
+fn read_briefly(client: &mut Client, words: &[&str]) {
+    let words = [&["LOCK"], words, &["SHARED", "PX", "60"]].concat();
+    eventually("it reads", || matches!(client.cmd(&words), Reply::Array(_)));
 }
 
 /// Returns a client whose LOCK stands in line.
@@ -166,6 +174,67 @@ fn a_part_that_a_minority_forgot_is_put_back_and_one_that_a_quorum_forgot_is_los
     assert_eq!(one.cmd(&["UNLOCK", "k"]), Reply::Int(1));
 }
 
+/// The proxy of the first LOCK takes the lease for ended, as its client has renewed it through another one.
+#[test]
+fn an_attempt_to_prolong_ends_nothing_that_was_renewed_through_another_proxy() {
+    let mut proxy = setup().start();
+    let other = Proxy::beside(&proxy).start();
+    for how in [&[][..], &["SHARED"]] {
+        let (mut here, mut there) = (proxy.client(), other.client());
+        let lock = |ttl| [&["LOCK", "k", "mine", "PX", ttl], how].concat();
+        here.cmd(&lock("500")).grant();
+        let renewed = there.cmd(&["RENEW", "k", "mine", "PX", "60000"]);
+        assert!(matches!(renewed, Reply::Int(1..)), "{renewed:?}");
+        thread::sleep(Duration::from_millis(500));
+        // One node keeps it and answers.
+        proxy.node(0).freeze().unwrap();
+        assert_eq!(proxy.node_client(1).cmd(&["DEL", "lock:k"]), Reply::Int(1));
+        let prolonged = here.cmd(&lock("60000"));
+        proxy.node(0).thaw().unwrap();
+        assert!(prolonged.error_text().starts_with("NOQUORUM"), "{how:?}: {prolonged:?}");
+        eventually("all are back", || proxy.nodes_up() == 3 && other.nodes_up() == 3);
+        let taken = there.cmd(&["LOCK", "k", "yours", "PX", "60000"]);
+        assert_eq!(taken, Reply::NullArray, "{how:?}: a quorum keeps it");
+        assert_eq!(there.cmd(&["UNLOCK", "k", "mine"]), Reply::Int(1), "{how:?}");
+        proxy.assert_on_nodes("lock:k", 0);
+    }
+}
+
+/// The proxy of the LOCK has lost sight of a node before that answered, and takes the lease for ended when it is back.
+#[test]
+fn a_proxy_that_comes_back_to_a_node_ends_nothing_that_was_renewed_through_another_proxy() {
+    let mut other = setup().start();
+    for how in [&[][..], &["SHARED"]] {
+        let relay = Relay::to(other.node(2).port());
+        let away = TcpListener::bind("127.0.0.1:0").unwrap();
+        let nodes = [0, 1].map(|node| format!("redis://127.0.0.1:{}", other.node(node).port()));
+        let through = format!("redis://127.0.0.1:{}", relay.port());
+        let proxy = Proxy::with()
+            .node_urls(&[&nodes[..], &[through]].concat())
+            .locks("shared: yes")
+            .locks("node_timeout: 400ms")
+            .start();
+        eventually("all are up", || proxy.nodes_up() == 3);
+        let (mut here, mut there) = (proxy.client(), other.client());
+        // The node has taken the lock, and its answer is lost with the connection.
+        relay.hold_reply(if how.is_empty() { ":17" } else { ":0\r\n" });
+        here.cmd(&[&["LOCK", "k", "mine", "PX", "1500"], how].concat()).grant();
+        relay.wait_until_held();
+        relay.lead_to(away.local_addr().unwrap().port());
+        relay.cut();
+        eventually("its proxy does not see it any more", || proxy.nodes_up() == 2);
+        let renewed = there.cmd(&["RENEW", "k", "mine", "PX", "60000"]);
+        assert!(matches!(renewed, Reply::Int(1..)), "{renewed:?}");
+        assert_eq!(other.node_client(0).cmd(&["DEL", "lock:k"]), Reply::Int(1));
+        thread::sleep(Duration::from_millis(1500));
+        relay.move_to(other.node(2).port());
+        eventually("its proxy sees it again", || proxy.nodes_up() == 3);
+        let taken = there.cmd(&["LOCK", "k", "yours", "PX", "60000"]);
+        assert_eq!(taken, Reply::NullArray, "{how:?}: a quorum keeps it");
+        assert_eq!(there.cmd(&["UNLOCK", "k", "mine"]), Reply::Int(1), "{how:?}");
+    }
+}
+
 #[test]
 fn a_writer_that_waits_comes_before_new_readers() {
     // Intents bar for longer than the test takes.
@@ -274,7 +343,7 @@ fn behind_the_end_of_a_reader_its_token_leaves_a_writer_alone() {
     for proxy_of_writer in [&proxy, &other] {
         for commands in [[unlock, unlock], [renew, unlock], [unlock, take_over]] {
             let (mut asker, mut writer) = (proxy.client(), proxy_of_writer.client());
-            read(&mut asker, &["t", "PX", "60"]);
+            read_briefly(&mut asker, &["k", "t"]);
             writer.cmd(&["LOCK", "k", "t", "PX", "60000", "WAIT", "10000"]).grant();
             for words in commands {
                 let said = asker.cmd(words);
@@ -321,6 +390,83 @@ fn an_unlock_by_a_token_never_frees_another_clients_reader() {
         assert_eq!(refused.cmd(&["UNLOCK", "k", "t"]), Reply::Int(1));
         assert!(is_free(&proxy));
     }
+}
+
+/// A client that waited may not have been told of the grant that another one got meanwhile by its token.
+#[test]
+fn who_waited_in_vain_frees_no_grant_that_another_client_got_meanwhile() {
+    let proxy = setup().start();
+    let other = Proxy::beside(&proxy).start();
+    let wait = |words: &[&'static str]| [words, &["WAIT", "300"]].concat();
+    let several = ["MLOCK", "2", "j", "k", "mine"];
+    for (lock, unlock) in [
+        (wait(&["LOCK", "k", "mine"]), &["UNLOCK", "k", "mine"][..]),
+        (wait(&["LOCK", "k", "mine", "SHARED"]), &["UNLOCK", "k", "mine"]),
+        (wait(&["LOCK", "k", "mine", "SHARED"]), &["RENEW", "k", "mine", "PX", "50"]),
+        (wait(&several), &["MUNLOCK", "2", "j", "k", "mine"]),
+        (wait(&several), &["UNLOCK", "k", "mine"]),
+    ] {
+        for through in [&proxy, &other] {
+            eventually("the other client comes first", || {
+                let on_nodes = |words: &[&str]| {
+                    (0..3).for_each(|node| drop(proxy.node_client(node).cmd(words)));
+                };
+                on_nodes(&["SET", "lock:k", "before", "PX", "60000"]);
+                let mut in_vain = in_line(through, &lock);
+                // Nobody who waits is told.
+                on_nodes(&["DEL", "lock:k"]);
+                let mut other = proxy.client();
+                let granted = other.cmd(&["LOCK", "k", "mine", "PX", "60000"]);
+                if in_vain.reply() != Reply::NullArray {
+                    return false;
+                }
+                granted.grant();
+                let freed = in_vain.cmd(unlock);
+                let is_unsure = freed.error_text().starts_with("UNSURE ");
+                assert!(freed == Reply::Int(0) || is_unsure, "{lock:?}, {unlock:?}: {freed:?}");
+                assert!(!is_free(&proxy), "{lock:?}, {unlock:?}");
+                assert_eq!(other.cmd(&["UNLOCK", "k", "mine"]), Reply::Int(1), "{lock:?}");
+                true
+            });
+        }
+    }
+}
+
+#[test]
+fn a_reader_that_has_run_out_stands_in_the_way_of_no_later_grant() {
+    let proxy = setup().start();
+    let of_token = ["k", "mine"];
+    for (name, then, unlock) in [
+        (&["k"][..], &["LOCK", "k"][..], &["UNLOCK", "k"][..]),
+        (&["k"], &["LOCK", "k", "SHARED", "PX", "60000"], &["UNLOCK", "k"]),
+        (&of_token, &["LOCK", "k", "SHARED"], &["UNLOCK", "k"]),
+        (&of_token, &["LOCK", "k", "mine"], &["UNLOCK", "k", "mine"]),
+        (&of_token, &["LOCK", "k", "mine", "PX", "60000"], &["MUNLOCK", "1", "k", "mine"]),
+        (&of_token, &["MLOCK", "1", "k", "mine"], &["UNLOCK", "k", "mine"]),
+    ] {
+        let mut client = proxy.client();
+        read_briefly(&mut client, name);
+        thread::sleep(Duration::from_millis(60));
+        let granted = || client.cmd(then) != Reply::NullArray;
+        eventually("the reader has ended on the nodes", granted);
+        if unlock[0] == "UNLOCK" {
+            let renew = [&["RENEW"], &unlock[1..], &["PX", "50000"]].concat();
+            let renewed = client.cmd(&renew);
+            assert!(matches!(renewed, Reply::Int(1..)), "{name:?}, {then:?}: {renewed:?}");
+        }
+        assert_eq!(client.cmd(unlock), Reply::Int(1), "{name:?}, {then:?}");
+        assert!(is_free(&proxy), "{name:?}, {then:?}");
+    }
+}
+
+#[test]
+fn readers_of_another_proxy_are_told_to_operators() {
+    let proxy = setup().start();
+    let other = Proxy::beside(&proxy).start();
+    let mut reader = other.client();
+    read(&mut reader, &["PX", "60000"]);
+    let told = proxy.client().cmd(&["LOCKGATE", "LOCK", "k"]);
+    assert_eq!(field(&told, "kind"), Reply::bulk("elsewhere"), "{told:?}");
 }
 
 #[test]

@@ -39,4 +39,4 @@ mod systemd;
 mod top;
 mod unlock;
 mod upgrade;
-mod who;
+pub(crate) mod who;

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     card::ClientCard,
     clock::millis,
-    key::Key,
+    key::{Key, Token},
     lock::{Holding, LockStatus, LocksWanted, MOST_TOLD},
     resp::encode,
 };
@@ -160,8 +160,8 @@ fn ask_for_fence(
     Holding { token, left, .. }: Holding,
     desk: &Desk,
 ) -> Progress {
-    // A holder without a token has no fence.
-    if token.is_empty() {
+    // A holder without a token has no fence, nor have readers.
+    if token.is_empty() || *token == *Token::OF_READERS {
         return tell_elsewhere(ours, &key, None, left, desk);
     }
     let question = Question::attached(vec![(key.clone(), token)]);

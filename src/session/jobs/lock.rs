@@ -170,13 +170,6 @@ impl Locking {
                 self.ask_for_keys(&grant)
             }
             Ok(grant) => self.granted(grant, desk),
-            // A LOCK that has waited in line may have asked no lock node: another client with its token may have been
-            // granted the lock meanwhile.
-            Err(why @ (NotGranted::Held { .. } | NotGranted::Deadlock { .. }))
-                if self.wanted.named && self.waits_in_line() =>
-            {
-                self.ask_for_claim(why, desk)
-            }
             Err(why) => self.refused(why, desk),
         }
     }
@@ -191,21 +184,6 @@ impl Locking {
         Progress::ask(locking, question, Locking::answered)
     }
 
-    /// Asks whether the client's own token has the lock for which it has waited.
-    fn ask_for_claim(mut self, why: NotGranted, desk: &Desk) -> Progress {
-        self.give_back_granted(desk);
-        let LockWanted { key, token, .. } = &self.wanted;
-        let question = Question::claim_of(key.clone(), token.clone());
-        Progress::ask(self.ours, question, move |_, said, desk| {
-            let same_token = match said {
-                Ok(claim) => SameToken::Grants(claim.into_iter().collect()),
-                Err(_) => SameToken::Unknown,
-            };
-            desk.tokens.stood_in_the_way(InTheWay::of(same_token, Instant::now()));
-            not_granted(self.ours, &why, desk)
-        })
-    }
-
     /// Gives back what the lock nodes granted before the lock's rule was bridged.
     fn give_back_granted(&mut self, desk: &Desk) {
         if let Some(claim) = self.granted_before.take() {
@@ -215,12 +193,9 @@ impl Locking {
 
     fn refused(mut self, why: NotGranted, desk: &mut Desk) -> Progress {
         self.give_back_granted(desk);
-        let same_token = match &why {
-            NotGranted::Held { same_token, .. } => same_token.clone(),
-            _ => SameToken::Unknown,
-        };
-        desk.tokens.stood_in_the_way(InTheWay::of(same_token, Instant::now()));
-        not_granted(self.ours, &why, desk)
+        let has_waited = self.wanted.named && self.waits_in_line();
+        let LockWanted { key, token, .. } = self.wanted;
+        refused(self.ours, (key, token), has_waited, why, desk)
     }
 
     fn granted(self, grant: Grant, desk: &mut Desk) -> Progress {
@@ -240,6 +215,37 @@ impl Locking {
         ours.count(Outcome::Ok, desk);
         announce::granted(ours, granted, out, desk)
     }
+}
+
+/// Answers that a lock is not granted to this token, and notes which grants of the token stood in the way. `has_waited`:
+/// the client has named the token, and has waited in line.
+pub(super) fn refused(
+    ours: Ours,
+    (key, token): (Key, Token),
+    has_waited: bool,
+    why: NotGranted,
+    desk: &mut Desk,
+) -> Progress {
+    let is_refused = matches!(why, NotGranted::Held { .. } | NotGranted::Deadlock { .. });
+    if has_waited && is_refused {
+        // It may have asked no lock node, or long ago: another client with its token may have been granted the lock
+        // meanwhile.
+        let question = Question::claim_of(key, token);
+        return Progress::ask(ours, question, move |ours, said, desk| {
+            let same_token = match said {
+                Ok(claim) => SameToken::Grants(claim.into_iter().collect()),
+                Err(_) => SameToken::Unknown,
+            };
+            desk.tokens.stood_in_the_way(InTheWay::of(same_token, Instant::now()));
+            not_granted(ours, &why, desk)
+        });
+    }
+    let same_token = match &why {
+        NotGranted::Held { same_token, .. } => same_token.clone(),
+        _ => SameToken::Unknown,
+    };
+    desk.tokens.stood_in_the_way(InTheWay::of(same_token, Instant::now()));
+    not_granted(ours, &why, desk)
 }
 
 /// Answers that a lock is not granted, and why.

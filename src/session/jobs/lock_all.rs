@@ -5,6 +5,7 @@ use std::{time::Duration, vec};
 use super::{
     super::{
         all_or_none::{AllOrNone, AllWanted, NewGrant},
+        attempts::InTheWay,
         claims::{Granted, Held, MAX_TOKENS},
         desk::Desk,
         session_metrics::Outcome,
@@ -113,7 +114,13 @@ impl LockingAll {
         match said {
             Ok(new) => self.granted(ttl, new, desk),
             Err(none) => {
-                desk.tokens.stood_in_the_way_of_each(none.in_the_way.into_iter());
+                // What is told of them, if anything, is from before the wait.
+                let unknown = || InTheWay::Unknown(Instant::now());
+                let told = match self.wait {
+                    Some(_) => self.keys.iter().map(|_| unknown()).collect(),
+                    None => none.in_the_way,
+                };
+                desk.tokens.stood_in_the_way_of_each(told.into_iter());
                 not_granted(self.ours, &none.why, desk)
             }
         }

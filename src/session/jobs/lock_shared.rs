@@ -11,14 +11,14 @@ use super::{
         session_metrics::{LeftAlone, Outcome},
     },
     Job, Ours, Progress, Question, announce,
-    lock::{encode_grant, new_token, no_quorum, not_granted},
+    lock::{encode_grant, new_token, no_quorum, refused},
     own_grant,
 };
 use crate::{
     clock::Instant,
     command::{BadRequest, shown},
     key::{Key, Token},
-    lock::{Claim, Grant, NotGranted, SameToken},
+    lock::{Claim, Grant, NotGranted},
 };
 
 /// A LOCK with SHARED about which the lock nodes are asked.
@@ -26,6 +26,8 @@ struct Reading {
     ours: Ours,
     key: Key,
     token: Token,
+    /// Whether the client has named the token.
+    named: bool,
     /// `None`: it lives as long as the connection.
     named_ttl: Option<Duration>,
     /// The TTL that the lock nodes are asked for.
@@ -67,8 +69,9 @@ pub(super) fn begin(
     }
     let again = token.as_ref().and_then(|token| desk.tokens.reader_with(&key, token));
     let ttl = named_ttl.unwrap_or(desk.config.locks.default_ttl);
+    let named = token.is_some();
     let token = token.unwrap_or_else(new_token);
-    Ok(Reading { ours, key, token, named_ttl, ttl, wait, again }.ask(desk))
+    Ok(Reading { ours, key, token, named, named_ttl, ttl, wait, again }.ask(desk))
 }
 
 impl Reading {
@@ -90,12 +93,8 @@ impl Reading {
                 self.ask(desk)
             }
             Err(why) => {
-                let same_token = match &why {
-                    NotGranted::Held { same_token, .. } => same_token.clone(),
-                    _ => SameToken::Unknown,
-                };
-                desk.tokens.stood_in_the_way(InTheWay::of(same_token, Instant::now()));
-                not_granted(self.ours, &why, desk)
+                let has_waited = self.named && self.waits_in_line();
+                refused(self.ours, (self.key, self.token), has_waited, why, desk)
             }
         }
     }

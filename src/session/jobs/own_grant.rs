@@ -17,6 +17,7 @@ use super::{
     lock::no_quorum,
 };
 use crate::{
+    clock::Instant,
     command::{BadRequest, shown as shown_in_error},
     key::{Key, Token},
     lock::{Claim, NoQuorum},
@@ -46,14 +47,23 @@ pub(super) enum NoGrant {
 }
 
 /// Returns the key of what an UNLOCK or RENEW is about: of this connection's reader of the lock, if it has one by that
-/// token or, without a token, has only one; otherwise of the lock itself.
+/// token or, without a token, has only one; otherwise of the lock itself. A reader whose lease has run out counts only
+/// where the connection has nothing of the lock by now.
 ///
 /// # Errors
 /// If the token must be named.
 pub(super) fn key_of(key: Key, token: Option<&Token>, desk: &Desk) -> Result<Key, BadRequest> {
-    let mut readers = desk.tokens.readers(&key, token);
-    let (reader, other) = (readers.next().cloned(), readers.next().is_some());
-    drop(readers);
+    let now = Instant::now();
+    let lasts = |reader: &&Key| desk.tokens.holds(reader, now);
+    let has_alone = desk
+        .tokens
+        .held_here(&key, now)
+        .is_some_and(|(held, _)| token.is_none_or(|token| held == token));
+    let mut readers: Vec<&Key> = desk.tokens.readers(&key, token).collect();
+    if has_alone || readers.iter().any(lasts) {
+        readers.retain(lasts);
+    }
+    let (reader, other) = (readers.first().map(|reader| (*reader).clone()), readers.len() > 1);
     match (reader, other) {
         (None, _) => Ok(key),
         (Some(reader), false) => Ok(reader),
