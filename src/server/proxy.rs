@@ -31,7 +31,7 @@ use crate::{
         },
         fleet::{self, FleetTelling},
         opened::{Opened, Succession},
-        reload::Reloader,
+        reload::{Reloader, ReplacedProcess},
         server_metrics::{DoorMetrics, ReloadMetrics},
         serving::{Serving, Stoppable},
         systemd,
@@ -206,9 +206,13 @@ impl Proxy {
         let (state, workers, shutdown) =
             (self.state.clone(), self.workers.clone(), self.control.shutdown.clone());
         let data = self.data.clone();
-        let in_charge = self.take_charge(&shared, rendezvous.is_some(), predecessor);
+        let replaced = Arc::default();
+        let (reloading, in_charge) =
+            self.take_charge(&shared, rendezvous.is_some(), (predecessor, &replaced));
         Serving {
             shutdown,
+            reloading,
+            replaced,
             in_charge,
             doors,
             admin,
@@ -282,23 +286,24 @@ impl Proxy {
         }
     }
 
-    /// Starts the tasks that only one process at a time must run: read the configuration again,
-    /// start a process that takes over, answer the service manager.
+    /// Starts the task that reads the configuration again, and those that only one process at a time must run: start a
+    /// process that takes over, answer the service manager.
     fn take_charge(
         self,
         shared: &Arc<Shared>,
         is_replaceable: bool,
-        predecessor: Option<i32>,
-    ) -> JoinSet<()> {
+        (predecessor, replaced): (Option<i32>, &Arc<AtomicBool>),
+    ) -> (JoinSet<()>, JoinSet<()>) {
         let metrics = ReloadMetrics::new();
         metrics.succeeded_now();
         let Control { file, log, reload, upgrade, .. } = self.control;
         let (shared, admission, state) = (shared.clone(), self.admission, self.state);
-        let reloader = Reloader { file, log, shared, state, admission, metrics, predecessor };
-        let mut in_charge = JoinSet::new();
-        in_charge.spawn(reloader.run(reload));
+        let (earlier, replaced) = (predecessor.and_then(ReplacedProcess::of), replaced.clone());
+        let reloader = Reloader { file, log, shared, state, admission, metrics, earlier, replaced };
+        let (mut reloading, mut in_charge) = (JoinSet::new(), JoinSet::new());
+        reloading.spawn(reloader.run(reload));
         in_charge.spawn(upgrade::start_successors(upgrade, is_replaceable));
         in_charge.spawn(systemd::watchdog(self.workers));
-        in_charge
+        (reloading, in_charge)
     }
 }

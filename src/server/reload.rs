@@ -4,14 +4,18 @@
 //! The table in `config/settings.rs` says which keys are which.
 
 use std::{
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Instant,
 };
 
 use rustix::{
     io::Errno,
-    process::{Pid, test_kill_process},
+    process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal, test_kill_process},
 };
 use tokio::sync::Notify;
 use tracing::{error, info, warn};
@@ -49,8 +53,8 @@ struct Merged {
     left: Vec<(&'static str, &'static str)>,
 }
 
-/// Merges what was read into the running configuration. `is_alone`: no process from before an upgrade still has
-/// clients. `serving`: the lock nodes that are asked.
+/// Merges what was read into the running configuration. `is_alone`: no process from before an upgrade, or from behind
+/// one, has clients too. `serving`: the lock nodes that are asked.
 fn merge(running: &Config, read: &Config, is_alone: bool, serving: &[LockNode]) -> Merged {
     let has_served = read.locks.nodes == serving;
     // The nodes that are asked stay in one of the two lists of the file.
@@ -124,8 +128,41 @@ pub(super) struct Reloader {
     /// Holds the limits of clients.
     pub admission: Arc<Admission>,
     pub metrics: ReloadMetrics,
-    /// The id of the process that this one has replaced.
-    pub predecessor: Option<i32>,
+    /// The process that this one has replaced.
+    pub earlier: Option<ReplacedProcess>,
+    /// Whether another process has replaced this one.
+    pub replaced: Arc<AtomicBool>,
+}
+
+/// A process that this one has replaced.
+pub(super) struct ReplacedProcess {
+    pid: Pid,
+    /// Names the process even if its id is given to another one. `None` before Linux 5.3.
+    handle: Option<OwnedFd>,
+}
+
+impl ReplacedProcess {
+    /// Takes hold of the process with this id, which still runs.
+    pub(super) fn of(pid: i32) -> Option<ReplacedProcess> {
+        let pid = Pid::from_raw(pid)?;
+        Some(ReplacedProcess { pid, handle: pidfd_open(pid, PidfdFlags::empty()).ok() })
+    }
+
+    fn has_ended(&self) -> bool {
+        test_kill_process(self.pid) == Err(Errno::SRCH)
+    }
+
+    /// Has the process read its configuration again, too: its clients' locks lie on the same lock nodes.
+    fn pass_on(&self) {
+        let Some(handle) = &self.handle else { return };
+        match pidfd_send_signal(handle, Signal::HUP) {
+            Ok(()) | Err(Errno::SRCH) => {}
+            Err(error) => {
+                let pid = self.pid.as_raw_nonzero();
+                warn!(%error, pid, "the process before the upgrade is not told, send it SIGHUP");
+            }
+        }
+    }
 }
 
 impl Reloader {
@@ -133,9 +170,17 @@ impl Reloader {
     pub(super) async fn run(self, asked: Arc<Notify>) {
         loop {
             asked.notified().await;
-            systemd::reloading().await;
-            self.reload().await;
-            systemd::reloaded().await;
+            if self.is_replaced() {
+                // The service manager asks its successor.
+                self.reload().await;
+            } else {
+                systemd::reloading().await;
+                self.reload().await;
+                systemd::reloaded().await;
+            }
+            if let Some(earlier) = &self.earlier {
+                earlier.pass_on();
+            }
         }
     }
 
@@ -162,10 +207,13 @@ impl Reloader {
         }
     }
 
-    /// Whether the process that this one has replaced has ended.
+    fn is_replaced(&self) -> bool {
+        self.replaced.load(Ordering::Acquire)
+    }
+
+    /// Whether this process alone has clients: neither the one that it has replaced, nor one that has replaced it.
     fn is_alone(&self) -> bool {
-        let pid = self.predecessor.and_then(Pid::from_raw);
-        pid.is_none_or(|pid| test_kill_process(pid) == Err(Errno::SRCH))
+        !self.is_replaced() && self.earlier.as_ref().is_none_or(ReplacedProcess::has_ended)
     }
 
     fn apply(&self, read: &Config) {

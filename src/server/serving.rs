@@ -3,7 +3,10 @@
 use std::{
     future::pending,
     net::SocketAddr,
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -34,6 +37,11 @@ const RELEASE_GRACE: Duration = Duration::from_millis(500);
 /// A proxy whose doors are open.
 pub(super) struct Serving {
     pub(super) shutdown: CancellationToken,
+    /// Reads the configuration again, even once another process has replaced this one: what changes for a lock node
+    /// concerns the clients that stay.
+    pub(super) reloading: JoinSet<()>,
+    /// Whether another process has replaced this one.
+    pub(super) replaced: Arc<AtomicBool>,
     /// Tasks that only one process at a time must run.
     pub(super) in_charge: JoinSet<()>,
     pub(super) doors: Stoppable,
@@ -83,12 +91,14 @@ impl Serving {
         self.drain().await;
         fleet::farewell(&self.shared, self.telling).await;
         self.in_charge.shutdown().await;
+        self.reloading.shutdown().await;
         self.admin.stop.cancel();
     }
 
     /// Leaves everything but its clients to the process that has taken over. Serves the clients
     /// for as long as `upgrade_grace` allows.
     async fn give_way(&mut self, replaced: Replaced) {
+        self.replaced.store(true, Ordering::Release);
         self.in_charge.shutdown().await;
         self.doors.stop.cancel();
         self.admin.stop.cancel();

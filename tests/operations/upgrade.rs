@@ -763,6 +763,40 @@ fn addresses_can_change_with_an_upgrade() {
     assert!(proxy.wait().success());
 }
 
+/// The operator sends SIGHUP to the process that he knows, which has it sent to those before it.
+#[test]
+fn locks_from_before_two_upgrades_outlast_a_change_of_the_lock_nodes() {
+    let place = Place::new();
+    let proxy = place.setup().nodes(3).locks("default_ttl: 2s").start();
+    let mut holder = proxy.client();
+    holder.cmd(&["LOCK", "session"]).grant();
+    let first = Process::upgrade(&place, &proxy.config_file());
+    let mut between = proxy.client();
+    between.cmd(&["LOCK", "between"]).grant();
+    let second = Process::upgrade(&place, &proxy.config_file());
+    let next: Vec<RedisServer> = (0..3).map(|_| RedisServer::start(&[]).unwrap()).collect();
+    let urls: Vec<String> = next.iter().map(RedisServer::url).collect();
+    let text = fs::read_to_string(proxy.config_file()).unwrap();
+    fs::write(proxy.config_file(), format!("{text}  next_nodes: {urls:?}\n")).unwrap();
+    second.signal(Signal::HUP);
+    let taken = |log: String| log.contains("locks.next_nodes");
+    eventually("all three have read it", || {
+        taken(second.log()) && taken(first.log()) && taken(proxy.log())
+    });
+    let mut tool = Command::new(env!("CARGO_BIN_EXE_lockgate"));
+    let changed = tool.args(["nodes", "--change"]).arg(proxy.config_file()).output().unwrap();
+    assert!(changed.status.success(), "{changed:?}");
+    assert!(!String::from_utf8_lossy(&changed.stderr).contains("has not read"), "{changed:?}");
+    // By then the TTLs are over, unless the locks were renewed on the next nodes.
+    thread::sleep(Duration::from_secs(4));
+    let mut other = proxy.client();
+    for (client, key) in [(&mut holder, "session"), (&mut between, "between")] {
+        assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"), "{key}");
+        assert_eq!(other.cmd(&["LOCK", key, "PX", "1000"]), Reply::NullArray);
+        assert_eq!(client.cmd(&["UNLOCK", key]), Reply::Int(1));
+    }
+}
+
 #[test]
 fn an_upgrade_by_which_two_could_hold_one_lock_is_refused() {
     let place = Place::new();
