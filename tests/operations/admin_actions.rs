@@ -1,6 +1,6 @@
 //! What an operator does at the admin address, and which requests are refused.
 
-use std::{io::Write, net::TcpStream};
+use std::{io::Write, net::TcpStream, thread, time::Duration};
 
 use serde_json::Value;
 
@@ -174,6 +174,28 @@ fn a_lock_node_is_paused_and_resumed() {
         let told = lines(&proxy, &[&what, &format!("\"node\":\"{node}\""), force, "admin page"]);
         assert_eq!(told.len(), 1, "{what} {node} in {}", proxy.log());
     }
+}
+
+/// An answer to a wrong token takes a second, and connections beyond 64 end the oldest.
+#[test]
+fn who_does_not_wait_for_the_answer_is_counted_too() {
+    let proxy = Proxy::with().nodes(3).admin_token(TOKEN).start();
+    let port = proxy.admin_port();
+    let head = format!("POST /api/locks/unlock HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n");
+    let request = format!(
+        "{head}Authorization: Bearer wrong\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{{}}"
+    );
+    let asked: Vec<TcpStream> = (0..100)
+        .map(|_| {
+            let mut asked = TcpStream::connect(("127.0.0.1", port)).unwrap();
+            asked.write_all(request.as_bytes()).unwrap();
+            // A new connection may end one whose request has not been read.
+            thread::sleep(Duration::from_millis(2));
+            asked
+        })
+        .collect();
+    eventually("all are counted", || count(&proxy, "result=\"denied\"") > 70.0);
+    drop(asked);
 }
 
 #[test]

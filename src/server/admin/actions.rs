@@ -148,7 +148,6 @@ impl Actions {
                         let by = AtThePage(peer);
                         warn!(%by, left_out, "a request without the right admin.token was refused");
                     }
-                    sleep(WRONG_TOKEN).await;
                 }
                 Err(refused)
             }
@@ -160,6 +159,10 @@ impl Actions {
             Err(_) => ActionResult::Refused,
         };
         self.metrics.count(action, result);
+        if matches!(done, Err((StatusCode::UNAUTHORIZED, _))) {
+            // It is counted before, as its sender may not wait.
+            sleep(WRONG_TOKEN).await;
+        }
         done
     }
 
@@ -234,7 +237,11 @@ impl Actions {
             (Some(fence), None, false) => MeantGrant::Fence(fence),
             (None, Some(reader), false) => MeantGrant::Reader(reader),
             (None, None, true) => MeantGrant::Any,
-            _ => return Err(wrong("give the 'fence' of the grant that is meant, or 'any': true")),
+            _ => {
+                return Err(wrong(
+                    "give the 'fence' of the grant that is meant, the number of the 'reader', or 'any': true",
+                ));
+            }
         };
         let (shared, by) = (self.shared.clone(), by.to_string());
         let why = match operator_acts::unlock(shared, name, grant, by).await {
