@@ -37,9 +37,16 @@ end
 -- Has the set last as long as its last member: the TTL becomes shorter where that has gone. Returns whether a reader
 -- is left.
 local function settle(key, now)
-  drop_ended(key, now)
+  local function lowest()
+    return tonumber(redis.call('ZRANGE', key, 1, 1, 'WITHSCORES')[2]) or 0
+  end
+  local intent = 0
+  -- Most sets have no intents and no reader that has ended: then the first behind the mark is a reader that lasts.
+  if lowest() < now then
+    drop_ended(key, now)
+    intent = -lowest()
+  end
   local reader = tonumber(redis.call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2]) or 0
-  local intent = -(tonumber(redis.call('ZRANGE', key, 1, 1, 'WITHSCORES')[2]) or 0)
   local last = math.max(reader, intent)
   if last > 0 then
     redis.call('PEXPIREAT', key, text(last + 1))
