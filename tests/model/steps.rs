@@ -386,7 +386,7 @@ impl State {
     }
 
     /// Ends a command without success. A lock that the attempt may have taken is undone, but one that the same claim
-    /// had before stays for as long as its holder may count on it.
+    /// had before stays.
     fn give_up(&mut self, client: usize, setup: &Setup) {
         let Some(asking) = self.clients[client].asking else { return };
         if asking.what == What::Renewal && setup.heals {
@@ -397,8 +397,7 @@ impl State {
             return;
         }
         self.end_asking(client);
-        let known = self.clients[client].held.is_some_and(|held| held.known > 0);
-        let keeps = asking.again && known && !setup.has(Fault::UndoTakesEarlier);
+        let keeps = asking.again && !setup.has(Fault::UndoTakesEarlier);
         if matches!(asking.what, What::Look | What::Release { .. }) {
             return;
         }
