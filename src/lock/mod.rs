@@ -122,7 +122,8 @@ pub(crate) mod seams {
         keep::schedule::{LATE, NOT_RETRIED},
         longest::OWN_LONGEST,
         members::{clocks::UNWATCHED, membership::NEW_IF_BARE},
-        node::node::{NOT_ASKED_AGAIN, UNDONE},
+        node::node::NOT_ASKED_AGAIN,
+        operation::UNDONE,
         quorum::{TOO_SMALL, validity},
     };
 

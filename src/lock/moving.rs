@@ -34,6 +34,7 @@ use super::{
         marker::KnownSet,
     },
     node::nodes::Nodes,
+    release,
     voters::Voters,
 };
 use crate::{
@@ -163,14 +164,21 @@ fn next_of(asked: &[LockNode], (nodes, next): &(Vec<LockNode>, Vec<LockNode>)) -
     }
 }
 
-/// Has the nodes tell the watchdog when they can be asked again.
+/// Has the nodes tell the watchdog when they can be asked again, and undo there what was granted once it has ended.
 pub(super) fn tell(locks: &Arc<Locks>, nodes: &Nodes) {
-    let watched = Arc::downgrade(&locks.grants);
-    nodes.tell(move || {
-        if let Some(grants) = watched.upgrade() {
-            grants.schedule.came_back();
-        }
-    });
+    let (watched, held) = (Arc::downgrade(&locks.grants), Arc::downgrade(&locks.grants));
+    nodes.tell(
+        move || {
+            if let Some(grants) = watched.upgrade() {
+                grants.schedule.came_back();
+            }
+        },
+        move |voter, undo| {
+            if let Some(grants) = held.upgrade() {
+                tokio::spawn(release::undo_if_ended(grants, voter, undo));
+            }
+        },
+    );
 }
 
 /// Switches to the next set of nodes whenever that one votes, for as long as there are locks.

@@ -104,6 +104,12 @@ impl Kind {
     }
 }
 
+#[cfg(test)]
+thread_local! {
+    /// A fault that tests plant: what a node answers late is undone there though the lock was granted.
+    pub(crate) static UNDONE: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
 /// Why a node's vote is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Absence {
@@ -305,10 +311,19 @@ impl Operation {
         Operation { from: Some((from, claim)), ..self }
     }
 
-    /// Marks the operation as the undo of `undoes`, to be left out if that was granted meanwhile and the grant lasts
-    /// still: the votes then belong to its holder.
+    /// Marks the operation as the undo of `undoes`, to be left out if that was granted meanwhile: the votes then belong
+    /// to its holder.
     pub(super) fn unless_granted(self, undoes: Arc<Operation>) -> Operation {
         Operation { undoes: Some(undoes), ..self }
+    }
+
+    /// Whether the operation would undo what was granted.
+    pub(super) fn undoes_grant(&self) -> bool {
+        #[cfg(test)]
+        if UNDONE.get() {
+            return false;
+        }
+        self.undoes.as_ref().is_some_and(|undone| undone.is_granted())
     }
 
     /// Notes how keys are named in the request.

@@ -23,6 +23,7 @@ use tokio::task::JoinHandle;
 use super::{
     Acquire, Alarm, Claim, LookUp, NoQuorum,
     audit_trail::GrantEnd,
+    grants::Grants,
     holders::Owner,
     keep::watch::Watch,
     line::queue::NextHolder,
@@ -365,5 +366,21 @@ impl Future for Release {
             watch.end();
         }
         Poll::Ready(released.map_err(|error| NoQuorum { was_held: *was_held, ..error }))
+    }
+}
+
+/// Undoes a lock that was granted on one node, once so many nodes deny the grant that no quorum can have it: when it
+/// ends is not known here, as its holder may have renewed it through another proxy. A reader's part ends there by
+/// itself, as nodes do not tell apart several readers with one token.
+pub(super) async fn undo_if_ended(grants: Arc<Grants>, voter: usize, undo: Arc<Operation>) {
+    if undo.key.is_of_reader() {
+        return;
+    }
+    let nodes = grants.nodes();
+    let mut look = LookUp::ask(&nodes, undo.key.clone());
+    let found = poll_fn(|cx| look.poll_claim_of(&undo.token, cx)).await;
+    let claim = undo.ended.map(|ended| ended.claim);
+    if found.is_ok_and(|found| found != claim) {
+        nodes.submit_to(voter, &undo);
     }
 }

@@ -52,14 +52,14 @@ pub(super) const ASK_AGAIN: Duration = Duration::from_millis(100);
 thread_local! {
     /// A fault that tests plant: a release that the node answers with an error is not sent again.
     pub(crate) static NOT_ASKED_AGAIN: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
-    /// A fault that tests plant: what a node answers late is undone there though the lock was granted.
-    pub(crate) static UNDONE: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
 /// Metrics that are made when they are first needed.
 type LazyMetrics = LazyLock<Arc<NodeMetrics>, Box<dyn FnOnce() -> Arc<NodeMetrics> + Send>>;
 /// A callback with an operation.
 type Again = dyn Fn(&Arc<Operation>) + Send + Sync;
+/// A callback with the number of a node, and an operation.
+type Late = dyn Fn(usize, Arc<Operation>) + Send + Sync;
 
 pub(super) struct Node {
     pub(super) address: Arc<NodeAddress>,
@@ -83,6 +83,8 @@ pub(super) struct Node {
     pub(super) dialect: Dialect,
     /// Called when the node can be asked again, even if only to put locks back.
     came_back: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    /// Called with the undo of a lock that was granted, whose request the node may carry out late, or have carried out.
+    is_late: OnceLock<Box<Late>>,
     /// Called with a release or a hand-over whose lock must be given back on another shard.
     again: OnceLock<Box<Again>>,
     queue_limit: usize,
@@ -151,6 +153,7 @@ impl Node {
             drift_factor: config.drift_factor,
             dialect: Dialect::of(config),
             came_back: OnceLock::new(),
+            is_late: OnceLock::new(),
             again: OnceLock::new(),
             queue_limit: config.node_queue,
             gone: CancellationToken::new(),
@@ -175,6 +178,12 @@ impl Node {
     /// Registers `came_back`, called whenever the node can be asked again, or waits on its seat.
     pub(super) fn on_return(&self, came_back: impl Fn() + Send + Sync + 'static) {
         let _ = self.came_back.set(Box::new(came_back));
+    }
+
+    /// Registers `is_late`, called without this node's mutex with the undo of a lock that was granted, and the node's
+    /// number, once the node is back.
+    pub(super) fn on_late(&self, is_late: impl Fn(usize, Arc<Operation>) + Send + Sync + 'static) {
+        let _ = self.is_late.set(Box::new(is_late));
     }
 
     /// Sends an operation to this node. The node's vote comes, now or later, exactly once.
@@ -436,9 +445,11 @@ impl Node {
         state.before = link.run_id.clone().zip(link.client_id);
         let now = Instant::now();
         let cleanup = std::mem::take(&mut state.cleanup);
-        let mut releases = 0;
+        let (mut releases, mut granted) = (0, Vec::new());
         for (release, until) in cleanup {
-            if until.is_none_or(|until| until > now)
+            if release.undoes_grant() {
+                granted.push(release);
+            } else if until.is_none_or(|until| until > now)
                 && let Some(release) = self.as_late(release)
             {
                 releases += 1;
@@ -458,6 +469,9 @@ impl Node {
             self.tell_of_return();
         }
         self.give_up(missing);
+        if let Some(is_late) = self.is_late.get() {
+            granted.into_iter().for_each(|undo| is_late(self.voter, undo));
+        }
     }
 
     fn note_longest(&self) -> Vec<u8> {
@@ -601,16 +615,8 @@ impl Node {
         }
     }
 
-    /// Returns what to send in place of an operation that the node has missed: a hand-over only gives back. What asked
-    /// for a lock is undone only where the lock was not granted: when the grant ends is not known here, as its holder
-    /// may have renewed it through another proxy.
+    /// Returns what to send in place of an operation that the node has missed: a hand-over only gives back.
     fn as_late(&self, missed: Arc<Operation>) -> Option<Arc<Operation>> {
-        let is_granted = missed.undoes.as_ref().is_some_and(|undone| undone.is_granted());
-        #[cfg(test)]
-        let is_granted = is_granted && !UNDONE.get();
-        if is_granted {
-            return None;
-        }
         match missed.kind {
             Kind::Release => Some(missed),
             _ => missed.late_release().map(Arc::new),

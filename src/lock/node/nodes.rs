@@ -186,10 +186,16 @@ impl Nodes {
         }
     }
 
-    /// Registers `came_back`, called whenever a node can be asked again.
-    pub(in crate::lock) fn tell(&self, came_back: impl Fn() + Clone + Send + Sync + 'static) {
+    /// Registers `came_back`, called whenever a node can be asked again, and `is_late`, called then with the undo of
+    /// each lock that was granted and that this node may have taken or may take yet.
+    pub(in crate::lock) fn tell(
+        &self,
+        came_back: impl Fn() + Clone + Send + Sync + 'static,
+        is_late: impl Fn(usize, Arc<Operation>) + Clone + Send + Sync + 'static,
+    ) {
         for node in &self.all {
             node.on_return(came_back.clone());
+            node.on_late(is_late.clone());
         }
     }
 
@@ -357,8 +363,7 @@ impl Nodes {
     pub(in crate::lock) fn repeat_releases(&self, before: &Nodes) {
         let releases = std::mem::take(&mut *before.releases.lock());
         for (_, release) in releases {
-            let is_granted = release.undoes.as_ref().is_some_and(|undone| undone.is_granted());
-            if let Some(ended) = release.ended.filter(|_| !is_granted) {
+            if let Some(ended) = release.ended.filter(|_| !release.undoes_grant()) {
                 self.submit(self.ending(release.key.clone(), release.token.clone(), ended));
             }
         }
