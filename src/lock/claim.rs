@@ -7,6 +7,8 @@ use crate::key::Key;
 /// The smallest claim. Claims have sixteen digits, so that none is the beginning of another, and
 /// are below 2^53, up to which Lua's numbers are exact.
 const FIRST: u64 = 1_000_000_000_000_000;
+/// The smallest claim of a lock that was taken over.
+const TAKEN_OVER: u64 = 8_000_000_000_000_000;
 /// The smallest claim of a grant to an adopted command.
 const ADOPTED: u64 = 9_000_000_000_000_000;
 /// The smallest claim of a grant to an adopted command that named no TTL.
@@ -29,7 +31,13 @@ impl Claim {
 
     /// Makes a claim that no other grant has.
     pub(crate) fn new() -> Claim {
-        Claim(FIRST + rand::random::<u64>() % (ADOPTED - FIRST))
+        Claim(FIRST + rand::random::<u64>() % (TAKEN_OVER - FIRST))
+    }
+
+    /// Makes a claim that no other grant has, for a lock whose token has it already. Any proxy can tell from the claim
+    /// that the token may have had the lock before.
+    pub(crate) fn taken_over() -> Claim {
+        Claim(TAKEN_OVER + rand::random::<u64>() % (ADOPTED - TAKEN_OVER))
     }
 
     /// Makes a claim that no other grant has, for an adopted command. Blind commands (DEL) may end only grants with
@@ -42,6 +50,11 @@ impl Claim {
     /// tell from the claim that the command named none, whatever TTL the lock has on the nodes.
     pub(crate) fn endless() -> Claim {
         Claim(ENDLESS + rand::random::<u64>() % (END - ENDLESS))
+    }
+
+    /// Whether the lock was taken over by its token. Versions before 0.3 give an eighth of all grants such a claim.
+    pub(crate) fn is_taken_over(self) -> bool {
+        (TAKEN_OVER..ADOPTED).contains(&self.0)
     }
 
     /// Whether the grant was made to an adopted command.
@@ -93,9 +106,10 @@ mod tests {
     #[test]
     fn a_claim_tells_to_whom_the_grant_was_made() {
         for _ in 0..1000 {
-            let all = [Claim::new(), Claim::adopted(), Claim::endless()];
-            assert_eq!(all.map(Claim::is_adopted), [false, true, true]);
-            assert_eq!(all.map(Claim::is_endless), [false, false, true]);
+            let all = [Claim::new(), Claim::taken_over(), Claim::adopted(), Claim::endless()];
+            assert_eq!(all.map(Claim::is_taken_over), [false, true, false, false]);
+            assert_eq!(all.map(Claim::is_adopted), [false, false, true, true]);
+            assert_eq!(all.map(Claim::is_endless), [false, false, false, true]);
             for claim in all {
                 assert_eq!(Claim::read(i64::try_from(claim.number()).unwrap()), Some(claim));
                 assert_eq!(claim.to_string().len(), 16);

@@ -64,7 +64,9 @@ impl InTheWay {
     pub(super) fn has(&self, claim: Claim, granted_at: Option<Instant>) -> Option<bool> {
         match self {
             _ if planted::has(PlantedFault::AnyGrant) => Some(true),
-            InTheWay::Grants(grants) => Some(grants.contains(&claim)),
+            // Whoever has taken the lock over may have it from a grant that stood in the way.
+            InTheWay::Grants(grants) if grants.contains(&claim) => Some(true),
+            InTheWay::Grants(_) => (!claim.is_taken_over()).then_some(false),
             InTheWay::GivenBack(own) => Some(*own == Some(claim)),
             InTheWay::Unknown(refused_at) => granted_at.map(|granted_at| granted_at < *refused_at),
             InTheWay::Forgotten => None,

@@ -332,7 +332,7 @@ impl Tokens {
                     self.ended.note(&key, true);
                 }
             }
-            (Some(token), Some(held)) if held.token == token => {}
+            // A grant of its own by this token comes first, until the client is told that it has ended.
             (Some(token), _) => {
                 self.others_asked(&key, &token);
                 self.others_read(&key, &token, at);

@@ -211,6 +211,62 @@ fn a_refusal_without_a_quorum_frees_nothing_either() {
     assert_eq!(b.cmd(&["UNLOCK", "k", "host"]), Reply::Int(1), "it was granted since");
 }
 
+/// Neither the end of its own grant, of which it is told meanwhile, nor a take-over of the other client's makes up for
+/// the refusal.
+#[test]
+fn who_was_refused_lets_go_of_nothing_whatever_became_of_the_grants() {
+    let proxy = Proxy::with().nodes(3).locks("shared: yes").start();
+    let second = Proxy::beside(&proxy).start();
+    let lease = |ttl| ["LOCK", "k", "host", "PX", ttl];
+    let unlock = &["UNLOCK", "k", "host"][..];
+    let renew = &["RENEW", "k", "host", "PX", "50"][..];
+    let (munlock, take_over) = (&["MUNLOCK", "1", "k", "host"][..], &["RENEW", "k", "host"][..]);
+    for refused in [
+        &lease("60000")[..],
+        &["LOCK", "k", "host", "PX", "60000", "WAIT", "1"],
+        &["MLOCK", "1", "k", "host", "PX", "60000"],
+        &["LOCK", "k", "host", "SHARED"],
+    ] {
+        for commands in [[unlock, unlock], [renew, munlock], [munlock, take_over]] {
+            for (here, there) in [(&proxy, &proxy), (&proxy, &second)] {
+                for how in ["it had none", "it ran out", "it was given back", "it was taken over"] {
+                    let (mut asker, mut holder) = (here.client(), there.client());
+                    let mut taker = there.client();
+                    match how {
+                        "it ran out" => {
+                            let granted = || matches!(asker.cmd(&lease("60")), Reply::Array(_));
+                            eventually("it is granted", granted);
+                        }
+                        "it was given back" => {
+                            asker.cmd(&lease("60000")).grant();
+                            assert_eq!(taker.cmd(unlock), Reply::Int(1));
+                        }
+                        _ => {}
+                    }
+                    let granted = || matches!(holder.cmd(&lease("60000")), Reply::Array(_));
+                    eventually("the other client has it", granted);
+                    let said = asker.cmd(refused);
+                    // MLOCK takes the token's lock for its own.
+                    let is_refused =
+                        said == Reply::NullArray || said.error_text().contains("already");
+                    assert!(is_refused, "{how}, {refused:?}: {said:?}");
+                    if how == "it was taken over" {
+                        assert!(matches!(taker.cmd(take_over), Reply::Int(1..)), "{refused:?}");
+                    }
+                    for words in commands {
+                        let said = asker.cmd(words);
+                        let is_unsure = said.error_text().starts_with("UNSURE ");
+                        let is_nobodys = said == Reply::Int(0) || is_unsure;
+                        assert!(is_nobodys, "{how}, {refused:?}, {words:?}: {said:?}");
+                    }
+                    assert_eq!(holder.cmd(&["LOCK", "k", "other"]), Reply::NullArray, "{how}");
+                    assert_eq!(taker.cmd(unlock), Reply::Int(1), "{how}, {refused:?}");
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn an_unlock_without_a_token_is_about_the_last_lock_without_one() {
     let proxy = Proxy::start();

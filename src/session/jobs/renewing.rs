@@ -94,7 +94,7 @@ pub(super) fn ask(
 
 /// Asks the lock nodes to give the token's lock another keeper.
 pub(super) fn take_over(ours: Ours, key: Key, token: Token, ttl: Duration) -> Progress {
-    let question = Question::take_over(key.clone(), token.clone(), ttl, Claim::new());
+    let question = Question::take_over(key.clone(), token.clone(), ttl, Claim::taken_over());
     Progress::ask(ours, question, move |ours, said, desk| match said {
         Ok(grant) => {
             let now = Instant::now();

@@ -71,6 +71,10 @@ pub(super) fn ask(
         };
         let is_own = desk.tokens.has_by(&key, &token);
         desk.tokens.remove(&key, &token);
+        if released && is_own {
+            // A LOCK again was refused for another reason than another client's grant.
+            desk.tokens.refused_no_more(&key, &token);
+        }
         if released && !key.is_of_reader() {
             desk.shared.engine.note_unlocked(&key);
         }

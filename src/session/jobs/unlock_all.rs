@@ -124,10 +124,14 @@ impl UnlockingAll {
 
     /// Takes in which locks were released.
     fn answered(mut self, said: Vec<Result<bool, NoQuorum>>, desk: &mut Desk) -> Progress {
-        for ((key, token, _), said) in std::mem::take(&mut self.found).iter().zip(said) {
+        for ((key, token, claim), said) in std::mem::take(&mut self.found).iter().zip(said) {
             match said {
                 Ok(released) => {
                     desk.tokens.remove(key, token);
+                    if released && claim.is_none() {
+                        // It was the connection's own.
+                        desk.tokens.refused_no_more(key, token);
+                    }
                     self.released += usize::from(released);
                 }
                 Err(error) => self.fail(error.told(), Outcome::NoQuorum),
