@@ -746,6 +746,38 @@ fn where_a_lost_lock_is_held_it_stays_for_as_long_as_its_holder_was_told() {
     other.cmd(&["LOCK", "k", "PX", "60000"]).grant();
 }
 
+/// The proxy that loses a session lock may not know of a longer validity: RENEW was sent through another proxy, or the
+/// lock was a lease then.
+#[test]
+fn a_lost_lock_stays_for_as_long_as_a_renew_has_told() {
+    let first = proxy("1500ms");
+    let second = Proxy::beside(&first).start();
+    let mut other = second.client();
+    for (losses, was_lease) in [(1.0, false), (2.0, true)] {
+        let mut holder = first.client();
+        let first_lock = if was_lease { &["LOCK", "k", "PX", "1500"][..] } else { &["LOCK", "k"] };
+        let token = holder.cmd(first_lock).grant().token;
+        let begun = Instant::now();
+        let Reply::Int(told) = other.cmd(&["RENEW", "k", &token, "PX", "6000"]) else {
+            panic!("renewed")
+        };
+        assert!(told > 5500, "{told}");
+        if was_lease {
+            holder.cmd(&["LOCK", "k", &token]).grant();
+        }
+        first.freeze();
+        thread::sleep(ms(2000));
+        first.thaw();
+        eventually("it is lost", || lost(&first, "") == losses);
+        let told = ms(u64::try_from(told).unwrap());
+        while begun.elapsed() + ms(300) < told {
+            assert!(first.nodes_with("lock:k") >= 2, "{:?} of {told:?}", begun.elapsed());
+            thread::sleep(ms(50));
+        }
+        eventually("it has run out", || free(&first, "k"));
+    }
+}
+
 #[test]
 fn nodes_that_hang_longer_than_validity_lose_it() {
     let mut proxy = impatient("1s");

@@ -22,19 +22,20 @@ fn judged(watch: &Watch, reason: LostReason) -> (LostReason, LossKind) {
     }
 }
 
-/// Whether a lost lock is released at once. Before its holder is told, that may count on the validity that it was told
-/// last. Nodes that deny the lock may have ended it too early, as one does whose clock jumps; if the others released it
-/// now, another client could be granted it within that validity.
+/// Whether a lost lock is released. The validity that this proxy knows may not be the longest that was told: the lock's
+/// client may have renewed it for longer through another proxy, or before it became a session lock. The lock then ends
+/// by its TTL. Nodes that deny the lock may have ended it too early, as one does whose clock jumps; if the others
+/// released it now, another client could be granted it within a validity that was told.
 fn is_released(watch: &Watch, reason: LostReason) -> bool {
     match reason {
         // No validity reaches beyond `locks.max_hold`, and a grant that was replaced is on no node.
         LostReason::MaxHold | LostReason::Replaced => true,
-        _ => watch.claim.is_endless() || watch.times().valid_until <= Instant::now(),
+        _ => watch.claim.is_endless(),
     }
 }
 
-/// Ends a lost session lock: tells its holder, and releases it on every node once the validity is over that the holder
-/// was told.
+/// Ends a lost session lock: tells its holder, and releases it on every node if nobody can have been told a longer
+/// validity.
 pub(in crate::lock) fn lose(locks: &Arc<Locks>, watch: &Arc<Watch>, reason: LostReason) {
     let (reason, kind) = judged(watch, reason);
     // Locked until the loss is added: the holder's connection, which may have found out at the same time, must not go
