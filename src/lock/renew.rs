@@ -30,6 +30,9 @@ pub struct Renew {
     since: Instant,
     ttl: Duration,
     claim: Option<Claim>,
+    /// Whether the asker has named no grant, and the one that this proxy knows is asked for: that may have ended, and
+    /// another proxy may have made one since.
+    unsure: bool,
     tally: Tally,
     /// Set for a session lock.
     watch: Option<Arc<Watch>>,
@@ -37,7 +40,7 @@ pub struct Renew {
 
 impl Renew {
     /// Gives `key` a fresh TTL on every node where the grant with this claim holds it. Without a claim, renews the
-    /// grant that `token` has.
+    /// grant that `token` has: the one that this proxy knows or, if that has ended, any other.
     pub(super) fn ask(
         locks: &Arc<Locks>,
         key: Key,
@@ -52,7 +55,8 @@ impl Renew {
         if let Some(watch) = &watch {
             schedule.asked(watch, ttl, nodes.drift_factor);
         }
-        let claim = claim.or_else(|| Some(holders.claim(&key, &token)?.0));
+        let known = claim.is_none().then(|| holders.claim(&key, &token)).flatten();
+        let claim = claim.or_else(|| Some(known?.0));
         let request = match claim.filter(|_| key.is_of_reader()) {
             Some(claim) => scripts::shared::renew(nodes.dialect, &key, &token, ttl, claim),
             None => scripts::renew(nodes.dialect, &key, &token, ttl, claim, nodes.fence_ttl),
@@ -66,7 +70,30 @@ impl Renew {
         let operation = nodes.operation(Kind::Renew, key, token, ttl, request);
         let operation = if valid.is_some() { operation.vouched() } else { operation };
         let tally = nodes.await_votes(nodes.submit(operation), Rule::Renewal, ttl);
-        Renew { locks: locks.clone(), since, ttl, claim, tally, watch }
+        let unsure = known.is_some() && !tally.operation.key.is_of_reader();
+        Renew { locks: locks.clone(), since, ttl, claim, unsure, tally, watch }
+    }
+
+    /// Takes in that the nodes deny the grant. The holder is told that it holds nothing, so its lock must not stay on
+    /// any node. Without a claim it stays, as a lock that is still there may belong to another grant.
+    fn give_up(&self) {
+        let operation = &self.tally.operation;
+        self.locks.refusals.freed(&operation.key);
+        if self.claim.is_some() {
+            let (key, token) = (operation.key.clone(), operation.token.clone());
+            drop(Release::ask(&self.locks, key, token, self.claim));
+        }
+    }
+
+    /// Asks again, for any grant of the token.
+    fn ask_for_any(&mut self) {
+        let nodes = self.locks.grants.nodes();
+        let (key, token) = (self.tally.operation.key.clone(), self.tally.operation.token.clone());
+        let request = scripts::renew(nodes.dialect, &key, &token, self.ttl, None, nodes.fence_ttl);
+        let operation = nodes.operation(Kind::Renew, key, token, self.ttl, request);
+        self.since = Instant::now();
+        self.tally = nodes.await_votes(nodes.submit(operation), Rule::Renewal, self.ttl);
+        (self.claim, self.unsure, self.watch) = (None, false, None);
     }
 
     /// Returns the operation's timer, for reuse.
@@ -129,6 +156,11 @@ impl Future for Renew {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut decision = ready!(self.tally.poll_decision(cx));
+        if decision == Decision::No && self.unsure {
+            self.give_up();
+            self.ask_for_any();
+            decision = ready!(self.tally.poll_decision(cx));
+        }
         if decision == Decision::Yes && !self.is_one_grant(&self.tally.operation.votes()) {
             // The nodes that have not answered may have the grant.
             self.tally.rule = Rule::All;
@@ -162,14 +194,8 @@ impl Future for Renew {
                     None => Err(self.tally.nodes.no_quorum(&self.tally.operation.key, &votes)),
                 }
             }
-            // The holder is told that it holds nothing, so its lock must not stay on any node. Without a claim it
-            // stays, as a lock that is still there may belong to another grant.
             Decision::No => {
-                self.locks.refusals.freed(&operation.key);
-                if self.claim.is_some() {
-                    let (key, token) = (operation.key.clone(), operation.token.clone());
-                    drop(Release::ask(&self.locks, key, token, self.claim));
-                }
+                self.give_up();
                 Ok(None)
             }
             Decision::NoQuorum | Decision::Open => {

@@ -282,6 +282,13 @@ impl Tokens {
     fn put(&mut self, key: Key, held: Held, now: Instant) {
         self.attempts.forget(&key, &held.token);
         self.ended.forget(&key);
+        if self.reads && !key.is_of_reader() {
+            // Whoever has the lock alone shows that they have ended. Of the end of one that is kept the client is told.
+            let is_readers_lease = |known: &Key, held: &Held| {
+                known.is_of_reader() && known[..] == key[..] && held.keep.is_none()
+            };
+            self.held.retain(|known, held| !is_readers_lease(known, held));
+        }
         if self.make_room(&key, now) {
             self.held.insert(key, held);
         }

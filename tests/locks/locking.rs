@@ -211,6 +211,25 @@ fn a_refusal_without_a_quorum_frees_nothing_either() {
     assert_eq!(b.cmd(&["UNLOCK", "k", "host"]), Reply::Int(1), "it was granted since");
 }
 
+/// A proxy may not know yet that its grant of the token has ended.
+#[test]
+fn the_proxy_that_granted_a_lock_finds_who_has_taken_it_over() {
+    let proxy = Proxy::with().nodes(3).start();
+    let second = Proxy::beside(&proxy).start();
+    for lock in [&["LOCK", "k", "t", "PX", "60000"][..], &["LOCK", "k", "t"]] {
+        for words in [&["RENEW", "k", "t", "PX", "50000"][..], &["RENEW", "k", "t"]] {
+            let (mut holder, mut taker) = (proxy.client(), second.client());
+            let mut asker = proxy.client();
+            holder.cmd(lock).grant();
+            assert!(matches!(taker.cmd(&["RENEW", "k", "t"]), Reply::Int(1..)));
+            let said = asker.cmd(words);
+            assert!(matches!(said, Reply::Int(1..)), "{lock:?}, {words:?}: {said:?}");
+            assert_eq!(asker.cmd(&["UNLOCK", "k", "t"]), Reply::Int(1));
+            assert_eq!(proxy.nodes_with("lock:k"), 0);
+        }
+    }
+}
+
 /// Neither the end of its own grant, of which it is told meanwhile, nor a take-over of the other client's makes up for
 /// the refusal.
 #[test]

@@ -359,6 +359,22 @@ fn behind_the_end_of_a_reader_its_token_leaves_a_writer_alone() {
     }
 }
 
+/// Another client may have given the reader back: its end is not known here until the lock is granted.
+#[test]
+fn what_is_granted_alone_comes_before_a_reader_that_has_not_run_out() {
+    let proxy = setup().start();
+    let mut other = proxy.client();
+    for words in [&["UNLOCK", "k"][..], &["UNLOCK", "k", "t"], &["MUNLOCK", "1", "k", "t"]] {
+        let mut client = proxy.client();
+        read(&mut client, &["t", "PX", "60000"]);
+        assert_eq!(other.cmd(&["UNLOCK", "k", "t"]), Reply::Int(1));
+        client.cmd(&["LOCK", "k", "t", "PX", "60000"]).grant();
+        assert!(matches!(client.cmd(&["RENEW", "k", "PX", "50000"]), Reply::Int(40000..)));
+        assert_eq!(client.cmd(words), Reply::Int(1), "{words:?}");
+        assert!(is_free(&proxy));
+    }
+}
+
 #[test]
 fn an_unlock_by_a_token_never_frees_another_clients_reader() {
     let proxy = setup().start();
