@@ -3,13 +3,14 @@
 //!
 //! Everything below the bytes of the sockets is simulated: the lock nodes and the data node by [`redis`], the ways to
 //! them and their faults by [`network`]. A [`client`] locks and writes over a [`connection`] that a session of the
-//! product serves, by LOCK or, where it is [`library_client`], as lock libraries do; where such locks are [`bridged`], some
-//! clients go past the proxies. [`checker`] checks what must hold, [`writes`] what must hold of guarded writes. In
-//! [`failover`] Sentinels promote a lock node's replica; in [`pools`] programs share tokens and connections; in
-//! [`lengths`] one proxy grants for longer than the other; in [`apart`] the mode of an adopt rule differs by a step; in
-//! [`several`] clients take sets of locks by MLOCK, and permits, and [`set_checker`] checks what must hold of these; in
-//! [`shared_locks`] they share locks as readers, [`shared_checker`] checks that nobody has a lock alone beside them,
-//! and [`set_watch`] watches what nodes make of their readers.
+//! product serves, by LOCK or, where it is [`library_client`], as lock libraries do; where such locks are [`bridged`],
+//! some clients go past the proxies. [`checker`] checks what must hold, [`writes`] what must hold of guarded writes. In
+//! [`failover`] Sentinels promote a lock node's replica; in [`pools`] programs share tokens and connections, in
+//! [`same_token`] they send all commands by one token in any order; in [`lengths`] one proxy grants for longer than the
+//! other; in [`apart`] the mode of an adopt rule differs by a step; in [`several`] clients take sets of locks by MLOCK,
+//! and permits, and [`set_checker`] checks what must hold of these; in [`shared_locks`] they share locks as readers,
+//! [`shared_checker`] checks that nobody has a lock alone beside them, and [`set_watch`] watches what nodes make of
+//! their readers.
 //! A seed that fails does so each time: `LOCKGATE_SEED=n cargo test --lib simulation` prints its history. What
 //! [`recorder`] has seen of it is a page in `target/tests/` ([`history_page`]).
 //! `LOCKGATE_SEEDS=n` tries `n` seeds.
@@ -33,6 +34,7 @@ mod real_lua;
 mod reasons;
 mod recorder;
 mod redis;
+mod same_token;
 mod set_checker;
 mod set_watch;
 mod several;

@@ -4,6 +4,7 @@
 //! contend for the locks, and are granted those that a program freed though they were not its own.
 
 use std::{
+    future::Future,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -41,14 +42,30 @@ const PLAYED: Duration = Duration::from_secs(90);
 /// The seeds tried.
 const SEEDS: u64 = 2;
 
-/// Two programs with one token, or two threads with one connection.
-struct Play {
-    /// One connection to each proxy.
-    connections: [SessionUnderTest; PROXIES],
-    network: Arc<Network>,
-    checker: Arc<Checker>,
-    name: usize,
-    key: &'static str,
+/// A task that plays programs which share tokens or connections, by `N` connections to one proxy after the other.
+pub(super) struct Play<const N: usize> {
+    pub(super) connections: [SessionUnderTest; N],
+    pub(super) network: Arc<Network>,
+    pub(super) checker: Arc<Checker>,
+    pub(super) name: usize,
+    pub(super) key: &'static str,
+}
+
+impl<const N: usize> Play<N> {
+    pub(super) async fn ask(&mut self, over: usize, words: &[&str]) -> Option<Reply> {
+        self.connections[over].ask(words).await.ok()
+    }
+
+    pub(super) fn ttl(&self) -> String {
+        (800 + self.network.below(3000)).to_string()
+    }
+
+    /// Whether the proxy of this connection still knows the token's grant with this fence.
+    pub(super) fn knows(&self, over: usize, token: &str, fence: u64) -> bool {
+        let engine = self.connections[over].engine();
+        let known = engine.claim_of(&Key::from(&full(self.key)), &Token::from(token));
+        known.is_some_and(|(_, known)| known == fence)
+    }
 }
 
 /// A grant that a program counts on.
@@ -60,7 +77,8 @@ struct Counted {
     surely_until: Instant,
 }
 
-impl Play {
+/// Two programs with one token, or two threads with one connection.
+impl Play<2> {
     async fn run(mut self, is_over: Arc<AtomicBool>) {
         let mut round = 0;
         while !is_over.load(Ordering::Relaxed) {
@@ -77,10 +95,6 @@ impl Play {
             sleep(ms(self.network.below(300))).await;
         }
         self.connections.iter_mut().for_each(SessionUnderTest::close);
-    }
-
-    async fn ask(&mut self, over: usize, words: &[&str]) -> Option<Reply> {
-        self.connections[over].ask(words).await.ok()
     }
 
     /// Takes the lock with these words, and counts on it as `name`.
@@ -103,10 +117,6 @@ impl Play {
 
     fn pause(&self) -> Duration {
         ms(self.network.below(200))
-    }
-
-    fn ttl(&self) -> String {
-        (800 + self.network.below(3000)).to_string()
     }
 
     fn over(&self) -> usize {
@@ -163,9 +173,7 @@ impl Play {
         sleep(self.pause()).await;
         let is_sure = Instant::now() < grant.surely_until;
         let reply = self.unlock(second, &grant).await;
-        let engine = self.connections[first].engine();
-        let known = engine.claim_of(&Key::from(&full(key)), &Token::from(&token));
-        let stays = known.is_some_and(|(_, fence)| fence == grant.fence);
+        let stays = self.knows(first, &token, grant.fence);
         let is_left = is_sure && reply.as_ref().and_then(Reply::number) == Some(0) && stays;
         self.checker.must(!is_left, &format!("UNLOCK {token} is answered 0, and the lock stays"));
         self.unlock(first, &grant).await;
@@ -190,8 +198,9 @@ impl Play {
     }
 }
 
-fn config(proxy: usize) -> LocksConfig {
+fn config(proxy: usize, shared: bool) -> LocksConfig {
     LocksConfig {
+        shared,
         nodes: lock_nodes(proxy, 0..NODES),
         max_ttl: MAX_TTL,
         default_ttl: MAX_TTL,
@@ -201,34 +210,43 @@ fn config(proxy: usize) -> LocksConfig {
     }
 }
 
-async fn live(seed: u64, _planted: Planted) -> RunOutcome {
+/// Plays with a deployment that shares locks if so told. `play` plays until it is told that it is over.
+pub(super) async fn deploy<const N: usize, F: Future<Output = ()> + Send + 'static>(
+    seed: u64,
+    is_shared: bool,
+    play: fn(Play<N>, Arc<AtomicBool>) -> F,
+) -> RunOutcome {
     let delay = ms(3);
     let network = Network::new(seed, NODES, 1.09, delay);
     network.keep_time(true);
     let data = Network::of_data(seed, delay, 1.0, false, false, false);
     dial(&network, Some(&data));
     let checker = Arc::new(Checker::new());
-    initialise(&config(0)).await.unwrap();
+    initialise(&config(0, is_shared)).await.unwrap();
     let begun = Instant::now();
     let engines: Vec<Arc<Engine>> = (0..PROXIES)
-        .map(|proxy| Engine::start_alone(&config(proxy), clock(proxy, begun)))
+        .map(|proxy| Engine::start_alone(&config(proxy, is_shared), clock(proxy, begun)))
         .collect();
     sleep(Duration::from_secs(2)).await;
     let is_over = Arc::new(AtomicBool::new(false));
     let plays = (0..PLAYS).map(|name| {
-        let connections = [0, 1].map(|proxy| {
-            let shared = shared(&engines[proxy], config(proxy), None, None);
-            SessionUnderTest::new(shared, data.clone(), 2 * name + proxy)
+        let connections = std::array::from_fn(|at| {
+            let proxy = at % PROXIES;
+            let shared = shared(&engines[proxy], config(proxy, is_shared), None, None);
+            SessionUnderTest::new(shared, data.clone(), N * name + at)
         });
         let (network, checker, key) = (network.clone(), checker.clone(), KEYS[name % KEYS.len()]);
-        let play = Play { connections, network, checker, name, key };
-        tokio::spawn(play.run(is_over.clone()))
+        tokio::spawn(play(Play { connections, network, checker, name, key }, is_over.clone()))
     });
     let plays: Vec<_> = plays.collect();
     sleep(PLAYED).await;
     is_over.store(true, Ordering::Relaxed);
     must_end(plays, Duration::from_secs(60), ("a program never ends", &checker)).await;
     RunOutcome::of(&checker)
+}
+
+async fn live(seed: u64, _planted: Planted) -> RunOutcome {
+    deploy(seed, false, Play::<2>::run).await
 }
 
 fn simulate(seed: u64, planted: Planted) -> RunOutcome {
