@@ -43,11 +43,15 @@ const MOST_HELD_OF_ALL: usize = 128 << 20;
 /// A client that takes less than [`SHARED_HELD`] in this time is closed, if it keeps others waiting, or a command of its
 /// own that needs its earlier replies. Its system takes what it reads in bursts, at times of more than a second.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// Most links that are kept though all that is to come over them is for a client that has left.
+const MOST_ABANDONED: usize = 64;
 /// Most bytes read at once.
 const READ: usize = 64 * 1024;
 
 /// Bytes held for all clients that own a link.
 static HELD_OF_ALL: AtomicUsize = AtomicUsize::new(0);
+/// How many links are kept so.
+static ABANDONED: AtomicUsize = AtomicUsize::new(0);
 
 /// How long others may wait for one client's pipeline. As many commands as are carried out in this time are put on a
 /// link at once.
@@ -78,8 +82,10 @@ struct LinkState {
     unsent: Vec<u8>,
     /// Whose the next replies are, and how many of them.
     queue: VecDeque<(Arc<Mailbox>, u32)>,
-    /// The client that nobody else's commands go behind.
+    /// The client that nobody else's commands go behind, as it has not taken a large reply.
     owner: Option<Arc<Mailbox>>,
+    /// The same for a command that may block, until every reply that its client is owed has come.
+    blocker: Option<Arc<Mailbox>>,
     /// Wakes the link's task.
     task: Option<Waker>,
     /// Clients that wait for room.
@@ -146,6 +152,25 @@ impl LinkState {
         self.awaited = now;
     }
 
+    /// Whether a command of this client may go on the link.
+    fn takes(&mut self, mailbox: &Arc<Mailbox>) -> bool {
+        let queue = &self.queue;
+        self.blocker.take_if(|blocker| !queue.iter().any(|(owed, _)| Arc::ptr_eq(owed, blocker)));
+        let mut own = self.owner.iter().chain(&self.blocker);
+        self.stage != LinkStage::Ended && own.all(|client| Arc::ptr_eq(client, mailbox))
+    }
+
+    /// Whether the link is the own one of a client that has left, and all that is to come is for that client.
+    fn is_abandoned(&self) -> bool {
+        let has_left = |client: &Arc<Mailbox>| client.is_useless() && self.is_all_of(client);
+        !self.queue.is_empty() && self.owner.iter().chain(&self.blocker).any(has_left)
+    }
+
+    /// Whether clients that are there must end with the link.
+    fn has_users(&self) -> bool {
+        self.users.iter().filter_map(Weak::upgrade).any(|user| !user.has_left())
+    }
+
     /// Whether all replies that are owed are one client's.
     fn is_all_of(&self, mailbox: &Arc<Mailbox>) -> bool {
         self.queue.iter().all(|(owed, _)| Arc::ptr_eq(owed, mailbox))
@@ -170,6 +195,7 @@ impl SharedLink {
             unsent: Vec::new(),
             queue: VecDeque::new(),
             owner: None,
+            blocker: None,
             task: None,
             writers: Vec::new(),
             users: Vec::new(),
@@ -203,9 +229,7 @@ impl SharedLink {
 
     /// Whether a command of this client may go on the link.
     pub(super) fn takes(&self, mailbox: &Arc<Mailbox>) -> bool {
-        let state = self.state.lock();
-        state.stage != LinkStage::Ended
-            && state.owner.as_ref().is_none_or(|owner| Arc::ptr_eq(owner, mailbox))
+        self.state.lock().takes(mailbox)
     }
 
     /// Hands whole commands over, whose replies `mailbox` will get. `alone`: no other client's command comes behind
@@ -218,8 +242,7 @@ impl SharedLink {
         alone: bool,
     ) -> Pushed {
         let state = &mut *self.state.lock();
-        let is_anothers = state.owner.as_ref().is_some_and(|owner| !Arc::ptr_eq(owner, mailbox));
-        if state.stage == LinkStage::Ended || is_anothers {
+        if !state.takes(mailbox) {
             return Pushed::Gone;
         }
         if state.unsent.len() > MOST_UNSENT {
@@ -237,7 +260,7 @@ impl SharedLink {
             _ => state.queue.push_back((mailbox.clone(), count)),
         }
         if alone {
-            state.owner = Some(mailbox.clone());
+            state.blocker = Some(mailbox.clone());
         }
         state.wake_task();
         Pushed::Taken
@@ -264,7 +287,7 @@ impl SharedLink {
     /// Notes that a client has taken replies, or has left: the link may have waited for that.
     pub(super) fn look(&self, mailbox: &Arc<Mailbox>) {
         let state = &mut *self.state.lock();
-        if state.owner.as_ref().is_some_and(|owner| Arc::ptr_eq(owner, mailbox)) {
+        if state.owner.iter().chain(&state.blocker).any(|client| Arc::ptr_eq(client, mailbox)) {
             state.wake_task();
         }
     }
@@ -283,10 +306,9 @@ impl SharedLink {
     /// Whether nothing was sent for `time`, nothing is owed, and nobody must end with the link.
     pub(super) fn is_idle(&self, time: Duration) -> bool {
         let state = self.state.lock();
-        let has_users = state.users.iter().any(|user| user.strong_count() > 0);
         state.queue.is_empty()
             && state.unsent.is_empty()
-            && !has_users
+            && !state.has_users()
             && state.used.elapsed() > time
     }
 
@@ -301,7 +323,7 @@ impl SharedLink {
             mailbox.end();
         }
         state.users.drain(..).filter_map(|user| user.upgrade()).for_each(|user| user.end());
-        state.owner = None;
+        (state.owner, state.blocker) = (None, None);
         state.wake_writers();
     }
 }
@@ -325,6 +347,8 @@ pub(super) struct LinkPump {
     in_push: bool,
     /// Bytes counted in [`HELD_OF_ALL`] for the link's owner.
     counted: usize,
+    /// Whether the link is counted in [`ABANDONED`].
+    is_abandoned: bool,
     /// Since when the owner takes too little, how much it had taken, and when to look again.
     slow: Option<(u64, Pin<Box<Sleep>>)>,
 }
@@ -332,6 +356,7 @@ pub(super) struct LinkPump {
 impl Drop for LinkPump {
     fn drop(&mut self) {
         self.count_held(0);
+        self.count_abandoned(false);
     }
 }
 
@@ -345,6 +370,7 @@ impl LinkPump {
             replies: ReplyScanner::default(),
             in_push: false,
             counted: 0,
+            is_abandoned: false,
             slow: None,
         }
     }
@@ -407,13 +433,18 @@ impl LinkPump {
 
     /// Whether more replies may be read, by how much their client has not taken.
     fn may_read(&mut self, cx: &mut Context<'_>) -> MayRead {
+        let abandoned = {
+            let state = self.link.state.lock();
+            state.is_abandoned().then(|| state.has_users())
+        };
+        if let Some(has_users) = abandoned {
+            return self.keep_abandoned(has_users);
+        }
+        self.count_abandoned(false);
         let (owner, is_alone) = {
             let state = &mut *self.link.state.lock();
             let Some(owner) = state.owner.clone() else { return MayRead::Yes };
             let is_alone = state.is_all_of(&owner);
-            if owner.is_useless() && is_alone && !state.queue.is_empty() {
-                return MayRead::Useless;
-            }
             if (owner.is_settled() && owner.held().0 == 0) || owner.has_left() && is_alone {
                 state.owner = None;
             }
@@ -452,6 +483,24 @@ impl LinkPump {
             (*before, *timer) = (taken, Box::pin(sleep(PATIENCE)));
         }
         MayRead::No
+    }
+
+    /// Says what becomes of a link of which all that is to come is for a client that has left. It ends, so that a data
+    /// node has no more connections than clients; with other clients that must end with it, it stays, unless there are
+    /// many such links.
+    fn keep_abandoned(&mut self, has_users: bool) -> MayRead {
+        let most = MOST_ABANDONED + usize::from(self.is_abandoned);
+        let is_kept = has_users && ABANDONED.load(Ordering::Relaxed) < most;
+        self.count_abandoned(is_kept);
+        if is_kept { MayRead::Yes } else { MayRead::Useless }
+    }
+
+    fn count_abandoned(&mut self, is_abandoned: bool) {
+        match (std::mem::replace(&mut self.is_abandoned, is_abandoned), is_abandoned) {
+            (false, true) => drop(ABANDONED.fetch_add(1, Ordering::Relaxed)),
+            (true, false) => drop(ABANDONED.fetch_sub(1, Ordering::Relaxed)),
+            _ => {}
+        }
     }
 
     fn count_held(&mut self, held: usize) {

@@ -5,6 +5,7 @@
 //! an earlier one.
 
 use std::{
+    collections::VecDeque,
     fmt,
     future::Future,
     io,
@@ -74,8 +75,30 @@ pub(crate) struct SharedUpstream {
     came: Instant,
     /// The data node lets the client in without AUTH, as it said when the client came or later.
     is_let_in: bool,
-    /// How many replies are owed from the first command on that may block. 0: none does.
-    behind_block: u32,
+    blocking: BlockingCommands,
+}
+
+/// Which of a client's commands on links may block.
+#[derive(Debug, Default)]
+struct BlockingCommands {
+    /// How many commands were put on links.
+    sent: u64,
+    /// The numbers of those that may block, from 0. The replies to all but the last ones have come.
+    at: VecDeque<u64>,
+}
+
+impl BlockingCommands {
+    /// Notes that the last command that was put on a link may block. `owed`: replies that are owed by now.
+    fn note(&mut self, owed: u32) {
+        let next = self.sent.saturating_sub(owed.into());
+        self.at.retain(|at| *at >= next);
+        self.at.push_back(self.sent.saturating_sub(1));
+    }
+
+    /// Whether the next of `owed` replies is that to such a command.
+    fn is_next(&self, owed: u32) -> bool {
+        owed > 0 && self.at.contains(&self.sent.saturating_sub(owed.into()))
+    }
 }
 
 /// Where the session's commands go.
@@ -193,7 +216,7 @@ impl SharedUpstream {
             waits: false,
             is_shut: false,
             has_begun: false,
-            behind_block: 0,
+            blocking: BlockingCommands::default(),
         };
         Ok((upstream, tenure))
     }
@@ -376,15 +399,11 @@ impl SharedUpstream {
         is_settled
     }
 
-    /// Whether the next reply owed is that to a command that blocks.
-    fn blocks(&self) -> bool {
-        self.behind_block > 0 && self.mailbox.owed() == self.behind_block
-    }
-
     /// Whether all that the client has sent is carried out, as far as it will be: Redis drops what stands behind a
     /// command that blocks once the client has hung up.
     fn is_settled(&self) -> bool {
-        self.mailbox.is_settled() || self.blocks()
+        let owed = self.mailbox.owed();
+        owed == 0 || self.blocking.is_next(owed)
     }
 
     /// Whether this SELECT is of the database that the client has, behind other commands.
@@ -440,15 +459,13 @@ impl SharedUpstream {
             return CommandStep::Wait;
         }
         let (length, count) = head.map_or((length, 1), |head| alike(bytes, length, head, room));
-        if self.behind_block > 0 && !self.blocks() {
-            self.behind_block = 0;
-        }
         loop {
             let link = self.link();
             match link.push(&bytes[..length], count, &self.mailbox, alone) {
                 Pushed::Taken => {
-                    if alone || self.behind_block > 0 {
-                        self.behind_block += count;
+                    self.blocking.sent += u64::from(count);
+                    if alone {
+                        self.blocking.note(self.mailbox.owed());
                     }
                     return CommandStep::Done(length);
                 }

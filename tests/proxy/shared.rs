@@ -447,6 +447,54 @@ fn wait_is_about_what_its_client_has_written() {
     replica.thaw().unwrap();
 }
 
+/// What a client leaves behind that has hung up: commands that block, with others before and behind them, and large
+/// replies.
+#[test]
+fn who_hangs_up_amid_what_takes_long_keeps_nobody_waiting_and_ends_nobody() {
+    let guards = "guards: [{keys: 'g:*', lock: 'g:{1}'}]";
+    for is_guarded in [false, true] {
+        let setup = sharing();
+        let proxy = if is_guarded { setup.top(guards) } else { setup }.start();
+        if is_guarded {
+            eventually("commands are known", || proxy.log().contains("commands are known"));
+        }
+        let mut data = proxy.data_client();
+        assert_eq!(data.cmd(&["SETRANGE", "big", "20000000", "x"]), Reply::Int(20_000_001));
+        let [get, wait, big] = [&["GET", "k"][..], &["WAIT", "1", "0"], &["GET", "big"]];
+        for sent in [
+            &[wait][..],
+            &[get, wait],
+            &[wait, get],
+            &[get, wait, get],
+            &[get, wait, get, get, wait, get],
+            &[big],
+            &[big, wait],
+            &[big, wait, get],
+        ] {
+            let mut others: Vec<Client> = (0..3).map(|_| warm(&proxy)).collect();
+            for is_reset in [false, true] {
+                let mut leaves = warm(&proxy);
+                leaves.send(&pipeline(sent));
+                thread::sleep(ms(50));
+                if is_reset {
+                    leaves.reset();
+                } else {
+                    drop(leaves);
+                }
+                others.push(proxy.client());
+                for _ in 0..3 {
+                    for other in &mut others {
+                        let said = other.cmd(&["ECHO", "here"]);
+                        assert_eq!(said, Reply::bulk("here"), "{sent:?}, guarded: {is_guarded}");
+                    }
+                    thread::sleep(ms(20));
+                }
+            }
+        }
+        eventually("the links are closed", || proxy.metric("lockgate_links", "") <= 2.0);
+    }
+}
+
 #[test]
 fn a_data_node_that_lets_no_more_in_tells_its_own_words() {
     let proxy = sharing().start();
