@@ -86,6 +86,7 @@ impl Greeter {
     }
 
     /// Returns the data node's reply to a greeting, behind steps that bring the connection into its client's state.
+    /// `leaves`: an accepted one leaves what RESET may not undo.
     ///
     /// # Errors
     /// The network's; and if the data node refuses a step. The client's connection is to end.
@@ -94,13 +95,16 @@ impl Greeter {
         sharing: &Sharing,
         steps: Vec<Vec<u8>>,
         greeting: Vec<u8>,
+        leaves: bool,
         connecting: Connecting,
     ) -> io::Result<Vec<u8>> {
         // Never closed.
         let _room = self.room.acquire().await;
         let mut used = self.kept.lock().pop();
         let reply = question(&mut used, sharing, &steps, &greeting, connecting).await;
-        self.keep(used);
+        if !leaves || reply.as_ref().is_ok_and(|reply| reply.starts_with(b"-")) {
+            self.keep(used);
+        }
         reply
     }
 

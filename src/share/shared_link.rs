@@ -433,23 +433,24 @@ impl LinkPump {
 
     /// Whether more replies may be read, by how much their client has not taken.
     fn may_read(&mut self, cx: &mut Context<'_>) -> MayRead {
-        let abandoned = {
-            let state = self.link.state.lock();
-            state.is_abandoned().then(|| state.has_users())
-        };
-        if let Some(has_users) = abandoned {
+        let mut state = self.link.state.lock();
+        if state.is_abandoned() {
+            let has_users = state.has_users();
+            drop(state);
             return self.keep_abandoned(has_users);
         }
-        self.count_abandoned(false);
-        let (owner, is_alone) = {
-            let state = &mut *self.link.state.lock();
-            let Some(owner) = state.owner.clone() else { return MayRead::Yes };
-            let is_alone = state.is_all_of(&owner);
-            if (owner.is_settled() && owner.held().0 == 0) || owner.has_left() && is_alone {
-                state.owner = None;
+        let (owner, is_alone) = match state.owner.clone() {
+            None => (None, false),
+            Some(owner) => {
+                let is_alone = state.is_all_of(&owner);
+                if (owner.is_settled() && owner.held().0 == 0) || owner.has_left() && is_alone {
+                    state.owner = None;
+                }
+                (state.owner.clone(), is_alone)
             }
-            (state.owner.clone(), is_alone)
         };
+        drop(state);
+        self.count_abandoned(false);
         let Some(owner) = owner else {
             self.slow = None;
             self.count_held(0);

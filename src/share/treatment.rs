@@ -221,6 +221,9 @@ pub(super) enum Treatment {
     Alone,
     /// It says who the client is, or which database it wants: [`super::greeter`] asks for it.
     Greet,
+    /// It leaves state in a connection unless the data node refuses it, as Redis does: [`super::greeter`] tries it. If
+    /// it is accepted, the client gets a connection of its own.
+    Try,
     /// SELECT: of the database that the client has it shares; before all other commands it is a greeting.
     Select,
     /// QUIT is answered here, and ends no link.
@@ -248,6 +251,8 @@ pub(super) fn treatment(name: &[u8], second: Option<&[u8]>) -> Treatment {
     let cause = match name {
         b"AUTH" | b"HELLO" => return Treatment::Greet,
         b"CLIENT" if is("SETNAME") || is("SETINFO") => return Treatment::Greet,
+        // redis-py and node-redis send it at once, by default.
+        b"CLIENT" if is("MAINT_NOTIFICATIONS") => return Treatment::Try,
         b"SELECT" => return Treatment::Select,
         b"QUIT" => return Treatment::Quit,
         // They wait for what this connection has written, so they must go where that went.
@@ -285,6 +290,7 @@ mod tests {
         for (words, wanted) in [
             (("client", Some("SetName")), Treatment::Greet),
             (("CLIENT", Some("ID")), Treatment::Pin(PinCause::Client)),
+            (("CLIENT", Some("maint_notifications")), Treatment::Try),
             (("CLIENT", None), Treatment::Pin(PinCause::Client)),
             (("script", Some("load")), Treatment::Share),
             (("script", Some("KILL")), Treatment::Kill),

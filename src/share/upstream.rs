@@ -105,8 +105,9 @@ impl BlockingCommands {
 enum SharedWay {
     /// On links.
     Links,
-    /// Nowhere until the data node has answered this greeting.
+    /// Nowhere until the data node has answered this greeting, or this command that is tried.
     Greeting(Vec<u8>, Pending<Vec<u8>>),
+    Trying(Vec<u8>, Pending<Vec<u8>>),
     /// Nowhere until the data node has said whether it lets the client in without AUTH.
     Entering(Pending<bool>),
     /// Nowhere until there is a connection of the client's own.
@@ -245,6 +246,19 @@ impl SharedUpstream {
                     Err(error) => self.end(&error),
                 }
             }
+            SharedWay::Trying(command, asking) => {
+                let answered = ready!(asking.get_mut().as_mut().poll(cx));
+                let command = std::mem::take(command);
+                match answered {
+                    Ok(reply) if reply.starts_with(b"-") => {
+                        self.way = SharedWay::Links;
+                        self.mailbox.tell(&reply);
+                    }
+                    // It is sent once more, over the connection in which it is to leave state.
+                    Ok(_) => self.pin(PinCause::Client, &command, Some(command.clone())),
+                    Err(error) => self.end(&error),
+                }
+            }
             SharedWay::Entering(asking) => match ready!(asking.get_mut().as_mut().poll(cx)) {
                 Ok(is_let_in) => (self.way, self.is_let_in) = (SharedWay::Links, is_let_in),
                 Err(error) => self.end(&error),
@@ -375,6 +389,7 @@ impl SharedUpstream {
             }
             Treatment::Select if self.has_begun => CommandStep::Pin(PinCause::Select),
             Treatment::Select | Treatment::Greet => self.greet(command),
+            Treatment::Try => self.try_out(command),
             Treatment::Quit if self.all_has_come() => {
                 self.mailbox.tell(b"+OK\r\n");
                 self.mailbox.end();
@@ -509,9 +524,24 @@ impl SharedUpstream {
             false => standing.identity(),
         };
         let (connecting, asked) = (self.connecting, command.to_vec());
-        let asking =
-            async move { Greeter::of(&sharing).ask(&sharing, steps, asked, connecting).await };
+        let asking = async move {
+            Greeter::of(&sharing).ask(&sharing, steps, asked, false, connecting).await
+        };
         self.way = SharedWay::Greeting(command.to_vec(), Mutex::new(Box::pin(asking)));
+        CommandStep::Done(command.len())
+    }
+
+    /// Has the data node carry a command out over a connection that is nobody's, once every reply has come.
+    fn try_out(&mut self, command: &[u8]) -> CommandStep {
+        if !self.all_has_come() {
+            return CommandStep::Wait;
+        }
+        let (sharing, connecting) = (self.sharing.clone(), self.connecting);
+        let (steps, asked) = (self.greeting.standing.identity(), command.to_vec());
+        let asking = async move {
+            Greeter::of(&sharing).ask(&sharing, steps, asked, true, connecting).await
+        };
+        self.way = SharedWay::Trying(command.to_vec(), Mutex::new(Box::pin(asking)));
         CommandStep::Done(command.len())
     }
 

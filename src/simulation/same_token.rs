@@ -118,8 +118,7 @@ impl OneToken {
         }
         self.grants += usize::from(!is_again);
         let surely_until = now + ms(left / 2);
-        let having =
-            Having { number: self.grants, owner: client, is_reader, fence, surely_until };
+        let having = Having { number: self.grants, owner: client, is_reader, fence, surely_until };
         if !is_reader {
             self.play.checker.granted(key, &self.name(&having), fence, Some(ms(left)));
         }

@@ -3,6 +3,7 @@
 
 use std::{
     io::{Read, Write},
+    net::{Shutdown, TcpListener, TcpStream},
     thread,
     time::{Duration, Instant},
 };
@@ -492,6 +493,65 @@ fn who_hangs_up_amid_what_takes_long_keeps_nobody_waiting_and_ends_nobody() {
             }
         }
         eventually("the links are closed", || proxy.metric("lockgate_links", "") <= 2.0);
+    }
+}
+
+/// Starts a relay to a server on this port which says that the server accepts CLIENT MAINT_NOTIFICATIONS, as that of some
+/// providers does. Returns its port.
+fn accepting_maint_notifications(server: u16) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        for client in listener.incoming().flatten() {
+            let server = TcpStream::connect(("127.0.0.1", server)).unwrap();
+            let (mut from, mut to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+            thread::spawn(move || {
+                let _ = std::io::copy(&mut from, &mut to);
+                let _ = to.shutdown(Shutdown::Both);
+            });
+            let (mut from, mut to) = (server, client);
+            thread::spawn(move || {
+                let mut bytes = [0; 64 * 1024];
+                while let Ok(length @ 1..) = from.read(&mut bytes) {
+                    let text = String::from_utf8_lossy(&bytes[..length]).into_owned();
+                    let is_refused = text.contains("MAINT_NOTIFICATIONS");
+                    let said = if is_refused { "+OK\r\n" } else { &text };
+                    if to.write_all(said.as_bytes()).is_err() {
+                        break;
+                    }
+                }
+                let _ = to.shutdown(Shutdown::Both);
+            });
+        }
+    });
+    port
+}
+
+#[test]
+fn what_the_data_node_refuses_leaves_its_client_sharing() {
+    let data =
+        RedisServer::start(&["--user", "worker", "on", ">secret", "allkeys", "+@all"]).unwrap();
+    let accepting = accepting_maint_notifications(data.port());
+    let words = ["CLIENT", "MAINT_NOTIFICATIONS", "ON", "moving-endpoint-type", "internal-ip"];
+    for (port, is_accepted) in [(data.port(), false), (accepting, true)] {
+        let proxy = sharing().data_url(&format!("redis://127.0.0.1:{port}")).start();
+        let auth = ["AUTH", "worker", "secret"];
+        for (pinned_so_far, first) in [(0.0, ["HELLO", "3", "", ""]), (1.0, ["PING", "", "", ""])] {
+            let first: Vec<&str> = first.into_iter().filter(|word| !word.is_empty()).collect();
+            let mut client = proxy.client();
+            client.send(&pipeline(&[&first, &auth, &["SET", "k", "v"], &words, &["GET", "k"]]));
+            client.reply();
+            assert_eq!((client.reply(), client.reply()), (Reply::ok(), Reply::ok()));
+            let said = client.reply();
+            match is_accepted {
+                true => assert_eq!(said, Reply::ok()),
+                false => assert!(said.error_text().contains("unknown subcommand"), "{said:?}"),
+            }
+            assert_eq!(client.reply(), Reply::bulk("v"));
+            assert_eq!(client.cmd(&["ACL", "WHOAMI"]), Reply::bulk("worker"));
+            let wanted = if is_accepted { pinned_so_far + 1.0 } else { 0.0 };
+            assert_eq!(pinned(&proxy, ""), wanted, "{said:?}");
+        }
     }
 }
 
