@@ -72,6 +72,12 @@ pub(crate) trait SharedPart:
     /// Ready once nothing that was sent awaits a reply.
     fn poll_settled(&mut self, cx: &Context<'_>) -> Poll<()>;
 
+    /// Whether a reply to a command that may block is owed.
+    fn may_block(&self) -> bool;
+
+    /// Whether that reply is the next one, and all before it were taken.
+    fn blocks(&self) -> bool;
+
     /// Whether commands go over connections that others use too.
     fn is_shared(&self) -> bool;
 
@@ -175,6 +181,16 @@ impl Stream {
             Stream::Shared(part) => part.poll_settled(cx),
             _ => Poll::Ready(()),
         }
+    }
+
+    /// Whether a reply to a command that may block is owed over shared connections.
+    pub(crate) fn may_block(&self) -> bool {
+        matches!(self, Stream::Shared(part) if part.may_block())
+    }
+
+    /// Whether that reply is the next one, and all before it were taken.
+    pub(crate) fn blocks(&self) -> bool {
+        matches!(self, Stream::Shared(part) if part.blocks())
     }
 
     /// Whether shared connections have given this user up, as it took what came for it too slowly.

@@ -323,6 +323,7 @@ impl Session {
                 match self.core.desk.to_data.poll_flush(&mut self.upstream, cx) {
                     Poll::Ready(Ok(())) => moved = true,
                     Poll::Ready(Err(_)) => self.upstream_is_dead(),
+                    Poll::Pending if self.blocks_for_nobody(cx) => return Err(CloseReason::Client),
                     Poll::Pending => return Ok(moved),
                 }
             }
@@ -343,7 +344,10 @@ impl Session {
             }
             if self.core.client_done {
                 if !self.pass_fin(cx) {
-                    return Ok(moved);
+                    return match self.blocks_for_nobody(cx) {
+                        true => Err(CloseReason::Client),
+                        false => Ok(moved),
+                    };
                 }
                 moved = true;
                 continue;
@@ -542,22 +546,39 @@ impl Session {
         Pin::new(&mut self.client).poll_read(cx, read)
     }
 
+    /// Whether a command that blocks holds back what the client has sent, and the client has hung up: Redis then drops
+    /// what stands behind it. Looks only every [`LOOK_EVERY`].
+    #[cold]
+    fn blocks_for_nobody(&mut self, cx: &mut Context<'_>) -> bool {
+        while self.upstream.may_block() && self.is_time_to_look(cx) {
+            let is_nobodys = self.core.client_done || self.client.has_hung_up();
+            if is_nobodys && self.upstream.blocks() && self.core.to_client.is_empty() {
+                self.hung_up = true;
+                return true;
+            }
+        }
+        false
+    }
+
     /// Whether the client has hung up behind more bytes than are read ahead, where reading does not
     /// show it. Looks only every [`LOOK_EVERY`], and only for a LOCK.
     fn flood_has_ended(&mut self, cx: &mut Context<'_>) -> bool {
-        if !self.core.is_lock() {
-            return false;
-        }
-        loop {
-            let timer = self.look.get_or_insert_with(|| Box::pin(sleep(LOOK_EVERY)));
-            if timer.as_mut().poll(cx).is_pending() {
-                return false;
-            }
-            self.look = None;
+        while self.core.is_lock() && self.is_time_to_look(cx) {
             if self.client.has_hung_up() {
                 return true;
             }
         }
+        false
+    }
+
+    /// Whether [`LOOK_EVERY`] has passed. If not, the task is woken once it has.
+    fn is_time_to_look(&mut self, cx: &mut Context<'_>) -> bool {
+        let timer = self.look.get_or_insert_with(|| Box::pin(sleep(LOOK_EVERY)));
+        let is_time = timer.as_mut().poll(cx).is_ready();
+        if is_time {
+            self.look = None;
+        }
+        is_time
     }
 
     /// Sends the bytes that wait for the client, then reads from the data node as long as the

@@ -347,8 +347,8 @@ pub(super) struct LinkPump {
     in_push: bool,
     /// Bytes counted in [`HELD_OF_ALL`] for the link's owner.
     counted: usize,
-    /// Whether the link is counted in [`ABANDONED`].
-    is_abandoned: bool,
+    /// When to look whether an abandoned link may end; the link is then counted in [`ABANDONED`].
+    abandoned: Option<Pin<Box<Sleep>>>,
     /// Since when the owner takes too little, how much it had taken, and when to look again.
     slow: Option<(u64, Pin<Box<Sleep>>)>,
 }
@@ -356,7 +356,7 @@ pub(super) struct LinkPump {
 impl Drop for LinkPump {
     fn drop(&mut self) {
         self.count_held(0);
-        self.count_abandoned(false);
+        self.count_no_more();
     }
 }
 
@@ -370,7 +370,7 @@ impl LinkPump {
             replies: ReplyScanner::default(),
             in_push: false,
             counted: 0,
-            is_abandoned: false,
+            abandoned: None,
             slow: None,
         }
     }
@@ -437,7 +437,7 @@ impl LinkPump {
         if state.is_abandoned() {
             let has_users = state.has_users();
             drop(state);
-            return self.keep_abandoned(has_users);
+            return self.keep_abandoned(cx, has_users);
         }
         let (owner, is_alone) = match state.owner.clone() {
             None => (None, false),
@@ -450,7 +450,7 @@ impl LinkPump {
             }
         };
         drop(state);
-        self.count_abandoned(false);
+        self.count_no_more();
         let Some(owner) = owner else {
             self.slow = None;
             self.count_held(0);
@@ -489,18 +489,25 @@ impl LinkPump {
     /// Says what becomes of a link of which all that is to come is for a client that has left. It ends, so that a data
     /// node has no more connections than clients; with other clients that must end with it, it stays, unless there are
     /// many such links.
-    fn keep_abandoned(&mut self, has_users: bool) -> MayRead {
-        let most = MOST_ABANDONED + usize::from(self.is_abandoned);
-        let is_kept = has_users && ABANDONED.load(Ordering::Relaxed) < most;
-        self.count_abandoned(is_kept);
-        if is_kept { MayRead::Yes } else { MayRead::Useless }
+    fn keep_abandoned(&mut self, cx: &mut Context<'_>, has_users: bool) -> MayRead {
+        let most = MOST_ABANDONED + usize::from(self.abandoned.is_some());
+        if !has_users || ABANDONED.load(Ordering::Relaxed) >= most {
+            return MayRead::Useless;
+        }
+        let timer = self.abandoned.get_or_insert_with(|| {
+            ABANDONED.fetch_add(1, Ordering::Relaxed);
+            Box::pin(sleep(PATIENCE))
+        });
+        while timer.as_mut().poll(cx).is_ready() {
+            *timer = Box::pin(sleep(PATIENCE));
+        }
+        MayRead::Yes
     }
 
-    fn count_abandoned(&mut self, is_abandoned: bool) {
-        match (std::mem::replace(&mut self.is_abandoned, is_abandoned), is_abandoned) {
-            (false, true) => drop(ABANDONED.fetch_add(1, Ordering::Relaxed)),
-            (true, false) => drop(ABANDONED.fetch_sub(1, Ordering::Relaxed)),
-            _ => {}
+    /// Notes that the link is not abandoned, or ends.
+    fn count_no_more(&mut self) {
+        if self.abandoned.take().is_some() {
+            ABANDONED.fetch_sub(1, Ordering::Relaxed);
         }
     }
 

@@ -95,6 +95,11 @@ impl BlockingCommands {
         self.at.push_back(self.sent.saturating_sub(1));
     }
 
+    /// Whether one of `owed` replies is that to such a command.
+    fn is_owed(&self, owed: u32) -> bool {
+        self.at.back().is_some_and(|at| *at >= self.sent.saturating_sub(owed.into()))
+    }
+
     /// Whether the next of `owed` replies is that to such a command.
     fn is_next(&self, owed: u32) -> bool {
         owed > 0 && self.at.contains(&self.sent.saturating_sub(owed.into()))
@@ -469,6 +474,13 @@ impl SharedUpstream {
         if self.mailbox.gets_large_replies() {
             return CommandStep::Pin(PinCause::Replies);
         }
+        // With guards a link outlives the client, and would carry out what stands behind.
+        if self.sharing.is_strict
+            && self.blocking.is_owed(self.mailbox.owed())
+            && !self.all_has_come()
+        {
+            return CommandStep::Wait;
+        }
         let room = self.mailbox.room();
         if room == 0 && !self.mailbox.has_ended() {
             return CommandStep::Wait;
@@ -707,6 +719,14 @@ impl SharedPart for SharedUpstream {
             link.look(&self.mailbox);
         }
         if self.is_settled() { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    fn may_block(&self) -> bool {
+        self.blocking.is_owed(self.mailbox.owed())
+    }
+
+    fn blocks(&self) -> bool {
+        self.blocking.is_next(self.mailbox.owed()) && self.mailbox.held().0 == 0
     }
 
     fn is_shared(&self) -> bool {

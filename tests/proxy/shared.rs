@@ -496,6 +496,51 @@ fn who_hangs_up_amid_what_takes_long_keeps_nobody_waiting_and_ends_nobody() {
     }
 }
 
+/// What stands behind a command that blocks is not carried out once its client has hung up, however much it is.
+#[test]
+fn a_client_that_hangs_up_behind_a_wait_leaves_neither_lock_nor_late_write() {
+    let guards = "guards: [{keys: 'g:*', lock: 'g:{1}'}]";
+    for is_guarded in [false, true] {
+        let setup = sharing();
+        let proxy = if is_guarded { setup.top(guards) } else { setup }.start();
+        if is_guarded {
+            eventually("commands are known", || proxy.log().contains("commands are known"));
+        }
+        let mut stay = Vec::new();
+        let set = encode(&["SET", "late", "1"]);
+        let (half, rest) = set.split_at(set.len() / 2);
+        for behind in [&[][..], &set, half, &set.repeat(300), &encode(&["MULTI"])] {
+            for (round, is_reset) in [(0, false), (1, true), (2, false)] {
+                // With guards it keeps the link.
+                stay.push(warm(&proxy));
+                let mut leaves = warm(&proxy);
+                leaves.cmd(&["LOCK", "job"]).grant();
+                let wait = encode(&["WAIT", "1", "2000"]);
+                leaves.send(&[&wait[..], behind].concat());
+                thread::sleep(ms(30));
+                if behind == half && round > 0 {
+                    leaves.send(rest);
+                    thread::sleep(ms(30));
+                }
+                if is_reset {
+                    leaves.reset();
+                } else {
+                    drop(leaves);
+                }
+                let mut next = proxy.client();
+                next.cmd(&["LOCK", "job", "WAIT", "1000"]).grant();
+            }
+        }
+        thread::sleep(ms(2100));
+        let said = proxy.client().cmd(&["EXISTS", "late"]);
+        assert_eq!(said, Reply::Int(0), "guarded: {is_guarded}");
+        // Whoever waits for the end gets it all.
+        let mut stays = warm(&proxy);
+        let all = stays.pipe(&[&["WAIT", "1", "300"], &["SET", "k", "1"], &["GET", "k"]]);
+        assert_eq!(all, [Reply::Int(0), Reply::ok(), Reply::bulk("1")]);
+    }
+}
+
 /// Starts a relay to a server on this port which says that the server accepts CLIENT MAINT_NOTIFICATIONS, as that of some
 /// providers does. Returns its port.
 fn accepting_maint_notifications(server: u16) -> u16 {
