@@ -1,10 +1,11 @@
-//! Reads ahead behind a LOCK that waits in line, so that the client's FIN is seen and the waiter
-//! leaves the line at once.
+//! Reads ahead behind a LOCK that waits in line, or behind a command that blocks on shared connections, so that the
+//! client's FIN is seen and the waiter leaves the line, or the session ends, at once.
 //!
 //! Behind a full receive buffer no FIN arrives, so the kernel cannot tell of one. The session therefore reads as long
 //! as there is room, for this client and for all together. A client that sends more than its share has its LOCK
-//! refused, as the proxy could no longer tell whether the client still lives. If all the room is taken, the client's
-//! bytes stay in the kernel, and the session looks from time to time whether the kernel knows of the client's end.
+//! refused, as the proxy could no longer tell whether the client still lives; behind a command that blocks no more is
+//! read. If all the room is taken, the client's bytes stay in the kernel, and the session looks from time to time
+//! whether the kernel knows of the client's end.
 
 use std::{
     collections::VecDeque,

@@ -323,7 +323,9 @@ impl Session {
                 match self.core.desk.to_data.poll_flush(&mut self.upstream, cx) {
                     Poll::Ready(Ok(())) => moved = true,
                     Poll::Ready(Err(_)) => self.upstream_is_dead(),
-                    Poll::Pending if self.blocks_for_nobody(cx) => return Err(CloseReason::Client),
+                    Poll::Pending if self.blocks_for_nobody(cx, buffer)? => {
+                        return Err(CloseReason::Client);
+                    }
                     Poll::Pending => return Ok(moved),
                 }
             }
@@ -344,7 +346,7 @@ impl Session {
             }
             if self.core.client_done {
                 if !self.pass_fin(cx) {
-                    return match self.blocks_for_nobody(cx) {
+                    return match self.blocks_for_nobody(cx, buffer)? {
                         true => Err(CloseReason::Client),
                         false => Ok(moved),
                     };
@@ -502,7 +504,7 @@ impl Session {
         Ok(true)
     }
 
-    /// Reads behind a LOCK that waits in line, beyond what any command may have behind it.
+    /// Reads behind a LOCK that waits in line, or a command that blocks, beyond what any command may have behind it.
     #[cold]
     fn read_ahead(
         &mut self,
@@ -549,15 +551,39 @@ impl Session {
     /// Whether a command that blocks holds back what the client has sent, and the client has hung up: Redis then drops
     /// what stands behind it. Looks only every [`LOOK_EVERY`].
     #[cold]
-    fn blocks_for_nobody(&mut self, cx: &mut Context<'_>) -> bool {
+    fn blocks_for_nobody(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut [u8],
+    ) -> Result<bool, CloseReason> {
         while self.upstream.may_block() && self.is_time_to_look(cx) {
-            let is_nobodys = self.core.client_done || self.client.has_hung_up();
-            if is_nobodys && self.upstream.blocks() && self.core.to_client.is_empty() {
+            if self.upstream.blocks()
+                && self.core.to_client.is_empty()
+                && (self.core.client_done
+                    || self.client.has_hung_up()
+                    || self.read_to_the_end(cx, buffer)?)
+            {
                 self.hung_up = true;
-                return true;
+                return Ok(true);
             }
         }
-        false
+        Ok(false)
+    }
+
+    /// Reads ahead as far as may be. Returns whether the client's FIN has come.
+    fn read_to_the_end(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut [u8],
+    ) -> Result<bool, CloseReason> {
+        while self.ahead.as_ref().is_none_or(|ahead| !ahead.is_too_much()) {
+            match self.read_ahead(cx, buffer)? {
+                ReadAhead::Some | ReadAhead::TooMuch => {}
+                ReadAhead::End => return Ok(true),
+                ReadAhead::Nothing | ReadAhead::NoRoom => break,
+            }
+        }
+        Ok(false)
     }
 
     /// Whether the client has hung up behind more bytes than are read ahead, where reading does not

@@ -509,7 +509,9 @@ fn a_client_that_hangs_up_behind_a_wait_leaves_neither_lock_nor_late_write() {
         let mut stay = Vec::new();
         let set = encode(&["SET", "late", "1"]);
         let (half, rest) = set.split_at(set.len() / 2);
-        for behind in [&[][..], &set, half, &set.repeat(300), &encode(&["MULTI"])] {
+        for behind in
+            [&[][..], &set, half, &set.repeat(300), &set.repeat(20_000), &encode(&["MULTI"])]
+        {
             for (round, is_reset) in [(0, false), (1, true), (2, false)] {
                 // With guards it keeps the link.
                 stay.push(warm(&proxy));
