@@ -319,7 +319,9 @@ fn sleeps(hold: &Hold<'_>, rival: impl FnOnce() -> Rival) {
 fn no_update_is_lost_when_the_data_node_ends_connections() {
     a_broken_connection(|proxy| {
         let killed = proxy.data_client().cmd(&["CLIENT", "KILL", "TYPE", "normal"]);
-        assert!(number(&killed) >= 15, "{killed:?}");
+        // With `share: yes` most clients have no connection of their own.
+        let least = if std::env::var_os("LOCKGATE_TEST_SHARE").is_some() { 3 } else { 15 };
+        assert!(number(&killed) >= least, "{killed:?}");
     });
 }
 
