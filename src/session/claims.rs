@@ -372,10 +372,10 @@ impl Tokens {
 
     /// Returns what stood in the way of the last LOCK with this token, if it was refused, or when the connection's own
     /// reader with it ended: an UNLOCK or RENEW by the token may then be about another client's grant. `None` if the
-    /// connection has the lock by this token, and so knows its own grant.
+    /// connection was granted the lock by this token, and so knows its own grant.
     pub(super) fn in_the_way(&self, key: &Key, token: &Token) -> Option<InTheWay> {
         match self.held.get(key) {
-            Some(held) if held.token == *token => None,
+            Some(held) if held.token == *token && !held.attached => None,
             _ if planted::has(PlantedFault::ForgottenRefusal) => None,
             _ => {
                 let refused = self.attempts.in_the_way(key, token);
@@ -720,6 +720,8 @@ impl Tokens {
         now: Instant,
     ) -> u64 {
         let (fence, until) = (grant.fence, grant.until);
+        // The client says that the grant is its own.
+        self.attempts.forget(key, token);
         match self.held.get_mut(key).filter(|held| held.token == *token) {
             Some(held) => {
                 held.until = until;
@@ -727,6 +729,10 @@ impl Tokens {
                 // larger.
                 if fence > held.fence {
                     (held.fence, held.announced) = (fence, false);
+                    if held.keep.is_none() {
+                        // Another grant than the one known here, which has ended.
+                        (held.claim, held.attached) = (None, true);
+                    }
                 }
                 held.fence
             }

@@ -211,6 +211,24 @@ fn a_refusal_without_a_quorum_frees_nothing_either() {
     assert_eq!(b.cmd(&["UNLOCK", "k", "host"]), Reply::Int(1), "it was granted since");
 }
 
+/// The connection's own lease by the token has ended, which it does not know.
+#[test]
+fn behind_lock_attach_a_connection_acts_on_the_grant_that_it_was_told_of() {
+    let proxy = Proxy::with().nodes(3).start();
+    let lease = ["LOCK", "k", "t", "PX", "60000"];
+    for words in [&["UNLOCK", "k"][..], &["UNLOCK", "k", "t"], &["RENEW", "k", "PX", "50000"]] {
+        let (mut client, mut mate) = (proxy.client(), proxy.client());
+        client.cmd(&lease).grant();
+        assert_eq!(mate.cmd(&["UNLOCK", "k", "t"]), Reply::Int(1));
+        let fence = mate.cmd(&lease).grant().fence;
+        assert_eq!(client.cmd(&["LOCK.ATTACH", "k", "t"]).grant().fence, fence);
+        let said = client.cmd(words);
+        assert!(matches!(said, Reply::Int(1..)), "{words:?}: {said:?}");
+        mate.cmd(&["UNLOCK", "k", "t"]);
+        assert_eq!(proxy.nodes_with("lock:k"), 0);
+    }
+}
+
 /// A proxy may not know yet that its grant of the token has ended.
 #[test]
 fn the_proxy_that_granted_a_lock_finds_who_has_taken_it_over() {
@@ -248,13 +266,24 @@ fn who_was_refused_lets_go_of_nothing_whatever_became_of_the_grants() {
     ] {
         for commands in [[unlock, unlock], [renew, munlock], [munlock, take_over]] {
             for (here, there) in [(&proxy, &proxy), (&proxy, &second)] {
-                for how in ["it had none", "it ran out", "it was given back", "it was taken over"] {
+                for how in [
+                    "it had none",
+                    "it ran out",
+                    "it was given back",
+                    "it was attached",
+                    "it was taken over",
+                ] {
                     let (mut asker, mut holder) = (here.client(), there.client());
                     let mut taker = there.client();
                     match how {
                         "it ran out" => {
                             let granted = || matches!(asker.cmd(&lease("60")), Reply::Array(_));
                             eventually("it is granted", granted);
+                        }
+                        "it was attached" => {
+                            taker.cmd(&lease("60000")).grant();
+                            asker.cmd(&["LOCK.ATTACH", "k", "host"]).grant();
+                            assert_eq!(taker.cmd(unlock), Reply::Int(1));
                         }
                         "it was given back" => {
                             asker.cmd(&lease("60000")).grant();
