@@ -347,7 +347,7 @@ function promises(library) {
         lock(redis, two, ({ name, fence }) => assert.deepEqual([name, fence], [two, fences[1]])),
       );
       await assert.rejects(lock(redis, key, { timeout: 5 }, () => {}), /knows no option timeout/);
-      const nightly = once(redis, fresh(), { atLeast: 1_000 });
+      const nightly = once(redis, fresh(), { atLeast: 20_000 });
       assert.equal(await nightly(() => nightly(() => "inner")())(), undefined);
       await lock(redis, key, { shared: true }, () => assert.rejects(lock(redis, key, () => {}), LockgateError));
       assert.ok(await isFree(redis, key));
