@@ -362,6 +362,9 @@ impl Session {
                 if self.upstream_state.done {
                     return Ok(moved | self.drop_requests(cx, buffer)?);
                 }
+                if self.blocks_for_nobody(cx, buffer)? {
+                    return Err(CloseReason::Client);
+                }
                 match self.watch_flood(cx, buffer)? {
                     true => {
                         moved = true;

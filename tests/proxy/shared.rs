@@ -507,10 +507,13 @@ fn a_client_that_hangs_up_behind_a_wait_leaves_neither_lock_nor_late_write() {
             eventually("commands are known", || proxy.log().contains("commands are known"));
         }
         let mut stay = Vec::new();
+        // LOCK waits until every earlier reply has come.
+        let held =
+            [encode(&["LOCK", "other"]), encode(&["SET", "late", "1"]).repeat(20_000)].concat();
         let set = encode(&["SET", "late", "1"]);
         let (half, rest) = set.split_at(set.len() / 2);
         for behind in
-            [&[][..], &set, half, &set.repeat(300), &set.repeat(20_000), &encode(&["MULTI"])]
+            [&[][..], &set, half, &set.repeat(300), &set.repeat(20_000), &encode(&["MULTI"]), &held]
         {
             for (round, is_reset) in [(0, false), (1, true), (2, false)] {
                 // With guards it keeps the link.
