@@ -520,7 +520,7 @@ fn a_client_that_hangs_up_behind_a_wait_leaves_neither_lock_nor_late_write() {
                 stay.push(warm(&proxy));
                 let mut leaves = warm(&proxy);
                 leaves.cmd(&["LOCK", "job"]).grant();
-                let wait = encode(&["WAIT", "1", "2000"]);
+                let wait = encode(&["WAIT", "1", "12000"]);
                 leaves.send(&[&wait[..], behind].concat());
                 thread::sleep(ms(30));
                 if behind == half && round > 0 {
@@ -533,10 +533,10 @@ fn a_client_that_hangs_up_behind_a_wait_leaves_neither_lock_nor_late_write() {
                     drop(leaves);
                 }
                 let mut next = proxy.client();
-                next.cmd(&["LOCK", "job", "WAIT", "1000"]).grant();
+                next.cmd(&["LOCK", "job", "WAIT", "8000"]).grant();
             }
         }
-        thread::sleep(ms(2100));
+        thread::sleep(ms(12_100));
         let said = proxy.client().cmd(&["EXISTS", "late"]);
         assert_eq!(said, Reply::Int(0), "guarded: {is_guarded}");
         // Whoever waits for the end gets it all.
