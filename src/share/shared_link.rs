@@ -512,6 +512,9 @@ impl LinkPump {
     }
 
     fn count_held(&mut self, held: usize) {
+        if held == self.counted {
+            return;
+        }
         HELD_OF_ALL.fetch_add(held, Ordering::Relaxed);
         HELD_OF_ALL.fetch_sub(self.counted, Ordering::Relaxed);
         self.counted = held;

@@ -83,7 +83,7 @@ pub(crate) struct SharedUpstream {
 struct BlockingCommands {
     /// How many commands were put on links.
     sent: u64,
-    /// The numbers of those that may block, from 0. The replies to all but the last ones have come.
+    /// The numbers of those that may block, from 0. Answered ones are dropped when the next is noted.
     at: VecDeque<u64>,
 }
 
@@ -110,8 +110,9 @@ impl BlockingCommands {
 enum SharedWay {
     /// On links.
     Links,
-    /// Nowhere until the data node has answered this greeting, or this command that is tried.
+    /// Nowhere until the data node has answered this greeting.
     Greeting(Vec<u8>, Pending<Vec<u8>>),
+    /// Nowhere until the data node has accepted or refused this command.
     Trying(Vec<u8>, Pending<Vec<u8>>),
     /// Nowhere until the data node has said whether it lets the client in without AUTH.
     Entering(Pending<bool>),
@@ -476,6 +477,7 @@ impl SharedUpstream {
         }
         // With guards a link outlives the client, and would carry out what stands behind.
         if self.sharing.is_strict
+            && !self.blocking.at.is_empty()
             && self.blocking.is_owed(self.mailbox.owed())
             && !self.all_has_come()
         {

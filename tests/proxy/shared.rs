@@ -24,6 +24,16 @@ fn sharing() -> Setup {
     Proxy::with().top("share: yes\nio_threads: 1")
 }
 
+/// Starts such a proxy, with a guard or without.
+fn sharing_guarded(is_guarded: bool) -> Proxy {
+    if !is_guarded {
+        return sharing().start();
+    }
+    let proxy = sharing().top("guards: [{keys: 'g:*', lock: 'g:{1}'}]").start();
+    eventually("commands are known", || proxy.log().contains("commands are known"));
+    proxy
+}
+
 /// How many connections of clients the data node has, besides this question's.
 fn connections(proxy: &Proxy) -> usize {
     let Reply::Bulk(list) = proxy.data_client().cmd(&["CLIENT", "LIST", "TYPE", "normal"]) else {
@@ -452,13 +462,8 @@ fn wait_is_about_what_its_client_has_written() {
 /// replies.
 #[test]
 fn who_hangs_up_amid_what_takes_long_keeps_nobody_waiting_and_ends_nobody() {
-    let guards = "guards: [{keys: 'g:*', lock: 'g:{1}'}]";
     for is_guarded in [false, true] {
-        let setup = sharing();
-        let proxy = if is_guarded { setup.top(guards) } else { setup }.start();
-        if is_guarded {
-            eventually("commands are known", || proxy.log().contains("commands are known"));
-        }
+        let proxy = sharing_guarded(is_guarded);
         let mut data = proxy.data_client();
         assert_eq!(data.cmd(&["SETRANGE", "big", "20000000", "x"]), Reply::Int(20_000_001));
         let [get, wait, big] = [&["GET", "k"][..], &["WAIT", "1", "0"], &["GET", "big"]];
@@ -499,13 +504,8 @@ fn who_hangs_up_amid_what_takes_long_keeps_nobody_waiting_and_ends_nobody() {
 /// What stands behind a command that blocks is not carried out once its client has hung up, however much it is.
 #[test]
 fn a_client_that_hangs_up_behind_a_wait_leaves_neither_lock_nor_late_write() {
-    let guards = "guards: [{keys: 'g:*', lock: 'g:{1}'}]";
     for is_guarded in [false, true] {
-        let setup = sharing();
-        let proxy = if is_guarded { setup.top(guards) } else { setup }.start();
-        if is_guarded {
-            eventually("commands are known", || proxy.log().contains("commands are known"));
-        }
+        let proxy = sharing_guarded(is_guarded);
         let mut stay = Vec::new();
         // LOCK waits until every earlier reply has come.
         let held =

@@ -28,14 +28,15 @@ fn judged(watch: &Watch, reason: LostReason) -> (LostReason, LossKind) {
 /// released it now, another client could be granted it within a validity that was told.
 fn is_released(watch: &Watch, reason: LostReason) -> bool {
     match reason {
-        // No validity reaches beyond `locks.max_hold`, and a grant that was replaced is on no node.
+        // No validity that this proxy tells reaches beyond `locks.max_hold`, which counts for those that others tell,
+        // too. A grant that was replaced is on no node.
         LostReason::MaxHold | LostReason::Replaced => true,
         _ => watch.claim.is_endless(),
     }
 }
 
-/// Ends a lost session lock: tells its holder, and releases it on every node if nobody can have been told a longer
-/// validity.
+/// Ends a lost session lock: tells its holder, and releases it on every node, or leaves it there until its TTL
+/// has run out.
 pub(in crate::lock) fn lose(locks: &Arc<Locks>, watch: &Arc<Watch>, reason: LostReason) {
     let (reason, kind) = judged(watch, reason);
     // Locked until the loss is added: the holder's connection, which may have found out at the same time, must not go
