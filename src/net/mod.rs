@@ -20,7 +20,7 @@ use std::{
     fmt, io,
     os::fd::{AsFd, OwnedFd},
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -175,11 +175,24 @@ pub(crate) fn descriptors_are_used_up(error: &io::Error) -> bool {
 }
 
 impl Stream {
-    /// Ready once nothing that was sent over shared connections awaits a reply. A socket of one's own does not say.
-    pub(crate) fn poll_settled(&mut self, cx: &Context<'_>) -> Poll<()> {
-        match self {
-            Stream::Shared(part) => part.poll_settled(cx),
-            _ => Poll::Ready(()),
+    /// Ends the sending, and is ready once nothing that was sent can be carried out any more: over shared connections
+    /// when no reply is owed, over a connection of one's own when the server has closed it, as Redis does upon FIN
+    /// behind all that it has read. Replies are dropped.
+    pub(crate) fn poll_settled(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let Stream::Shared(part) = self
+            && part.is_shared()
+        {
+            return part.poll_settled(cx);
+        }
+        // Of a connection that has failed, no more can be known.
+        let _ = ready!(Pin::new(&mut *self).poll_shutdown(cx));
+        let mut space = [0; 4096];
+        loop {
+            let mut read = ReadBuf::new(&mut space);
+            match ready!(Pin::new(&mut *self).poll_read(cx, &mut read)) {
+                Ok(()) if !read.filled().is_empty() => {}
+                _ => return Poll::Ready(()),
+            }
         }
     }
 

@@ -1,9 +1,10 @@
 //! Reads ahead behind a LOCK that waits in line, or behind a command that blocks on shared connections, so that the
-//! client's FIN is seen and the waiter leaves the line, or the session ends, at once.
+//! client's FIN is seen and the waiter leaves the line, or the session ends, at once; and behind a command of ours that
+//! waits for earlier replies for more than a second.
 //!
 //! Behind a full receive buffer no FIN arrives, so the kernel cannot tell of one. The session therefore reads as long
 //! as there is room, for this client and for all together. A client that sends more than its share has its LOCK
-//! refused, as the proxy could no longer tell whether the client still lives; behind a command that blocks no more is
+//! refused, as the proxy could no longer tell whether the client still lives; elsewhere no more is
 //! read. If all the room is taken, the client's bytes stay in the kernel, and the session looks from time to time
 //! whether the kernel knows of the client's end.
 

@@ -649,6 +649,11 @@ impl Tokens {
         }
     }
 
+    /// Whether there is a session lock.
+    pub(super) fn has_session_locks(&self) -> bool {
+        self.held.values().any(|held| held.keep.is_some())
+    }
+
     /// Releases all session locks, as the client has ended or RESET the connection. Those that adopted commands took
     /// stay: a pool closes connections while clients still count on the locks.
     /// `also` is told of each.

@@ -196,6 +196,17 @@ impl Core {
         matches!(&self.turn, Turn::Job(job) if job.waits_in_line())
     }
 
+    /// Whether the command that has the floor has waited for earlier replies longer than a client that has hung up is
+    /// waited for.
+    pub(super) fn has_long_waited_for_its_place(&self) -> bool {
+        matches!(&self.turn, Turn::Draining(_, when) if when.since.elapsed() >= LINGER)
+    }
+
+    /// Whether what has the floor ends at once when the client hangs up.
+    pub(super) fn is_given_up_by_leaving(&self) -> bool {
+        self.is_lock() || self.is_resting()
+    }
+
     /// Whether an adopted command waits for more lock nodes to come back.
     pub(super) fn is_resting(&self) -> bool {
         matches!(&self.turn, Turn::Job(job) if job.rests())
@@ -572,7 +583,7 @@ impl Core {
     /// Any other command may finish within [`LINGER`]. Returns whether one was given up.
     pub(super) fn client_closed(&mut self) -> bool {
         self.client_done = true;
-        if self.is_lock() || self.is_resting() {
+        if self.is_given_up_by_leaving() {
             self.give_up();
             return true;
         }

@@ -201,7 +201,9 @@ impl Session {
         let mut tokens = std::mem::take(&mut self.core.desk.tokens);
         if planted::has(PlantedFault::Kept) {
             std::mem::forget(tokens);
-        } else if self.client_gives_back() && self.upstream_is_settled().await {
+        } else if self.client_gives_back()
+            && (!tokens.has_session_locks() || self.upstream_is_settled().await)
+        {
             tokens.give_back(|key, token| shared.free_keys(key, token));
         } else {
             drop(tokens);
@@ -225,8 +227,8 @@ impl Session {
             || planted::has(PlantedFault::GiveBack)
     }
 
-    /// Waits until all that was sent for the client over shared connections is carried out: a late write must not land
-    /// under the next holder of its lock. Returns `false` if the proxy ends before that; the locks run out then.
+    /// Waits until all that was sent for the client is carried out: a late write must not land under the next holder of
+    /// its lock. Returns `false` if the proxy ends before that; the locks run out then.
     async fn upstream_is_settled(&mut self) -> bool {
         let shared = self.core.desk.shared.clone();
         let settled = poll_fn(|cx| self.upstream.poll_settled(cx));
@@ -497,14 +499,18 @@ impl Session {
                 }
             }
         }
-        if !self.flood_has_ended(cx) {
+        if !self.flood_has_ended(cx, buffer)? {
             return Ok(false);
         }
         if let Some(error) = self.client.take_error() {
             return Err(self.client_failed(&error));
         }
-        self.client_hung_up();
-        Ok(true)
+        if self.core.is_given_up_by_leaving() {
+            self.client_hung_up();
+            return Ok(true);
+        }
+        self.hung_up = true;
+        Err(CloseReason::Client)
     }
 
     /// Reads behind a LOCK that waits in line, or a command that blocks, beyond what any command may have behind it.
@@ -589,15 +595,23 @@ impl Session {
         Ok(false)
     }
 
-    /// Whether the client has hung up behind more bytes than are read ahead, where reading does not
-    /// show it. Looks only every [`LOOK_EVERY`], and only for a LOCK.
-    fn flood_has_ended(&mut self, cx: &mut Context<'_>) -> bool {
-        while self.core.is_lock() && self.is_time_to_look(cx) {
-            if self.client.has_hung_up() {
-                return true;
+    /// Whether the client has hung up behind more bytes than are read while a command has the floor, and the command is
+    /// given up by that. Looks only every [`LOOK_EVERY`], and reads ahead for it only where the command has long waited
+    /// for its place: what is before it may block for ever.
+    fn flood_has_ended(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut [u8],
+    ) -> Result<bool, CloseReason> {
+        while self.is_time_to_look(cx) {
+            let waits = self.core.has_long_waited_for_its_place();
+            if (waits || self.core.is_lock()) && self.client.has_hung_up()
+                || waits && self.read_to_the_end(cx, buffer)?
+            {
+                return Ok(true);
             }
         }
-        false
+        Ok(false)
     }
 
     /// Whether [`LOOK_EVERY`] has passed. If not, the task is woken once it has.

@@ -33,7 +33,11 @@ pub(super) fn link(
         if let Some(link) = pool.iter().find(is_fit) {
             return link.clone();
         }
-        let link = Arc::new(SharedLink::new(tenure.cloned()));
+        let tenure = tenure.cloned();
+        let link = Arc::new(match pool.first() {
+            Some(first) => first.beside(tenure),
+            None => SharedLink::new(tenure),
+        });
         pool.push(link.clone());
         drop(tokio::spawn(keep(link.clone(), sharing.clone(), key, connecting)));
         link

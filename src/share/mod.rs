@@ -11,7 +11,7 @@
 //!
 //! - [`upstream`]: one session's part. [`mailbox`]: the replies that it is owed, and those that have come.
 //! - [`shared_link`]: a connection on which many clients' commands go. [`opening`]: how a link is opened. [`link_pools`]: which
-//!   links there are. A thread has links of its own.
+//!   links there are. A thread has links of its own. [`unblock`]: what becomes of a command that blocks for nobody.
 //! - [`treatment`]: which commands share. [`greeting`]: who a client has said that it is. [`greeter`]: asks the data
 //!   node whether it may be that.
 //! - [`sharing`]: what all threads know of one data node. [`share_metrics`]: counters. [`sharers`]: what operators are
@@ -28,6 +28,7 @@ mod shared_link;
 mod sharers;
 mod sharing;
 mod treatment;
+mod unblock;
 mod upstream;
 
 pub(crate) use self::{

@@ -11,7 +11,7 @@ use std::{
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::{
-    greeter::{self, assume, check_let_in},
+    greeter::{self, assume, check_let_in, exchange},
     greeting::ClientStanding,
     shared_link::{LinkPump, SharedLink},
     sharing::{Connecting, Sharing},
@@ -20,6 +20,7 @@ use crate::net::Stream;
 
 /// How long a link may be unused before it is closed.
 const UNUSED: Duration = Duration::from_secs(60);
+const CLIENT_ID: &[u8] = b"*2\r\n$6\r\nCLIENT\r\n$2\r\nID\r\n";
 
 /// Opens a link for clients of this standing, and keeps it until it ends or is not used.
 pub(super) async fn run(
@@ -38,9 +39,9 @@ pub(super) async fn run(
         }
     };
     let words = match opened {
-        Ok(stream) => {
+        Ok(opened) => {
             link.opened();
-            serve(&link, sharing, stream).await;
+            serve(&link, sharing, opened).await;
             Vec::new()
         }
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -51,7 +52,8 @@ pub(super) async fn run(
     link.end(&words);
 }
 
-/// Connects, and brings the connection into the clients' state.
+/// Connects, and brings the connection into the clients' state. Returns what the data node knows it by, too, where it
+/// says so and that is needed.
 ///
 /// # Errors
 /// The network's. With [`io::ErrorKind::PermissionDenied`] it is an error line of the data node, for the clients.
@@ -60,7 +62,7 @@ async fn open(
     sharing: &Sharing,
     standing: &ClientStanding,
     connecting: Connecting,
-) -> io::Result<Stream> {
+) -> io::Result<(Stream, Option<u64>)> {
     let connected = greeter::connect(sharing, connecting).await?;
     if !link.is_of(connected.tenure.as_ref()) {
         return Err(io::ErrorKind::NotConnected.into());
@@ -70,12 +72,23 @@ async fn open(
     assume(&mut stream, &standing.place()).await?;
     // An unwanted connection is told so unasked: whoever sends a command first must not take that for its reply.
     check_let_in(&mut stream).await?;
-    Ok(stream)
+    // Only with guards a link stays whose client has left amid a command that blocks.
+    let id = match sharing.is_strict {
+        true => number(&exchange(&mut stream, CLIENT_ID).await?),
+        false => None,
+    };
+    Ok((stream, id))
+}
+
+/// Returns the number in a reply. `None` if it is an error.
+fn number(reply: &[u8]) -> Option<u64> {
+    let digits = reply.strip_prefix(b":")?.trim_ascii_end();
+    std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
 /// Moves the link's bytes until it ends, is not used, or leads to a Redis that is no longer the data node.
-async fn serve(link: &Arc<SharedLink>, sharing: &Arc<Sharing>, stream: Stream) {
-    let mut pump = LinkPump::new(link.clone(), sharing.clone(), stream);
+async fn serve(link: &Arc<SharedLink>, sharing: &Arc<Sharing>, opened: (Stream, Option<u64>)) {
+    let mut pump = LinkPump::new(link.clone(), sharing.clone(), opened);
     let mut look = interval(UNUSED / 2);
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut moved = pin!(async {
@@ -87,8 +100,8 @@ async fn serve(link: &Arc<SharedLink>, sharing: &Arc<Sharing>, stream: Stream) {
     loop {
         tokio::select! {
             biased;
-            () = poll_fn(|cx| pump.poll(cx)) => {
-                sharing.metrics.link_ends.increment(1);
+            by_data_node = poll_fn(|cx| pump.poll(cx)) => {
+                sharing.metrics.link_ends.increment(by_data_node.into());
                 return;
             }
             () = &mut moved => return,

@@ -24,6 +24,7 @@ use super::{
     mailbox::{self, Mailbox},
     sharers::OwingLink,
     sharing::Sharing,
+    unblock::unblock,
 };
 use crate::{
     data::Tenure,
@@ -43,15 +44,17 @@ const MOST_HELD_OF_ALL: usize = 128 << 20;
 /// A client that takes less than [`SHARED_HELD`] in this time is closed, if it keeps others waiting, or a command of its
 /// own that needs its earlier replies. Its system takes what it reads in bursts, at times of more than a second.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Most links that are kept though all that is to come over them is for a client that has left.
+/// A client that has kept others waiting for so long is closed if it has taken less than [`FAST`] bytes a second of that
+/// time: a reply of 512 MB may else last for hours.
+const LONG: Duration = Duration::from_secs(10);
+const FAST: u64 = 10_000_000;
+/// Most links of one pool that are kept though all that is to come over them is for a client that has left.
 const MOST_ABANDONED: usize = 64;
 /// Most bytes read at once.
 const READ: usize = 64 * 1024;
 
 /// Bytes held for all clients that own a link.
 static HELD_OF_ALL: AtomicUsize = AtomicUsize::new(0);
-/// How many links are kept so.
-static ABANDONED: AtomicUsize = AtomicUsize::new(0);
 
 /// How long others may wait for one client's pipeline. As many commands as are carried out in this time are put on a
 /// link at once.
@@ -74,6 +77,8 @@ enum LinkStage {
 pub(super) struct SharedLink {
     state: Mutex<LinkState>,
     tenure: Option<Arc<Tenure>>,
+    /// How many links of the pool are kept though their client has left.
+    abandoned: Arc<AtomicUsize>,
 }
 
 struct LinkState {
@@ -86,6 +91,8 @@ struct LinkState {
     owner: Option<Arc<Mailbox>>,
     /// The same for a command that may block, until every reply that its client is owed has come.
     blocker: Option<Arc<Mailbox>>,
+    /// The data node is being asked to end what blocks here: nobody else may block meanwhile.
+    is_unblocked: bool,
     /// Wakes the link's task.
     task: Option<Waker>,
     /// Clients that wait for room.
@@ -157,7 +164,8 @@ impl LinkState {
         let queue = &self.queue;
         self.blocker.take_if(|blocker| !queue.iter().any(|(owed, _)| Arc::ptr_eq(owed, blocker)));
         let mut own = self.owner.iter().chain(&self.blocker);
-        self.stage != LinkStage::Ended && own.all(|client| Arc::ptr_eq(client, mailbox))
+        let is_open = self.stage != LinkStage::Ended && !self.is_unblocked;
+        is_open && own.all(|client| Arc::ptr_eq(client, mailbox))
     }
 
     /// Whether the link is the own one of a client that has left, and all that is to come is for that client.
@@ -196,6 +204,7 @@ impl SharedLink {
             queue: VecDeque::new(),
             owner: None,
             blocker: None,
+            is_unblocked: false,
             task: None,
             writers: Vec::new(),
             users: Vec::new(),
@@ -205,7 +214,12 @@ impl SharedLink {
             nearest: Duration::MAX,
             pace: Duration::ZERO,
         };
-        SharedLink { state: Mutex::new(state), tenure }
+        SharedLink { state: Mutex::new(state), tenure, abandoned: Arc::default() }
+    }
+
+    /// Makes another link of the same pool.
+    pub(super) fn beside(&self, tenure: Option<Arc<Tenure>>) -> SharedLink {
+        SharedLink { abandoned: self.abandoned.clone(), ..SharedLink::new(tenure) }
     }
 
     /// Whether the link leads to the Redis of this tenure, which has not ended.
@@ -345,12 +359,16 @@ pub(super) struct LinkPump {
     replies: ReplyScanner,
     /// The frame that has begun is a push, which nobody gets.
     in_push: bool,
+    /// What the data node knows the link by, if the proxy needs it.
+    id: Option<u64>,
     /// Bytes counted in [`HELD_OF_ALL`] for the link's owner.
     counted: usize,
-    /// When to look whether an abandoned link may end; the link is then counted in [`ABANDONED`].
+    /// When to look whether an abandoned link may end; the link is then counted in its pool.
     abandoned: Option<Pin<Box<Sleep>>>,
-    /// Since when the owner takes too little, how much it had taken, and when to look again.
+    /// What the owner had taken when it began to take too little, and when to look again.
     slow: Option<(u64, Pin<Box<Sleep>>)>,
+    /// Since when others wait for the owner, and what it had taken then.
+    others_wait: Option<(Arc<Mailbox>, Instant, u64)>,
 }
 
 impl Drop for LinkPump {
@@ -361,41 +379,47 @@ impl Drop for LinkPump {
 }
 
 impl LinkPump {
-    pub(super) fn new(link: Arc<SharedLink>, sharing: Arc<Sharing>, stream: Stream) -> LinkPump {
+    pub(super) fn new(
+        link: Arc<SharedLink>,
+        sharing: Arc<Sharing>,
+        (stream, id): (Stream, Option<u64>),
+    ) -> LinkPump {
         LinkPump {
             link,
             sharing,
             stream,
+            id,
             outbox: Outbox::keeping(READ),
             replies: ReplyScanner::default(),
             in_push: false,
             counted: 0,
             abandoned: None,
             slow: None,
+            others_wait: None,
         }
     }
 
-    /// Moves bytes until the link ends.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    /// Moves bytes until the link ends. Returns whether the data node has ended it.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
         BUFFER.with_borrow_mut(|buffer| {
             loop {
                 if self.poll_commands(cx).is_err() {
-                    return Poll::Ready(());
+                    return Poll::Ready(true);
                 }
                 match self.may_read(cx) {
                     MayRead::Yes => {}
                     MayRead::No => return Poll::Pending,
-                    MayRead::Useless => return Poll::Ready(()),
+                    MayRead::Useless => return Poll::Ready(false),
                 }
                 let mut read = ReadBuf::new(buffer);
                 match Pin::new(&mut self.stream).poll_read(cx, &mut read) {
                     Poll::Pending => return Poll::Pending,
-                    Poll::Ready(Err(_)) => return Poll::Ready(()),
-                    Poll::Ready(Ok(())) if read.filled().is_empty() => return Poll::Ready(()),
+                    Poll::Ready(Err(_)) => return Poll::Ready(true),
+                    Poll::Ready(Ok(())) if read.filled().is_empty() => return Poll::Ready(true),
                     Poll::Ready(Ok(())) => {}
                 }
                 if !self.deliver(read.filled()) {
-                    return Poll::Ready(());
+                    return Poll::Ready(true);
                 }
             }
         })
@@ -452,12 +476,13 @@ impl LinkPump {
         drop(state);
         self.count_no_more();
         let Some(owner) = owner else {
-            self.slow = None;
+            (self.slow, self.others_wait) = (None, None);
             self.count_held(0);
             return MayRead::Yes;
         };
         let (held, taken) = owner.held();
         self.count_held(held);
+        self.note_who_waits(&owner, taken, is_alone);
         // Nobody waits for what comes: the data node holds it until the client takes more.
         let is_patient = is_alone && !owner.is_hurried();
         let most = match is_patient {
@@ -475,6 +500,14 @@ impl LinkPump {
             self.slow = None;
             return MayRead::No;
         }
+        let is_slow = self.others_wait.as_ref().is_some_and(|(_, since, before)| {
+            let waited = since.elapsed();
+            waited >= LONG && taken - before < waited.as_secs() * FAST
+        });
+        if is_slow {
+            owner.give_up();
+            return MayRead::Yes;
+        }
         let (before, timer) = self.slow.get_or_insert_with(|| (taken, Box::pin(sleep(PATIENCE))));
         while timer.as_mut().poll(cx).is_ready() {
             if taken - *before < SHARED_HELD as u64 {
@@ -486,28 +519,57 @@ impl LinkPump {
         MayRead::No
     }
 
+    /// Notes since when others wait for what the owner takes.
+    fn note_who_waits(&mut self, owner: &Arc<Mailbox>, taken: u64, is_alone: bool) {
+        let is_noted = |(noted, ..): &(Arc<Mailbox>, _, _)| Arc::ptr_eq(noted, owner);
+        if is_alone {
+            self.others_wait = None;
+        } else if !self.others_wait.as_ref().is_some_and(is_noted) {
+            self.others_wait = Some((owner.clone(), Instant::now(), taken));
+        }
+    }
+
     /// Says what becomes of a link of which all that is to come is for a client that has left. It ends, so that a data
     /// node has no more connections than clients; with other clients that must end with it, it stays, unless there are
     /// many such links.
     fn keep_abandoned(&mut self, cx: &mut Context<'_>, has_users: bool) -> MayRead {
         let most = MOST_ABANDONED + usize::from(self.abandoned.is_some());
-        if !has_users || ABANDONED.load(Ordering::Relaxed) >= most {
+        if !has_users || self.link.abandoned.load(Ordering::Relaxed) >= most {
             return MayRead::Useless;
         }
+        let is_new = self.abandoned.is_none();
         let timer = self.abandoned.get_or_insert_with(|| {
-            ABANDONED.fetch_add(1, Ordering::Relaxed);
+            self.link.abandoned.fetch_add(1, Ordering::Relaxed);
             Box::pin(sleep(PATIENCE))
         });
+        let mut is_time = is_new;
         while timer.as_mut().poll(cx).is_ready() {
             *timer = Box::pin(sleep(PATIENCE));
+            is_time = true;
+        }
+        if is_time {
+            self.unblock();
         }
         MayRead::Yes
+    }
+
+    /// Has the data node end the command that blocks, if one does.
+    fn unblock(&self) {
+        let Some(id) = self.id else { return };
+        let is_asked = std::mem::replace(&mut self.link.state.lock().is_unblocked, true);
+        if !is_asked {
+            let (link, data) = (self.link.clone(), self.sharing.data.clone());
+            drop(tokio::spawn(async move {
+                unblock(data, link.tenure.clone(), id).await;
+                link.state.lock().is_unblocked = false;
+            }));
+        }
     }
 
     /// Notes that the link is not abandoned, or ends.
     fn count_no_more(&mut self) {
         if self.abandoned.take().is_some() {
-            ABANDONED.fetch_sub(1, Ordering::Relaxed);
+            self.link.abandoned.fetch_sub(1, Ordering::Relaxed);
         }
     }
 

@@ -3,6 +3,7 @@
 
 mod bad_input;
 mod hostile;
+mod leaving;
 mod memory;
 mod ordering;
 mod proxy_protocol;

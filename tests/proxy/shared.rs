@@ -411,29 +411,6 @@ fn with_guards_a_link_takes_its_clients_along() {
 }
 
 #[test]
-fn a_session_lock_is_released_behind_what_its_client_has_sent() {
-    let data = RedisServer::start(&[]).unwrap();
-    let relay = Relay::to(data.port());
-    let proxy = sharing().data_url(&format!("redis://127.0.0.1:{}", relay.port())).start();
-    for is_reset in [false, true] {
-        let mut holder = proxy.client();
-        holder.cmd(&["LOCK", "job"]).grant();
-        relay.hold_request("late-write");
-        holder.send(&encode(&["SET", "late-write", "1"]));
-        relay.wait_until_held();
-        if is_reset {
-            holder.reset();
-        } else {
-            drop(holder);
-        }
-        thread::sleep(ms(300));
-        assert_eq!(proxy.nodes_with("lock:job"), 1, "its write may come yet");
-        relay.release();
-        eventually("it is released", || proxy.nodes_with("lock:job") == 0);
-    }
-}
-
-#[test]
 fn wait_is_about_what_its_client_has_written() {
     let proxy = sharing().start();
     let replica =
@@ -498,51 +475,6 @@ fn who_hangs_up_amid_what_takes_long_keeps_nobody_waiting_and_ends_nobody() {
             }
         }
         eventually("the links are closed", || proxy.metric("lockgate_links", "") <= 2.0);
-    }
-}
-
-/// What stands behind a command that blocks is not carried out once its client has hung up, however much it is.
-#[test]
-fn a_client_that_hangs_up_behind_a_wait_leaves_neither_lock_nor_late_write() {
-    for is_guarded in [false, true] {
-        let proxy = sharing_guarded(is_guarded);
-        let mut stay = Vec::new();
-        // LOCK waits until every earlier reply has come.
-        let held =
-            [encode(&["LOCK", "other"]), encode(&["SET", "late", "1"]).repeat(20_000)].concat();
-        let set = encode(&["SET", "late", "1"]);
-        let (half, rest) = set.split_at(set.len() / 2);
-        for behind in
-            [&[][..], &set, half, &set.repeat(300), &set.repeat(20_000), &encode(&["MULTI"]), &held]
-        {
-            for (round, is_reset) in [(0, false), (1, true), (2, false)] {
-                // With guards it keeps the link.
-                stay.push(warm(&proxy));
-                let mut leaves = warm(&proxy);
-                leaves.cmd(&["LOCK", "job"]).grant();
-                let wait = encode(&["WAIT", "1", "12000"]);
-                leaves.send(&[&wait[..], behind].concat());
-                thread::sleep(ms(30));
-                if behind == half && round > 0 {
-                    leaves.send(rest);
-                    thread::sleep(ms(30));
-                }
-                if is_reset {
-                    leaves.reset();
-                } else {
-                    drop(leaves);
-                }
-                let mut next = proxy.client();
-                next.cmd(&["LOCK", "job", "WAIT", "8000"]).grant();
-            }
-        }
-        thread::sleep(ms(12_100));
-        let said = proxy.client().cmd(&["EXISTS", "late"]);
-        assert_eq!(said, Reply::Int(0), "guarded: {is_guarded}");
-        // Whoever waits for the end gets it all.
-        let mut stays = warm(&proxy);
-        let all = stays.pipe(&[&["WAIT", "1", "300"], &["SET", "k", "1"], &["GET", "k"]]);
-        assert_eq!(all, [Reply::Int(0), Reply::ok(), Reply::bulk("1")]);
     }
 }
 
@@ -775,6 +707,29 @@ fn a_client_that_reads_slowly_is_not_closed_and_one_that_does_not_read_is() {
     eventually("it is counted", || closed() == 1.0);
     assert_eq!(proxy.metric("lockgate_closes_total", "upstream\""), 0.0);
     assert!(proxy.log().contains("too slowly"), "{}", proxy.log());
+}
+
+/// Else a reply of 60 MB, taken as slowly as may be, would last for hours.
+#[test]
+fn a_client_that_goes_on_to_read_slowly_does_not_keep_others_waiting_for_long() {
+    let proxy = sharing().start();
+    let mut data = proxy.data_client();
+    assert_eq!(data.cmd(&["SETRANGE", "big", "60000000", "x"]), Reply::Int(60_000_001));
+    let (mut slow, mut behind) = (warm(&proxy), warm(&proxy));
+    slow.send(&encode(&["GET", "big"]));
+    thread::sleep(ms(5));
+    behind.send(&encode(&["ECHO", "behind"]));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            // More than 64 KB in three seconds.
+            let mut some = vec![0; 200_000];
+            while slow.reader().read_exact(&mut some).is_ok() {
+                thread::sleep(ms(1000));
+            }
+        });
+        assert_eq!(behind.reply(), Reply::bulk("behind"));
+    });
+    eventually("it is counted", || proxy.metric("lockgate_closes_total", "slow_reader") == 1.0);
 }
 
 #[test]
