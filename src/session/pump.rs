@@ -604,7 +604,7 @@ impl Session {
         buffer: &mut [u8],
     ) -> Result<bool, CloseReason> {
         while self.is_time_to_look(cx) {
-            let waits = self.core.has_long_waited_for_its_place();
+            let waits = self.core.has_long_waited_for_its_place() && self.core.to_client.is_empty();
             if (waits || self.core.is_lock()) && self.client.has_hung_up()
                 || waits && self.read_to_the_end(cx, buffer)?
             {

@@ -610,7 +610,16 @@ fn the_client_goes_between_the_check_and_the_write() {
     for way in Way::ALL {
         let mut it = under_way(way);
         std::mem::replace(&mut it.client, it.b.client()).reset();
-        it.assert_nothing_done();
+        // A's lock is kept until nothing of what it has sent can be carried out any more.
+        let mut other = it.b.client();
+        let held = other.cmd(&["LOCK", "account:1", "PX", "30000", "WAIT", "300"]);
+        assert_eq!(held, Reply::NullArray, "{way:?}");
+        it.relay.release();
+        let mut next = next_holder(&it.b);
+        assert!(!it.is_connected(), "{way:?}");
+        assert_eq!(next.cmd(&["SET", "account:1", "next"]), Reply::ok());
+        thread::sleep(Duration::from_millis(100));
+        assert_eq!(next.cmd(&["GET", "account:1"]), Reply::bulk("next"), "{way:?}");
     }
 }
 
