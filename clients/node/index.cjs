@@ -21,6 +21,7 @@ const dropped = new FinalizationRegistry((hold) => {
 
 async function lock(client, key, options = {}, work = undefined) {
   if (typeof options === "function") return lock(client, key, {}, options);
+  if (typeof (options ?? {}) !== "object") throw new TypeError("lock() needs its options as an object: { wait: 5000 }");
   const { wait, permits, shared, signal, ...others } = options ?? {};
   for (const name of Object.keys(others)) {
     throw new TypeError(`lock() knows no option ${name}: wait, permits, shared, signal`);
@@ -57,6 +58,7 @@ function once(client, key, { atLeast, signal } = {}) {
 
 /** Takes a lock, or one that the task has already. Runs work under it, or returns the grant where there is none. */
 async function hold(client, { wait, signal, ...request }, work) {
+  if (signal != null && !(signal instanceof AbortSignal)) throw new TypeError("signal should be an AbortSignal");
   signal?.throwIfAborted();
   const server = await Server.of(client);
   const outer = tasks.getStore();

@@ -7,10 +7,12 @@ import os
 import threading
 import warnings
 import weakref
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Any, Dict, List, Optional, Set, Tuple, TypeVar
 
 from ._errors import LockgateError
 from ._session import Key, Session, spelled
+
+G = TypeVar("G", bound=Any)
 
 # Locks that are held, with what keeps them: they stay held until they are released, or the process ends.
 _kept: Dict[Session, Any] = {}
@@ -50,8 +52,20 @@ def again(wanted: Session) -> Optional[Tuple[Session, Any, Tuple[Key, ...]]]:
         if session.shared and not wanted.shared:
             raise LockgateError(f"the lock {wanted} is shared here; release it first, as no reader becomes a writer")
         session.check()
-        session.count += 1
         return session, _kept[session], wanted.names
+
+
+def joined(grant: G) -> G:
+    """Counts another block that a lock protects. Nothing is counted if an interrupt ends this."""
+    try:
+        with _lock:
+            grant.session.check()
+            grant.session.count += 1
+            grant.left = False
+        return grant
+    except BaseException:
+        leave(grant.session, grant)
+        raise
 
 
 def opens(keeper: Any) -> None:
@@ -60,20 +74,23 @@ def opens(keeper: Any) -> None:
         _opened.add(keeper)
 
 
-def keep(session: Session, keeper: Any) -> None:
+def keep(session: Session, keeper: Any, grant: Any) -> None:
     """Notes that the caller has this lock now."""
     with _lock:
         session.count = 1
+        grant.left = False
         _kept[session] = keeper
         if session.permits is None:
             session.owned = _owned.setdefault(owner(), {})
             session.owned.update(dict.fromkeys(_names(session), session))
 
 
-def leave(session: Session) -> bool:
+def leave(session: Session, grant: Any) -> bool:
     """Notes that one block is left. Returns whether it was the last, and the lock is to be released."""
     with _lock:
-        session.count -= 1
+        if not grant.left:
+            session.count -= 1
+            grant.left = True
         return session.count == 0
 
 
@@ -85,12 +102,16 @@ def forget(session: Session) -> None:
             del session.owned[name]
 
 
-def dropped(session: Session) -> None:
-    """Warns that nobody can release this lock any more. It is not released: its holder may still be at work."""
+def dropped(session: Session, keeper: Any, was_entered: bool) -> None:
+    """Warns that nobody can release this lock any more. It is not released, as its holder may still be at work, unless
+    a block had it, which has been left: an interrupt has come before its end could begin."""
     if session.released or os.getpid() != session.pid:
         return
     session.dropped = True
     held = "it stays held until this process ends" if session.why is None else "it is lost"
+    if was_entered:
+        keeper.abandoned = True  # Takes no lock: a thread may be interrupted by this anywhere.
+        held = "it is released soon"
     warnings.warn(f"the lock {session} was dropped without release(); {held}", ResourceWarning, stacklevel=2)
 
 

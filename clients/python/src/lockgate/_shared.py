@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import threading
-from typing import Any, Dict, Generic, List, Optional, Tuple, TypeVar
+from typing import Any, Callable, Dict, Generic, List, Optional, Tuple, TypeVar
 
 from . import _owner
 from ._errors import LockgateError, LockLost
 from ._session import Key, Keys, Session, Step, log, spelled
 
-G = TypeVar("G")
+G = TypeVar("G", bound="GrantBase")
 
 
 class GrantBase:
@@ -22,7 +23,14 @@ class GrantBase:
         self._pool = pool
         # An inner block may have asked for some of what its caller holds.
         self._names = names or session.names
-        self._left = False
+        # The block is left, or was never counted.
+        self.left = True
+        # By a `with`, whose end has come.
+        self.entered = self.exited = False
+
+    @property
+    def session(self) -> Session:
+        return self._session
 
     @property
     def names(self) -> Tuple[Key, ...]:
@@ -64,12 +72,11 @@ class GrantBase:
         """Notes that the block is left. Returns whether the lock is to be released."""
         if os.getpid() != self._session.pid:
             self._session.check()
-        if self._left:  # An outer block may hold the lock still, and must not lose it by that.
+        if self.left:  # An outer block may hold the lock still, and must not lose it by that.
             if not self._session.released:
                 self._session.check()
             return False
-        self._left = True
-        if _owner.leave(self._session):
+        if _owner.leave(self._session, self):
             return True
         self._session.check()
         return False
@@ -82,8 +89,8 @@ class GrantBase:
         return self._session.attaching()
 
     def __del__(self) -> None:
-        if not getattr(self, "_left", True):
-            _owner.dropped(self._session)
+        if not getattr(self, "left", True):
+            _owner.dropped(self._session, self._pool, self.entered)
 
 
 class LockBase(Generic[G]):
@@ -112,17 +119,33 @@ class LockBase(Generic[G]):
     def _enter(self, grant: G) -> G:
         with self._entering:
             self._entered.append((_owner.owner(), grant))
+            grant.entered = True
         return grant
 
     def _innermost(self) -> G:
         """Returns the grant of the innermost block that the caller is about to leave."""
         owner = _owner.owner()
         with self._entering:
-            mine = [entry for entry in self._entered if entry[0] is owner]
+            entered = [entry for entry in self._entered if not entry[1].exited]
+            mine = [entry for entry in entered if entry[0] is owner]
             # A block may be left by another task than the one that entered it.
-            entry = (mine or self._entered)[-1]
-            self._entered.remove(entry)
-        return entry[1]
+            return (mine or entered or self._entered)[-1][1]
+
+    def _exit(self, grant: G) -> None:
+        grant.exited = True
+        with self._entering:
+            self._entered = [entry for entry in self._entered if not entry[1].exited]
+
+
+def runs_later(function: Callable[..., Any], is_wanted: bool) -> None:
+    """Raises where what a call returns runs only later, without the lock; or not, if `is_wanted`."""
+    call = getattr(function, "__call__", None)
+    is_coroutine = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+    is_generator = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+    if is_generator or is_coroutine != is_wanted:
+        kind = "a generator" if is_generator else "a coroutine function" if is_coroutine else "no coroutine function"
+        other = "" if is_generator else "; see " + ("lockgate.once" if is_wanted else "lockgate.asyncio.once")
+        raise TypeError(f"once() cannot decorate {function!r}, which is {kind}{other}")
 
 
 @contextlib.contextmanager

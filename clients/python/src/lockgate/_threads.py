@@ -6,6 +6,7 @@ import functools
 import math
 import threading
 import time
+import uuid
 from types import TracebackType
 from typing import Any, Callable, List, Optional, Tuple, Type, TypeVar, Union
 
@@ -15,14 +16,21 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from . import _own, _owner
-from ._errors import NotAcquired
+from ._errors import LockgateError, LostConnection, NotAcquired
 from ._session import AGAIN, ANSWER, Key, Session, Step, Steps, now
-from ._shared import GrantBase, LockBase, loss_behind
+from ._shared import GrantBase, LockBase, loss_behind, runs_later
 
 T = TypeVar("T")
 
 
 class _Connection(_own.OwnConnection):
+    # Replies that nobody has read, or so many at least: an interrupt may come between a command and its reply.
+    owed = 0
+    # How many commands the next bytes are.
+    packed = 1
+    # An interrupt has ended the sending: nobody knows how much was sent.
+    half_sent = False
+
     def _connect(self) -> Any:
         self.begin()
         return super()._connect()  # type: ignore[misc]
@@ -31,18 +39,58 @@ class _Connection(_own.OwnConnection):
         self.ended = True
         super().disconnect(*args, **kwargs)  # type: ignore[misc]
 
+    def pack_commands(self, commands: Any) -> Any:
+        commands = list(commands)
+        self.packed = len(commands)
+        return super().pack_commands(commands)  # type: ignore[misc]
+
     def send_packed_command(self, *args: Any, **kwargs: Any) -> None:
         self.session.sends()
+        packed, self.packed = self.packed, 1
+        self.half_sent = True
         super().send_packed_command(*args, **kwargs)  # type: ignore[misc]
+        self.owed += packed
+        self.half_sent = False
 
     def read_response(self, *args: Any, **kwargs: Any) -> Any:
+        kwargs["disconnect_on_error"] = False
         try:
             while True:
                 reply = super().read_response(*args, **kwargs)  # type: ignore[misc]
                 if not _own.is_push(reply):
+                    self.owed = max(0, self.owed - 1)
                     return reply
-        except Exception as error:
+        except exceptions.ResponseError as error:
+            self.owed = max(0, self.owed - 1)
             raise self.answered(error) from error.__cause__
+        except (exceptions.RedisError, OSError) as error:
+            self.disconnect()
+            raise self.answered(error) from error.__cause__
+
+    def catch_up(self, seconds: float) -> None:
+        """Reads what interrupted commands have left unread, so that none of it is taken for the reply to the next."""
+        if not self.owed and not self.half_sent:
+            return
+        mark, until = uuid.uuid4().hex, now() + seconds
+        try:
+            if self.half_sent:
+                raise exceptions.ConnectionError("nobody knows how much of a command was sent")
+            # How much of a reply was read is not known either: only the reply to another command tells its place.
+            self.send_packed_command(self.pack_commands([("ECHO", mark)]))
+            while self.can_read(timeout=max(0.0, until - now())):  # type: ignore[attr-defined]
+                try:
+                    reply = self.read_response()
+                except exceptions.ResponseError as error:
+                    reply = mark if "echo" in str(error).lower() else None  # The user may not ECHO.
+                if reply in (mark, mark.encode()):
+                    self.owed = 0
+                    return
+            raise exceptions.TimeoutError(f"no answer within {seconds:.3g} s")
+        except (exceptions.RedisError, OSError, ValueError) as error:  # ValueError: the keeper has closed it meanwhile
+            # The lock ends with the connection.
+            self.disconnect()
+            loss = self.session.lose(f"an interrupted command has left its connection unusable ({error})")
+            raise LostConnection(str(loss)) from error
 
 
 @functools.lru_cache(maxsize=None)
@@ -60,6 +108,8 @@ class _Pool(redis.ConnectionPool):
         super().__init__(connection_class=_connection_class(kind), **arguments)
         self.turn = threading.Lock()
         self.stop = threading.Event()
+        # Nobody counts on the lock any more, though an interrupt may have kept the block from its end.
+        self.abandoned = False
         self.session: Session
 
     def carry_out(self, steps: Steps) -> None:
@@ -84,6 +134,7 @@ class _Pool(redis.ConnectionPool):
                 self.connection.session = self.session
                 self.connection.connect()
             connection = self.connection
+            connection.catch_up(seconds)
             connection.send_packed_command(connection.pack_commands(commands))
             until = now() + seconds
             replies: List[Any] = []
@@ -112,6 +163,8 @@ class _Pool(redis.ConnectionPool):
         session = self.session
         pause = session.validity / 3
         while not self.stop.wait(min(pause, session.remaining())) and not session.lost.is_set():
+            if self.abandoned:
+                break
             if not self.turn.acquire(timeout=session.remaining()):
                 continue
             try:
@@ -125,6 +178,8 @@ class _Pool(redis.ConnectionPool):
                 self.turn.release()
         # Even if a command is under way, or a question hangs.
         self.do_close()
+        if self.abandoned:
+            _owner.forget(session)
 
     def descriptor(self) -> Optional[int]:
         socket = getattr(self.connection, "_sock", None)
@@ -138,6 +193,8 @@ class _Pool(redis.ConnectionPool):
             self.session.check()
             raise exceptions.ConnectionError("another command uses the connection that has the lock")
         try:
+            if not self.connection.ended:
+                self.connection.catch_up(self.session.remaining())
             if self.connection.ended:
                 self.carry_out(self.session.confirming())
             self.session.check()
@@ -196,22 +253,29 @@ class Grant(GrantBase):
 
     def release(self) -> None:
         """Gives the lock back. Raises LockLost if it was not held all the time."""
-        if not self._leave():
-            return
         session, pool = self._session, self._pool
-        has_turn = pool.turn.acquire(timeout=min(ANSWER, session.remaining()))
+        has_turn = False
         try:
-            if has_turn:
-                pool.carry_out(session.releasing())
-            else:  # a question hangs, or another thread's command is under way
-                session.check()
+            if self._leave():
+                has_turn = pool.turn.acquire(timeout=min(ANSWER, session.remaining()))
+                if has_turn:
+                    pool.carry_out(session.releasing())
+                else:  # a question hangs, or another thread's command is under way
+                    session.check()
+        except LockgateError:
+            raise
+        except BaseException:  # The end of the connection frees the lock.
+            _owner.leave(session, self)
+            raise
         finally:
-            session.released = session.why is None
-            pool.stop.set()
-            pool.do_close()
-            if has_turn:
-                pool.turn.release()
-            _owner.forget(session)
+            if self.left and session.count == 0:
+                # The keeper ends it if an interrupt comes behind this.
+                pool.abandoned, session.released = True, session.why is None
+                pool.stop.set()
+                pool.do_close()
+                if has_turn:
+                    pool.turn.release()
+                _owner.forget(session)
 
     def __enter__(self) -> Grant:
         return self
@@ -243,23 +307,40 @@ class Lock(LockBase[Grant]):
         session, pool = self._prepare()
         mine = _owner.again(session)
         if mine is not None:
-            return Grant(*mine)
+            return _owner.joined(Grant(*mine))
         try:
             pool.carry_out(session.acquiring())
             threading.Thread(target=pool.keep, name=f"lockgate {session}", daemon=True).start()
+            grant = Grant(session, pool)
+            _owner.keep(session, pool, grant)
+            return grant
         except BaseException:  # It may have been granted.
+            pool.abandoned = True
+            pool.stop.set()
             pool.do_close()
+            _owner.forget(session)
             raise
-        _owner.keep(session, pool)
-        return Grant(session, pool)
 
     def __enter__(self) -> Grant:
-        return self._enter(self.acquire())
+        grant = self.acquire()
+        try:
+            return self._enter(grant)
+        except BaseException:
+            grant.release()
+            raise
 
     def __exit__(
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
     ) -> None:
-        self._innermost().__exit__(kind, error, trace)
+        try:
+            grant = self._innermost()
+        except BaseException:  # an interrupt
+            self._innermost().__exit__(kind, error, trace)
+            raise
+        try:
+            grant.__exit__(kind, error, trace)
+        finally:
+            self._exit(grant)
 
 
 lock = Lock
@@ -281,6 +362,8 @@ def once(
     """
 
     def decorate(function: Callable[..., T]) -> Callable[..., Optional[T]]:
+        runs_later(function, False)
+
         @functools.wraps(function)
         def run(*args: Any, **kwargs: Any) -> Optional[T]:
             lease = _Lease(redis, key(*args, **kwargs) if callable(key) else key, at_least)

@@ -16,7 +16,7 @@ from redis.backoff import NoBackoff
 from . import _own, _owner
 from ._errors import NotAcquired
 from ._session import AGAIN, ANSWER, Key, Session, Step, Steps
-from ._shared import GrantBase, LockBase, loss_behind
+from ._shared import GrantBase, LockBase, loss_behind, runs_later
 
 if sys.version_info >= (3, 11):
     from asyncio import timeout
@@ -266,15 +266,16 @@ class Lock(LockBase[Grant]):
         session, pool = self._prepare()
         mine = _owner.again(session)
         if mine is not None:
-            return Grant(*mine)
+            return _owner.joined(Grant(*mine))
         try:
             await pool.carry_out(session.acquiring())
             pool.start()
         except BaseException:  # It may have been granted.
             await pool.do_close()
             raise
-        _owner.keep(session, pool)
-        return Grant(session, pool)
+        grant = Grant(session, pool)
+        _owner.keep(session, pool, grant)
+        return grant
 
     async def __aenter__(self) -> Grant:
         return self._enter(await self.acquire())
@@ -282,7 +283,11 @@ class Lock(LockBase[Grant]):
     async def __aexit__(
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
     ) -> None:
-        await self._innermost().__aexit__(kind, error, trace)
+        grant = self._innermost()
+        try:
+            await grant.__aexit__(kind, error, trace)
+        finally:
+            self._exit(grant)
 
 
 lock = Lock
@@ -300,6 +305,8 @@ def once(
     """Decorates a coroutine function that one caller of all runs: `lockgate.once`, for a redis.asyncio.Redis."""
 
     def decorate(function: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[Optional[T]]]:
+        runs_later(function, True)
+
         @functools.wraps(function)
         async def run(*args: Any, **kwargs: Any) -> Optional[T]:
             lease = _Lease(redis, key(*args, **kwargs) if callable(key) else key, at_least)

@@ -347,6 +347,8 @@ function promises(library) {
         lock(redis, two, ({ name, fence }) => assert.deepEqual([name, fence], [two, fences[1]])),
       );
       await assert.rejects(lock(redis, key, { timeout: 5 }, () => {}), /knows no option timeout/);
+      await assert.rejects(lock(redis, key, 5, () => {}), /options as an object/);
+      await assert.rejects(lock(redis, key, { signal: 1 }, () => {}), /signal should be an AbortSignal/);
       const nightly = once(redis, fresh(), { atLeast: 20_000 });
       assert.equal(await nightly(() => nightly(() => "inner")())(), undefined);
       await lock(redis, key, { shared: true }, () => assert.rejects(lock(redis, key, () => {}), LockgateError));

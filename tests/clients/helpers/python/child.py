@@ -1,9 +1,14 @@
-"""Programs beside the tests: one that adds to a counter, one that forgets a grant, and one that forks."""
+"""Programs beside the tests: one that adds to a counter, one that forgets a grant, one that forks, and one that is
+interrupted at any moment, as by Ctrl-C.
+"""
 
 import asyncio
 import contextlib
+import functools
 import gc
 import os
+import random
+import signal
 import sys
 import time
 import warnings
@@ -96,6 +101,65 @@ def fork(kind):
         print("parent: held", flush=True)
         stays()
         time.sleep(60)
+
+
+def interrupted(seconds, body):
+    """Runs a function, and ends it by a KeyboardInterrupt at a random moment of this time, if it lasts as long."""
+    try:
+        signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0005, seconds))
+        try:
+            body()
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    except KeyboardInterrupt:
+        pass
+
+
+def is_free(q, key):
+    return q.execute_command("LOCKGATE", "LOCK", key) is None
+
+
+def interrupts(times):
+    """Tells which locks stay behind blocks that were interrupted, and what was wrong in those that went on."""
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    r, q = redis.Redis(port=int(port)), redis.Redis(port=int(port))
+    r.ping(), q.ping()
+    left = [f"interrupted:{n}" for n in range(int(times))]
+
+    def locks(key):
+        with lockgate.lock(r, key), lockgate.lock(r, key):
+            sum(range(random.randrange(3000)))
+
+    for key in left:
+        interrupted(0.006, functools.partial(locks, key))
+    deadline = time.monotonic() + 20
+    while (left := [key for key in left if not is_free(q, key)]) and time.monotonic() < deadline:
+        gc.collect()
+        time.sleep(0.2)
+    print(f"{len(left)} stay", flush=True)
+
+    r.set("marker", "m")
+    wrong, lost, went_on = [], 0, 0
+
+    def increments(own):
+        while True:
+            own.incr("number")
+
+    for n in range(int(times)):
+        try:
+            with lockgate.lock(r, f"goes on:{n}") as grant:
+                # Its reply would be a validity of months, if it were taken for that.
+                grant.redis.set("number", 9_000_000_000)
+                interrupted(0.003, functools.partial(increments, grant.redis))
+                told = grant.redis.get("marker")
+                if told != b"m" or grant.remaining() > 60:
+                    wrong.append((told, grant.remaining()))
+                went_on += 1
+        except (lockgate.LockLost, redis.ConnectionError):
+            lost += 1
+    print(f"wrong: {wrong[:3]}", flush=True)
+    # An interrupt amid the sending of a command costs the lock.
+    print("most go on" if went_on > lost else f"{went_on} went on, {lost} lost", flush=True)
 
 
 globals()[what](*words)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import os
 import pickle
 import re
@@ -13,7 +14,9 @@ import time
 import uuid
 
 import lockgate
+import lockgate.asyncio
 import redis
+import redis.asyncio
 from deployment import eventually
 from lockgate import LockLost, NotAcquired
 
@@ -414,6 +417,33 @@ def test_once_runs_one_of_all(deployment):
 
     with raises(LockLost):
         loses()
+
+
+def test_once_refuses_what_runs_only_later(deployment):
+    async def coroutine():
+        pass
+
+    def generator():
+        yield
+
+    async def generator_of_tasks():
+        yield
+
+    once = functools.partial(lockgate.once, client(deployment), "later", at_least=1)
+    tasks = functools.partial(lockgate.asyncio.once, redis.asyncio.Redis(), "later", at_least=1)
+    for decorate, functions in (
+        (once, (coroutine, functools.partial(coroutine), generator, generator_of_tasks)),
+        (tasks, (elsewhere, generator, generator_of_tasks)),
+    ):
+        for function in functions:
+            with raises(TypeError, "once() cannot decorate"):
+                decorate()(function)
+
+
+def test_an_interrupt_leaves_no_lock_behind_and_no_reply_for_another_command(deployment):
+    told = child("interrupts", deployment.calm.port, 250)
+    said = told.communicate("")[0].splitlines()
+    assert said == ["0 stay", "wrong: []", "most go on"], said
 
 
 def test_a_grant_that_is_forgotten_stays_held(deployment):
