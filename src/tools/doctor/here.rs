@@ -13,8 +13,9 @@ use crate::{
     server::{check_upgrade_socket, logging},
 };
 
-/// Examines the proxy itself, as it would start here. Returns `None` if nothing is wrong with it.
-pub(super) fn lockgate(config: &Config) -> Option<Examined> {
+/// Examines the proxy itself, as it would start here. Returns `None` if nothing is wrong with it. `runs`: a proxy answers
+/// at the file's admin address, and so has its addresses.
+pub(super) fn lockgate(config: &Config, runs: bool) -> Option<Examined> {
     let listens = config.listen.iter().map(|listener| ("listen", listener.address));
     let all = listens.chain(config.admin.listen.map(|addr| ("admin", addr)));
     let (mut reasons, mut in_use) = (Vec::new(), Vec::new());
@@ -46,9 +47,9 @@ pub(super) fn lockgate(config: &Config) -> Option<Examined> {
             false => Finding::minor(what, advice),
         });
     }
-    if !in_use.is_empty() {
-        let advice = "By a Lockgate that runs here already? Else Lockgate does not start before that \
-                      program has ended, or another address is given.";
+    if !in_use.is_empty() && !runs {
+        let advice =
+            "Lockgate does not start before that program has ended, or another address is given.";
         findings.push(Finding::minor(format!("in use: {}", in_use.join(", ")), advice));
     }
     (!findings.is_empty()).then(|| Examined::server("lockgate", "", "", findings))

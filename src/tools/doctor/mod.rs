@@ -105,8 +105,8 @@ async fn examine_all(config: &Config) -> Report {
     }
     let mut all = cluster(config, &data_node, &mut servers).await;
     all.extend(sentinels(config).await);
-    all.extend(here::lockgate(config));
     let (running, paused) = running::proxy(config).await.unzip();
+    all.extend(here::lockgate(config, running.is_some()));
     all.extend(running.into_iter().flatten());
     let paused = paused.unwrap_or_default();
     all.push(Examined::server("data node", url, summary(&data), findings));

@@ -107,7 +107,7 @@ fn examined(host: &str, proxy: &ProxyPart, problems: &[String], version: &str) -
     let mut findings = Vec::new();
     for problem in problems.iter().take(MOST_PROBLEMS) {
         let problem = printable(problem);
-        let advice = "The running proxy sees this: docs/operations.md, What fails.";
+        let advice = "The running proxy sees this: docs/operations.md has what to do.";
         // Waiting needs no repair, and the verdict counts the lock nodes that wait.
         findings.push(match proxy.ready || proxy.waits {
             true => Finding::minor(problem, advice),
