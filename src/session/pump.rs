@@ -5,7 +5,7 @@
 
 use std::{
     cell::RefCell,
-    future::{Future, poll_fn},
+    future::{Future, pending, poll_fn},
     io,
     net::SocketAddr,
     pin::{Pin, pin},
@@ -227,14 +227,22 @@ impl Session {
             || planted::has(PlantedFault::GiveBack)
     }
 
-    /// Waits until all that was sent for the client is carried out: a late write must not land under the next holder of
-    /// its lock. Returns `false` if the proxy ends before that; the locks run out then.
+    /// Waits until all that was sent for the client is carried out, or its Redis is no longer the data node: a late write
+    /// must not land under the next holder of its lock. Returns `false` if the proxy ends before that; the locks run out
+    /// then.
     async fn upstream_is_settled(&mut self) -> bool {
-        let shared = self.core.desk.shared.clone();
+        let (shared, tenure) = (self.core.desk.shared.clone(), self.tenure.clone());
         let settled = poll_fn(|cx| self.upstream.poll_settled(cx));
+        let moved = async {
+            match &tenure {
+                Some(tenure) => tenure.ended().await,
+                None => pending().await,
+            }
+        };
         tokio::select! {
             biased;
             () = settled => true,
+            () = moved => true,
             () = shared.abort.cancelled() => false,
         }
     }

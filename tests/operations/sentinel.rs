@@ -314,8 +314,15 @@ fn a_master_that_hangs_is_left_when_the_sentinels_name_another() {
     };
     let mut client = proxy.client();
     uses_all(&mut client, "a");
+    let mut dies = proxy.client();
+    dies.cmd(&["LOCK", "dies"]).grant();
     watched.master.freeze().unwrap();
+    dies.reset();
     assert_eq!(client.rest().0, b"");
+    // Nobody waits for what the Redis of before may still do.
+    eventually("the lock of the client that has left is free", || {
+        proxy.nodes_with("lock:dies") == 0
+    });
     let mut next = proxy.client();
     uses_all(&mut next, "b");
     let on_replica = |words: &[&str]| watched.replica_client().cmd(words);
