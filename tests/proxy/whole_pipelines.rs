@@ -266,13 +266,18 @@ fn one_that_still_writes_as_its_data_node_closes_is_not_left_waiting() {
         assert_eq!(data.cmd(&["CLIENT", "KILL", "ID", &id.to_string()]), Reply::Int(1));
         // Bytes written now go nowhere, and the proxy takes all of them before the client reads anything.
         let (taken, more) = (received(), encode(&["SET", "w", &"w".repeat(MB)]));
-        for _ in 0..COUNT {
-            writer.write_all(&more).unwrap();
+        // If the kernel has room for all replies that have come, the proxy closes before it has read everything.
+        let is_taken = (0..COUNT).all(|_| writer.write_all(&more).is_ok());
+        if is_taken {
+            eventually("it is taken", || received() - taken >= (COUNT * more.len()) as f64);
         }
-        eventually("it is taken", || received() - taken >= (COUNT * more.len()) as f64);
         let mut rest = Vec::new();
         let read = std::io::Read::read_to_end(client.reader(), &mut rest);
-        assert!(read.is_ok() && rest.len() > MB, "{command:?}: {read:?}, {} bytes", rest.len());
+        assert!(
+            (read.is_ok() || !is_taken) && rest.len() > MB,
+            "{command:?}: {read:?}, {} bytes",
+            rest.len()
+        );
         data.cmd(&["DEL", "w"]);
     }
 }
