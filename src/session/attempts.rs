@@ -64,11 +64,11 @@ impl InTheWay {
     pub(super) fn has(&self, claim: Claim, granted_at: Option<Instant>) -> Option<bool> {
         match self {
             _ if planted::has(PlantedFault::AnyGrant) => Some(true),
-            // Whoever has taken the lock over may have it from a grant that stood in the way.
             InTheWay::Grants(grants) if grants.contains(&claim) => Some(true),
-            InTheWay::Grants(_) => (!claim.is_taken_over()).then_some(false),
+            InTheWay::Unknown(refused_at) if granted_at? < *refused_at => Some(true),
             InTheWay::GivenBack(own) => Some(*own == Some(claim)),
-            InTheWay::Unknown(refused_at) => granted_at.map(|granted_at| granted_at < *refused_at),
+            // Whoever has taken the lock over may have it from a grant that stood in the way.
+            InTheWay::Grants(_) | InTheWay::Unknown(_) => (!claim.is_taken_over()).then_some(false),
             InTheWay::Forgotten => None,
         }
     }
@@ -232,6 +232,16 @@ mod tests {
 
     fn grants(all: &[Claim]) -> InTheWay {
         InTheWay::Grants(all.iter().copied().collect())
+    }
+
+    #[test]
+    fn what_was_taken_over_since_a_refusal_may_have_stood_in_the_way() {
+        let (refused_at, granted, taken) = (Instant::now(), Claim::new(), Claim::taken_over());
+        let later = Some(refused_at + std::time::Duration::from_millis(1));
+        for in_the_way in [InTheWay::Unknown(refused_at), InTheWay::of_others()] {
+            assert_eq!(in_the_way.has(granted, later), Some(false), "{in_the_way:?}");
+            assert_eq!(in_the_way.has(taken, later), None, "{in_the_way:?}");
+        }
     }
 
     #[tokio::test(start_paused = true)]
