@@ -48,7 +48,13 @@ class _Connection(_own.OwnConnection):
         self.session.sends()
         packed, self.packed = self.packed, 1
         self.half_sent = True
-        super().send_packed_command(*args, **kwargs)  # type: ignore[misc]
+        try:
+            super().send_packed_command(*args, **kwargs)  # type: ignore[misc]
+        except (exceptions.RedisError, OSError):
+            raise
+        except BaseException as error:
+            self.interrupted(error)
+            raise
         self.owed += packed
         self.half_sent = False
 
@@ -66,6 +72,11 @@ class _Connection(_own.OwnConnection):
         except (exceptions.RedisError, OSError) as error:
             self.disconnect()
             raise self.answered(error) from error.__cause__
+
+    def interrupted(self, error: BaseException) -> None:
+        """Closes the connection, and notes that the lock has ended with it."""
+        self.session.lose(f"{type(error).__name__} has interrupted a command on its connection")
+        self.disconnect()
 
     def catch_up(self, seconds: float) -> None:
         """Reads what interrupted commands have left unread, so that none of it is taken for the reply to the next."""
@@ -147,8 +158,12 @@ class _Pool(redis.ConnectionPool):
                 except exceptions.ResponseError as error:
                     replies.append(error)
             return replies
-        except BaseException:  # an answer may be on its way, and is not for the next question
+        except (exceptions.RedisError, OSError):  # an answer may be on its way, and is not for the next question
             self.do_close()
+            raise
+        except BaseException as error:
+            if self.connection is not None:
+                self.connection.interrupted(error)
             raise
 
     def do_close(self) -> None:
@@ -326,6 +341,7 @@ class Lock(LockBase[Grant]):
         try:
             return self._enter(grant)
         except BaseException:
+            self._exit(grant)
             grant.release()
             raise
 
