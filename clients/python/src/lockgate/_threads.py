@@ -348,15 +348,17 @@ class Lock(LockBase[Grant]):
     def __exit__(
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
     ) -> None:
+        interrupt: Optional[BaseException] = None
         try:
             grant = self._innermost()
-        except BaseException:  # an interrupt
-            self._innermost().__exit__(kind, error, trace)
-            raise
+        except BaseException as caught:
+            interrupt, grant = caught, self._innermost()
         try:
             grant.__exit__(kind, error, trace)
         finally:
             self._exit(grant)
+        if interrupt is not None:
+            raise interrupt
 
 
 lock = Lock

@@ -446,6 +446,28 @@ def test_an_interrupt_leaves_no_lock_behind_and_no_reply_for_another_command(dep
     assert said == ["0 stay", "wrong: []", "most go on"], said
 
 
+def test_an_interrupt_as_an_inner_block_ends_leaves_the_outer_one_its_end(deployment):
+    r, me, owner, armed = client(deployment), threading.current_thread(), lockgate._owner.owner, []
+
+    def interrupted():
+        if armed and threading.current_thread() is me:
+            raise armed.pop()
+        return owner()
+
+    lock = lockgate.lock(r, "kept")
+    lockgate._owner.owner = interrupted
+    try:
+        for _ in range(3):
+            with lock as outer:
+                with raises(KeyboardInterrupt), lock:
+                    armed.append(KeyboardInterrupt())
+                outer.check()
+                assert refused(r, "kept")
+            assert not refused(r, "kept")
+    finally:
+        lockgate._owner.owner = owner
+
+
 def test_a_grant_that_is_forgotten_stays_held(deployment):
     told = child("forget", deployment.calm.port)
     line = told.stdout.readline()
