@@ -113,6 +113,8 @@ def interrupted(seconds, body):
             signal.setitimer(signal.ITIMER_REAL, 0)
     except KeyboardInterrupt:
         pass
+    except (TypeError, RuntimeError, redis.RedisError):  # what an interrupt may become within redis-py
+        pass
 
 
 def is_free(q, key):
@@ -155,7 +157,7 @@ def interrupts(times):
                 if told != b"m" or grant.remaining() > 60:
                     wrong.append((told, grant.remaining()))
                 went_on += 1
-        except (lockgate.LockLost, redis.ConnectionError):
+        except (lockgate.LockLost, TypeError, RuntimeError, redis.RedisError):
             lost += 1
     print(f"wrong: {wrong[:3]}", flush=True)
     # An interrupt amid the sending of a command costs the lock.
