@@ -78,7 +78,7 @@ pub(super) struct SharedLink {
     state: Mutex<LinkState>,
     tenure: Option<Arc<Tenure>>,
     /// How many links of the pool are kept though their client has left.
-    abandoned: Arc<AtomicUsize>,
+    abandoned_of_pool: Arc<AtomicUsize>,
 }
 
 struct LinkState {
@@ -92,7 +92,7 @@ struct LinkState {
     /// The same for a command that may block, until every reply that its client is owed has come.
     blocker: Option<Arc<Mailbox>>,
     /// The data node is being asked to end what blocks here: nobody else may block meanwhile.
-    is_unblocked: bool,
+    is_being_unblocked: bool,
     /// Wakes the link's task.
     task: Option<Waker>,
     /// Clients that wait for room.
@@ -164,7 +164,7 @@ impl LinkState {
         let queue = &self.queue;
         self.blocker.take_if(|blocker| !queue.iter().any(|(owed, _)| Arc::ptr_eq(owed, blocker)));
         let mut own = self.owner.iter().chain(&self.blocker);
-        let is_open = self.stage != LinkStage::Ended && !self.is_unblocked;
+        let is_open = self.stage != LinkStage::Ended && !self.is_being_unblocked;
         is_open && own.all(|client| Arc::ptr_eq(client, mailbox))
     }
 
@@ -204,7 +204,7 @@ impl SharedLink {
             queue: VecDeque::new(),
             owner: None,
             blocker: None,
-            is_unblocked: false,
+            is_being_unblocked: false,
             task: None,
             writers: Vec::new(),
             users: Vec::new(),
@@ -214,12 +214,12 @@ impl SharedLink {
             nearest: Duration::MAX,
             pace: Duration::ZERO,
         };
-        SharedLink { state: Mutex::new(state), tenure, abandoned: Arc::default() }
+        SharedLink { state: Mutex::new(state), tenure, abandoned_of_pool: Arc::default() }
     }
 
     /// Makes another link of the same pool.
     pub(super) fn beside(&self, tenure: Option<Arc<Tenure>>) -> SharedLink {
-        SharedLink { abandoned: self.abandoned.clone(), ..SharedLink::new(tenure) }
+        SharedLink { abandoned_of_pool: self.abandoned_of_pool.clone(), ..SharedLink::new(tenure) }
     }
 
     /// Whether the link leads to the Redis of this tenure, which has not ended.
@@ -534,12 +534,12 @@ impl LinkPump {
     /// many such links.
     fn keep_abandoned(&mut self, cx: &mut Context<'_>, has_users: bool) -> MayRead {
         let most = MOST_ABANDONED + usize::from(self.abandoned.is_some());
-        if !has_users || self.link.abandoned.load(Ordering::Relaxed) >= most {
+        if !has_users || self.link.abandoned_of_pool.load(Ordering::Relaxed) >= most {
             return MayRead::Useless;
         }
         let is_new = self.abandoned.is_none();
         let timer = self.abandoned.get_or_insert_with(|| {
-            self.link.abandoned.fetch_add(1, Ordering::Relaxed);
+            self.link.abandoned_of_pool.fetch_add(1, Ordering::Relaxed);
             Box::pin(sleep(PATIENCE))
         });
         let mut is_time = is_new;
@@ -556,12 +556,12 @@ impl LinkPump {
     /// Has the data node end the command that blocks, if one does.
     fn unblock(&self) {
         let Some(id) = self.id else { return };
-        let is_asked = std::mem::replace(&mut self.link.state.lock().is_unblocked, true);
+        let is_asked = std::mem::replace(&mut self.link.state.lock().is_being_unblocked, true);
         if !is_asked {
             let (link, data) = (self.link.clone(), self.sharing.data.clone());
             drop(tokio::spawn(async move {
                 unblock(data, link.tenure.clone(), id).await;
-                link.state.lock().is_unblocked = false;
+                link.state.lock().is_being_unblocked = false;
             }));
         }
     }
@@ -569,7 +569,7 @@ impl LinkPump {
     /// Notes that the link is not abandoned, or ends.
     fn count_no_more(&mut self) {
         if self.abandoned.take().is_some() {
-            self.link.abandoned.fetch_sub(1, Ordering::Relaxed);
+            self.link.abandoned_of_pool.fetch_sub(1, Ordering::Relaxed);
         }
     }
 

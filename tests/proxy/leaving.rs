@@ -2,7 +2,7 @@
 //! and at any time. Those which stay are answered, locks of those which have left are free, and no connection to the
 //! data node stays blocked.
 //!
-//! `LOCKGATE_SEED=n` plays the pipelines of another seed; `make races` plays more of them.
+//! `LOCKGATE_SEED=n` plays the pipelines of another seed, `LOCKGATE_ROUNDS=n` n times as many.
 
 use std::{
     io::{Read, Write},

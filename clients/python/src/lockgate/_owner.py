@@ -55,16 +55,16 @@ def again(wanted: Session) -> Optional[Tuple[Session, Any, Tuple[Key, ...]]]:
         return session, _kept[session], wanted.names
 
 
-def joined(grant: G) -> G:
+def joined(session: Session, grant: G) -> G:
     """Counts another block that a lock protects. Nothing is counted if an interrupt ends this."""
     try:
         with _lock:
-            grant.session.check()
-            grant.session.count += 1
-            grant.left = False
+            session.check()
+            session.count += 1
+            grant._left = False
         return grant
     except BaseException:
-        leave(grant.session, grant)
+        leave(session, grant)
         raise
 
 
@@ -78,7 +78,7 @@ def keep(session: Session, keeper: Any, grant: Any) -> None:
     """Notes that the caller has this lock now."""
     with _lock:
         session.count = 1
-        grant.left = False
+        grant._left = False
         _kept[session] = keeper
         if session.permits is None:
             session.owned = _owned.setdefault(owner(), {})
@@ -88,9 +88,9 @@ def keep(session: Session, keeper: Any, grant: Any) -> None:
 def leave(session: Session, grant: Any) -> bool:
     """Notes that one block is left. Returns whether it was the last, and the lock is to be released."""
     with _lock:
-        if not grant.left:
+        if not grant._left:
             session.count -= 1
-            grant.left = True
+            grant._left = True
         return session.count == 0
 
 

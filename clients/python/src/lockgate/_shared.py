@@ -24,13 +24,9 @@ class GrantBase:
         # An inner block may have asked for some of what its caller holds.
         self._names = names or session.names
         # The block is left, or was never counted.
-        self.left = True
+        self._left = True
         # By a `with`, whose end has come.
-        self.entered = self.exited = False
-
-    @property
-    def session(self) -> Session:
-        return self._session
+        self._entered = self._exited = False
 
     @property
     def names(self) -> Tuple[Key, ...]:
@@ -72,7 +68,7 @@ class GrantBase:
         """Notes that the block is left. Returns whether the lock is to be released."""
         if os.getpid() != self._session.pid:
             self._session.check()
-        if self.left:  # An outer block may hold the lock still, and must not lose it by that.
+        if self._left:  # An outer block may hold the lock still, and must not lose it by that.
             if not self._session.released:
                 self._session.check()
             return False
@@ -89,8 +85,8 @@ class GrantBase:
         return self._session.attaching()
 
     def __del__(self) -> None:
-        if not getattr(self, "left", True):
-            _owner.dropped(self._session, self._pool, self.entered)
+        if not getattr(self, "_left", True):
+            _owner.dropped(self._session, self._pool, self._entered)
 
 
 class LockBase(Generic[G]):
@@ -119,22 +115,22 @@ class LockBase(Generic[G]):
     def _enter(self, grant: G) -> G:
         with self._entering:
             self._entered.append((_owner.owner(), grant))
-            grant.entered = True
+            grant._entered = True
         return grant
 
     def _innermost(self) -> G:
         """Returns the grant of the innermost block that the caller is about to leave."""
         owner = _owner.owner()
         with self._entering:
-            entered = [entry for entry in self._entered if not entry[1].exited]
+            entered = [entry for entry in self._entered if not entry[1]._exited]
             mine = [entry for entry in entered if entry[0] is owner]
             # A block may be left by another task than the one that entered it.
             return (mine or entered or self._entered)[-1][1]
 
     def _exit(self, grant: G) -> None:
-        grant.exited = True
+        grant._exited = True
         with self._entering:
-            self._entered = [entry for entry in self._entered if not entry[1].exited]
+            self._entered = [entry for entry in self._entered if not entry[1]._exited]
 
 
 def runs_later(function: Callable[..., Any], is_wanted: bool) -> None:

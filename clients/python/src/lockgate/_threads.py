@@ -283,7 +283,7 @@ class Grant(GrantBase):
             _owner.leave(session, self)
             raise
         finally:
-            if self.left and session.count == 0:
+            if self._left and session.count == 0:
                 # The keeper ends it if an interrupt comes behind this.
                 pool.abandoned, session.released = True, session.why is None
                 pool.stop.set()
@@ -322,7 +322,7 @@ class Lock(LockBase[Grant]):
         session, pool = self._prepare()
         mine = _owner.again(session)
         if mine is not None:
-            return _owner.joined(Grant(*mine))
+            return _owner.joined(mine[0], Grant(*mine))
         try:
             pool.carry_out(session.acquiring())
             threading.Thread(target=pool.keep, name=f"lockgate {session}", daemon=True).start()

@@ -266,7 +266,7 @@ class Lock(LockBase[Grant]):
         session, pool = self._prepare()
         mine = _owner.again(session)
         if mine is not None:
-            return _owner.joined(Grant(*mine))
+            return _owner.joined(mine[0], Grant(*mine))
         try:
             await pool.carry_out(session.acquiring())
             pool.start()
