@@ -16,6 +16,7 @@ use std::{
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
+use super::shared::warm;
 use crate::support::{Client, Proxy, Reply, encode, eventually, pipeline, relay::Relay, rounds};
 use lockgate::tools::redis_server::RedisServer;
 
@@ -278,9 +279,10 @@ fn a_client_that_hangs_up_behind_a_wait_leaves_neither_lock_nor_late_write() {
         {
             for (round, is_reset) in [(0, false), (1, true), (2, false)] {
                 // With guards it keeps the link.
-                stay.push(proxy.client());
-                let mut leaves = proxy.client();
-                leaves.cmd(&["LOCK", "job"]).grant();
+                stay.push(warm(&proxy));
+                let mut leaves = warm(&proxy);
+                // The holder before may just have gone.
+                leaves.cmd(&["LOCK", "job", "WAIT", "8000"]).grant();
                 let wait = encode(&["WAIT", "1", "12000"]);
                 leaves.send(&[&wait[..], behind].concat());
                 thread::sleep(Duration::from_millis(30));
@@ -301,7 +303,7 @@ fn a_client_that_hangs_up_behind_a_wait_leaves_neither_lock_nor_late_write() {
         let said = proxy.client().cmd(&["EXISTS", "late"]);
         assert_eq!(said, Reply::Int(0), "share: {share}, guarded: {is_guarded}");
         // Whoever waits for the end gets it all.
-        let mut stays = proxy.client();
+        let mut stays = warm(&proxy);
         let all = stays.pipe(&[&["WAIT", "1", "300"], &["SET", "k", "1"], &["GET", "k"]]);
         assert_eq!(all, [Reply::Int(0), Reply::ok(), Reply::bulk("1")]);
     }

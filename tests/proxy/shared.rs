@@ -49,7 +49,7 @@ fn pinned(proxy: &Proxy, by: &str) -> f64 {
 }
 
 /// Waits until the link is there, so that a test is about what comes behind.
-fn warm(proxy: &Proxy) -> Client {
+pub(super) fn warm(proxy: &Proxy) -> Client {
     let mut client = proxy.client();
     assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"));
     client
