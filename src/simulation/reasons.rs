@@ -251,9 +251,18 @@ impl History {
             let renewed = |node: &usize| lasting(&has[*node], renewing, renewed_from);
             let renewed: Vec<usize> = (0..nodes.len()).filter(renewed).collect();
             // A lock renewed then can have been lost since only if too few nodes were left that had
-            // it. A node that could be asked for the renewal may have lost the lock behind it.
-            let kept =
-                |node: &&usize| left >= quorum || !nodes[**node].lost_since(at - renewing, &claim);
+            // it. A node that could be asked for the renewal may have lost the lock behind it. Or
+            // a quorum without it was renewed just before: then no other renewal was due in which
+            // it could be asked, and the lock ran out there.
+            let just_before = at - loss.ttl / RENEWED - asked - SLACK;
+            let is_not_due =
+                nodes.iter().filter(|node| node.renewed_between(just_before, at, &claim)).count()
+                    >= quorum;
+            let kept = |node: &&usize| {
+                let node = &nodes[**node];
+                let ran_out = || is_not_due && node.held_by(now).is_none();
+                left >= quorum || !(node.lost_since(at - renewing, &claim) || ran_out())
+            };
             if renewed.len() >= quorum && renewed.iter().filter(kept).count() >= quorum {
                 return Err(format!("{:?} ago it should have been renewed", now - at));
             }
@@ -373,6 +382,14 @@ impl NodeHistory<'_> {
     fn lost_since(&self, at: Instant, claim: &str) -> bool {
         let is_set = self.had.iter().any(|had| had.at >= at && had.cause == Cause::Clock);
         is_set || self.lost(claim).any(|had| had.at >= at)
+    }
+
+    /// Whether this grant was renewed or put back on the node in that time.
+    fn renewed_between(&self, from: Instant, until: Instant, claim: &str) -> bool {
+        self.had.iter().any(|had| {
+            let is_its = had.by.as_ref().is_some_and(|(whose, _)| whose == claim);
+            is_its && had.cause == Cause::Command && from <= had.at && had.at <= until
+        })
     }
 
     /// Returns the claim of the grant that held the lock at that time.
