@@ -41,7 +41,7 @@ impl Bridge {
 
     /// Returns the TTL of the keys of a lock with this TTL: longer, as the data node may be slow once.
     pub(super) fn lasts(&self, ttl: Duration) -> Duration {
-        ttl_for(ttl, data_key::LIMIT, self.drift_factor)
+        ttl_for(ttl, data_key::OUTLASTS, self.drift_factor)
     }
 
     /// Gives the keys of a lock that the token holds a new TTL, or makes them anew.

@@ -7,7 +7,7 @@ use tokio::time::sleep;
 
 use super::{
     bridged_keys::Bridge,
-    data_key::{IfGone, KeysKept, LIMIT, Lasts, TakenKeys},
+    data_key::{self, IfGone, KeysKept, LIMIT, Lasts, TakenKeys},
 };
 use crate::{
     adopt::place::KeyPlace,
@@ -102,20 +102,31 @@ impl Crossing {
         }
         let kept = match again {
             Some(_) => self.keep(ttl).await.map_err(NotGranted::NoQuorum)?,
-            None => KeysKept::Released,
+            None => (KeysKept::Released, Instant::now()),
         };
-        let taken = match kept {
-            KeysKept::Kept | KeysKept::Made => None,
-            KeysKept::Released => Some(self.take_keys(ttl).await?),
-            KeysKept::Refused => {
+        let (taken, asked) = match kept {
+            (KeysKept::Kept | KeysKept::Made, asked) => (None, asked),
+            (KeysKept::Released, _) => {
+                let asked = Instant::now();
+                (Some(self.take_keys(ttl).await?), asked)
+            }
+            (KeysKept::Refused, _) => {
                 return Err(NotGranted::held(false));
             }
         };
         let (key, token) = (key.clone(), token.clone());
-        let grant = match adopted {
-            None => bridge.engine.acquire(key, token, ttl, again).by(&self.card).await?,
-            Some(claim) => bridge.engine.adopt(key, token, ttl, claim).by(&self.card).await?,
+        let acquire = match adopted {
+            None => bridge.engine.acquire(key.clone(), token.clone(), ttl, again),
+            Some(claim) => bridge.engine.adopt(key.clone(), token.clone(), ttl, claim),
         };
+        let grant = acquire.by(&self.card).await?;
+        // The process may have stood still in between.
+        if grant.until > asked + ttl + LIMIT {
+            if taken.is_some() {
+                let _ = bridge.engine.release(key, token, grant.claim).await;
+            }
+            return Err(NotGranted::NoQuorum(silent(&data_key::silent())));
+        }
         if let Some(keys) = taken {
             keys.keep();
         }
@@ -132,16 +143,16 @@ impl Crossing {
         })
     }
 
-    /// Gives the keys a new TTL, or makes them anew.
-    async fn keep(&self, ttl: Duration) -> Result<KeysKept, NoQuorum> {
+    /// Gives the keys a new TTL, or makes them anew. Returns when that was asked for, too.
+    async fn keep(&self, ttl: Duration) -> Result<(KeysKept, Instant), NoQuorum> {
         let Crossing { bridge, places, key, token, .. } = self;
         let mut tried = 1;
         loop {
-            let lasts = Lasts::For(bridge.lasts(ttl));
+            let (lasts, asked) = (Lasts::For(bridge.lasts(ttl)), Instant::now());
             let kept = bridge.keep_or_make((key, token), places, lasts).await;
             match kept.map_err(|error| silent(&error))? {
                 KeysKept::Refused if tried < TRIES => sleep(BETWEEN).await,
-                kept => return Ok(kept),
+                kept => return Ok((kept, asked)),
             }
             tried += 1;
         }
@@ -150,7 +161,7 @@ impl Crossing {
     /// Gives the keys of a lock that was renewed on the lock nodes a new TTL, or makes them anew. Returns whether they
     /// are the token's.
     async fn keep_renewed(&self, ttl: Duration) -> Result<bool, NoQuorum> {
-        Ok(matches!(self.keep(ttl).await?, KeysKept::Kept | KeysKept::Made))
+        Ok(matches!(self.keep(ttl).await?, (KeysKept::Kept | KeysKept::Made, _)))
     }
 
     /// Renews the lock; `None` if it is not the token's.

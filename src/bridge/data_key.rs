@@ -21,8 +21,11 @@ use crate::{
     net::redis_client::Connection,
 };
 
-/// How long the data node may take for one answer. A key lasts that much longer than its lock.
+/// How long the data node may take for one answer.
 pub(super) const LIMIT: Duration = Duration::from_secs(1);
+/// How much longer than its lock a key lasts, as far as the answer took no time. [`LIMIT`] is for the time between the
+/// question for a key and that for its lock, the rest for the time until the keys of session locks are looked at.
+pub(super) const OUTLASTS: Duration = Duration::from_millis(1500);
 /// How long the proxy waits for an answer that comes too late to count, to give back what it took. The question is
 /// kept as long, so a client that asks again each [`LIMIT`] has some five of them.
 const LATE: Duration = Duration::from_secs(5);
@@ -237,6 +240,7 @@ fn with_databases(mut script: redis::Cmd, places: &[KeyPlace]) -> redis::Cmd {
     script
 }
 
-fn silent() -> RedisError {
+/// Returns the error for a data node that did not answer in time.
+pub(super) fn silent() -> RedisError {
     RedisError::from((redis::ErrorKind::Io, "it did not answer in time"))
 }

@@ -272,6 +272,7 @@ impl Holders {
                 token: watch.token.clone(),
                 claim: watch.claim,
                 ttl: watch.times().ttl,
+                granted_until: watch.granted_until,
             }));
         }
         all

@@ -181,6 +181,8 @@ pub(crate) struct KeptLock {
     pub(crate) claim: Claim,
     /// The TTL for which it is renewed.
     pub(crate) ttl: Duration,
+    /// The end of its validity as it was granted.
+    pub(crate) granted_until: Instant,
 }
 
 /// The holder of a lock.

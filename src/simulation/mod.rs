@@ -25,6 +25,7 @@ mod client;
 mod connection;
 mod failover;
 mod history_page;
+mod kept_keys;
 mod lengths;
 mod library_client;
 mod memory;

@@ -24,6 +24,8 @@ pub(in crate::lock) struct Watch {
     pub(in crate::lock) claim: Claim,
     /// The end of `locks.max_hold`, counted from the grant.
     pub(in crate::lock) hold_until: Option<Instant>,
+    /// The end of its validity as it was granted.
+    pub(in crate::lock) granted_until: Instant,
     stage: AtomicU8,
     times: Mutex<Times>,
     /// The losses of the connection that keeps the lock.
@@ -66,6 +68,7 @@ impl Watch {
             token: token.clone(),
             claim,
             hold_until,
+            granted_until: times.valid_until,
             stage: AtomicU8::new(KEPT),
             times: Mutex::new(times),
             losses: losses.clone(),
