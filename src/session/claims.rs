@@ -464,6 +464,17 @@ impl Tokens {
         self.held.get(key).is_some_and(|held| held.keep.is_some() || now < held.until)
     }
 
+    /// Whether this connection holds the lock or a part of it by this token, or by any, as far as it knows.
+    pub(super) fn has_of(&self, lock: &Key, token: Option<&[u8]>, now: Instant) -> bool {
+        self.held.iter().any(|(key, held)| {
+            key[..] == lock[..]
+                && token.is_none_or(|token| *held.token == *token)
+                && !held.attached
+                && !held.giving_back
+                && self.holds(key, now)
+        })
+    }
+
     /// Returns the fence under which this connection holds a lock, and whether it was announced.
     /// Returns `None` if the connection does not hold the lock.
     pub(super) fn claim(&self, key: &Key, now: Instant) -> Option<(u64, bool)> {

@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     card::ClientCard,
+    clock::Instant,
     cluster::slot::slot,
     config::Config,
     data::FrontView,
@@ -89,6 +90,12 @@ impl Desk {
     /// Notes the client's address.
     pub(super) fn come_from(&mut self, address: Option<SocketAddr>) {
         self.card = ClientCard::new(address);
+    }
+
+    /// Whether the client is being told that it has lost this lock, and has nothing of it by that token since.
+    pub(super) fn was_lost(&self, key: &Key, token: Option<&[u8]>) -> bool {
+        self.losing.was_lost(key, token)
+            && !self.tokens.has_of(&key.of_lock(), token, Instant::now())
     }
 
     /// Notes that the data node is the one behind this front of a cluster.

@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     clock::Instant,
-    command::{self, MAX_BYTES_OF_MANY, max_words, operator},
+    command::{MAX_BYTES_OF_MANY, max_words, operator},
     guard::catalog::{Glance, Table},
     resp::{
         inline,
@@ -535,16 +535,10 @@ impl Core {
             Split::Incomplete => true,
             Split::TooLong => false,
             Split::Whole { .. } if own.takes_locks() => false,
-            Split::Whole { words, length } if own == Own::Munlock => {
+            Split::Whole { words, length } => {
+                // Judged as when it begins: otherwise it would be looked at again and again.
                 let locks = &self.desk.config.locks;
                 OwnCommand::new(own, &words[1..], length, locks).tells_of_loss(&self.desk)
-            }
-            Split::Whole { words, .. } => {
-                let [_, key, rest @ ..] = &words[..] else { return false };
-                let key = command::full_key(key, &self.desk.config.locks);
-                // With an odd number of words, the first behind the key is the token.
-                let token = rest.first().filter(|_| rest.len() % 2 == 1);
-                self.desk.losing.was_lost(&key, token.map(|token| &**token))
             }
         }
     }

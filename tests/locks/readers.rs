@@ -476,6 +476,20 @@ fn a_reader_that_has_run_out_stands_in_the_way_of_no_later_grant() {
 }
 
 #[test]
+fn an_unlock_of_what_was_granted_since_does_not_tell_of_a_readers_loss() {
+    let proxy = setup().locks("default_ttl: 5s").start();
+    let other = Proxy::beside(&proxy).start();
+    let (mut reader, mut same_token) = (proxy.client(), other.client());
+    read(&mut reader, &["t"]);
+    assert_eq!(same_token.cmd(&["UNLOCK", "k", "t"]), Reply::Int(1));
+    reader.cmd(&["LOCK", "k", "t"]).grant();
+    eventually("the reader is lost", || proxy.metric("lockgate_lost_locks_total", "") == 1.0);
+    let told = reader.cmd(&["UNLOCK", "k", "t"]);
+    assert!(told.error().starts_with("LOCKLOST the lock 'k' was lost"), "{told:?}");
+    assert_eq!(reader.cmd(&["UNLOCK", "k", "t"]), Reply::Int(1));
+}
+
+#[test]
 fn readers_of_another_proxy_are_told_to_operators() {
     let proxy = setup().start();
     let other = Proxy::beside(&proxy).start();

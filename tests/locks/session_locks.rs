@@ -608,6 +608,31 @@ fn unlock_and_renew_of_a_lost_lock_tell_as_much() {
 }
 
 #[test]
+fn a_malformed_command_about_a_lost_lock_is_refused_like_any_other() {
+    let proxy = proxy("300ms");
+    let mut client = proxy.client();
+    for words in [
+        "RENEW k t 500",
+        "RENEW k t PX",
+        "RENEW k t PX 0",
+        "RENEW k PX 500 t",
+        "UNLOCK k t PX",
+        "UNLOCK k t u v",
+        "MUNLOCK 1 k t u",
+        "MUNLOCK 3 k t",
+        "MUNLOCK 0 k",
+    ] {
+        client.cmd(&["LOCK", "k", "t"]).grant();
+        let before = lost(&proxy, "");
+        delete(&proxy, "k", 3);
+        eventually("it is lost", || lost(&proxy, "") > before);
+        let words: Vec<&str> = words.split(' ').collect();
+        assert!(client.cmd(&words).error().starts_with("LOCKLOST"), "{words:?}");
+        assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"), "{words:?}");
+    }
+}
+
+#[test]
 fn what_is_sent_after_a_loss_was_told_is_carried_out() {
     let proxy = proxy("300ms");
     let mut client = proxy.client();

@@ -198,7 +198,7 @@ impl Waits for OwnCommand {
 
     fn tells_of_loss(&self, desk: &Desk) -> bool {
         self.gives_back()
-            .is_some_and(|(keys, token)| keys.iter().any(|key| desk.losing.was_lost(key, token)))
+            .is_some_and(|(keys, token)| keys.iter().any(|key| desk.was_lost(key, token)))
     }
 
     fn own(&self) -> Option<(Own, usize)> {

@@ -85,7 +85,7 @@ pub(super) fn token_of(key: &Key, token: Option<Token>, desk: &Desk) -> Result<T
             Meant::Nothing => (None, NoGrant::NotNamed(BadRequest::NoToken(name()))),
         },
     };
-    if desk.losing.was_lost(key, token.as_deref()) {
+    if desk.was_lost(key, token.as_deref()) {
         return Err(NoGrant::Ended { is_named });
     }
     token.ok_or(none)
