@@ -561,14 +561,22 @@ impl Operation {
         Operation { ended: Some(ended), dialect, ..undo }
     }
 
+    /// Returns for how long what this operation gives back may be on a node. The rest of the TTL of whoever hands a
+    /// lock over is not known: the operation's own TTL is that of the next holder.
+    pub(super) fn gives_back_for(&self) -> Duration {
+        match self.kind {
+            Kind::HandOver { .. } => Duration::MAX,
+            _ => self.ttl,
+        }
+    }
+
     /// Makes the operation that gives back, on a node that could not do it in time, the lock that
     /// this one was to give back or hand over. Returns `None` for other kinds.
     pub(super) fn late_release(&self) -> Option<Operation> {
         let (token, ended, ttl) = match (self.ended, &self.from) {
             (Some(ended), _) => (&self.token, ended, self.ttl),
-            // The rest of the giver's TTL is not known here.
             (None, Some((token, claim))) => {
-                (token, Ended { claim: *claim, barred: None }, Duration::MAX)
+                (token, Ended { claim: *claim, barred: None }, self.gives_back_for())
             }
             (None, None) => return None,
         };

@@ -382,7 +382,7 @@ impl Node {
             return;
         }
         let is_first = state.refused.is_empty();
-        let ttl = operation.ttl.min(self.members.longest().get());
+        let ttl = operation.gives_back_for().min(self.members.longest().get());
         state.refused.push_back((operation.clone(), Instant::now() + ttl));
         debug_assert!(state.refused.len() <= MAX_CLEANUP, "what is refused is bounded");
         drop(state);
@@ -421,7 +421,8 @@ impl Node {
 
     /// Remembers a release for when the node is back. `ends`: the lock's TTL is running already.
     fn clean_up_later(&self, state: &mut NodeState, release: Arc<Operation>, ends: bool) {
-        let until = ends.then(|| Instant::now() + release.ttl.min(self.members.longest().get()));
+        let lasts = release.gives_back_for().min(self.members.longest().get());
+        let until = ends.then(|| Instant::now() + lasts);
         if state.cleanup.len() >= MAX_CLEANUP {
             state.cleanup.pop_front();
         }
