@@ -80,6 +80,20 @@ impl ClientStanding {
     }
 }
 
+/// The number by which HELLO calls the connection of a client that shares: no connection has it, so that CLIENT TRACKING
+/// with REDIRECT, KILL and UNBLOCK find none, and not one of another client. Programs in JavaScript can hold it.
+const NO_ID: &[u8] = b"9007199254740991";
+
+/// Puts [`NO_ID`] into a reply to HELLO, in place of the number of the connection that asked.
+pub(super) fn without_id(reply: Vec<u8>) -> Vec<u8> {
+    const BEFORE: &[u8] = b"$2\r\nid\r\n:";
+    let Some(from) = memchr::memmem::find(&reply, BEFORE).map(|at| at + BEFORE.len()) else {
+        return reply;
+    };
+    let digits = reply[from..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+    [&reply[..from], NO_ID, &reply[from + digits..]].concat()
+}
+
 impl ClientGreeting {
     /// Takes in a greeting that the data node has accepted. Returns `false` if there is no room for its names.
     #[must_use]

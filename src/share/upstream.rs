@@ -22,7 +22,7 @@ use tokio::{
 
 use super::{
     greeter::{self, Greeter, assume, check_let_in, exchange, refused},
-    greeting::ClientGreeting,
+    greeting::{ClientGreeting, without_id},
     link_pools,
     mailbox::{Mailbox, TakenReplies},
     pinned::{PinnedKind, shown},
@@ -247,7 +247,7 @@ impl SharedUpstream {
                             (self.link, self.is_let_in) = (None, true);
                         }
                         self.way = SharedWay::Links;
-                        self.mailbox.tell(&reply);
+                        self.mailbox.tell(&without_id(reply));
                     }
                     Err(error) => self.end(&error),
                 }

@@ -143,6 +143,29 @@ fn greetings_do_not_wait_for_one_another() {
 }
 
 #[test]
+fn the_number_that_hello_tells_is_nobodys() {
+    let proxy = sharing().start();
+    for version in ["2", "3"] {
+        let mut client = proxy.client();
+        let (Reply::Map(all) | Reply::Array(all)) = client.cmd(&["HELLO", version]) else {
+            panic!()
+        };
+        let at = all.iter().position(|name| *name == Reply::bulk("id")).unwrap();
+        let told = all.get(at + 1);
+        let Some(Reply::Int(id)) = told else { panic!("{told:?}") };
+        let id = id.to_string();
+        assert_eq!(client.cmd(&["CLIENT", "KILL", "ID", &id]), Reply::Int(0));
+        assert_eq!(client.cmd(&["CLIENT", "UNBLOCK", &id]), Reply::Int(0));
+        let tracking = client.cmd(&["CLIENT", "TRACKING", "ON", "REDIRECT", &id]);
+        assert!(tracking.error().contains("does not exist"), "{tracking:?}");
+        // With a connection of its own, the client is told the truth.
+        let Reply::Int(own) = client.cmd(&["CLIENT", "ID"]) else { panic!() };
+        assert_eq!(client.cmd(&["CLIENT", "UNBLOCK", &own.to_string()]), Reply::Int(0));
+        assert_ne!(own.to_string(), id);
+    }
+}
+
+#[test]
 fn passwords_are_asked_about_apart_and_harm_nobody() {
     let data = RedisServer::start(&["--requirepass", "secret"]).unwrap();
     let url = format!("redis://:secret@127.0.0.1:{}", data.port());
