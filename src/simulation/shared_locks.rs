@@ -93,6 +93,21 @@ struct HeldPart<'a> {
     is_session_lock: bool,
     /// Whether the client knows that it no longer has it.
     is_over: Arc<AtomicBool>,
+    /// Whether a RENEW got no answer. It may be carried out late, and for a shorter time (docs/limits.md): the client
+    /// sends no other.
+    is_unanswered: AtomicBool,
+}
+
+impl<'a> HeldPart<'a> {
+    fn new(
+        (key, name, token): (&'static str, &'a str, &'a str),
+        share: Share,
+        over: usize,
+        is_session_lock: bool,
+    ) -> HeldPart<'a> {
+        let (is_over, is_unanswered) = (Arc::default(), AtomicBool::default());
+        HeldPart { key, name, token, share, over, is_session_lock, is_over, is_unanswered }
+    }
 }
 
 impl HeldPart<'_> {
@@ -154,8 +169,7 @@ impl LockSharer {
         }
         // Some clients hang up in the middle.
         let patience = if self.one_in(6) { ms(self.below(300)) } else { ms(60_000) };
-        let is_over = Arc::default();
-        let part = HeldPart { key, name, token, share, over, is_session_lock, is_over };
+        let part = HeldPart::new((key, name, token), share, over, is_session_lock);
         if self.take(&part, &words, patience).await {
             self.hold(&part, ttl).await;
             self.give_back(&part).await;
@@ -214,6 +228,9 @@ impl LockSharer {
     }
 
     async fn renew(&mut self, part: &HeldPart<'_>, over: usize) {
+        if part.is_unanswered.load(Ordering::Relaxed) {
+            return;
+        }
         let ttl = self.any_ttl();
         let px = ttl.to_string();
         let mut words = vec!["RENEW", part.key];
@@ -235,7 +252,7 @@ impl LockSharer {
             Some(left) => {
                 self.checker.renewed(part.known(), (!part.is_session_lock).then(|| ms(left)));
             }
-            None => {}
+            None => part.is_unanswered.store(true, Ordering::Relaxed),
         }
     }
 
@@ -286,9 +303,8 @@ impl LockSharer {
             if !is_session_lock {
                 words.extend(["PX", "1400"]);
             }
-            let (key, token, left) = (BUSY, name.as_str(), Arc::default());
-            let part =
-                HeldPart { key, name: token, token, share, over, is_session_lock, is_over: left };
+            let key = BUSY;
+            let part = HeldPart::new((key, &name, &name), share, over, is_session_lock);
             let since = Instant::now();
             let is_granted = self.take(&part, &words, ms(60_000)).await;
             let (checker, waited) = (&self.checker.checker, since.elapsed());
