@@ -858,6 +858,7 @@ mod tests {
         config::Config,
         key::Token,
         lock::{
+            Claim,
             address::connector_to_nodes,
             longest::LongestGrant,
             node::link::{Closed, JobQueue, LinkShared, Sender},
@@ -907,6 +908,19 @@ mod tests {
         assert_eq!(release.votes()[0], Vote::Missing(Absence::Down));
         node.submit(&a_release());
         assert_eq!(held_back(&node), 0);
+    }
+
+    #[test]
+    fn what_a_hand_over_gives_back_may_outlast_the_next_holders_ttl() {
+        let node = a_node();
+        let (key, token, ttl) =
+            (Key::new(b"lock:", b"k"), Token::from("t"), Duration::from_millis(1));
+        let hands_over = Kind::HandOver { claim: Claim::new() };
+        let operation = Arc::new(Operation::new(hands_over, key, token, ttl, Vec::new(), 1));
+        let longest = Instant::now() + node.members.longest().get();
+        let mut state = node.state.lock();
+        node.clean_up_unsent(&mut state, &operation);
+        assert!(state.cleanup[0].1.is_some_and(|until| until >= longest));
     }
 
     #[test]
