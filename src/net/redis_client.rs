@@ -128,7 +128,9 @@ impl ManageConnection for Manager {
     }
 
     async fn is_valid(&self, connection: &mut Connection) -> Result<(), RedisError> {
-        redis::cmd("PING").query_async::<()>(&mut connection.redis).await
+        let answer = redis::cmd("PING").query_async::<()>(&mut connection.redis).await;
+        // A Redis that cannot write its disk refuses even PING. It is asked why over this connection.
+        answer.or_else(|error| (error.code() == Some("MISCONF")).then_some(()).ok_or(error))
     }
 
     fn has_broken(&self, connection: &mut Connection) -> bool {

@@ -26,11 +26,14 @@ fn set(proxy: &Proxy, name: &str, value: &str) {
 
 /// Makes snapshots fail: a directory is in the file's place.
 fn fill_the_disk(proxy: &mut Proxy) {
-    let mut client = proxy.data_client();
+    fill_the_disk_of(&mut proxy.data_client());
+}
+
+fn fill_the_disk_of(client: &mut Client) {
     let Reply::Array(told) = client.cmd(&["CONFIG", "GET", "dir"]) else { panic!("no dir") };
     let Some(Reply::Bulk(dir)) = told.get(1) else { panic!("{told:?}") };
     std::fs::create_dir(format!("{}/dump.rdb", String::from_utf8_lossy(dir))).unwrap();
-    set(proxy, "save", "3600 1");
+    assert_eq!(client.cmd(&["CONFIG", "SET", "save", "3600 1"]), Reply::ok());
     client.cmd(&["BGSAVE"]);
     eventually("it has failed", || match client.cmd(&["INFO", "persistence"]) {
         Reply::Bulk(told) => String::from_utf8_lossy(&told).contains("bgsave_status:err"),
@@ -125,6 +128,31 @@ fn doctor(proxy: &Proxy) -> String {
         .output()
         .unwrap();
     String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn a_lock_node_that_refuses_writes_is_shown_whatever_it_refuses_besides() {
+    let proxy = Proxy::with().nodes(3).start();
+    let mut node = proxy.node_client(2);
+    let refuses = |proxy: &Proxy| {
+        let fault = proxy.metric("lockgate_node_fault", "fault=\"refuses\"");
+        let ready = proxy.http("/readyz");
+        (fault == 1.0 && ready.contains("refuses writes"), fault == 0.0)
+    };
+    let mut is_set = |name: &str, value: &str| {
+        assert_eq!(node.cmd(&["CONFIG", "SET", name, value]), Reply::ok());
+    };
+    for (name, sick, well) in [("maxmemory", "1", "0"), ("min-replicas-to-write", "1", "0")] {
+        is_set(name, sick);
+        eventually(&format!("{name} is seen"), || refuses(&proxy).0);
+        is_set(name, well);
+        eventually(&format!("{name} is over"), || refuses(&proxy).1);
+    }
+    // With this one it refuses PING, too.
+    fill_the_disk_of(&mut node);
+    eventually("its disk is seen", || refuses(&proxy).0);
+    assert_eq!(node.cmd(&["CONFIG", "SET", "save", ""]), Reply::ok());
+    eventually("its disk is well again", || refuses(&proxy).1);
 }
 
 #[test]
