@@ -211,9 +211,9 @@ impl Planted {
         const TAKE: &str = "-- Takes a lock's keys for a token";
         const KEEP: &str = "-- Gives a lock's keys a new TTL";
         const SET: &str = "redis.call('set', key, ARGV[1], 'PX', ARGV[2])";
-        // The TTL without the second that the data node may take, and with the drift.
+        // The TTL without what outlasts the lock, and with the drift.
         const UNPADDED: &str =
-            "redis.call('set', key, ARGV[1], 'PX', math.max(1, ARGV[2] * 0.9 - 1000))";
+            "redis.call('set', key, ARGV[1], 'PX', math.max(1, ARGV[2] * 0.9 - 1500))";
         match self {
             Planted::ByToken => {
                 &[(ACQUIRE, "'NX') then", "'NX') and redis.pcall('GET', KEYS[1]) ~= ARGV[1] then")]
