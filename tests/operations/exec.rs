@@ -363,6 +363,15 @@ fn at_least_keeps_the_lock_for_an_interval() {
     assert!(is_free(&proxy, "job"));
 }
 
+#[test]
+fn at_least_keeps_no_lock_if_nothing_is_run() {
+    let proxy = Proxy::with().nodes(3).start();
+    let grace = ["job", "--at-least", "30s", "--grace", "10s", "--", "true"];
+    let (status, _, error) = told(&exec(&proxy, &grace).output().unwrap());
+    assert_eq!(status, Some(125), "{error}");
+    assert!(is_free(&proxy, "job"));
+}
+
 /// A server that says nothing more once it has been sent a LOCK.
 #[test]
 fn a_server_that_does_not_answer_is_not_waited_for_longer_than_is_said() {

@@ -256,6 +256,12 @@ impl HeldLock {
         self.ask(&renew).await
     }
 
+    /// Gives the lock back at once, as the command has not begun.
+    pub(super) async fn give_back_unused(mut self) -> GivenBack {
+        self.terms.at_least = None;
+        self.give_back().await
+    }
+
     /// Gives the lock back. A lease that is to last longer is left to run out.
     pub(super) async fn give_back(mut self) -> GivenBack {
         let least = self.terms.at_least.unwrap_or_default();

@@ -175,14 +175,14 @@ async fn under_lock(options: &ExecOptions) -> Result<u8, Failed> {
             lock.validity().as_millis(),
             written(options.grace)
         );
-        let _ = timeout(END_LIMIT, lock.give_back()).await;
+        let _ = timeout(END_LIMIT, lock.give_back_unused()).await;
         return Err(Failed::with(FAILED, what));
     }
     let mut lock = lock;
     let child = match ChildCommand::start(&options.command, &lock.environment()) {
         Ok(child) => child,
         Err(error) => {
-            let _ = timeout(END_LIMIT, lock.give_back()).await;
+            let _ = timeout(END_LIMIT, lock.give_back_unused()).await;
             return Err(failed(error));
         }
     };
