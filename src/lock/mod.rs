@@ -96,7 +96,7 @@ pub(crate) use members::{
 };
 pub use members::{fault::Fault, first_markers::initialise};
 pub(crate) use members::{
-    inspect::{faults_of, refusal_of_writes},
+    inspect::{NodeRefusal, faults_of, refusal_of_locks},
     marker::{LONGEST, MARKER, SEATS, text_of},
     refusal::{deployment_named, diagnose},
 };
@@ -352,9 +352,9 @@ impl NodeStatus {
         self.up && !self.too_slow && !self.refuses()
     }
 
-    /// Whether the node is up, but refuses writes.
+    /// Whether the node is up, but refuses writes, or allows its user too little.
     pub(crate) fn refuses(&self) -> bool {
-        self.up && self.found.contains(&Fault::Refuses)
+        self.up && [Fault::Refuses, Fault::Auth].iter().any(|fault| self.found.contains(fault))
     }
 }
 

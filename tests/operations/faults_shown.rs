@@ -156,6 +156,44 @@ fn a_lock_node_that_refuses_writes_is_shown_whatever_it_refuses_besides() {
 }
 
 #[test]
+fn a_lock_node_whose_user_may_too_little_is_shown() {
+    let nodes: Vec<RedisServer> = (0..3).map(|_| RedisServer::start(&[]).unwrap()).collect();
+    let let_user = |node: &RedisServer, rules: &str| {
+        let words: Vec<&str> =
+            ["ACL", "SETUSER", "locker"].into_iter().chain(rules.split(' ')).collect();
+        assert_eq!(Client::connect(node.port()).cmd(&words), Reply::ok());
+    };
+    nodes.iter().for_each(|node| let_user(node, "on >secret +@all &* ~*"));
+    let url = |node: &RedisServer| format!("redis://locker:secret@127.0.0.1:{}", node.port());
+    let urls: Vec<String> = nodes.iter().map(url).collect();
+    let proxy = Proxy::with().node_urls(&urls).start();
+    eventually("its nodes are up", || proxy.nodes_up() == 3);
+    let is_lacking = |proxy: &Proxy| proxy.metric("lockgate_node_fault", "fault=\"auth\"") == 1.0;
+    assert!(!doctor(&proxy).contains("too little"));
+    for (without, with) in [
+        ("-evalsha", "+evalsha"),
+        ("-script|load", "+script|load"),
+        ("-set", "+set"),
+        ("-del", "+del"),
+        ("-pexpire", "+pexpire"),
+        ("-pttl", "+pttl"),
+        ("resetkeys ~lockgate:*", "~*"),
+    ] {
+        let_user(&nodes[2], without);
+        let told = doctor(&proxy);
+        assert!(told.contains("!! it allows the user too little: NOPERM "), "{without}: {told}");
+        if without == "-evalsha" {
+            eventually("the proxy sees it", || is_lacking(&proxy));
+            assert!(proxy.http("/readyz").contains("allows them too little"));
+            assert_eq!(proxy.metric("lockgate_quorum_slack", ""), 0.0);
+        }
+        let_user(&nodes[2], with);
+    }
+    eventually("it may again", || !is_lacking(&proxy));
+    assert!(!doctor(&proxy).contains("too little"));
+}
+
+#[test]
 fn a_data_node_that_refuses_writes_is_shown_wherever_one_looks() {
     for Fault { name, provoke, end, is_ready, line, doctor: told } in DATA_NODE {
         // Two hundredths of a second a key, with a look at clients between two keys.

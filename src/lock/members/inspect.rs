@@ -7,7 +7,7 @@ use std::{collections::HashMap, time::Duration};
 
 use bb8_redis::{
     bb8,
-    redis::{self, RedisError, aio::MultiplexedConnection},
+    redis::{self, RedisError, RedisResult, aio::MultiplexedConnection},
 };
 use thiserror::Error;
 use tokio::time::timeout;
@@ -29,6 +29,8 @@ pub(super) const PROBE: &[u8] = b"lockgate:probe";
 /// The codes of errors by which a master refuses any write. Other errors do not show that: the user may lack a
 /// permission, and READONLY comes from a replica, which is a fault of its own.
 const REFUSALS: [&str; 3] = ["MISCONF", "OOM", "NOREPLICAS"];
+/// The name of a script that nobody has.
+const NO_SCRIPT: &str = "0000000000000000000000000000000000000000";
 /// The longest time for getting a connection, or an answer.
 const LIMIT: Duration = Duration::from_secs(1);
 
@@ -49,25 +51,27 @@ pub(in crate::lock) enum InspectError {
 /// Connections to one node for inspections.
 pub(in crate::lock) struct Inspector {
     pool: bb8::Pool<Manager>,
+    /// `locks.prefix`.
+    prefix: String,
 }
 
 impl Inspector {
     /// Prepares connections, which are opened only when needed.
-    pub(in crate::lock) fn new(url: &RedisUrl, connector: &Connector) -> Inspector {
+    pub(in crate::lock) fn new(url: &RedisUrl, connector: &Connector, prefix: &str) -> Inspector {
         let pool = bb8::Pool::builder()
             .max_size(MAX_CONNECTIONS)
             .connection_timeout(LIMIT)
             .build_unchecked(Manager { url: url.clone(), connector: connector.clone() });
-        Inspector { pool }
+        Inspector { pool, prefix: prefix.to_owned() }
     }
 
-    /// Asks only whether the node takes writes. Returns the error by which it refuses them.
+    /// Asks only whether the node carries out what locks need. Returns why not.
     pub(in crate::lock) async fn refusal(
         &self,
         station: Station,
-    ) -> Result<Option<String>, InspectError> {
+    ) -> Result<Option<NodeRefusal>, InspectError> {
         let mut connection = self.pool.get().await?;
-        refusal(&mut connection.redis, station).await
+        refusal(&mut connection.redis, station, &self.prefix).await
     }
 
     /// Finds the node's faults, and whether it still is the identity that was admitted and has the marker that it
@@ -103,7 +107,7 @@ impl Inspector {
             is_another |= lying.0.as_deref() != Some(told);
             longest = Duration::from_millis(lying.1.unwrap_or(0).max(lying.2.unwrap_or(0)));
         }
-        let refusal = refusal(&mut connection.redis, station).await?;
+        let refusal = refusal(&mut connection.redis, station, &self.prefix).await?;
         let mut faults = faults_of(field);
         if is_shard {
             faults.retain(|fault| *fault != Fault::Cluster);
@@ -112,30 +116,65 @@ impl Inspector {
     }
 }
 
-/// Asks a node whether it takes writes. Returns the error by which it refuses them.
+/// Why a node carries out nothing that locks need.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NodeRefusal {
+    /// [`Fault::Refuses`], or [`Fault::Auth`] if the user lacks a permission.
+    pub(crate) fault: Fault,
+    /// The node's words.
+    pub(crate) error: String,
+}
+
+/// Asks a node whether it takes writes, and whether the user may send what locks need. Returns why not.
 async fn refusal(
     connection: &mut MultiplexedConnection,
     station: Station,
-) -> Result<Option<String>, InspectError> {
+    prefix: &str,
+) -> Result<Option<NodeRefusal>, InspectError> {
+    let probe = station.key(PROBE);
+    let mut trial = redis::pipe();
     // The key does not exist, so XX writes nothing. A node that refuses writes, or is out of memory, refuses it too.
-    let mut probe = redis::cmd("SET");
-    probe.arg(station.key(PROBE)).arg("").arg("XX").arg("PX").arg(1);
-    let probing = probe.query_async::<redis::Value>(connection);
-    let probed = timeout(LIMIT, probing).await.map_err(|_| InspectError::Silent)?;
-    let is_refusal = |error: &RedisError| error.code().is_some_and(|code| REFUSALS.contains(&code));
-    Ok(probed.err().filter(is_refusal).map(|error| error.to_string()))
+    trial.cmd("SET").arg(&probe).arg("").arg("XX").arg("PX").arg(1);
+    // Nor do these change anything: the last is found to be no SET only behind the ACL's check. No lock has that key.
+    trial.cmd("EVALSHA").arg(NO_SCRIPT).arg(1).arg(prefix);
+    trial.cmd("SCRIPT").arg("LOAD").arg("return 1");
+    trial.cmd("DEL").arg(&probe);
+    trial.cmd("PEXPIRE").arg(&probe).arg(1);
+    trial.cmd("PTTL").arg(&probe);
+    trial.cmd("SET").arg(prefix).arg("x").arg("NX").arg("XX");
+    trial.ignore_errors();
+    let trying = trial.query_async::<Vec<RedisResult<redis::Value>>>(connection);
+    let tried = timeout(LIMIT, trying).await.map_err(|_| InspectError::Silent)??;
+    Ok(judge(tried.into_iter().map(Result::err)))
 }
 
-/// Asks a lock node whether it takes writes, as proxies do. Returns the error by which it refuses them.
-pub(crate) async fn refusal_of_writes(connection: &mut MultiplexedConnection) -> Option<String> {
-    refusal(connection, Station::Plain).await.ok().flatten()
+/// Returns why a node carries out nothing, from its errors to the write and to what follows.
+fn judge(mut errors: impl Iterator<Item = Option<RedisError>>) -> Option<NodeRefusal> {
+    let write = errors.next().flatten();
+    let is_refusal = |code: &str| REFUSALS.contains(&code);
+    if let Some(error) = write.as_ref().filter(|error| error.code().is_some_and(is_refusal)) {
+        return Some(NodeRefusal { fault: Fault::Refuses, error: error.to_string() });
+    }
+    let mut all = write.into_iter().chain(errors.flatten());
+    let denied = all.find(|error| error.code() == Some("NOPERM"))?;
+    // The client library has a word of its own for this code.
+    let error = format!("NOPERM {}", denied.detail().unwrap_or_default());
+    Some(NodeRefusal { fault: Fault::Auth, error })
+}
+
+/// Asks a lock node whether it carries out what locks need, as proxies do. Returns why not.
+pub(crate) async fn refusal_of_locks(
+    connection: &mut MultiplexedConnection,
+    prefix: &str,
+) -> Option<NodeRefusal> {
+    refusal(connection, Station::Plain, prefix).await.ok().flatten()
 }
 
 /// The findings of an inspection.
 pub(in crate::lock) struct Inspected {
     pub(in crate::lock) faults: Vec<Fault>,
-    /// The error by which the node refuses writes.
-    pub(in crate::lock) refusal: Option<String>,
+    /// Why the node carries out nothing that locks need.
+    pub(in crate::lock) refusal: Option<NodeRefusal>,
     /// Whether this is no longer the node that was admitted, or its marker is not the expected one.
     pub(in crate::lock) is_another: bool,
     /// The longest TTL that the node knows of: stored there, or allowed by some proxy.

@@ -26,7 +26,7 @@ use crate::{
         members::{
             clocks::{Clocks, Sight},
             fault::Fault,
-            inspect::Inspected,
+            inspect::{Inspected, NodeRefusal},
             membership::Wait,
             right::Right,
             self_report::SelfReport,
@@ -80,6 +80,8 @@ pub(super) struct Node {
     paused: AtomicBool,
     /// `locks.drift_factor`.
     pub(super) drift_factor: f64,
+    /// `locks.prefix`.
+    pub(super) prefix: String,
     pub(super) dialect: Dialect,
     /// Called when the node can be asked again, even if only to put locks back.
     came_back: OnceLock<Box<dyn Fn() + Send + Sync>>,
@@ -108,8 +110,8 @@ struct NodeState {
     unfit: Option<Fault>,
     /// Other faults of the node.
     found: Vec<Fault>,
-    /// Whether it refuses writes.
-    refuses: bool,
+    /// The fault by which it carries out nothing that locks need, as it was asked last.
+    refuses: Option<Fault>,
     /// Releases of locks that the node may still have though no client holds them, each with the latest end of its
     /// lock. The end is `None` for the undo of a request that a stopped node may not have read: its TTL has not begun.
     cleanup: VecDeque<(Arc<Operation>, Option<Instant>)>,
@@ -151,6 +153,7 @@ impl Node {
             clocks,
             paused: AtomicBool::new(false),
             drift_factor: config.drift_factor,
+            prefix: config.prefix.clone(),
             dialect: Dialect::of(config),
             came_back: OnceLock::new(),
             is_late: OnceLock::new(),
@@ -165,7 +168,7 @@ impl Node {
                 until: None,
                 unfit: None,
                 found: Vec::new(),
-                refuses: false,
+                refuses: None,
                 cleanup: VecDeque::new(),
                 refused: VecDeque::new(),
                 before: None,
@@ -759,31 +762,30 @@ impl Node {
         self.show_faults(&state);
     }
 
-    /// Notes whether the node refuses writes, and in what words.
-    pub(super) fn note_refusal(&self, refusal: Option<String>) {
+    /// Notes whether the node carries out what locks need, and why not.
+    pub(super) fn note_refusal(&self, refusal: Option<NodeRefusal>) {
         self.note_refusal_in(&mut self.state.lock(), refusal);
     }
 
-    /// Notes whether the node refuses writes, and logs a change.
-    fn note_refusal_in(&self, state: &mut NodeState, refusal: Option<String>) {
-        let fault = Fault::Refuses;
-        match (state.refuses, &refusal) {
-            (false, Some(error)) => {
+    /// Notes whether the node carries out what locks need, and logs a change.
+    fn note_refusal_in(&self, state: &mut NodeState, refusal: Option<NodeRefusal>) {
+        let now = refusal.as_ref().map(|refusal| refusal.fault);
+        match (&state.refuses, refusal) {
+            (before, Some(NodeRefusal { fault, error })) if *before != Some(fault) => {
                 warn!(node = %self.address, fault = fault.as_str(), error, "lock node is unfit: {}", fault.meaning());
             }
-            (true, None) => info!(node = %self.address, "lock node takes writes again"),
+            (Some(_), None) => info!(node = %self.address, "lock node takes writes again"),
             _ => {}
         }
-        state.refuses = refusal.is_some();
+        state.refuses = now;
         self.show_faults(state);
     }
 
     /// Returns the node's faults.
     fn found(&self, state: &NodeState) -> impl Iterator<Item = Fault> {
         let unwatched = self.standing.unwatched.load(Ordering::Acquire);
-        let refuses = state.refuses.then_some(Fault::Refuses);
         let found = state.found.iter().copied().chain(unwatched.then_some(Fault::Unwatched));
-        found.chain(refuses)
+        found.chain(state.refuses)
     }
 
     fn show_faults(&self, state: &NodeState) {

@@ -177,12 +177,13 @@ pub(super) async fn inspect(node: Weak<Node>) {
         // The first operations go ahead of the first inspection.
         sleep(INSPECT_FIRST).await;
         loop {
-            let (linked, told, url, connector, station) = {
+            let (linked, told, url, connector, station, prefix) = {
                 let node = node.upgrade()?;
                 let members = &node.members;
                 let (linked, told) = (members.linked(node.index), members.told(node.index));
                 let station = (*node.standing.station.lock(), node.address.cluster().is_some());
-                (linked, told, node.at().map(|at| at.url), node.connector.clone(), station)
+                let url = node.at().map(|at| at.url);
+                (linked, told, url, node.connector.clone(), station, node.prefix.clone())
             };
             let Some(url) = url else {
                 sleep(INSPECT_AGAIN).await;
@@ -190,7 +191,7 @@ pub(super) async fn inspect(node: Weak<Node>) {
             };
             let (_, inspector) = match last.take_if(|(of, _)| *of == url) {
                 Some(last_one) => last.insert(last_one),
-                None => last.insert((url.clone(), Inspector::new(&url, &connector))),
+                None => last.insert((url.clone(), Inspector::new(&url, &connector, &prefix))),
             };
             let inspected = inspector.inspect(linked.as_ref(), told.as_deref(), station).await;
             let known = node.upgrade()?;

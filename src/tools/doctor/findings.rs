@@ -13,7 +13,7 @@ use crate::{
     },
     data::write_refusals::WriteRefusal,
     fleet::{difference::ModeConflict, record::ProxyRecord},
-    lock::{self, Fault},
+    lock::{self, Fault, NodeRefusal},
     tools::keyspace,
 };
 
@@ -391,6 +391,16 @@ pub(super) fn refuses(patient: &Patient) -> Option<Finding> {
     Some(Finding::grave(what, sentence(refusal.advice())))
 }
 
+/// Finding about a lock node that carries out nothing that locks need.
+pub(super) fn refuses_locks(patient: &Patient) -> Option<Finding> {
+    let NodeRefusal { fault, error } = patient.refusal.as_ref()?;
+    let what = match fault {
+        Fault::Auth => format!("it allows the user too little: {error}"),
+        _ => format!("it refuses writes: {error}"),
+    };
+    Some(Finding { what, ..of_fault(*fault) })
+}
+
 /// Makes half a sentence a whole one.
 fn sentence(half: &str) -> String {
     let mut letters = half.chars();
@@ -419,10 +429,7 @@ pub(super) fn diagnose(index: usize, patient: &Patient, list: &NodeList<'_>) -> 
         let finding = of_fault(fault);
         findings.push(Finding { is_grave: finding.is_grave || evicts, ..finding });
     }
-    if let Some(words) = &patient.refusal {
-        let what = format!("it refuses writes: {words}");
-        findings.push(Finding { what, ..of_fault(Fault::Refuses) });
-    }
+    findings.extend(refuses_locks(patient));
     let is_to_change = list.key == "next_nodes" || !locks.next_nodes.is_empty();
     if is_to_change && let Some(words) = &patient.hides_keys {
         let what = format!("lockgate nodes --change cannot list its locks: {words}");
@@ -557,6 +564,9 @@ pub(super) fn of_fault(fault: Fault) -> Finding {
         }
         Fault::Slow => "Set node_timeout to some ten round trips, or move it nearer.",
         Fault::Refuses => "Make room on its disk, raise maxmemory, or bring its replicas back.",
+        Fault::Auth => {
+            "Allow the user what config/lockgate.yaml says at locks.nodes (ACL SETUSER …)."
+        }
         Fault::Unwatched => "Allow the user TIME (ACL SETUSER … +time).",
         Fault::Unconfirmed => {
             "Let the proxy reach a majority of its Sentinels, or of its cluster's masters."
@@ -564,7 +574,6 @@ pub(super) fn of_fault(fault: Fault) -> Finding {
         Fault::Quarantined
         | Fault::Paused
         | Fault::ProtectedMode
-        | Fault::Auth
         | Fault::Garbage
         | Fault::Clock
         | Fault::Foreign

@@ -26,8 +26,8 @@ use tokio::{task::JoinHandle, time::timeout};
 use self::{
     findings::{
         KnownDataNodes, alone_or_shared, apart, cannot_unlock, diagnose, differing, idle,
-        not_found, of_fault, of_marker, one_of_many, paused, refuses, renamed, replicas, shared,
-        unbridged, unreachable, was_left,
+        not_found, of_fault, of_marker, one_of_many, paused, refuses, refuses_locks, renamed,
+        replicas, shared, unbridged, unreachable, was_left,
     },
     patient::{LIMIT, NodeList, Patient, examine, summary},
     report::{Examined, Finding, Report},
@@ -88,7 +88,7 @@ async fn examine_all(config: &Config) -> Report {
     let asking = ask_lock_nodes(locks, &to_nodes);
     let found = data_node.found(LIMIT).await;
     let data = match &found {
-        Some(tenure) => examine(&tenure.url, data_node.connector(), false).await,
+        Some(tenure) => examine(&tenure.url, data_node.connector(), None).await,
         None => Err(data_node.problem().unwrap_or_default()),
     };
     let mut patients = Vec::new();
@@ -145,11 +145,11 @@ fn ask_lock_nodes(
     to_nodes: &Connector,
 ) -> Vec<JoinHandle<Result<Patient, String>>> {
     let both = locks.nodes.iter().chain(&locks.next_nodes);
-    both.map(|node| (node.clone(), to_nodes.clone(), locks.tls.clone()))
-        .map(|(node, way, tls)| {
+    both.map(|node| (node.clone(), to_nodes.clone(), locks.tls.clone(), locks.prefix.clone()))
+        .map(|(node, way, tls, prefix)| {
             tokio::spawn(async move {
                 let there = lock::locate(&node, &tls, RECORDS).await?;
-                let patient = examine(&there.url, &way, true).await?;
+                let patient = examine(&there.url, &way, Some(&prefix)).await?;
                 Ok(Patient { election: there.election, ..patient })
             })
         })
@@ -383,7 +383,7 @@ async fn shards(
     let mut all = vec![tell(format!("{} shard{s}", masters.len()), findings)];
     let mut has_data = false;
     for (master, url) in &masters {
-        let patient = examine(url, way, true).await;
+        let patient = examine(url, way, Some(&config.locks.prefix)).await;
         has_data |= patient.as_ref().is_ok_and(|patient| is_data(url, patient));
         let findings = match &patient {
             Err(error) => vec![unreachable(error)],
@@ -392,7 +392,8 @@ async fn shards(
                 let faults = faults.filter(|fault| *fault != Fault::Cluster).map(of_fault);
                 let unwatched = patient.clock.is_none().then(|| of_fault(Fault::Unwatched));
                 let marked = marked(&config.locks, way, url, &master.slots).await;
-                faults.chain(unwatched).chain(marked).chain(idle(patient, "lock node")).collect()
+                let found = unwatched.into_iter().chain(refuses_locks(patient)).chain(marked);
+                faults.chain(found).chain(idle(patient, "lock node")).collect()
             }
         };
         all.push(Examined::server(name, url.to_string(), summary(&patient), findings));
@@ -435,7 +436,7 @@ async fn cluster(
     let asking: Vec<_> = led
         .map(|(front, tenure)| {
             let (url, way) = (tenure.url.clone(), data.connector().clone());
-            let asking = tokio::spawn(async move { examine(&url, &way, false).await });
+            let asking = tokio::spawn(async move { examine(&url, &way, None).await });
             (front, tenure, asking)
         })
         .collect();

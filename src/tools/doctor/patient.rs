@@ -35,8 +35,8 @@ pub(super) struct Patient {
     pub(super) foreign_keys: u64,
     /// The records that proxies keep on this lock node.
     pub(super) fleet: Vec<ProxyRecord>,
-    /// The words in which a lock node refuses writes.
-    pub(super) refusal: Option<String>,
+    /// Why a lock node carries out nothing that locks need.
+    pub(super) refusal: Option<lock::NodeRefusal>,
     /// The error by which the data node refuses writes, and its words.
     pub(super) data_refusal: Option<(WriteRefusal, String)>,
     /// The words in which a lock node refuses to list its keys.
@@ -100,17 +100,17 @@ pub(super) fn summary(patient: &Result<Patient, String>) -> String {
     )
 }
 
-/// Asks one server everything. `votes`: whether it is a lock node.
+/// Asks one server everything. `prefix`: `locks.prefix`, if it is a lock node.
 pub(super) async fn examine(
     url: &RedisUrl,
     way: &Connector,
-    votes: bool,
+    prefix: Option<&str>,
 ) -> Result<Patient, String> {
     let silent = || format!("no answer within {LIMIT:?}");
     let connecting = timeout(LIMIT, redis_client::connect(url, way)).await;
     let mut connection = connecting.map_err(|_| silent())?.map_err(|error| words(&error))?;
     connection.redis.set_response_timeout(LIMIT);
-    let asking = question(&mut connection.redis, votes).await;
+    let asking = question(&mut connection.redis, prefix).await;
     asking.map_err(|error| if error.is_timeout() { silent() } else { words(&error) })
 }
 
@@ -126,8 +126,9 @@ fn words(error: &RedisError) -> String {
 
 async fn question(
     connection: &mut MultiplexedConnection,
-    votes: bool,
+    prefix: Option<&str>,
 ) -> Result<Patient, RedisError> {
+    let votes = prefix.is_some();
     let info: String = redis::cmd("INFO").query_async(connection).await?;
     let mut info: HashMap<String, String> = info
         .lines()
@@ -157,9 +158,9 @@ async fn question(
     let lying = if votes { lying(connection, is_cluster).await? } else { Default::default() };
     let [first, longest, seats] = &lying;
     let marker = lock::text_of(first.as_deref(), longest.as_deref(), seats.as_deref());
-    let refusal = match votes {
-        true => lock::refusal_of_writes(connection).await,
-        false => None,
+    let refusal = match prefix {
+        Some(prefix) => lock::refusal_of_locks(connection, prefix).await,
+        None => None,
     };
     let hides_keys = match votes && !is_cluster {
         true => refusal_of_scan(connection).await,
