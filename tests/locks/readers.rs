@@ -107,7 +107,7 @@ fn each_part_is_given_back_and_renewed_by_its_token() {
     let error =
         "ERR several readers of 'k' have this token; use the connection that was granted it";
     assert_eq!(proxy.client().cmd(&["UNLOCK", "k", "same"]).error(), error);
-    assert_eq!(other.client().cmd(&["RENEW", "k", "same", "PX", "9"]).error(), error);
+    assert_eq!(other.client().cmd(&["RENEW", "k", "same", "PX", "9000"]).error(), error);
     assert_eq!(one.cmd(&["UNLOCK", "k", "same"]), Reply::Int(1));
     assert!(!is_free(&proxy), "the other's part is left");
     assert_eq!(proxy.client().cmd(&["UNLOCK", "k", "same"]), Reply::Int(1), "there is one now");
