@@ -29,8 +29,9 @@ pub(super) const PROBE: &[u8] = b"lockgate:probe";
 /// The codes of errors by which a master refuses any write. Other errors do not show that: the user may lack a
 /// permission, and READONLY comes from a replica, which is a fault of its own.
 const REFUSALS: [&str; 3] = ["MISCONF", "OOM", "NOREPLICAS"];
-/// The name of a script that nobody has.
-const NO_SCRIPT: &str = "0000000000000000000000000000000000000000";
+/// A script that does nothing, and its SHA-1.
+const NO_WORK: &str = "return 1";
+const NO_WORK_SHA: &str = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
 /// The longest time for getting a connection, or an answer.
 const LIMIT: Duration = Duration::from_secs(1);
 
@@ -135,13 +136,12 @@ async fn refusal(
     let mut trial = redis::pipe();
     // The key does not exist, so XX writes nothing. A node that refuses writes, or is out of memory, refuses it too.
     trial.cmd("SET").arg(&probe).arg("").arg("XX").arg("PX").arg(1);
-    // Nor do these change anything: the last is found to be no SET only behind the ACL's check. No lock has that key.
-    trial.cmd("EVALSHA").arg(NO_SCRIPT).arg(1).arg(prefix);
-    trial.cmd("SCRIPT").arg("LOAD").arg("return 1");
+    // Nor do these change anything. No lock has the script's key, which the user must be allowed to use.
+    trial.cmd("SCRIPT").arg("LOAD").arg(NO_WORK);
+    trial.cmd("EVALSHA").arg(NO_WORK_SHA).arg(1).arg(station.key(prefix.as_bytes()));
     trial.cmd("DEL").arg(&probe);
     trial.cmd("PEXPIRE").arg(&probe).arg(1);
     trial.cmd("PTTL").arg(&probe);
-    trial.cmd("SET").arg(prefix).arg("x").arg("NX").arg("XX");
     trial.ignore_errors();
     let trying = trial.query_async::<Vec<RedisResult<redis::Value>>>(connection);
     let tried = timeout(LIMIT, trying).await.map_err(|_| InspectError::Silent)??;
@@ -202,6 +202,11 @@ pub(crate) fn faults_of<'a>(field: impl Fn(&str) -> &'a str) -> Vec<Fault> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_script_that_does_nothing_is_called_by_its_own_sum() {
+        assert_eq!(sha1_smol::Sha1::from(NO_WORK).digest().to_string(), NO_WORK_SHA);
+    }
 
     #[test]
     fn a_sound_node_has_no_faults_and_others_are_named() {
