@@ -21,6 +21,7 @@ use super::{
     clock, config,
     connection::{SessionUnderTest, bridge, old, shared},
     engine_config, hold,
+    library_client::RELEASE,
     network::Network,
     seeds, simulate_by,
     world::{RunOutcome, dial, must_end},
@@ -115,7 +116,7 @@ async fn go_past(mut client: SessionUnderTest, key: &'static str, stage: KeptKey
             stage.checker.taken(key, &name, None, ms(400), asked);
             sleep(ms(stage.below(100))).await;
             stage.checker.ended(key, &name, "released");
-            let _ = client.ask(&["DEL", &place]).await;
+            let _ = client.ask(&["EVAL", RELEASE, "1", &place, &name]).await;
             sleep(ms(stage.below(1500))).await;
         }
         sleep(ms(5 + stage.below(20))).await;
