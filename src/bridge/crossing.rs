@@ -101,17 +101,15 @@ impl Crossing {
             return Err(NotGranted::held(true));
         }
         let kept = match again {
-            Some(_) => self.keep(ttl).await.map_err(NotGranted::NoQuorum)?,
-            None => (KeysKept::Released, Instant::now()),
+            Some(_) => Some(self.keep(ttl).await.map_err(NotGranted::NoQuorum)?),
+            None => None,
         };
         let (taken, asked) = match kept {
-            (KeysKept::Kept | KeysKept::Made, asked) => (None, asked),
-            (KeysKept::Released, _) => {
+            Some((KeysKept::Kept | KeysKept::Made, asked)) => (None, asked),
+            Some((KeysKept::Refused, _)) => return Err(NotGranted::held(false)),
+            Some((KeysKept::Released, _)) | None => {
                 let asked = Instant::now();
                 (Some(self.take_keys(ttl).await?), asked)
-            }
-            (KeysKept::Refused, _) => {
-                return Err(NotGranted::held(false));
             }
         };
         let (key, token) = (key.clone(), token.clone());

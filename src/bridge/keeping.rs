@@ -143,8 +143,7 @@ impl Keeping {
         let mut watched = if is_needed { bridge.engine.watched() } else { Vec::new() };
         // By age, so that a simulation repeats exactly.
         watched.sort_unstable_by_key(|lock| lock.id);
-        let mut before = std::mem::take(&mut self.kept);
-        self.due.clear();
+        let (mut before, mut due) = (std::mem::take(&mut self.kept), Vec::new());
         for lock in watched {
             let (places, id) = (bridge.places(&lock.key), (lock.key.clone(), lock.id));
             let kept = match (before.remove(&id), places.is_empty()) {
@@ -157,10 +156,13 @@ impl Keeping {
                 (_, false) => Kept::new(lock, places, now),
             };
             if kept.due <= now && !kept.is_asked {
-                self.due.push_back(id.clone());
+                due.push((kept.due, id.clone()));
             }
             self.kept.insert(id, kept);
         }
+        // Where more are due than the data node answers in time, each has its turn.
+        due.sort_by_key(|(due, _)| *due);
+        self.due = due.into_iter().map(|(_, id)| id).collect();
         self.note_first_end();
     }
 

@@ -5,12 +5,22 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
-use super::{MAX_TTL, PROXIES, checker::Checker, connection::rules, network::Network};
+use super::{
+    MAX_TTL, PROXIES, Planted,
+    checker::Checker,
+    clock, config,
+    connection::{SessionUnderTest, bridge, rules, shared},
+    engine_config,
+    network::Network,
+    world::dial,
+};
 use crate::{
     adopt::Adoption,
-    config::{AdoptMode, NoTtlPolicy},
+    config::{AdoptMode, LocksConfig, NoTtlPolicy},
+    lock::{Engine, initialise},
+    session::Shared,
 };
 
 /// How long to wait before the next step: the longest TTL, and the time for what is under way.
@@ -41,6 +51,48 @@ struct ModesNow {
     proxies: Vec<(Arc<Adoption>, AdoptMode)>,
     /// Whether clients of a kind may lock now, and how many do.
     kinds: [(bool, usize); 2],
+}
+
+/// One proxy with a bridged rule, well lock nodes and a data node, whose locks may last for [`LASTING`].
+pub(super) struct BridgedProxy {
+    pub(super) network: Arc<Network>,
+    pub(super) data: Arc<Network>,
+    pub(super) adoption: Arc<Adoption>,
+    /// What its sessions share.
+    pub(super) state: Arc<Shared>,
+}
+
+/// The longest TTL of a [`BridgedProxy`].
+const LASTING: Duration = Duration::from_secs(10);
+
+impl BridgedProxy {
+    /// Starts it. Its own connection to the data node has the number `end`.
+    pub(super) async fn start(seed: u64, planted: Planted, end: usize) -> BridgedProxy {
+        const NODES: usize = 3;
+        let (network, data) = (
+            Network::new(seed, NODES, 1.0, Duration::from_millis(5)),
+            Network::of_data(seed, Duration::from_millis(5), 1.0, false, false, false),
+        );
+        network.heal();
+        data.heal();
+        dial(&network, Some(&data));
+        let begun = Instant::now();
+        initialise(&config(0, NODES, planted)).await.unwrap();
+        let lasting = |locks| LocksConfig { max_ttl: LASTING, ..locks };
+        let locks = lasting(config(0, NODES, planted));
+        let of_engine = lasting(engine_config(0, NODES, planted, true));
+        let engine = Engine::start_alone(&of_engine, clock(0, begun));
+        sleep(Duration::from_secs(2)).await;
+        let adoption = Modes::new(AdoptMode::Bridge, NoTtlPolicy::Refuse).start();
+        let bridge = bridge(&engine, &adoption, locks.clone(), end);
+        let state = shared(&engine, locks, Some(adoption.clone()), Some(bridge));
+        BridgedProxy { network, data, adoption, state }
+    }
+
+    /// Returns a client of this number, which has not connected yet.
+    pub(super) fn client(&self, name: usize) -> SessionUnderTest {
+        SessionUnderTest::new(self.state.clone(), self.data.clone(), name)
+    }
 }
 
 /// A client's permission to lock, until it is dropped.

@@ -15,23 +15,17 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     Planted,
-    bridged::Modes,
+    bridged::BridgedProxy,
     checker::Checker,
     client::ms,
-    clock, config,
-    connection::{SessionUnderTest, bridge, old, shared},
-    engine_config, hold,
+    connection::{SessionUnderTest, old},
+    hold,
     library_client::RELEASE,
     network::Network,
     seeds, simulate_by,
-    world::{RunOutcome, dial, must_end},
-};
-use crate::{
-    config::{AdoptMode, LocksConfig, NoTtlPolicy},
-    lock::{Engine, initialise},
+    world::{RunOutcome, must_end},
 };
 
-const NODES: usize = 3;
 const KEYS: [&str; 4] = ["a", "b", "c", "d"];
 /// For how long one deployment is played.
 const PLAYED: Duration = Duration::from_secs(60);
@@ -135,31 +129,22 @@ async fn stop(stage: KeptKeysStage) {
 }
 
 async fn live(seed: u64, planted: Planted) -> RunOutcome {
+    let proxy = BridgedProxy::start(seed, planted, 2 * KEYS.len()).await;
     let stage = KeptKeysStage {
-        network: Network::new(seed, NODES, 1.0, ms(5)),
-        data: Network::of_data(seed, ms(5), 1.0, false, false, false),
+        network: proxy.network.clone(),
+        data: proxy.data.clone(),
         checker: Arc::new(Checker::new()),
         is_over: Arc::default(),
         stops: !seed.is_multiple_of(4),
     };
-    stage.network.heal();
-    stage.data.heal();
-    dial(&stage.network, Some(&stage.data));
-    let begun = Instant::now();
-    initialise(&config(0, NODES, planted)).await.unwrap();
-    let lasting = |locks| LocksConfig { max_ttl: ms(10_000), ..locks };
-    let locks = lasting(config(0, NODES, planted));
-    let of_engine = lasting(engine_config(0, NODES, planted, true));
-    let engine = Engine::start_alone(&of_engine, clock(0, begun));
-    sleep(Duration::from_secs(2)).await;
-    let adoption = Modes::new(AdoptMode::Bridge, NoTtlPolicy::Refuse).start();
-    let bridge = bridge(&engine, &adoption, locks.clone(), 99);
-    let state = shared(&engine, locks, Some(adoption), Some(bridge));
-    let client = |name| SessionUnderTest::new(state.clone(), stage.data.clone(), name);
     let mut clients = Vec::new();
     for (number, key) in KEYS.into_iter().enumerate() {
-        clients.push(tokio::spawn(keep(client(2 * number), key, stage.clone())));
-        clients.push(tokio::spawn(go_past(client(2 * number + 1).past(), key, stage.clone())));
+        clients.push(tokio::spawn(keep(proxy.client(2 * number), key, stage.clone())));
+        clients.push(tokio::spawn(go_past(
+            proxy.client(2 * number + 1).past(),
+            key,
+            stage.clone(),
+        )));
     }
     let stopping = stage.stops.then(|| tokio::spawn(stop(stage.clone())));
     sleep(PLAYED).await;

@@ -1,50 +1,25 @@
 //! A rule that steps from bridge to audit while commands are under way.
 
-use std::time::Duration;
-
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 use super::{
     Planted,
-    bridged::Modes,
+    bridged::BridgedProxy,
     checker::Checker,
     client::ms,
-    clock, config,
-    connection::{Reply, SessionUnderTest, bridge, old, rules, shared},
-    engine_config,
+    connection::{Reply, old, rules},
     library_client::EXTEND,
-    network::Network,
     simulate_by,
-    world::{RunOutcome, dial},
+    world::RunOutcome,
 };
-use crate::{
-    config::{AdoptMode, LocksConfig, NoTtlPolicy},
-    lock::{Engine, initialise},
-};
+use crate::config::{AdoptMode, NoTtlPolicy};
 
 /// Steps the rule from bridge to audit while an adopted client takes or extends its lock: the seed says which and
 /// when. Then another client takes the lock on the data node, past the proxy.
 async fn across_a_step(seed: u64, planted: Planted) -> RunOutcome {
-    const NODES: usize = 3;
-    let (network, data) = (
-        Network::new(seed, NODES, 1.0, ms(5)),
-        Network::of_data(seed, ms(5), 1.0, false, false, false),
-    );
-    network.heal();
-    data.heal();
-    dial(&network, Some(&data));
-    let (checker, begun) = (Checker::new(), Instant::now());
-    initialise(&config(0, NODES, planted)).await.unwrap();
-    // A lock may last for longer than a key that was not extended.
-    let lasting = |locks| LocksConfig { max_ttl: ms(10_000), ..locks };
-    let locks = lasting(config(0, NODES, planted));
-    let of_engine = lasting(engine_config(0, NODES, planted, true));
-    let engine = Engine::start_alone(&of_engine, clock(0, begun));
-    sleep(Duration::from_secs(2)).await;
-    let adoption = Modes::new(AdoptMode::Bridge, NoTtlPolicy::Refuse).start();
-    let bridge = bridge(&engine, &adoption, locks.clone(), 2);
-    let state = shared(&engine, locks, Some(adoption.clone()), Some(bridge));
-    let client = |name| SessionUnderTest::new(state.clone(), data.clone(), name);
+    let proxy = BridgedProxy::start(seed, planted, 2).await;
+    let checker = Checker::new();
+    let client = |name| proxy.client(name);
     let (mut adopted, mut taker, mut past) = (client(0), client(3), client(1).past());
     for connection in [&mut adopted, &mut taker, &mut past] {
         connection.open().await;
@@ -65,7 +40,7 @@ async fn across_a_step(seed: u64, planted: Planted) -> RunOutcome {
     };
     let stepping = async {
         sleep(ms(seed / 2)).await;
-        adoption.step_to(&rules(AdoptMode::Audit, NoTtlPolicy::Refuse));
+        proxy.adoption.step_to(&rules(AdoptMode::Audit, NoTtlPolicy::Refuse));
     };
     let (has_it, ()) = tokio::join!(asking, stepping);
     // By then a key that was not extended has run out.
