@@ -643,7 +643,7 @@ impl QuorumWatch {
             self.lost_at = Some(Instant::now());
             let missing = nodes.iter().filter(|node| !node.votes()).map(|node| {
                 let why = match &node.reason {
-                    _ if node.refuses() => "refuses writes",
+                    _ if node.refuses() => "refuses locks",
                     _ if node.too_slow => "too slow",
                     Some(reason) => reason,
                     None => "down",

@@ -30,7 +30,7 @@ fn nodes_that_refuse_writes_are_up_and_do_not_count() {
         eventually("it is counted", || proxy.metric("lockgate_quorum_slack", "") == slack);
     }
     let page = proxy.http("/readyz");
-    assert!(page.contains("lock nodes: 3 of 3 up, 2 of them refusing writes, 2 needed"), "{page}");
+    assert!(page.contains("lock nodes: 3 of 3 up, 2 of them refusing locks, 2 needed"), "{page}");
     assert_eq!(page.matches("; it refuses writes: its disk or its memory is full").count(), 2);
     let nodes = format!("{:?}", client.cmd(&["LOCKGATE", "NODES"]));
     assert_eq!(nodes.matches(&format!("{:?}", Reply::bulk("refuses"))).count(), 2, "{nodes}");
@@ -38,14 +38,14 @@ fn nodes_that_refuse_writes_are_up_and_do_not_count() {
     let log = proxy.log();
     let line = log.lines().find(|line| line.contains("the quorum is lost")).unwrap();
     assert!(line.contains("\"voting\":1,\"needed\":2"), "{line}");
-    assert_eq!(line.matches(" (refuses writes)").count(), 2, "{line}");
+    assert_eq!(line.matches(" (refuses locks)").count(), 2, "{line}");
     // What is left cannot be paused away either.
     for (node, (_, end)) in CAUSES.iter().enumerate() {
         assert_eq!(proxy.node_client(node).cmd(end), Reply::ok());
     }
     eventually("it is over", || faults() == 0.0 && ready());
     let log = proxy.log();
-    for part in ["\"fault\":\"refuses\"", "OOM", "NOREPLICAS", "lock node takes writes again"] {
+    for part in ["\"fault\":\"refuses\"", "OOM", "NOREPLICAS", "lock node serves locks again"] {
         assert!(log.contains(part), "{part} in {log}");
     }
     client.cmd(&["LOCK", "other", "PX", "30000"]).grant();

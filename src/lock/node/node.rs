@@ -774,7 +774,7 @@ impl Node {
             (before, Some(NodeRefusal { fault, error })) if *before != Some(fault) => {
                 warn!(node = %self.address, fault = fault.as_str(), error, "lock node is unfit: {}", fault.meaning());
             }
-            (Some(_), None) => info!(node = %self.address, "lock node takes writes again"),
+            (Some(_), None) => info!(node = %self.address, "lock node serves locks again"),
             _ => {}
         }
         state.refuses = now;

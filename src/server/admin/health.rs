@@ -104,7 +104,7 @@ fn tell_of_nodes(nodes: &[NodeStatus], quorum: usize, lines: &mut ReadinessLines
         let _ = write!(summary, "{too_slow} of them too slow, ");
     }
     if refusing > 0 {
-        let _ = write!(summary, "{refusing} of them refusing writes, ");
+        let _ = write!(summary, "{refusing} of them refusing locks, ");
     }
     let _ = write!(summary, "{quorum} needed");
     lines.push(count(NodeStatus::votes) >= quorum, summary);
