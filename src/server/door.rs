@@ -100,25 +100,38 @@ impl Door {
         };
         let door = self.clone();
         self.workers.spawn(async move {
-            let Ok(mut client) = TcpStream::from_std(client) else { return };
-            let told = match &door.header_policy {
-                None => None,
-                // Boxed, so that connections without a balancer need no room for it.
-                Some(_) => match Box::pin(door.introduced(&mut client, &mut permit)).await {
-                    Ok(told) => told,
-                    Err(refusal) => return door.refuse(client, refusal),
-                },
+            // Boxed, so that running sessions keep no room for what comes before them.
+            let Some(opened) = Box::pin(door.let_in(client, &mut permit)).await else { return };
+            let reason = match opened {
+                Ok(session) => session.run().await,
+                Err(reason) => reason,
             };
-            let metrics = &door.metrics;
-            metrics.clients_total.increment(1);
-            metrics.clients.increment(1);
-            door.shared.clients.fetch_add(1, Ordering::Relaxed);
-            let reason = door.serve(client, told).await;
             door.shared.clients.fetch_sub(1, Ordering::Relaxed);
-            metrics.clients.decrement(1);
-            metrics.closed(reason);
+            door.metrics.clients.decrement(1);
+            door.metrics.closed(reason);
             drop(permit);
         });
+    }
+
+    /// Lets an admitted client in, which counts from then on, and opens its session; or says why there is none. Returns
+    /// `None` if its balancer does not introduce it as it must.
+    async fn let_in(
+        &self,
+        client: std::net::TcpStream,
+        permit: &mut Permit,
+    ) -> Option<Result<Box<Session>, CloseReason>> {
+        let mut client = TcpStream::from_std(client).ok()?;
+        let told = match self.introduced(&mut client, permit).await {
+            Ok(told) => told,
+            Err(refusal) => {
+                self.refuse(client, refusal);
+                return None;
+            }
+        };
+        self.metrics.clients_total.increment(1);
+        self.metrics.clients.increment(1);
+        self.shared.clients.fetch_add(1, Ordering::Relaxed);
+        Some(self.open_session(client, told).await)
     }
 
     /// Waits for the PROXY header of a client that comes through a balancer.
@@ -147,11 +160,18 @@ impl Door {
         }
     }
 
-    /// Serves an admitted client until its connection ends; `told` is what its balancer said of it.
-    async fn serve(&self, client: TcpStream, told: Option<Box<Ends>>) -> CloseReason {
+    /// Opens the session of a client that is in; `told` is what its balancer said of it.
+    ///
+    /// # Errors
+    /// The reason why there is no session.
+    async fn open_session(
+        &self,
+        client: TcpStream,
+        told: Option<Box<Ends>>,
+    ) -> Result<Box<Session>, CloseReason> {
         let config = &self.shared.config.load_full();
         if net::tune(&client, config.tcp_keepalive).is_err() {
-            return CloseReason::Client;
+            return Err(CloseReason::Client);
         }
         // The address by which the client knows this front.
         let reached = match &told {
@@ -162,27 +182,18 @@ impl Door {
         let told = match told {
             None if self.data.connector().sends_header() => match Ends::of(&client) {
                 Ok(ends) => Some(Box::new(ends)),
-                Err(_) => return CloseReason::Client,
+                Err(_) => return Err(CloseReason::Client),
             },
             told => told,
         };
-        // All steps before the session are boxed, so that running sessions keep no room for
-        // them.
-        if let Err(reason) = Box::pin(self.first_byte(&client, config)).await {
-            return reason;
-        }
+        self.first_byte(&client, config).await?;
         let client = match &self.tls {
             None => Stream::Tcp(client),
-            Some(acceptor) => {
-                match Box::pin(self.shake_hands(acceptor, client, told.as_deref())).await {
-                    Ok(client) => client,
-                    Err(reason) => return reason,
-                }
-            }
+            Some(acceptor) => self.shake_hands(acceptor, client, told.as_deref()).await?,
         };
         let connected = tokio::select! {
-            connected = Box::pin(self.upstream(told.as_deref(), from, config)) => connected,
-            () = self.shared.drain.cancelled() => return CloseReason::Shutdown,
+            connected = self.upstream(told.as_deref(), from, config) => connected,
+            () = self.shared.drain.cancelled() => return Err(CloseReason::Shutdown),
         };
         match connected {
             Ok(DataStream { stream: upstream, tenure }) => {
@@ -193,25 +204,13 @@ impl Door {
                 });
                 let session = Session::new(client, upstream, self.shared.clone(), balanced);
                 let session = session.during(tenure).showing(view).through(self.data.number());
-                let session = session.of(from);
-                Box::new(session).run().await
+                Ok(Box::new(session.of(from)))
             }
             Err(error) => {
                 self.metrics.upstream_connects_failed.increment(1);
                 debug!(data = %self.data, %error, "no connection to the data node for a client");
-                match client {
-                    Stream::Tcp(client) if net::descriptors_are_used_up(&error) => {
-                        if let Ok(client) = client.into_std() {
-                            Refusal::MaxClients.tell(&client);
-                        }
-                    }
-                    // Closed without a reply, as where Redis is down: libraries then connect again, while many
-                    // programs end at an error reply.
-                    mut client => {
-                        let _ = timeout(CLOSING, client.shutdown()).await;
-                    }
-                }
-                CloseReason::UpstreamConnect
+                close_without_data(client, &error).await;
+                Err(CloseReason::UpstreamConnect)
             }
         }
     }
@@ -265,5 +264,21 @@ impl Door {
             debug!(peer, %error, "no TLS with a client");
             CloseReason::TlsHandshake
         })
+    }
+}
+
+/// Ends the connection of a client for which there is no connection to the data node, for this reason.
+async fn close_without_data(client: Stream, error: &io::Error) {
+    match client {
+        Stream::Tcp(client) if net::descriptors_are_used_up(error) => {
+            if let Ok(client) = client.into_std() {
+                Refusal::MaxClients.tell(&client);
+            }
+        }
+        // Closed without a reply, as where Redis is down: libraries then connect again, while many
+        // programs end at an error reply.
+        mut client => {
+            let _ = timeout(CLOSING, client.shutdown()).await;
+        }
     }
 }

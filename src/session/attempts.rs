@@ -99,6 +99,9 @@ pub(super) struct Attempts {
 }
 
 impl Attempts {
+    pub(super) const NONE: Attempts =
+        Attempts { last: None, several: Vec::new(), refused: VecDeque::new(), forgotten: None };
+
     pub(super) fn begin(&mut self, key: Key, token: Option<Token>, now: Instant) {
         self.last = Some(Attempt { key, token, in_the_way: InTheWay::Unknown(now), at: now });
     }

@@ -1,10 +1,11 @@
 //! The locks that a connection was granted, keeps, or has attached to by LOCK.ATTACH.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{collections::VecDeque, hash::BuildHasherDefault, time::Duration};
 
 use super::{
     attempts::{Attempt, Attempts, InTheWay},
     planted::{self, PlantedFault},
+    rare::Unchanged,
 };
 use crate::{
     clock::Instant,
@@ -119,6 +120,16 @@ struct EndedLocks {
     keys: VecDeque<(u64, bool)>,
     /// Whether a lock had to be forgotten whose UNLOCK was still to come.
     has_forgotten: bool,
+}
+
+impl Unchanged for Tokens {
+    const UNCHANGED: &'static Tokens = &Tokens {
+        held: KeyMap::with_hasher(BuildHasherDefault::new()),
+        attempts: Attempts::NONE,
+        ended: EndedLocks { keys: VecDeque::new(), has_forgotten: false },
+        reads: false,
+        shares: false,
+    };
 }
 
 impl EndedLocks {

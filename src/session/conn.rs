@@ -1,9 +1,9 @@
 //! The state of the upstream connection on the data node: learned from its replies, and from what was sent where no
 //! reply tells.
 
-use std::time::Duration;
-
-use super::{guarded::armed::Armed, jobs::authorize::Permissions, queued_lock::QueuedLock};
+use super::{
+    guarded::armed::Armed, jobs::authorize::Permissions, queued_lock::QueuedLock, rare::Rare,
+};
 use crate::resp::name::{Channels, ReplyMode};
 
 /// Known state of the upstream connection.
@@ -33,11 +33,12 @@ pub(super) struct Conn {
     pub(super) lost_watch: bool,
     /// The adopted commands in the client's transaction.
     pub(super) locks: Vec<QueuedLock>,
-    pub(super) permissions: Permissions,
+    /// What the client may lock. Forgotten when it may have become another user.
+    pub(super) permissions: Rare<Permissions>,
 }
 
-impl Conn {
-    pub(super) fn new(authorize_cache: Duration) -> Conn {
+impl Default for Conn {
+    fn default() -> Conn {
         Conn {
             state: State::default(),
             reply_mode: ReplyMode::On,
@@ -52,10 +53,12 @@ impl Conn {
             armed: None,
             lost_watch: false,
             locks: Vec::new(),
-            permissions: Permissions::new(authorize_cache),
+            permissions: Rare::default(),
         }
     }
+}
 
+impl Conn {
     /// Whether ASKING has set a flag for the next command.
     pub(super) fn is_asking(&self) -> bool {
         self.next_only && self.asking
@@ -79,7 +82,7 @@ impl Conn {
         self.lost_watch = false;
         self.blind_multi = false;
         if std::mem::take(&mut self.auth_queued) {
-            self.permissions.forget();
+            self.permissions = Rare::default();
         }
     }
 }

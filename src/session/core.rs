@@ -552,7 +552,9 @@ impl Core {
             self.filter = None;
         }
         self.desk.owed.clear();
-        self.desk.sights.forget();
+        if let Some(sights) = self.desk.sights.changed() {
+            sights.forget();
+        }
         let passes = matches!(self.turn, Turn::Again(_));
         let waited = self.is_waiting();
         if !passes {

@@ -10,6 +10,7 @@ use super::{
     loss_news::Losing,
     owed::{Entry, Owed},
     planted::{self, PlantedFault},
+    rare::Rare,
     shared::Shared,
     sights::Sights,
 };
@@ -39,7 +40,7 @@ pub(super) struct Desk {
     pub(super) conn: Conn,
     /// Who the client is, as operators are told.
     pub(super) card: Arc<ClientCard>,
-    pub(super) tokens: Tokens,
+    pub(super) tokens: Rare<Tokens>,
     pub(super) losing: Losing,
     pub(super) owed: Owed,
     /// Client bytes that may not be sent yet: the beginning of a command whose name is not known,
@@ -53,7 +54,7 @@ pub(super) struct Desk {
     history_changes: u64,
     /// The client's transaction about an adopted lock.
     pub(super) transaction: Option<Box<LockTransaction>>,
-    pub(super) sights: Sights,
+    pub(super) sights: Rare<Sights>,
     /// How the client is shown a cluster's nodes; none: no reply about them is changed.
     pub(super) view: Option<Arc<FrontView>>,
     /// Room of a large command that guards look at, from its first bytes until it has been sent on.
@@ -69,18 +70,18 @@ impl Desk {
         Desk {
             history_changes: history.as_ref().map_or(0, |history| history.changes()),
             history,
-            conn: Conn::new(config.locks.authorize_cache),
+            conn: Conn::default(),
             card: ClientCard::new(None),
             config,
             shared,
-            tokens: Tokens::default(),
+            tokens: Rare::default(),
             losing: Losing::default(),
             owed: Owed::default(),
             unsent: Vec::new(),
             to_data: Outbox::default(),
             short_way: ShortWay::default(),
             transaction: None,
-            sights: Sights::default(),
+            sights: Rare::default(),
             view: None,
             room: None,
             waker: Waker::noop().clone(),
@@ -194,7 +195,9 @@ impl Desk {
         let is_news = self.history_changes != changes && !planted::has(PlantedFault::NoDoubt);
         if is_news {
             self.history_changes = changes;
-            self.tokens.doubt_all();
+            if let Some(tokens) = self.tokens.changed() {
+                tokens.doubt_all();
+            }
         }
         is_news
     }

@@ -20,7 +20,8 @@
 //! - [`desk`]: the parts of a session that a job may use: [`conn`], the state of the connection on the data node;
 //!   [`owed`] and [`notes`], which replies are owed; [`attempts`], the LOCKs refused; [`claims`], the locks held or
 //!   attached to; [`loss_news`], what the client is told when a session lock is lost; [`lock_transaction`], how far a
-//!   transaction about an adopted lock has come; [`queued_lock`], an adopted command in the client's own transaction.
+//!   transaction about an adopted lock has come; [`queued_lock`], an adopted command in the client's own transaction;
+//!   [`rare`], room for what most sessions never have.
 //! - [`operator_acts`]: what an operator has the proxy do, by LOCKGATE or at the admin address.
 //! - [`shared`]: what all sessions share. [`idle`]: how long the data node lets clients be idle.
 //! - [`earlier`]: processes from before upgrades that still have clients.
@@ -57,6 +58,7 @@ mod pulse;
 mod pump;
 mod question;
 mod queued_lock;
+mod rare;
 mod replies;
 mod requests;
 mod screen;

@@ -1,6 +1,6 @@
 //! Notes which reply the data node will owe for each command, as the command is forwarded.
 
-use super::{desk::Desk, owed::Entry};
+use super::{desk::Desk, owed::Entry, rare::Rare};
 use crate::resp::name::{Name, ReplyMode};
 
 /// Result of noting a command.
@@ -48,7 +48,7 @@ impl Desk {
                 armed = self.conn.armed.is_some();
                 self.conn.transaction_ended();
                 if name == Name::Reset {
-                    self.conn.permissions.forget();
+                    self.conn.permissions = Rare::default();
                 }
             }
             Name::Multi if self.shared.adoption.as_ref().is_some_and(|all| all.enforces()) => {
@@ -56,7 +56,7 @@ impl Desk {
             }
             Name::Sync | Name::Replconf => self.conn.is_replica = true,
             Name::Auth | Name::Hello => {
-                self.conn.permissions.forget();
+                self.conn.permissions = Rare::default();
                 self.conn.auth_queued = true;
             }
             _ => {}

@@ -90,7 +90,7 @@ pub(crate) struct Session {
     /// When the data node is due the next sign of life.
     pub(super) pulse: Option<Pin<Box<Sleep>>>,
     /// When to close the connection, whatever is still missing.
-    linger: Option<(Instant, Pin<Box<Sleep>>)>,
+    linger: Option<Pin<Box<Sleep>>>,
 }
 
 /// How far the connection to the data node is closed.
@@ -175,45 +175,59 @@ impl Session {
     /// if the client has sent QUIT, or has hung up and `locks.on_disconnect` says so. If the data
     /// node or the proxy ended the connection, they run out: the client may go on as its validity allows.
     pub(crate) async fn run(mut self: Box<Self>) -> CloseReason {
-        let shared = self.core.desk.shared.clone();
-        let mut drain = pin!(shared.drain.cancelled());
-        let mut abort = pin!(shared.abort.cancelled());
-        let tenure = self.tenure.clone();
-        let mut ended = tenure.as_ref().map(|tenure| Box::pin(tenure.ended()));
-        let mut registered = false;
-        let reason = poll_fn(|cx| {
-            if !registered {
-                // Registering once is enough: this task's waker stays the same, and the flag beside
-                // the token is cheaper to look at.
-                registered = true;
-                self.core.desk.waker = cx.waker().clone();
-                let _ = drain.as_mut().poll(cx);
-                let _ = abort.as_mut().poll(cx);
-                if let Some(ended) = &mut ended {
-                    let _ = ended.as_mut().poll(cx);
-                }
-            }
-            self.poll(cx)
-        })
-        .await;
+        let reason = self.pump().await;
         self.core.abort();
         self.asked = None;
-        let mut tokens = std::mem::take(&mut self.core.desk.tokens);
-        if planted::has(PlantedFault::Kept) {
-            std::mem::forget(tokens);
-        } else if self.client_gives_back()
-            && (!tokens.has_session_locks() || self.upstream_is_settled().await)
-        {
-            tokens.give_back(|key, token| shared.free_keys(key, token));
-        } else {
-            drop(tokens);
-        }
+        // What a session does at its end is boxed, so that those that run keep no room for it.
+        let gives_back = self.client_gives_back()
+            && (!self.core.desk.tokens.has_session_locks()
+                || Box::pin(self.upstream_is_settled()).await);
+        self.end_locks(gives_back);
         match reason {
             CloseReason::BarrierBuffer => Box::pin(self.part()).await,
             CloseReason::SlowReader => self.note_slow_reader(),
             _ => {}
         }
         reason
+    }
+
+    /// Moves bytes until there is a reason to close the connection.
+    async fn pump(&mut self) -> CloseReason {
+        let shared = self.core.desk.shared.clone();
+        let mut drain = pin!(shared.drain.cancelled());
+        let tenure = self.tenure.clone();
+        let mut ended = tenure.as_ref().map(|tenure| Box::pin(tenure.ended()));
+        let (mut registered, mut abort) = (false, None);
+        poll_fn(|cx| {
+            if !registered {
+                // Registering once is enough: this task's waker stays the same, and the flag beside
+                // the token is cheaper to look at.
+                registered = true;
+                self.core.desk.waker = cx.waker().clone();
+                let _ = drain.as_mut().poll(cx);
+                if let Some(ended) = &mut ended {
+                    let _ = ended.as_mut().poll(cx);
+                }
+            }
+            // Sessions are aborted only while they drain.
+            if self.core.is_draining() && abort.is_none() {
+                let waits = abort.insert(Box::pin(shared.abort.cancelled()));
+                let _ = waits.as_mut().poll(cx);
+            }
+            self.poll(cx)
+        })
+        .await
+    }
+
+    /// Gives the session locks back, or lets them run out.
+    fn end_locks(&mut self, gives_back: bool) {
+        let mut tokens = self.core.desk.tokens.take();
+        if planted::has(PlantedFault::Kept) {
+            std::mem::forget(tokens);
+        } else if gives_back && let Some(tokens) = tokens.changed() {
+            let shared = &self.core.desk.shared;
+            tokens.give_back(|key, token| shared.free_keys(key, token));
+        }
     }
 
     /// Whether the session locks are released: QUIT was obeyed, or the client has hung up and `locks.on_disconnect`
@@ -800,10 +814,10 @@ impl Session {
             self.linger = None;
             return Ok(());
         };
-        if self.linger.as_ref().is_none_or(|(set, _)| *set != until) {
-            self.linger = Some((until, Box::pin(sleep_until(until))));
+        if self.linger.as_ref().is_none_or(|timer| timer.deadline() != until) {
+            self.linger = Some(Box::pin(sleep_until(until)));
         }
-        match self.linger.as_mut().map(|(_, timer)| timer.as_mut().poll(cx)) {
+        match self.linger.as_mut().map(|timer| timer.as_mut().poll(cx)) {
             Some(Poll::Ready(())) if self.core.client_done => Err(CloseReason::Client),
             Some(Poll::Ready(())) => Err(CloseReason::Quit),
             _ => Ok(()),

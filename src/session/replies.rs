@@ -145,7 +145,9 @@ impl Core {
         // RESET counts as the end of one connection and the beginning of another.
         if verdict == Verdict::Reset {
             let shared = self.desk.shared.clone();
-            self.desk.tokens.give_back(|key, token| shared.free_keys(key, token));
+            if let Some(tokens) = self.desk.tokens.changed() {
+                tokens.give_back(|key, token| shared.free_keys(key, token));
+            }
             self.desk.card.rename(b"");
         } else if let Some(name) = self.desk.owed.next_name() {
             self.desk.card.rename(&name);

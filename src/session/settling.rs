@@ -104,7 +104,7 @@ impl Core {
     /// Keeps what was seen of the last command until its reply comes.
     #[cold]
     fn keep_sights(&mut self, is_answered: bool) {
-        let Sights { fresh, waiting, .. } = &mut self.desk.sights;
+        let Sights { fresh, waiting, .. } = &mut *self.desk.sights;
         if fresh.is_empty() {
             return;
         }

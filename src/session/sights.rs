@@ -9,6 +9,7 @@
 
 use std::collections::VecDeque;
 
+use super::rare::Unchanged;
 use crate::{
     adopt::{Sighting, transaction::TransactionPart},
     guard::Need,
@@ -40,6 +41,11 @@ pub(super) struct Sights {
     pub(super) waiting: VecDeque<SeenCommand>,
     /// A refused adopted command of this connection was logged.
     pub(super) is_refusal_told: bool,
+}
+
+impl Unchanged for Sights {
+    const UNCHANGED: &'static Sights =
+        &Sights { fresh: Vec::new(), waiting: VecDeque::new(), is_refusal_told: false };
 }
 
 impl Sights {

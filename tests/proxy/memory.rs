@@ -59,6 +59,26 @@ fn an_idle_connection_costs_no_buffer() {
     assert!(each < 16 << 10, "{each} bytes for each idle connection");
 }
 
+#[test]
+fn an_idle_client_takes_less_than_3_kb() {
+    for share in ["no", "yes"] {
+        let proxy = Proxy::with().top(&format!("share: {share}")).start();
+        let come = |count| -> Vec<_> {
+            let mut clients: Vec<_> = (0..count).map(|_| proxy.client()).collect();
+            clients
+                .iter_mut()
+                .for_each(|client| assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG")));
+            clients
+        };
+        // With the first ones comes what the process needs once.
+        let _first = come(100);
+        let before = proxy.memory("VmRSS");
+        let clients = come(1000);
+        let each = (proxy.memory("VmRSS") - before) / clients.len();
+        assert!(each < 3000, "{each} bytes for each idle client, share: {share}");
+    }
+}
+
 /// Returns the most memory beyond that of an idle proxy while `clients` clients send a command at the same time, and
 /// their replies.
 fn peak_of(clients: usize, command: &[u8]) -> (usize, Vec<Reply>) {

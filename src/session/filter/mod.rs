@@ -41,7 +41,7 @@ pub(super) enum Filter {
     /// Adds our entries to a list.
     Listing(Addition),
     /// Replaces a cluster's nodes by their fronts.
-    Shown(ShownReply),
+    Shown(Box<ShownReply>),
 }
 
 impl Filter {
@@ -68,7 +68,7 @@ impl Filter {
 
     /// Filters a reply that may name nodes of a cluster.
     pub(super) fn shown(view: Arc<FrontView>, what: HeldTopology) -> Filter {
-        Filter::Shown(ShownReply::new(view, what))
+        Filter::Shown(Box::new(ShownReply::new(view, what)))
     }
 
     /// Whether the head of the reply must be looked at by itself first.

@@ -58,7 +58,8 @@ impl Job for BesideDataNode {
             if permitted != Permission::Granted || desk.conn.database.is_none() {
                 return PASSES;
             }
-            desk.conn.permissions.remember(&Key::from(&task.key), Instant::now());
+            let until = Instant::now() + desk.config.locks.authorize_cache;
+            desk.conn.permissions.remember(&Key::from(&task.key), until);
             ask(*task, desk)
         })
     }

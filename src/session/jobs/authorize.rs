@@ -3,12 +3,13 @@
 //! The data node is asked with `SET key x NX XX` on the client's own connection. Redis checks the client's permission
 //! before it refuses the contradicting options, so the probe shows the permission and changes nothing.
 
-use std::time::Duration;
+use std::hash::BuildHasherDefault;
 
 use crate::{
     clock::Instant,
     key::{Key, KeyMap},
     resp::{encode, expected::Expected},
+    session::rare::Unchanged,
 };
 
 /// Most keys remembered on one connection. Beyond that all are forgotten and asked for again.
@@ -27,21 +28,22 @@ pub(in crate::session) enum Permission {
 }
 
 /// The permissions of one connection, remembered for a short time.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(in crate::session) struct Permissions {
     /// Until when each key's permission holds.
     granted: KeyMap<Instant>,
     /// The same of families: for how many permits.
     families: KeyMap<(usize, Instant)>,
-    /// How long a permission is believed; a change of the ACL takes effect after that.
-    lifetime: Duration,
+}
+
+impl Unchanged for Permissions {
+    const UNCHANGED: &'static Permissions = &Permissions {
+        granted: KeyMap::with_hasher(BuildHasherDefault::new()),
+        families: KeyMap::with_hasher(BuildHasherDefault::new()),
+    };
 }
 
 impl Permissions {
-    pub(in crate::session) fn new(lifetime: Duration) -> Permissions {
-        Permissions { granted: KeyMap::default(), families: KeyMap::default(), lifetime }
-    }
-
     /// Whether a recent probe for this key was permitted; while the data node does not answer, an older one counts too.
     /// A silent data node carries out nothing that could change the answer, but a change from before its silence is
     /// not seen.
@@ -49,12 +51,12 @@ impl Permissions {
         self.granted.get(key).is_some_and(|until| is_silent || now < *until)
     }
 
-    /// Notes that the client may lock this key.
-    pub(in crate::session) fn remember(&mut self, key: &Key, now: Instant) {
+    /// Notes that the client may lock this key, which is believed until `until`: a change of the ACL takes effect then.
+    pub(in crate::session) fn remember(&mut self, key: &Key, until: Instant) {
         if self.granted.len() >= MAX_KEYS {
             self.granted.clear();
         }
-        self.granted.insert(key.clone(), now + self.lifetime);
+        self.granted.insert(key.clone(), until);
     }
 
     /// Whether recent probes for all permits of this family were permitted, as [`Permissions::remembered`].
@@ -69,17 +71,12 @@ impl Permissions {
         known.is_some_and(|(known, until)| n <= *known && (is_silent || now < *until))
     }
 
-    /// Notes that the client may lock so many permits of this family.
-    pub(in crate::session) fn remember_family(&mut self, family: &Key, n: usize, now: Instant) {
+    /// Notes that the client may lock so many permits of this family, as [`Permissions::remember`].
+    pub(in crate::session) fn remember_family(&mut self, family: &Key, n: usize, until: Instant) {
         if self.families.len() >= MAX_KEYS {
             self.families.clear();
         }
-        self.families.insert(family.clone(), (n, now + self.lifetime));
-    }
-
-    /// Forgets all permissions: the client may have become another user.
-    pub(in crate::session) fn forget(&mut self) {
-        (self.granted, self.families) = (KeyMap::default(), KeyMap::default());
+        self.families.insert(family.clone(), (n, until));
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{borrow::Cow, slice, sync::atomic::Ordering};
 
 use super::{
-    super::{desk::Desk, notes::Noted, session_metrics::Outcome},
+    super::{desk::Desk, notes::Noted, rare::Rare, session_metrics::Outcome},
     Answering, Job, Ours, Pass, Progress, Waits, When, acting, adopted, adopted_multi, attaching,
     authorize::{self, Permission, Permissions},
     lock, lock_all, lock_shared, permit, renewing, unexpected, unlock, unlock_all,
@@ -319,7 +319,8 @@ impl Job for Probing {
             return self.ours.refuse(&error, Outcome::Elsewhere, desk);
         }
         let now = Instant::now();
-        self.asked.note_permission(&mut desk.conn.permissions, now);
+        let until = now + desk.config.locks.authorize_cache;
+        self.asked.note_permission(&mut desk.conn.permissions, until);
         self.asked.carry_out(self.ours, now, desk)
     }
 
@@ -366,17 +367,17 @@ impl OwnRequest {
         }
     }
 
-    /// Remembers that the client may make the request.
-    fn note_permission(&self, known: &mut Permissions, now: Instant) {
+    /// Remembers until then that the client may make the request.
+    fn note_permission(&self, known: &mut Rare<Permissions>, until: Instant) {
         match (self, self.family()) {
-            (_, Some((family, n))) => known.remember_family(family, n, now),
+            (_, Some((family, n))) => known.remember_family(family, n, until),
             (OwnRequest::Lock { key, .. } | OwnRequest::BadPermit { first: key, .. }, _) => {
-                known.remember(key, now);
+                known.remember(key, until);
             }
             (OwnRequest::Locks { keys, .. }, _) => {
-                keys.iter().for_each(|key| known.remember(key, now));
+                keys.iter().for_each(|key| known.remember(key, until));
             }
-            (OwnRequest::Adopted(task), _) => known.remember(&adopted::permission(task), now),
+            (OwnRequest::Adopted(task), _) => known.remember(&adopted::permission(task), until),
             (OwnRequest::Inquiry(_) | OwnRequest::Act(_), _) => {}
         }
     }
