@@ -99,7 +99,7 @@ impl Door {
             (Ok(_), Err(_)) => return,
         };
         let door = self.clone();
-        self.workers.spawn(async move {
+        let served = async move {
             // Boxed, so that running sessions keep no room for what comes before them.
             let Some(opened) = Box::pin(door.let_in(client, &mut permit)).await else { return };
             let reason = match opened {
@@ -110,7 +110,11 @@ impl Door {
             door.metrics.clients.decrement(1);
             door.metrics.closed(reason);
             drop(permit);
-        });
+        };
+        match self.sharing {
+            Some(_) => self.workers.spawn_beside_others(served),
+            None => self.workers.spawn(served),
+        }
     }
 
     /// Lets an admitted client in, which counts from then on, and opens its session; or says why there is none. Returns
