@@ -163,6 +163,11 @@ impl DataNode {
         })
     }
 
+    /// Whether clients come through a front of a cluster.
+    pub(crate) fn is_front(&self) -> bool {
+        matches!(self.way, DataWay::Front(..))
+    }
+
     /// Returns the number of the front, or 0 if this is none.
     pub(crate) fn number(&self) -> usize {
         if let DataWay::Front(_, index) = &self.way { *index } else { 0 }

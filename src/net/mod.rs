@@ -157,9 +157,9 @@ pub(crate) async fn connect_for(
 ///
 /// # Errors
 /// The operating system's.
-pub fn tune(stream: &TcpStream, idle: Duration) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    let socket = SockRef::from(stream);
+pub fn tune(socket: &impl AsFd, idle: Duration) -> io::Result<()> {
+    let socket = SockRef::from(socket);
+    socket.set_tcp_nodelay(true)?;
     let interval = (idle / 3).max(Duration::from_secs(1));
     socket.set_tcp_keepalive(
         &TcpKeepalive::new().with_time(idle).with_interval(interval).with_retries(3),

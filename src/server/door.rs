@@ -2,14 +2,14 @@
 
 use std::{
     io,
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
 use tokio::{
     io::AsyncWriteExt,
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
     time::{Instant, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
@@ -21,6 +21,7 @@ use crate::{
     net::{self, Acceptor, Stream, proxy_header::Ends},
     server::{
         entry::{
+            accepting::Accepting,
             admission::{AcceptTrouble, Admission, Permit},
             balancer::HeaderPolicy,
             exposure::Exposure,
@@ -57,16 +58,16 @@ pub(super) struct Door {
 }
 
 impl Door {
-    pub(super) async fn accept(self, listener: Arc<TcpListener>, stop: CancellationToken) {
+    pub(super) async fn accept(self, mut clients: Accepting, stop: CancellationToken) {
         let door = Arc::new(self);
         let mut trouble = AcceptTrouble::default();
         loop {
             let accepted = tokio::select! {
-                accepted = listener.accept() => accepted,
+                accepted = clients.next(|| door.shared.config.load().tcp_keepalive) => accepted,
                 () = stop.cancelled() => return,
             };
             match accepted {
-                Ok((client, peer)) => door.admit(client, peer.ip()),
+                Ok((client, peer)) => door.admit(client, peer),
                 Err(error) => {
                     door.metrics.accept_errors.increment(1);
                     if trouble.note(&error, Instant::now().into_std()) {
@@ -78,30 +79,29 @@ impl Door {
     }
 
     /// Gives a client to a worker, if the client may come in.
-    fn admit(self: &Arc<Self>, client: TcpStream, peer: IpAddr) {
+    fn admit(self: &Arc<Self>, client: std::net::TcpStream, peer: SocketAddr) {
         let admitted = match &self.exposure {
             Some(exposure) if !exposure.is_safe() => Err(Refusal::Open),
             // The client's address comes with the header.
             _ if self.header_policy.is_some() => self.admission.enter(),
-            _ => self.admission.admit(peer, Instant::now().into_std()),
+            _ => self.admission.admit(peer.ip(), Instant::now().into_std()),
         };
-        // A socket belongs to the runtime that made it until it is taken out.
-        let (mut permit, client) = match (admitted, client.into_std()) {
-            (Ok(permit), Ok(client)) => (permit, client),
-            (Err(refusal), client) => {
+        let mut permit = match admitted {
+            Ok(permit) => permit,
+            Err(refusal) => {
                 self.metrics.refused(refusal);
                 // With TLS a refusal cannot be sent: there was no handshake.
-                return client
-                    .iter()
-                    .filter(|_| self.tls.is_none())
-                    .for_each(|client| refusal.tell(client));
+                if self.tls.is_none() {
+                    refusal.tell(&client);
+                }
+                return;
             }
-            (Ok(_), Err(_)) => return,
         };
         let door = self.clone();
         let served = async move {
             // Boxed, so that running sessions keep no room for what comes before them.
-            let Some(opened) = Box::pin(door.let_in(client, &mut permit)).await else { return };
+            let opened = Box::pin(door.let_in((client, peer), &mut permit)).await;
+            let Some(opened) = opened else { return };
             let reason = match opened {
                 Ok(session) => session.run().await,
                 Err(reason) => reason,
@@ -121,7 +121,7 @@ impl Door {
     /// `None` if its balancer does not introduce it as it must.
     async fn let_in(
         &self,
-        client: std::net::TcpStream,
+        (client, peer): (std::net::TcpStream, SocketAddr),
         permit: &mut Permit,
     ) -> Option<Result<Box<Session>, CloseReason>> {
         let mut client = TcpStream::from_std(client).ok()?;
@@ -135,7 +135,7 @@ impl Door {
         self.metrics.clients_total.increment(1);
         self.metrics.clients.increment(1);
         self.shared.clients.fetch_add(1, Ordering::Relaxed);
-        Some(self.open_session(client, told).await)
+        Some(self.open_session((client, peer), told).await)
     }
 
     /// Waits for the PROXY header of a client that comes through a balancer.
@@ -170,19 +170,17 @@ impl Door {
     /// The reason why there is no session.
     async fn open_session(
         &self,
-        client: TcpStream,
+        (client, peer): (TcpStream, SocketAddr),
         told: Option<Box<Ends>>,
     ) -> Result<Box<Session>, CloseReason> {
         let config = &self.shared.config.load_full();
-        if net::tune(&client, config.tcp_keepalive).is_err() {
-            return Err(CloseReason::Client);
-        }
+        let from = told.as_ref().map_or(peer, |told| told.source);
         // The address by which the client knows this front.
         let reached = match &told {
             Some(told) => Some(told.destination.ip()),
-            None => client.local_addr().ok().map(|address| address.ip()),
+            None if self.data.is_front() => client.local_addr().ok().map(|address| address.ip()),
+            None => None,
         };
-        let from = told.as_ref().map(|told| told.source).or_else(|| client.peer_addr().ok());
         let told = match told {
             None if self.data.connector().sends_header() => match Ends::of(&client) {
                 Ok(ends) => Some(Box::new(ends)),
@@ -193,7 +191,7 @@ impl Door {
         self.first_byte(&client, config).await?;
         let client = match &self.tls {
             None => Stream::Tcp(client),
-            Some(acceptor) => self.shake_hands(acceptor, client, told.as_deref()).await?,
+            Some(acceptor) => self.shake_hands(acceptor, client, from).await?,
         };
         let connected = tokio::select! {
             connected = self.upstream(told.as_deref(), from, config) => connected,
@@ -208,7 +206,7 @@ impl Door {
                 });
                 let session = Session::new(client, upstream, self.shared.clone(), balanced);
                 let session = session.during(tenure).showing(view).through(self.data.number());
-                Ok(Box::new(session.of(from)))
+                Ok(Box::new(session.of(Some(from))))
             }
             Err(error) => {
                 self.metrics.upstream_connects_failed.increment(1);
@@ -223,7 +221,7 @@ impl Door {
     async fn upstream(
         &self,
         told: Option<&Ends>,
-        from: Option<SocketAddr>,
+        from: SocketAddr,
         config: &Config,
     ) -> io::Result<DataStream> {
         let (limit, keepalive) = (config.connect_timeout, config.tcp_keepalive);
@@ -231,7 +229,7 @@ impl Door {
             return self.data.connect_for(told, limit, keepalive).await;
         };
         let connecting = Connecting { limit, keepalive };
-        let address = from.map(|from| from.ip());
+        let address = Some(from.ip());
         let (part, tenure) = SharedUpstream::admit(sharing.clone(), connecting, address).await?;
         Ok(DataStream { stream: Stream::Shared(Box::new(part)), tenure })
     }
@@ -255,17 +253,15 @@ impl Door {
         &self,
         acceptor: &Acceptor,
         client: TcpStream,
-        told: Option<&Ends>,
+        from: SocketAddr,
     ) -> Result<Stream, CloseReason> {
-        let peer = told.map(|told| told.source).or_else(|| client.peer_addr().ok());
         let accepted = tokio::select! {
             accepted = acceptor.accept(client) => accepted,
             () = self.shared.drain.cancelled() => return Err(CloseReason::Shutdown),
         };
         accepted.map_err(|error| {
             // Logged at debug level only: any client can cause it, at any rate.
-            let peer = peer.map(tracing::field::display);
-            debug!(peer, %error, "no TLS with a client");
+            debug!(peer = %from, %error, "no TLS with a client");
             CloseReason::TlsHandshake
         })
     }

@@ -24,6 +24,7 @@ use crate::{
         Control, admin,
         door::Door,
         entry::{
+            accepting::Accepting,
             admission::Admission,
             balancer::HeaderPolicy,
             descriptors,
@@ -200,7 +201,7 @@ impl Proxy {
             let listener = Arc::new(listener);
             sockets.push((settings.address, listener.clone()));
             let door = self.door(&shared, index, settings, tls);
-            doors.spawn(|stop| door.accept(listener, stop));
+            doors.spawn(|stop| door.accept(Accepting::new(listener), stop));
         }
         systemd::ready(is_successor).await;
         let (state, workers, shutdown) =

@@ -1,7 +1,10 @@
 //! SIGHUP has the proxy read its configuration again. Settings that can change in a running proxy change, others are
 //! named, and if anything is wrong nothing changes.
 
-use std::{fs, time::Duration};
+use std::{fs, net::TcpStream, time::Duration};
+
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use socket2::SockRef;
 
 use crate::support::{self, Client, Proxy, Reply, eventually};
 
@@ -27,6 +30,43 @@ fn reload(proxy: &Proxy, result: &str) {
 /// Whether the log has a line with all of these words.
 fn logged(proxy: &Proxy, words: &[&str]) -> bool {
     proxy.log().lines().any(|line| words.iter().all(|word| line.contains(word)))
+}
+
+/// Returns a copy of the proxy's socket of a client's connection.
+fn proxys_socket(proxy: &Proxy, client: &Client) -> TcpStream {
+    let proxys_id = Pid::from_raw(proxy.pid().cast_signed()).unwrap();
+    let process = pidfd_open(proxys_id, PidfdFlags::empty()).unwrap();
+    let client = client.socket().local_addr().unwrap();
+    let open = fs::read_dir(format!("/proc/{}/fd", proxy.pid())).unwrap();
+    let copy = |file: fs::DirEntry| {
+        let number = file.file_name().to_str()?.parse().ok()?;
+        let copy = pidfd_getfd(&process, number, PidfdGetfdFlags::empty()).ok()?;
+        Some(TcpStream::from(copy))
+    };
+    let is_clients = |socket: &TcpStream| socket.peer_addr().is_ok_and(|peer| peer == client);
+    open.filter_map(|file| copy(file.ok()?)).find(is_clients).expect("the proxy's socket")
+}
+
+#[test]
+fn each_clients_socket_has_the_options_of_the_configuration_it_came_under() {
+    let proxy = Proxy::with().top("tcp_keepalive: 90s").start();
+    for (before, seconds) in [("90s", 90), ("90s", 90), ("90s", 60), ("60s", 60)] {
+        let now = format!("tcp_keepalive: {seconds}s");
+        if !now.ends_with(before) {
+            rewrite(&proxy, &[(&format!("tcp_keepalive: {before}"), &now)]);
+            reload(&proxy, "ok");
+        }
+        let mut client = proxy.client();
+        assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"));
+        let socket = proxys_socket(&proxy, &client);
+        let socket = SockRef::from(&socket);
+        assert!(socket.tcp_nodelay().unwrap() && socket.keepalive().unwrap());
+        assert_eq!(socket.tcp_keepalive_time().unwrap(), Duration::from_secs(seconds));
+        assert_eq!(socket.tcp_keepalive_interval().unwrap(), Duration::from_secs(seconds / 3));
+        assert_eq!(socket.tcp_keepalive_retries().unwrap(), 3);
+        let limit = socket.tcp_user_timeout().unwrap();
+        assert_eq!(limit, Some(Duration::from_secs(2 * seconds)));
+    }
 }
 
 #[test]

@@ -1,0 +1,58 @@
+//! Accepts the clients of one listener, and sets the options of their sockets with few system calls.
+
+use std::{
+    io,
+    net::{SocketAddr, TcpStream},
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::net::TcpListener;
+
+use crate::net;
+
+/// On Linux a socket inherits the options of the listening one: they need not be set for each client.
+const INHERITS: bool = cfg!(target_os = "linux");
+
+/// The clients that come to one listening socket.
+pub(crate) struct Accepting {
+    listener: Arc<TcpListener>,
+    /// The keepalive of the options that the listening socket has, if it has them.
+    tuned: Option<Duration>,
+}
+
+impl Accepting {
+    pub(crate) fn new(listener: Arc<TcpListener>) -> Accepting {
+        Accepting { listener, tuned: None }
+    }
+
+    /// Waits for the next client, and gives its socket the options of [`net::tune`] with this keepalive. The socket
+    /// belongs to no runtime.
+    ///
+    /// # Errors
+    /// The operating system's, as for want of descriptors; another try may succeed.
+    pub(crate) async fn next(
+        &mut self,
+        keepalive: impl Fn() -> Duration,
+    ) -> io::Result<(TcpStream, SocketAddr)> {
+        loop {
+            let (client, peer) = self.listener.accept().await?;
+            // A socket belongs to the runtime that made it until it is taken out. One whose client has gone may take no
+            // options.
+            if let Ok(client) = client.into_std()
+                && self.tune(&client, keepalive()).is_ok()
+            {
+                return Ok((client, peer));
+            }
+        }
+    }
+
+    /// Sets the options of a client's socket, unless it has inherited them.
+    fn tune(&mut self, client: &TcpStream, keepalive: Duration) -> io::Result<()> {
+        if INHERITS && self.tuned == Some(keepalive) {
+            return Ok(());
+        }
+        self.tuned = net::tune(&self.listener, keepalive).is_ok().then_some(keepalive);
+        net::tune(client, keepalive)
+    }
+}
