@@ -144,7 +144,8 @@ pub(crate) async fn connect_for(
     };
     match (connected?, &url.endpoint) {
         (Stream::Tcp(stream), Endpoint::Tcp { host, .. }) if url.tls => {
-            connector.connect(stream, host, limit.saturating_sub(begun.elapsed())).await
+            // Boxed, so that a connection without TLS needs no room for it.
+            Box::pin(connector.connect(stream, host, limit.saturating_sub(begun.elapsed()))).await
         }
         (stream, _) => Ok(stream),
     }

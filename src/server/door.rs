@@ -226,7 +226,7 @@ impl Door {
     ) -> io::Result<DataStream> {
         let (limit, keepalive) = (config.connect_timeout, config.tcp_keepalive);
         let Some(sharing) = &self.sharing else {
-            return self.data.connect_for(told, limit, keepalive).await;
+            return Box::pin(self.data.connect_for(told, limit, keepalive)).await;
         };
         let connecting = Connecting { limit, keepalive };
         let address = Some(from.ip());
@@ -256,7 +256,7 @@ impl Door {
         from: SocketAddr,
     ) -> Result<Stream, CloseReason> {
         let accepted = tokio::select! {
-            accepted = acceptor.accept(client) => accepted,
+            accepted = Box::pin(acceptor.accept(client)) => accepted,
             () = self.shared.drain.cancelled() => return Err(CloseReason::Shutdown),
         };
         accepted.map_err(|error| {

@@ -9,7 +9,8 @@
 //! - [`serving`]: a process with open doors, until its end.
 //! - [`entry`]: which clients this process lets in, and how many.
 //! - [`door`]: a listener's clients, from accept to session.
-//! - [`workers`]: a thread for each core, to which sessions are dealt.
+//! - [`workers`]: a thread for each core, to which sessions are dealt; those that share connections, so that many are
+//!   together.
 //! - [`admin`]: the status page, its JSON, `/metrics`, `/healthz`, `/readyz` over HTTP.
 //! - [`upgrade`]: one process takes another's place.
 //! - [`reload`]: reads the configuration again, and takes over what can change.

@@ -204,7 +204,8 @@ impl SharedUpstream {
     ) -> io::Result<(SharedUpstream, Option<Arc<Tenure>>)> {
         let tenure = match link_pools::reached(&sharing) {
             Some(tenure) => tenure,
-            None => Greeter::of(&sharing).reach(&sharing, connecting).await?,
+            // Boxed, as most clients come while there is a link.
+            None => Box::pin(Greeter::of(&sharing).reach(&sharing, connecting)).await?,
         };
         let upstream = SharedUpstream {
             is_let_in: false,

@@ -33,7 +33,7 @@ while not done.is_set():
         assert fresh.get("fresh") == str(rounds)
         token, fence, _ = fresh.execute_command("LOCK", "job", "PX", 30000)
         assert fence > 0
-        assert fresh.execute_command("LOCK", "kept", "PX", 1000) is None
+        assert fresh.execute_command("LOCK", "kept", "PX", 10000) is None
         assert fresh.execute_command("UNLOCK", "job", token) == 1
     with staying.pipeline() as pipeline:
         for _ in range(10):
