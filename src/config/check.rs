@@ -286,7 +286,7 @@ fn nodes(reader: &mut Reader<'_>, top: &Section<'_>, section: &Section<'_>, conf
                     and with quarantine: of others the proofs may be lost; stop all proxies for that";
         reader.problem(&section.path("next_nodes"), what);
     }
-    if config.share && config.send_proxy_protocol {
+    if config.send_proxy_protocol && config.shares_any() {
         let what = "clients with share: yes have no connection of their own whose PROXY header could name \
                     them; set one of the two to no";
         reader.problem(&top.path("send_proxy_protocol"), what);

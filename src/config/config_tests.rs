@@ -564,6 +564,32 @@ fn listeners_with_and_without_tls_stand_side_by_side() {
 }
 
 #[test]
+fn a_listener_may_share_or_not_whatever_others_do() {
+    let all = |text: &str| {
+        let config = parse(&format!("{text}\nlocks: {{nodes: ['redis://10.0.0.1']}}\n")).unwrap();
+        let shares: Vec<bool> = config.listen.iter().map(|it| config.shares(it)).collect();
+        assert_eq!(config.shares_any(), shares.contains(&true), "{text}");
+        shares
+    };
+    let listen = "listen: [127.0.0.1:1, {address: '127.0.0.1:2', share: yes}, {address: '127.0.0.1:3', share: no}]";
+    assert_eq!(all(listen), [false, true, false]);
+    assert_eq!(all(&format!("{listen}\nshare: yes")), [true, true, false]);
+    assert_eq!(all("listen: {address: '127.0.0.1:1', share: no}\nshare: yes"), [false]);
+    assert_eq!(all("listen: {address: '127.0.0.1:1-3', share: yes}"), [true; 3]);
+    assert_eq!(
+        errors("listen: {address: '127.0.0.1:1', share: some}"),
+        ["f.yaml:1: listen.share: 'some' where true or false is wanted"]
+    );
+    let told = errors("listen: {address: '127.0.0.1:1', share: yes}\nsend_proxy_protocol: yes");
+    assert!(
+        told[0].contains("send_proxy_protocol: clients with share: yes have no connection"),
+        "{told:?}"
+    );
+    let none = "listen: {address: '127.0.0.1:1', share: no}\nshare: yes\nsend_proxy_protocol: yes";
+    assert_eq!(all(none), [false]);
+}
+
+#[test]
 fn a_balancer_is_expected_where_that_is_said() {
     let config = parse(
         "listen: [127.0.0.1:1, {address: '127.0.0.1:2', proxy_protocol: yes}, {address: '127.0.0.1:3', \

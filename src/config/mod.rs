@@ -83,7 +83,7 @@ pub use url::{Endpoint, RedisUrl};
 use reader::Reader;
 
 /// The keys of a listener that is written as a mapping.
-const LISTENER_KEYS: &[&str] = &["address", "tls", "proxy_protocol"];
+const LISTENER_KEYS: &[&str] = &["address", "tls", "proxy_protocol", "share"];
 
 /// The values of `log.level`, the most severe first. `off` writes nothing.
 pub(crate) const LOG_LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
@@ -112,16 +112,28 @@ pub struct Listener {
     pub(crate) tls: Option<ServerTls>,
     /// `proxy_protocol`: whether a balancer connects here and names the client of each connection.
     pub proxy_protocol: bool,
+    /// `share`: whether its clients share connections to the data node; none means as [`Config::share`] says.
+    pub(crate) share: Option<bool>,
 }
 
 impl Listener {
     /// Makes a listener without TLS, for clients that connect directly.
     pub(crate) fn plain(address: SocketAddr) -> Listener {
-        Listener { address, tls: None, proxy_protocol: false }
+        Listener { address, tls: None, proxy_protocol: false, share: None }
     }
 }
 
 impl Config {
+    /// Whether clients of this listener share connections to the data node.
+    pub(crate) fn shares(&self, listener: &Listener) -> bool {
+        listener.share.unwrap_or(self.share)
+    }
+
+    /// Whether any clients share connections to the data node.
+    pub(crate) fn shares_any(&self) -> bool {
+        self.listen.iter().any(|listener| self.shares(listener))
+    }
+
     /// Reads the file at `path`, with `${NAME}` from the process's environment.
     ///
     /// # Errors

@@ -567,9 +567,13 @@ impl FromYaml for Listener {
         }
         let mut proxy_protocol = false;
         reader.read(&section, "proxy_protocol", &mut proxy_protocol);
+        let mut share = None;
+        if section.get("share").is_some() {
+            reader.read(&section, "share", share.insert(false));
+        }
         match address {
             Some(address) if reader.problems.len() == before => {
-                Ok(Listener { address, tls, proxy_protocol })
+                Ok(Listener { address, tls, proxy_protocol, share })
             }
             _ => Err(Wrong::Told),
         }

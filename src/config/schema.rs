@@ -176,7 +176,7 @@ impl ValueShape for Listener {
         });
         let with_more = mapping(LISTENER_KEYS, &["address"], |key| match key {
             "tls" => tls.clone(),
-            "proxy_protocol" => bool::shape(),
+            "proxy_protocol" | "share" => bool::shape(),
             _ => text(ADDRESS),
         });
         any([text(ADDRESS), with_more])

@@ -116,7 +116,7 @@ impl Proxy {
         ));
         state.runs_with(&config);
         let (data, exposure) = (data.clone(), exposure.clone());
-        let sharers = config.share.then(Arc::default);
+        let sharers = config.shares_any().then(Arc::default);
         Ok(Proxy {
             config,
             control,
@@ -270,7 +270,8 @@ impl Proxy {
         // `None`: the clients can only be on this machine.
         let exposure = exposure::serves_strangers(settings).then(|| self.exposure.clone());
         let data = self.data.front(index);
-        let sharing = self.sharers.as_ref().map(|sharers| {
+        let sharers = self.sharers.as_ref().filter(|_| self.config.shares(settings));
+        let sharing = sharers.map(|sharers| {
             let (is_strict, most) = (shared.guards.is_some(), self.config.barrier_buffer);
             Sharing::new(data.clone(), is_strict, most, sharers.clone())
         });

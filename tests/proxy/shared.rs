@@ -94,6 +94,31 @@ fn clients_share_a_connection_until_one_leaves_state_in_it() {
 }
 
 #[test]
+fn a_listener_may_have_its_clients_share_or_not_whatever_others_do() {
+    for (all, some) in [("yes", "no"), ("no", "yes")] {
+        let listener = format!(", share: {some}");
+        let setup = Proxy::with().behind_balancer(&listener).top("allow_open: yes");
+        let proxy = setup.top(&format!("share: {all}\nio_threads: 1")).start();
+        let before = connections(&proxy);
+        let own = |shares: &str, count: usize| if shares == "yes" { 0 } else { count };
+        let mut clients: Vec<Client> = (0..10).map(|_| proxy.client()).collect();
+        let balanced = (0..5).map(|_| {
+            let mut client = Client::connect(proxy.balancer_port());
+            client.send(b"PROXY TCP4 10.0.0.1 10.0.0.2 1 2\r\n");
+            client
+        });
+        clients.extend(balanced);
+        for client in &mut clients {
+            assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"));
+        }
+        // Beside them, the link and the connection for greetings.
+        let least = before + own(all, 10) + own(some, 5);
+        let now = connections(&proxy);
+        assert!((least + 1..=least + 2).contains(&now), "{now}, not {least} and the link");
+    }
+}
+
+#[test]
 fn a_command_of_a_clients_own_comes_behind_all_that_the_client_sent() {
     let proxy = sharing().start();
     for round in 0..50 {
