@@ -21,7 +21,7 @@
 //!   [`owed`] and [`notes`], which replies are owed; [`attempts`], the LOCKs refused; [`claims`], the locks held or
 //!   attached to; [`loss_news`], what the client is told when a session lock is lost; [`lock_transaction`], how far a
 //!   transaction about an adopted lock has come; [`queued_lock`], an adopted command in the client's own transaction;
-//!   [`rare`], room for what most sessions never have.
+//!   [`rare`], room for what most sessions never have; [`short_queue`], a queue that rarely has more than one element.
 //! - [`operator_acts`]: what an operator has the proxy do, by LOCKGATE or at the admin address.
 //! - [`shared`]: what all sessions share. [`idle`]: how long the data node lets clients be idle.
 //! - [`earlier`]: processes from before upgrades that still have clients.
@@ -65,6 +65,7 @@ mod screen;
 pub(crate) mod session_metrics;
 mod settling;
 mod shared;
+mod short_queue;
 mod sights;
 mod transact;
 mod unread;

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use super::conn::State;
+use super::{conn::State, short_queue::ShortQueue};
 use crate::resp::{
     expected::Expected,
     name::{Channels, Listing, Topology},
@@ -103,14 +103,17 @@ pub(super) enum Verdict {
     Lost,
 }
 
+/// OwedNames that commands give; none: the command gives none, or one too many.
+type OwedNames = VecDeque<Option<Box<[u8]>>>;
+
 /// The replies owed on one connection.
 #[derive(Debug, Default)]
 pub(super) struct Owed {
-    queue: VecDeque<Entry>,
+    queue: ShortQueue<Entry>,
     /// What the client's transaction has queued: counted at a front, and where the proxy answers adopted commands.
     queued: Option<Box<QueuedCommands>>,
     /// The names that the commands of [`Entry::Hello`] and [`Entry::SetName`] give, in order.
-    names: VecDeque<Option<Box<[u8]>>>,
+    names: Option<Box<OwedNames>>,
 }
 
 /// What the client's transaction has queued.
@@ -161,15 +164,17 @@ impl Owed {
     /// Notes the name that the next pushed command gives.
     pub(super) fn expect_name(&mut self, name: Option<Box<[u8]>>) {
         // No client gives itself so many names.
-        let name = name.filter(|_| self.names.len() < MAX_NAMES);
-        self.names.push_back(name);
+        let names = self.names.get_or_insert_default();
+        let name = name.filter(|_| names.len() < MAX_NAMES);
+        names.push_back(name);
     }
 
     /// Takes the name given by the command whose reply came last, if it gave one.
     pub(super) fn next_name(&mut self) -> Option<Box<[u8]>> {
-        let name = self.names.pop_front().flatten();
-        if self.names.is_empty() {
-            self.names = VecDeque::new();
+        let names = self.names.as_mut()?;
+        let name = names.pop_front().flatten();
+        if names.is_empty() {
+            self.names = None;
         }
         name
     }
@@ -226,8 +231,8 @@ impl Owed {
 
     /// Forgets all replies owed and all names, and frees their memory.
     pub(super) fn clear(&mut self) {
-        self.queue = VecDeque::new();
-        self.names = VecDeque::new();
+        self.queue = ShortQueue::default();
+        self.names = None;
     }
 
     /// Returns how many plain replies come next.

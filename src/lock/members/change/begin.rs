@@ -15,6 +15,8 @@ pub(super) struct NotBegun {
     pub(super) why: String,
     /// Whether too few nodes can begin, even counting those that do not answer.
     pub(super) is_hopeless: bool,
+    /// Which nodes cannot begin, each with the reason.
+    pub(super) late: Vec<Trouble>,
 }
 
 /// Writes the next set's first marker on nodes whose copy is still whole. Once a quorum has it, returns what keeps
@@ -71,7 +73,7 @@ pub(super) async fn begin(
     }
     let is_hopeless = !to.is_quorum(&may_yet);
     if !to.is_quorum(&acceptors) {
-        return Err(NotBegun { why: joined(&troubles), is_hopeless });
+        return Err(NotBegun { why: joined(&troubles), is_hopeless, late: troubles });
     }
     // These nodes are admitted by the note on their copy.
     for seat in &admitted {
@@ -87,8 +89,9 @@ pub(super) async fn begin(
     match done {
         Some(_) => Ok(troubles),
         None if troubles.is_empty() => {
-            Err(NotBegun { why: "they did not agree in time".into(), is_hopeless })
+            let why = "they did not agree in time".into();
+            Err(NotBegun { why, is_hopeless, late: troubles })
         }
-        None => Err(NotBegun { why: joined(&troubles), is_hopeless }),
+        None => Err(NotBegun { why: joined(&troubles), is_hopeless, late: troubles }),
     }
 }

@@ -128,6 +128,8 @@ struct Coordinator {
     is_decided: bool,
     /// Whether too few nodes of the next set can begin by the decision.
     is_hopeless: bool,
+    /// Why nodes of the next set did not begin, when this coordinator last had them begin.
+    late: Vec<Trouble>,
     /// Why the last step failed.
     trouble: String,
     /// Since when no client can be granted a lock, as far as this coordinator knows.
@@ -153,6 +155,7 @@ impl Coordinator {
             until: Instant::now() + LIMIT,
             is_decided: false,
             is_hopeless: false,
+            late: Vec::new(),
             trouble: format!("it was not done within {at_most:?}"),
             sealed_at: None,
             has_taken_over: false,
@@ -271,12 +274,14 @@ impl Coordinator {
         }
         self.has_taken_over |= self.sealed_at.is_none();
         let since = *self.sealed_at.get_or_insert_with(Instant::now);
-        let mut late = Vec::new();
+        // They may have begun by an attempt of this coordinator whose answers it had not got in time.
+        let mut late = std::mem::take(&mut self.late);
+        late.retain(|late| !has_begun(&self.to, &of_to, &late.address, first));
         if !is_begun {
             match begin(&self.to, of_to, decision, of_from.survey.longest).await {
                 Ok(troubles) => late = troubles,
-                Err(NotBegun { why, is_hopeless }) => {
-                    self.is_hopeless = is_hopeless;
+                Err(NotBegun { why, is_hopeless, late }) => {
+                    (self.is_hopeless, self.late) = (is_hopeless, late);
                     return Ok(Step::Again(why));
                 }
             }
@@ -494,6 +499,14 @@ fn successor(to: &NodeSet, mut copied: BTreeMap<usize, Identity>, joint: &Deploy
     let seat = |seat| copied.remove(&seat).map_or(Seat::Blank(epoch), Seat::Filled);
     let seats = (0..to.ways.len()).map(seat).collect();
     NextSet { shape: to.voters.shape(), seats }
+}
+
+/// Whether the node at this address is known to vote in the set that began with `first`.
+fn has_begun(to: &NodeSet, of_to: &LookedAt, address: &str, first: &Deployment) -> bool {
+    let of = |look: &Option<SelfReport>| Some(look.as_ref()?.marker()?.deployment.clone());
+    let begun = |now: Deployment| now.id == first.id && now.epoch >= first.epoch;
+    let mut all = to.ways.iter().zip(&of_to.looks);
+    all.any(|(way, look)| way.address.to_string() == address && of(look).is_some_and(begun))
 }
 
 /// Lists the nodes that have no copy, each with the reason, if known.
