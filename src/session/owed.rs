@@ -103,7 +103,7 @@ pub(super) enum Verdict {
     Lost,
 }
 
-/// OwedNames that commands give; none: the command gives none, or one too many.
+/// The names that commands give; none: the command gives none, or one too many.
 type OwedNames = VecDeque<Option<Box<[u8]>>>;
 
 /// The replies owed on one connection.
