@@ -94,6 +94,19 @@ fn clients_share_a_connection_until_one_leaves_state_in_it() {
 }
 
 #[test]
+fn few_clients_share_one_link_and_many_use_every_thread() {
+    let proxy = Proxy::with().top("share: yes\nio_threads: 4").start();
+    let mut clients: Vec<Client> = Vec::new();
+    for (all, links) in [(50, 1.0), (4 * 150, 4.0)] {
+        clients.resize_with(all, || proxy.client());
+        for client in &mut clients {
+            assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"));
+        }
+        assert_eq!(proxy.metric("lockgate_links", ""), links, "{all} clients");
+    }
+}
+
+#[test]
 fn a_listener_may_have_its_clients_share_or_not_whatever_others_do() {
     for (all, some) in [("yes", "no"), ("no", "yes")] {
         let listener = format!(", share: {some}");
