@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::share_metrics::PinCause;
 use crate::resp::{
     encode,
     words::{self, Spans, Walk, WordStep},
@@ -95,16 +96,17 @@ pub(super) fn without_id(reply: Vec<u8>) -> Vec<u8> {
 }
 
 impl ClientGreeting {
-    /// Takes in a greeting that the data node has accepted. Returns `false` if there is no room for its names.
-    #[must_use]
-    pub(super) fn accepted(&mut self, words: &Spans<'_>) -> bool {
+    /// Takes in a greeting that the data node has accepted.
+    ///
+    /// # Errors
+    /// Why the client cannot share if it is to be greeted so.
+    pub(super) fn accepted(&mut self, words: &Spans<'_>) -> Result<(), PinCause> {
         let is = |word: &[u8], name: &str| word.eq_ignore_ascii_case(name.as_bytes());
         match &words[..] {
             [name, secret @ ..] if is(name, "AUTH") => self.authenticated(secret),
             [name, database] if is(name, "SELECT") => {
                 let number = std::str::from_utf8(database).ok().and_then(|text| text.parse().ok());
-                let Some(number) = number else { return false };
-                self.standing.database = number;
+                self.standing.database = number.ok_or(PinCause::Select)?;
             }
             [name, version, options @ ..] if is(name, "HELLO") => {
                 self.standing.protocol = if *version == b"2" { 2 } else { 3 };
@@ -112,21 +114,19 @@ impl ClientGreeting {
                 while let Some(option) = options.next() {
                     if is(option, "AUTH") {
                         let (Some(user), Some(password)) = (options.next(), options.next()) else {
-                            return false;
+                            return Err(PinCause::Other);
                         };
                         self.authenticated(&[*user, *password]);
                     } else if is(option, "SETNAME") {
-                        let Some(name) = options.next() else { return false };
-                        if !self.named(&[b"CLIENT", b"SETNAME", *name]) {
-                            return false;
-                        }
+                        let name = options.next().ok_or(PinCause::Other)?;
+                        self.named(&[b"CLIENT", b"SETNAME", *name])?;
                     }
                 }
             }
-            [name, ..] if is(name, "CLIENT") => return self.named(words),
+            [name, ..] if is(name, "CLIENT") => self.named(words)?,
             _ => {}
         }
-        true
+        Ok(())
     }
 
     fn authenticated(&mut self, secret: &[&[u8]]) {
@@ -136,7 +136,10 @@ impl ClientGreeting {
     }
 
     /// Remembers a CLIENT SETNAME or SETINFO in place of what it changes.
-    fn named(&mut self, words: &[&[u8]]) -> bool {
+    ///
+    /// # Errors
+    /// If there is no room for it.
+    fn named(&mut self, words: &[&[u8]]) -> Result<(), PinCause> {
         let mut names = Vec::new();
         for name in commands(&self.names) {
             if attribute(&words::of(name)) != attribute(words) {
@@ -144,11 +147,11 @@ impl ClientGreeting {
             }
         }
         encode::command(&mut names, words);
-        let has_room = names.len() <= MOST_NAMES;
-        if has_room {
-            self.names = names;
+        if names.len() > MOST_NAMES {
+            return Err(PinCause::Names);
         }
-        has_room
+        self.names = names;
+        Ok(())
     }
 
     /// Returns the name that the client gave itself.
@@ -209,7 +212,7 @@ mod tests {
             let mut bytes = Vec::new();
             let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
             encode::command(&mut bytes, &words);
-            is_whole &= greeting.accepted(&words::of(&bytes));
+            is_whole &= greeting.accepted(&words::of(&bytes)).is_ok();
         }
         (greeting, is_whole)
     }

@@ -287,9 +287,10 @@ impl SharedUpstream {
         Poll::Ready(())
     }
 
-    /// Ends the session, with the data node's error if there is one.
+    /// Ends the session, with the data node's error if there is one. A client whose link broke with replies owed would
+    /// take that for the next of them.
     fn end(&mut self, error: &io::Error) {
-        if error.kind() == io::ErrorKind::PermissionDenied {
+        if error.kind() == io::ErrorKind::PermissionDenied && !self.mailbox.has_ended() {
             self.mailbox.tell(format!("{error}\r\n").as_bytes());
         }
         self.way = SharedWay::Ended;
@@ -530,8 +531,8 @@ impl SharedUpstream {
         }
         let (sharing, standing) = (self.sharing.clone(), &self.greeting.standing);
         let mut wanted = self.greeting.clone();
-        if !wanted.accepted(&words::of(command)) {
-            return CommandStep::Pin(PinCause::Names);
+        if let Err(by) = wanted.accepted(&words::of(command)) {
+            return CommandStep::Pin(by);
         }
         // A password that has been changed must not keep a client from the new one.
         let steps = match wanted.standing.has_another_auth(standing) {
@@ -581,8 +582,7 @@ impl SharedUpstream {
         let (identity, place) = (self.greeting.standing.identity(), self.greeting.place());
         let (is_guest, tenure) = (self.is_guest(), self.tenure.clone());
         let mailbox = self.mailbox.clone();
-        self.all_has_come();
-        self.way = SharedWay::Pinning(Mutex::new(Box::pin(async move {
+        let opening = async move {
             let mut connected = greeter::connect(&sharing, connecting).await?;
             let is_same = match (&connected.tenure, &tenure) {
                 (None, None) => true,
@@ -602,8 +602,15 @@ impl SharedUpstream {
                 mailbox.tell(&exchange(stream, &first).await?);
             }
             assume(stream, &place).await?;
-            mailbox.settled().await;
             Ok(connected.stream)
+        };
+        self.all_has_come();
+        let mailbox = self.mailbox.clone();
+        self.way = SharedWay::Pinning(Mutex::new(Box::pin(async move {
+            let opened = opening.await;
+            // A refusal, too, comes behind the replies to what was sent before.
+            mailbox.settled().await;
+            opened
         })));
     }
 }

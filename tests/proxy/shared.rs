@@ -91,6 +91,12 @@ fn clients_share_a_connection_until_one_leaves_state_in_it() {
     assert_eq!(second.pipe(&[&["MULTI"], &["EXEC"]])[1], Reply::NullArray, "it was watched");
     assert_eq!(clients[49].cmd(&["GET", "k0"]), Reply::bulk("v0"));
     assert!(connections(&proxy) <= before + 2 + 8);
+    // As greetings, with words that are not remembered.
+    for (words, by) in [(&["SELECT", "x"][..], "select"), (&["HELLO", "3", "AUTH", "u"], "other")] {
+        let count = pinned(&proxy, by);
+        proxy.client().cmd(words).error_text();
+        assert_eq!(pinned(&proxy, by), count + 1.0, "{words:?}");
+    }
 }
 
 #[test]
@@ -617,6 +623,47 @@ fn a_data_node_that_lets_no_more_in_tells_its_own_words() {
     let (told, _) = resp3.rest();
     assert!(told.is_empty() || told.starts_with(b"-ERR max number of clients"), "{told:?}");
     assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"), "nobody else is harmed");
+}
+
+/// Makes a user of the data node, and a client of it that shares.
+fn worker(proxy: &Proxy, data: &mut Client) -> Client {
+    let user = ["ACL", "SETUSER", "worker", "on", "resetpass", ">secret", "allkeys", "+@all"];
+    assert_eq!(data.cmd(&user), Reply::ok());
+    let mut client = proxy.client();
+    assert_eq!(client.cmd(&["AUTH", "worker", "secret"]), Reply::ok());
+    assert_eq!(client.cmd(&["SET", "n", "0"]), Reply::ok());
+    client
+}
+
+#[test]
+fn a_client_that_is_refused_a_connection_of_its_own_is_told_so_behind_earlier_replies() {
+    let proxy = sharing().start();
+    let mut data = proxy.data_client();
+    for is_lost in [false, true] {
+        let mut client = worker(&proxy, &mut data);
+        data.cmd(&["ACL", "SETUSER", "worker", "resetpass", ">other"]);
+        data.cmd(&["ACL", "LOG", "RESET"]);
+        // The reply to INCR is owed for as long as this takes.
+        assert_eq!(data.cmd(&["CLIENT", "PAUSE", "60000", "WRITE"]), Reply::ok());
+        client.send(&pipeline(&[&["INCR", "n"], &["MULTI"]]));
+        let is_refused = |data: &mut Client| match data.cmd(&["ACL", "LOG"]) {
+            Reply::Array(entries) => !entries.is_empty(),
+            other => panic!("{other:?}"),
+        };
+        eventually("the connection of its own is refused", || is_refused(&mut data));
+        if is_lost {
+            // Among them may be the one over which AUTH was checked.
+            let killed = data.cmd(&["CLIENT", "KILL", "USER", "worker"]);
+            assert!(matches!(killed, Reply::Int(1..)), "{killed:?}");
+            assert_eq!(client.rest().0, b"", "nobody knows whether INCR was carried out");
+        }
+        assert_eq!(data.cmd(&["CLIENT", "UNPAUSE"]), Reply::ok());
+        if !is_lost {
+            assert_eq!(client.reply(), Reply::Int(1));
+            assert!(client.reply().error_text().starts_with("WRONGPASS"));
+            assert_eq!(client.rest().0, b"");
+        }
+    }
 }
 
 /// What the data node asks for of clients that come from now on.
