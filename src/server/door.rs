@@ -3,6 +3,7 @@
 use std::{
     io,
     net::SocketAddr,
+    pin::pin,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -28,7 +29,7 @@ use crate::{
             listeners::ACCEPT_PAUSE,
         },
         server_metrics::{DoorMetrics, Refusal},
-        workers::Workers,
+        workers::{Worker, Workers},
     },
     session::{Session, Shared, session_metrics::CloseReason},
     share::{Connecting, SharedUpstream, Sharing},
@@ -57,14 +58,48 @@ pub(super) struct Door {
     pub(super) metrics: Arc<DoorMetrics>,
 }
 
+/// A client's socket on its way to the thread that serves it.
+enum ArrivedClient {
+    /// This thread has accepted it.
+    Here(TcpStream),
+    /// Another has, and its runtime has let it go.
+    Passed(std::net::TcpStream),
+}
+
+impl ArrivedClient {
+    /// Has the runtime of this thread let the client go, if another thread serves it.
+    ///
+    /// # Errors
+    /// The operating system's.
+    fn passed_to(worker: &Worker<'_>, client: TcpStream) -> io::Result<ArrivedClient> {
+        if worker.is_here() {
+            Ok(ArrivedClient::Here(client))
+        } else {
+            client.into_std().map(ArrivedClient::Passed)
+        }
+    }
+
+    /// Has the runtime of the thread that serves the client watch its socket.
+    ///
+    /// # Errors
+    /// The operating system's.
+    fn watched(self) -> io::Result<TcpStream> {
+        match self {
+            ArrivedClient::Here(client) => Ok(client),
+            ArrivedClient::Passed(client) => TcpStream::from_std(client),
+        }
+    }
+}
+
 impl Door {
     pub(super) async fn accept(self, mut clients: Accepting, stop: CancellationToken) {
         let door = Arc::new(self);
         let mut trouble = AcceptTrouble::default();
+        let mut stopped = pin!(stop.cancelled());
         loop {
             let accepted = tokio::select! {
                 accepted = clients.next(|| door.shared.config.load().tcp_keepalive) => accepted,
-                () = stop.cancelled() => return,
+                () = &mut stopped => return,
             };
             match accepted {
                 Ok((client, peer)) => door.admit(client, peer),
@@ -79,29 +114,36 @@ impl Door {
     }
 
     /// Gives a client to a worker, if the client may come in.
-    fn admit(self: &Arc<Self>, client: std::net::TcpStream, peer: SocketAddr) {
+    fn admit(self: &Arc<Self>, client: TcpStream, peer: SocketAddr) {
         let admitted = match &self.exposure {
             Some(exposure) if !exposure.is_safe() => Err(Refusal::Open),
             // The client's address comes with the header.
             _ if self.header_policy.is_some() => self.admission.enter(),
             _ => self.admission.admit(peer.ip(), Instant::now().into_std()),
         };
-        let mut permit = match admitted {
+        let permit = match admitted {
             Ok(permit) => permit,
             Err(refusal) => {
                 self.metrics.refused(refusal);
                 // With TLS a refusal cannot be sent: there was no handshake.
-                if self.tls.is_none() {
+                if self.tls.is_none()
+                    && let Ok(client) = client.into_std()
+                {
                     refusal.tell(&client);
                 }
                 return;
             }
         };
+        let worker = match self.sharing {
+            Some(_) => self.workers.beside_others(),
+            None => self.workers.next(),
+        };
+        let Ok(client) = ArrivedClient::passed_to(&worker, client) else { return };
         let door = self.clone();
+        // Boxed, so that running sessions keep no room for what comes before them.
+        let opening = Box::pin(door.clone().let_in((client, peer), permit));
         let served = async move {
-            // Boxed, so that running sessions keep no room for what comes before them.
-            let opened = Box::pin(door.let_in((client, peer), &mut permit)).await;
-            let Some(opened) = opened else { return };
+            let Some((opened, permit)) = opening.await else { return };
             let reason = match opened {
                 Ok(session) => session.run().await,
                 Err(reason) => reason,
@@ -111,21 +153,18 @@ impl Door {
             door.metrics.closed(reason);
             drop(permit);
         };
-        match self.sharing {
-            Some(_) => self.workers.spawn_beside_others(served),
-            None => self.workers.spawn(served),
-        }
+        worker.spawn(served);
     }
 
     /// Lets an admitted client in, which counts from then on, and opens its session; or says why there is none. Returns
     /// `None` if its balancer does not introduce it as it must.
     async fn let_in(
-        &self,
-        (client, peer): (std::net::TcpStream, SocketAddr),
-        permit: &mut Permit,
-    ) -> Option<Result<Box<Session>, CloseReason>> {
-        let mut client = TcpStream::from_std(client).ok()?;
-        let told = match self.introduced(&mut client, permit).await {
+        self: Arc<Self>,
+        (client, peer): (ArrivedClient, SocketAddr),
+        mut permit: Permit,
+    ) -> Option<(Result<Box<Session>, CloseReason>, Permit)> {
+        let mut client = client.watched().ok()?;
+        let told = match self.introduced(&mut client, &mut permit).await {
             Ok(told) => told,
             Err(refusal) => {
                 self.refuse(client, refusal);
@@ -135,7 +174,7 @@ impl Door {
         self.metrics.clients_total.increment(1);
         self.metrics.clients.increment(1);
         self.shared.clients.fetch_add(1, Ordering::Relaxed);
-        Some(self.open_session((client, peer), told).await)
+        Some((self.open_session((client, peer), told).await, permit))
     }
 
     /// Waits for the PROXY header of a client that comes through a balancer.
@@ -226,6 +265,7 @@ impl Door {
     ) -> io::Result<DataStream> {
         let (limit, keepalive) = (config.connect_timeout, config.tcp_keepalive);
         let Some(sharing) = &self.sharing else {
+            // Boxed, so that a client that shares needs no room for it.
             return Box::pin(self.data.connect_for(told, limit, keepalive)).await;
         };
         let connecting = Connecting { limit, keepalive };

@@ -83,8 +83,8 @@ pub struct Control {
 /// metrics cannot be set up, or a running proxy's place cannot be taken.
 pub async fn run(config: Config, mut control: Control) -> anyhow::Result<()> {
     let recorder = start_counting()?;
-    let (opened, succession) = Opened::open(&config, &mut control).await?;
-    let proxy = Proxy::build(config, control, &opened, recorder)?;
+    let (mut opened, succession) = Opened::open(&config, &mut control).await?;
+    let proxy = Proxy::build(config, control, &mut opened, recorder)?;
     // Comes before the running process gives way: no client is to wait for it.
     let joined = proxy.join_fleet().await;
     let Some(standing) = proxy.take_over(succession).await? else { return Ok(()) };

@@ -1,9 +1,9 @@
 //! Everything that a process must have before anything runs in it.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{io, mem, net::SocketAddr, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, bail};
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, runtime::Handle};
 
 use crate::{
     config::{Announce, Config, Listener},
@@ -67,6 +67,21 @@ impl Opened {
         control.listeners.close_others();
         let rendezvous = upgrade::prepare(config)?;
         Ok((Opened { data, exposure, listeners, admin }, Succession { predecessor, rendezvous }))
+    }
+
+    /// Has `runtime` watch the sockets of those entries of `listen` whose clients share connections.
+    ///
+    /// # Errors
+    /// If it cannot.
+    pub(super) fn watch_sharers(&mut self, config: &Config, runtime: &Handle) -> io::Result<()> {
+        let _entered = runtime.enter();
+        let all = mem::take(&mut self.listeners).into_iter().zip(&config.listen);
+        let watched = all.map(|((listener, tls), settings)| match config.shares(settings) {
+            true => Ok((TcpListener::from_std(listener.into_std()?)?, tls)),
+            false => Ok((listener, tls)),
+        });
+        self.listeners = watched.collect::<io::Result<_>>()?;
+        Ok(())
     }
 }
 

@@ -80,15 +80,16 @@ impl Proxy {
     pub(super) fn build(
         config: Config,
         control: Control,
-        opened: &Opened,
+        opened: &mut Opened,
         recorder: Recorder,
     ) -> anyhow::Result<Proxy> {
-        let Opened { data, exposure, .. } = opened;
         let shutdown = &control.shutdown;
         let room = descriptors::make_room(config.maxclients, config.locks.listed());
         let admission = Admission::new(&Config { maxclients: room, ..config.clone() });
         let (metrics, door_metrics) = (Metrics::new(), DoorMetrics::new());
         let workers = Arc::new(Workers::start(config.io_threads)?);
+        opened.watch_sharers(&config, workers.shared())?;
+        let Opened { data, exposure, .. } = opened;
         let mut locks = config.locks.clone();
         if !config.adopt.rules.is_empty() {
             locks.max_ttl = longest_grant(&config);
@@ -201,7 +202,14 @@ impl Proxy {
             let listener = Arc::new(listener);
             sockets.push((settings.address, listener.clone()));
             let door = self.door(&shared, index, settings, tls);
-            doors.spawn(|stop| door.accept(Accepting::new(listener), stop));
+            let accepting = Accepting::new(listener);
+            match door.sharing {
+                // Where most of its clients are served, as long as they are few.
+                Some(_) => {
+                    doors.spawn_on(|stop| door.accept(accepting, stop), self.workers.shared())
+                }
+                None => doors.spawn(|stop| door.accept(accepting, stop)),
+            }
         }
         systemd::ready(is_successor).await;
         let (state, workers, shutdown) =

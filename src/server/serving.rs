@@ -12,6 +12,7 @@ use std::{
 
 use tokio::{
     net::TcpListener,
+    runtime::Handle,
     task::JoinSet,
     time::{sleep, timeout},
 };
@@ -183,7 +184,15 @@ impl Stoppable {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        self.tasks.spawn(task(self.stop.clone()));
+        self.spawn_on(task, &Handle::current());
+    }
+
+    /// Spawns a task on this runtime.
+    pub(super) fn spawn_on<F>(&self, task: impl FnOnce(CancellationToken) -> F, runtime: &Handle)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        self.tasks.spawn_on(task(self.stop.clone()), runtime);
     }
 
     async fn ended(&self) {

@@ -61,20 +61,20 @@ impl Workers {
         })
     }
 
-    /// Runs a task on the next thread in turn.
-    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+    /// Returns the next thread in turn.
+    pub(super) fn next(&self) -> Worker<'_> {
         let turn = self.next.fetch_add(1, Ordering::Relaxed) % self.handles.len();
-        self.tasks.spawn_on(task, &self.handles[turn]);
+        Worker { runtime: &self.handles[turn], tasks: &self.tasks }
     }
 
-    /// Runs a task that shares connections with others of its thread: on the first thread with few tasks, or on the one
-    /// with fewest if there is none. The more clients share a link, the more commands are sent by one system call, and
-    /// executed by Redis at once: spread over 16 threads, 50 clients would share next to nothing.
-    pub(super) fn spawn_beside_others(&self, task: impl Future<Output = ()> + Send + 'static) {
+    /// Returns a thread for a task that shares connections with others of its thread: the first thread with few tasks, or
+    /// the one with fewest if there is none. The more clients share a link, the more commands are sent by one system
+    /// call, and executed by Redis at once: spread over 16 threads, 50 clients would share next to nothing.
+    pub(super) fn beside_others(&self) -> Worker<'_> {
         let tasks = |handle: &&Handle| handle.metrics().num_alive_tasks().max(FEW);
         // The first of equals.
-        let handle = self.handles.iter().min_by_key(tasks).unwrap_or(&self.shared);
-        self.tasks.spawn_on(task, handle);
+        let runtime = self.handles.iter().min_by_key(tasks).unwrap_or(&self.shared);
+        Worker { runtime, tasks: &self.tasks }
     }
 
     /// Returns the number of tasks that have not ended.
@@ -99,6 +99,24 @@ impl Workers {
     pub(super) async fn finished(&self) {
         self.tasks.close();
         self.tasks.wait().await;
+    }
+}
+
+/// One of the threads, chosen for a task.
+pub(super) struct Worker<'a> {
+    runtime: &'a Handle,
+    tasks: &'a TaskTracker,
+}
+
+impl Worker<'_> {
+    /// Whether this is the thread of the caller.
+    pub(super) fn is_here(&self) -> bool {
+        self.runtime.id() == Handle::current().id()
+    }
+
+    /// Runs a task on this thread.
+    pub(super) fn spawn(self, task: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn_on(task, self.runtime);
     }
 }
 

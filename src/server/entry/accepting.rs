@@ -1,33 +1,35 @@
 //! Accepts the clients of one listener, and sets the options of their sockets with few system calls.
 
-use std::{
-    io,
-    net::{SocketAddr, TcpStream},
-    sync::Arc,
-    time::Duration,
-};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
-use tokio::net::TcpListener;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    task::yield_now,
+};
 
 use crate::net;
 
 /// On Linux a socket inherits the options of the listening one: they need not be set for each client.
 const INHERITS: bool = cfg!(target_os = "linux");
 
+/// How many clients are accepted before the other tasks of the thread have a turn.
+const AT_ONCE: u32 = 16;
+
 /// The clients that come to one listening socket.
 pub(crate) struct Accepting {
     listener: Arc<TcpListener>,
+    /// How many clients came since the other tasks had a turn.
+    in_turn: u32,
     /// The keepalive of the options that the listening socket has, if it has them.
     tuned: Option<Duration>,
 }
 
 impl Accepting {
     pub(crate) fn new(listener: Arc<TcpListener>) -> Accepting {
-        Accepting { listener, tuned: None }
+        Accepting { listener, in_turn: 0, tuned: None }
     }
 
-    /// Waits for the next client, and gives its socket the options of [`net::tune`] with this keepalive. The socket
-    /// belongs to no runtime.
+    /// Waits for the next client, and gives its socket the options of [`net::tune`] with this keepalive.
     ///
     /// # Errors
     /// The operating system's, as for want of descriptors; another try may succeed.
@@ -36,12 +38,14 @@ impl Accepting {
         keepalive: impl Fn() -> Duration,
     ) -> io::Result<(TcpStream, SocketAddr)> {
         loop {
+            if self.in_turn == AT_ONCE {
+                self.in_turn = 0;
+                yield_now().await;
+            }
             let (client, peer) = self.listener.accept().await?;
-            // A socket belongs to the runtime that made it until it is taken out. One whose client has gone may take no
-            // options.
-            if let Ok(client) = client.into_std()
-                && self.tune(&client, keepalive()).is_ok()
-            {
+            self.in_turn += 1;
+            // The socket of a client that has gone may take no options.
+            if self.tune(&client, keepalive()).is_ok() {
                 return Ok((client, peer));
             }
         }
