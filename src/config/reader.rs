@@ -567,10 +567,8 @@ impl FromYaml for Listener {
         }
         let mut proxy_protocol = false;
         reader.read(&section, "proxy_protocol", &mut proxy_protocol);
-        let mut share = None;
-        if section.get("share").is_some() {
-            reader.read(&section, "share", share.insert(false));
-        }
+        let share = section.get("share");
+        let share = share.and_then(|value| reader.value(value, &section.path("share")));
         match address {
             Some(address) if reader.problems.len() == before => {
                 Ok(Listener { address, tls, proxy_protocol, share })

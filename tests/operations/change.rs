@@ -654,6 +654,17 @@ fn a_proxy_whose_list_was_edited_asks_nobody_else() {
 
 #[test]
 fn a_next_node_that_refuses_writes_behind_its_copy_does_not_keep_the_others_from_voting() {
+    refusing_behind_its_copy(false);
+}
+
+#[test]
+fn a_next_node_that_has_not_begun_is_named_where_it_was_not_heard_that_the_others_had() {
+    refusing_behind_its_copy(true);
+}
+
+/// Changes the lock nodes, where a next one refuses writes once it has its copy. If `is_answer_lost`, the answer of
+/// another one, that it has begun, is lost: the coordinator learns of it at its next attempt.
+fn refusing_behind_its_copy(is_answer_lost: bool) {
     let proxy = Proxy::with().nodes(3).locks("node_timeout: 500ms").start();
     let next = [redis(), redis(), redis()];
     let relay = Relay::to(next[0].port());
@@ -672,7 +683,15 @@ fn a_next_node_that_refuses_writes_behind_its_copy_does_not_keep_the_others_from
     eventually("the last one has its copy", copied);
     let mut last = Client::connect(next[2].port());
     last.cmd(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    if is_answer_lost {
+        // The first of these replies is to the note that the copy is whole.
+        relay.then_hold_reply(1, "*1\r\n:1\r\n");
+    }
     relay.release();
+    if is_answer_lost {
+        relay.wait_until_held();
+        relay.cut();
+    }
     let text = said(tool);
     assert!(text.contains("changed: 1 held locks were copied"), "{text}");
     let address = next[2].addr();

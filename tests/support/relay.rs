@@ -24,10 +24,19 @@ enum Direction {
     FromServer,
 }
 
+/// The packet to hold: one that contains these bytes.
+struct Wanted {
+    direction: Direction,
+    pattern: Vec<u8>,
+    /// How many such packets pass before it.
+    passing: usize,
+}
+
 #[derive(Default)]
 struct Held {
-    /// The bytes to hold: the first packet that contains them is held.
-    wanted: Option<(Direction, Vec<u8>)>,
+    wanted: Option<Wanted>,
+    /// What is wanted once the held packet is released.
+    next: Option<Wanted>,
     /// Whether the packet has come.
     is_here: bool,
     /// Whether to cut the connection and drop the packet.
@@ -54,17 +63,23 @@ impl Shared {
     /// Waits if these bytes must be held. Returns false if they must not arrive.
     fn pass(&self, direction: Direction, bytes: &[u8]) -> bool {
         let mut held = self.lock();
-        let matches = |(wanted, pattern): &(Direction, Vec<u8>)| {
-            *wanted == direction && bytes.windows(pattern.len()).any(|part| part == pattern)
+        if held.is_here {
+            return true;
+        }
+        let matches = |wanted: &&mut Wanted| {
+            let contains = |part: &[u8]| part == wanted.pattern;
+            wanted.direction == direction && bytes.windows(wanted.pattern.len()).any(contains)
         };
-        if held.is_here || !held.wanted.as_ref().is_some_and(matches) {
+        let Some(wanted) = held.wanted.as_mut().filter(matches) else { return true };
+        if let Some(passing) = wanted.passing.checked_sub(1) {
+            wanted.passing = passing;
             return true;
         }
         held.is_here = true;
         self.changed.notify_all();
         let held = self.changed.wait_while(held, |held| held.wanted.is_some());
         let mut held = held.expect("no thread panics with it");
-        held.is_here = false;
+        (held.is_here, held.wanted) = (false, held.next.take());
         self.changed.notify_all();
         !held.cut
     }
@@ -132,10 +147,18 @@ impl Relay {
         self.hold(Direction::FromServer, pattern);
     }
 
+    /// Once the held packet is released, holds a packet from the server that contains `pattern`, after letting so many
+    /// such packets pass.
+    pub fn then_hold_reply(&self, passing: usize, pattern: &str) {
+        let direction = Direction::FromServer;
+        self.shared.lock().next = Some(Wanted { direction, pattern: pattern.into(), passing });
+    }
+
     fn hold(&self, direction: Direction, pattern: &str) {
         let mut held = self.shared.lock();
         assert!(!held.is_here, "one at a time");
-        (held.wanted, held.cut) = (Some((direction, pattern.into())), false);
+        held.wanted = Some(Wanted { direction, pattern: pattern.into(), passing: 0 });
+        held.cut = false;
     }
 
     /// Delays everything from the server by `by`.
@@ -173,7 +196,7 @@ impl Drop for Relay {
     fn drop(&mut self) {
         // If a test has failed, no thread must stay behind that waits for ever.
         if let Ok(mut held) = self.shared.held.lock() {
-            (held.wanted, held.cut) = (None, true);
+            (held.wanted, held.next, held.cut) = (None, None, true);
             self.shared.changed.notify_all();
         }
     }

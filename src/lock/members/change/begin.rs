@@ -11,12 +11,17 @@ use super::{
 
 /// The reason why no quorum is known to have begun.
 pub(super) struct NotBegun {
-    /// What keeps the set's nodes from beginning.
-    pub(super) why: String,
     /// Whether too few nodes can begin, even counting those that do not answer.
     pub(super) is_hopeless: bool,
     /// Which nodes cannot begin, each with the reason.
     pub(super) late: Vec<Trouble>,
+}
+
+impl NotBegun {
+    /// Says what keeps the set's nodes from beginning.
+    pub(super) fn why(&self) -> String {
+        if self.late.is_empty() { "they did not agree in time".into() } else { joined(&self.late) }
+    }
 }
 
 /// Writes the next set's first marker on nodes whose copy is still whole. Once a quorum has it, returns what keeps
@@ -73,7 +78,7 @@ pub(super) async fn begin(
     }
     let is_hopeless = !to.is_quorum(&may_yet);
     if !to.is_quorum(&acceptors) {
-        return Err(NotBegun { why: joined(&troubles), is_hopeless, late: troubles });
+        return Err(NotBegun { is_hopeless, late: troubles });
     }
     // These nodes are admitted by the note on their copy.
     for seat in &admitted {
@@ -86,12 +91,5 @@ pub(super) async fn begin(
     let is_quorum = |seats: &[usize]| to.is_quorum(seats);
     let promised = of_to.survey.promised.clone();
     let done = round::carry_out_by(COPIED, of_to.all, &plan, &promised, longest, is_quorum).await;
-    match done {
-        Some(_) => Ok(troubles),
-        None if troubles.is_empty() => {
-            let why = "they did not agree in time".into();
-            Err(NotBegun { why, is_hopeless, late: troubles })
-        }
-        None => Err(NotBegun { why: joined(&troubles), is_hopeless, late: troubles }),
-    }
+    if done.is_some() { Ok(troubles) } else { Err(NotBegun { is_hopeless, late: troubles }) }
 }

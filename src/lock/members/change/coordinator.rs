@@ -11,7 +11,7 @@ use super::{
         self_report::SelfReport,
     },
     anew::prevent,
-    begin::{NotBegun, begin},
+    begin::begin,
     change_error::ChangeError,
     copying::{Copied, copy},
     preflight::{fit, try_out, warn},
@@ -280,8 +280,9 @@ impl Coordinator {
         if !is_begun {
             match begin(&self.to, of_to, decision, of_from.survey.longest).await {
                 Ok(troubles) => late = troubles,
-                Err(NotBegun { why, is_hopeless, late }) => {
-                    (self.is_hopeless, self.late) = (is_hopeless, late);
+                Err(not_begun) => {
+                    let why = not_begun.why();
+                    (self.is_hopeless, self.late) = (not_begun.is_hopeless, not_begun.late);
                     return Ok(Step::Again(why));
                 }
             }
@@ -503,10 +504,13 @@ fn successor(to: &NodeSet, mut copied: BTreeMap<usize, Identity>, joint: &Deploy
 
 /// Whether the node at this address is known to vote in the set that began with `first`.
 fn has_begun(to: &NodeSet, of_to: &LookedAt, address: &str, first: &Deployment) -> bool {
-    let of = |look: &Option<SelfReport>| Some(look.as_ref()?.marker()?.deployment.clone());
-    let begun = |now: Deployment| now.id == first.id && now.epoch >= first.epoch;
+    let begun = |look: &Option<SelfReport>| {
+        let marker = look.as_ref().and_then(SelfReport::marker);
+        let now = marker.map(|marker| &marker.deployment);
+        now.is_some_and(|now| now.id == first.id && now.epoch >= first.epoch)
+    };
     let mut all = to.ways.iter().zip(&of_to.looks);
-    all.any(|(way, look)| way.address.to_string() == address && of(look).is_some_and(begun))
+    all.any(|(way, look)| way.address.to_string() == address && begun(look))
 }
 
 /// Lists the nodes that have no copy, each with the reason, if known.
