@@ -82,7 +82,9 @@ impl EarlierProcesses {
 
     fn count(&self, all: &[EarlierProcess]) {
         let sum = |of: fn(&WhatIsLeft) -> u64| -> f64 {
-            all.iter().filter_map(|process| process.left.as_ref()).map(|left| of(left) as f64).sum()
+            let left = all.iter().filter_map(|process| process.left.as_ref());
+            // As numbers with a fraction none would be -0.
+            left.map(of).sum::<u64>() as f64
         };
         self.processes.set(all.len() as f64);
         self.connections.set(sum(|left| left.connections));

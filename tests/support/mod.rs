@@ -624,6 +624,7 @@ impl Proxy {
     /// Returns the sum of all samples of a metric whose line contains `labels`.
     pub fn metric(&self, name: &str, labels: &str) -> f64 {
         let page = self.http("/metrics");
+        assert!(!page.contains(" -0\n"), "the sum of no fractions: {page}");
         let samples = page.lines().filter(|line| {
             line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']))
                 && line.contains(labels)
