@@ -132,9 +132,18 @@ impl Mailbox {
         letters.bytes.len() - letters.taken
     }
 
-    /// Ends the session behind what has come.
+    /// Ends the session behind what has come, without a word.
     pub(super) fn end(&self) {
+        self.end_with(b"");
+    }
+
+    /// Ends the session behind what has come and an error in place of the next reply. Where it has ended already, that
+    /// reply is lost, and the error would stand for another command.
+    pub(super) fn end_with(&self, error: &[u8]) {
         let letters = &mut *self.0.lock();
+        if !letters.ended && !letters.left {
+            letters.bytes.extend_from_slice(error);
+        }
         letters.ended = true;
         letters.owed = 0;
         letters.wake();

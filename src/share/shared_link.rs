@@ -326,15 +326,14 @@ impl SharedLink {
             && state.used.elapsed() > time
     }
 
-    /// Ends the link, and each client with a reply owed: whether its command was carried out is unknown. `words`: an
-    /// error that they are told first.
+    /// Ends the link, and each client with a reply owed: whether its command was carried out is unknown. `words`: the
+    /// error that each is told once, where nothing was sent.
     pub(super) fn end(&self, words: &[u8]) {
         let state = &mut *self.state.lock();
         state.stage = LinkStage::Ended;
         state.unsent = Vec::new();
         for (mailbox, _) in state.queue.drain(..) {
-            mailbox.tell(words);
-            mailbox.end();
+            mailbox.end_with(words);
         }
         state.users.drain(..).filter_map(|user| user.upgrade()).for_each(|user| user.end());
         (state.owner, state.blocker) = (None, None);

@@ -287,14 +287,15 @@ impl SharedUpstream {
         Poll::Ready(())
     }
 
-    /// Ends the session, with the data node's error if there is one. A client whose link broke with replies owed would
-    /// take that for the next of them.
+    /// Ends the session, with the data node's error if there is one.
     fn end(&mut self, error: &io::Error) {
-        if error.kind() == io::ErrorKind::PermissionDenied && !self.mailbox.has_ended() {
-            self.mailbox.tell(format!("{error}\r\n").as_bytes());
-        }
         self.way = SharedWay::Ended;
-        self.mailbox.end();
+        match error.kind() {
+            io::ErrorKind::PermissionDenied => {
+                self.mailbox.end_with(format!("{error}\r\n").as_bytes());
+            }
+            _ => self.mailbox.end(),
+        }
     }
 
     /// Takes in what the session writes. Returns how many bytes were taken, which may be none.

@@ -7,6 +7,7 @@ mod leaving;
 mod memory;
 mod ordering;
 mod proxy_protocol;
+mod refused;
 mod shared;
 mod tls;
 mod whole_pipelines;

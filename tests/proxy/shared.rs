@@ -20,12 +20,12 @@ fn ms(millis: u64) -> Duration {
 }
 
 /// A proxy all of whose clients are on one link.
-fn sharing() -> Setup {
+pub(super) fn sharing() -> Setup {
     Proxy::with().top("share: yes\nio_threads: 1")
 }
 
 /// Starts such a proxy, with a guard or without.
-fn sharing_guarded(is_guarded: bool) -> Proxy {
+pub(super) fn sharing_guarded(is_guarded: bool) -> Proxy {
     if !is_guarded {
         return sharing().start();
     }
@@ -623,47 +623,6 @@ fn a_data_node_that_lets_no_more_in_tells_its_own_words() {
     let (told, _) = resp3.rest();
     assert!(told.is_empty() || told.starts_with(b"-ERR max number of clients"), "{told:?}");
     assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"), "nobody else is harmed");
-}
-
-/// Makes a user of the data node, and a client of it that shares.
-fn worker(proxy: &Proxy, data: &mut Client) -> Client {
-    let user = ["ACL", "SETUSER", "worker", "on", "resetpass", ">secret", "allkeys", "+@all"];
-    assert_eq!(data.cmd(&user), Reply::ok());
-    let mut client = proxy.client();
-    assert_eq!(client.cmd(&["AUTH", "worker", "secret"]), Reply::ok());
-    assert_eq!(client.cmd(&["SET", "n", "0"]), Reply::ok());
-    client
-}
-
-#[test]
-fn a_client_that_is_refused_a_connection_of_its_own_is_told_so_behind_earlier_replies() {
-    let proxy = sharing().start();
-    let mut data = proxy.data_client();
-    for is_lost in [false, true] {
-        let mut client = worker(&proxy, &mut data);
-        data.cmd(&["ACL", "SETUSER", "worker", "resetpass", ">other"]);
-        data.cmd(&["ACL", "LOG", "RESET"]);
-        // The reply to INCR is owed for as long as this takes.
-        assert_eq!(data.cmd(&["CLIENT", "PAUSE", "60000", "WRITE"]), Reply::ok());
-        client.send(&pipeline(&[&["INCR", "n"], &["MULTI"]]));
-        let is_refused = |data: &mut Client| match data.cmd(&["ACL", "LOG"]) {
-            Reply::Array(entries) => !entries.is_empty(),
-            other => panic!("{other:?}"),
-        };
-        eventually("the connection of its own is refused", || is_refused(&mut data));
-        if is_lost {
-            // Among them may be the one over which AUTH was checked.
-            let killed = data.cmd(&["CLIENT", "KILL", "USER", "worker"]);
-            assert!(matches!(killed, Reply::Int(1..)), "{killed:?}");
-            assert_eq!(client.rest().0, b"", "nobody knows whether INCR was carried out");
-        }
-        assert_eq!(data.cmd(&["CLIENT", "UNPAUSE"]), Reply::ok());
-        if !is_lost {
-            assert_eq!(client.reply(), Reply::Int(1));
-            assert!(client.reply().error_text().starts_with("WRONGPASS"));
-            assert_eq!(client.rest().0, b"");
-        }
-    }
 }
 
 /// What the data node asks for of clients that come from now on.
