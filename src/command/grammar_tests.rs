@@ -74,7 +74,7 @@ fn options_are_pairs_and_an_odd_word_is_the_token() {
 
 #[test]
 fn bad_words_get_redis_own_wording() {
-    let cases: [(Own, &str, &str); 40] = [
+    let cases: [(Own, &str, &str); 42] = [
         (Own::Lock, "", "ERR wrong number of arguments for 'lock' command"),
         (Own::Unlock, "", "ERR wrong number of arguments for 'unlock' command"),
         (Own::Unlock, "k t x", "ERR wrong number of arguments for 'unlock' command"),
@@ -87,7 +87,9 @@ fn bad_words_get_redis_own_wording() {
         (Own::Detach, "123456789", "ERR key is longer than 8 bytes (locks.max_key)"),
         (Own::Lock, "k PX 1 PX 1", "ERR syntax error, 'PX' is one option too many"),
         (Own::Lock, "k PX 100 EX 1", "ERR syntax error, 'EX' is one option too many"),
-        (Own::Lock, "k FOO 100", "ERR syntax error, unknown option 'FOO'"),
+        (Own::Lock, "k FOO 100", "ERR syntax error, unknown option 'FOO'; for a TTL write PX 100"),
+        (Own::Renew, "k t 30", "ERR syntax error, unknown option 't'; for a TTL write PX 30"),
+        (Own::Lock, "k NX 100", "ERR syntax error, unknown option 'NX'"),
         (Own::Lock, "k t NX", "ERR syntax error, unknown option 'NX'"),
         (Own::Lock, "k NX PX 100", "ERR syntax error, unknown option 'NX'"),
         (Own::Lock, "k PX 100 nx", "ERR syntax error, unknown option 'nx'"),

@@ -107,6 +107,9 @@ pub enum BadRequest {
     /// An unknown option.
     #[error("ERR syntax error, unknown option '{0}'")]
     UnknownOption(String),
+    /// A word in an option's place, which may be a token, and a number behind it, which may be a TTL.
+    #[error("ERR syntax error, unknown option '{0}'; for a TTL write PX {1}")]
+    NumberWithoutOption(String, String),
     /// An option that was given already, or one that excludes it.
     #[error("ERR syntax error, '{0}' is one option too many")]
     Repeated(String),
@@ -527,8 +530,12 @@ fn misplaced<Word: AsRef<[u8]>>(own: Own, rest: &[Word]) -> BadRequest {
     while is_option(at) && at + 1 < rest.len() {
         at += 2;
     }
+    let takes_ttl = matches!(own, Own::Lock | Own::Mlock | Own::Renew);
     match is_option(at) {
         true => BadRequest::NoValue(shown(word(at))),
+        false if takes_ttl && at == 0 && !is_no_token(word(0)) && is_number(word(1)) => {
+            BadRequest::NumberWithoutOption(shown(word(0)), shown(word(1)))
+        }
         false => BadRequest::UnknownOption(shown(word(at))),
     }
 }

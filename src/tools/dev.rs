@@ -108,6 +108,8 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let rules = dev_rules::to_try(&config.guards.rules, &config.adopt.rules, &cli(options));
     data.configure(&mut config);
     config.locks.nodes = nodes.iter().map(|node| RedisUrl::local(node.port()).into()).collect();
+    // All that can be tried.
+    config.locks.shared = true;
 
     let runtime = Builder::new_multi_thread().enable_all().build()?;
     let result = runtime.block_on(async {

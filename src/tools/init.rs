@@ -55,11 +55,13 @@ async fn shared_with_keys(locks: &LocksConfig) -> Vec<String> {
             let there = lock::locate(node, &locks.tls, lock::MARKER).await.ok()?;
             let mut connection = redis_client::connect(&there.url, &way).await.ok()?;
             let mut question = redis::cmd("INFO");
-            question.arg("keyspace").query_async::<String>(&mut connection.redis).await.ok()
+            question.arg("keyspace");
+            let info: String = question.query_async(&mut connection.redis).await.ok()?;
+            let fields = info.lines().filter_map(|line| line.trim_end().split_once(':'));
+            Some(keyspace::count_foreign(&mut connection.redis, fields).await)
         };
-        let Ok(Some(info)) = timeout(LIMIT, asking).await else { continue };
-        let fields = info.lines().filter_map(|line| line.trim_end().split_once(':'));
-        let told = keyspace::shared_with_keys(keyspace::count_keys(fields));
+        let Ok(Some(keys)) = timeout(LIMIT, asking).await else { continue };
+        let told = keyspace::shared_with_keys(keys);
         lines.extend(told.map(|told| format!("lock node {node}: {told}")));
     }
     lines

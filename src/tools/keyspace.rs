@@ -1,8 +1,28 @@
 //! Keys that a new lock node has already: `lockgate init` and `lockgate doctor` tell that locks share the Redis with
 //! them.
 
+use bb8_redis::redis::{self, aio::MultiplexedConnection};
+
+use crate::lock;
+
+/// Counts the keys of all databases that are not Lockgate's, by the fields of INFO of a lock node which has a part in no
+/// deployment.
+pub(super) async fn count_foreign<'a>(
+    connection: &mut MultiplexedConnection,
+    fields: impl Iterator<Item = (&'a str, &'a str)>,
+) -> u64 {
+    let keys = count_keys(fields);
+    if keys == 0 {
+        return 0;
+    }
+    let mut exist = redis::cmd("EXISTS");
+    exist.arg(&lock::BEFORE_ANY_DEPLOYMENT);
+    let own = exist.query_async::<u64>(connection).await;
+    keys.saturating_sub(own.unwrap_or(0))
+}
+
 /// Counts the keys of all databases, by the fields of INFO.
-pub(super) fn count_keys<'a>(fields: impl Iterator<Item = (&'a str, &'a str)>) -> u64 {
+fn count_keys<'a>(fields: impl Iterator<Item = (&'a str, &'a str)>) -> u64 {
     let is_database =
         |name: &str| name.strip_prefix("db").is_some_and(|number| number.parse::<u32>().is_ok());
     let count = |value: &str| {

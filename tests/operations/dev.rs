@@ -92,6 +92,7 @@ fn end(signal: Signal) -> Option<i32> {
         matches!(client.cmd(&["LOCK", "job", "t", "PX", "30000"]), Reply::Array(_))
     });
     assert_eq!(client.cmd(&["UNLOCK", "job", "t"]), Reply::Int(1));
+    assert!(matches!(client.cmd(&["LOCK", "read", "SHARED"]), Reply::Array(_)));
     kill_process(Pid::from_child(&dev.child), signal).unwrap();
     let status = dev.child.wait().unwrap();
     eventually("its servers are gone", || !dev.servers.iter().any(|pid| runs(*pid)));

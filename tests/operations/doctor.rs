@@ -8,6 +8,20 @@ use lockgate::tools::{free_port::free_port, redis_server::RedisServer};
 /// Addresses that no other process has.
 const HERE: &str = "listen: 127.0.0.1:0\nadmin: off\n";
 
+/// Returns the exit status and the report of doctor on a running proxy.
+fn doctor_of(proxy: &Proxy) -> (Option<i32>, String) {
+    let mut doctor = Command::new(env!("CARGO_BIN_EXE_lockgate"));
+    let output = doctor.arg("doctor").arg(proxy.config_file()).output().unwrap();
+    (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Returns what doctor says of a running proxy that needs no repair.
+fn report(proxy: &Proxy) -> String {
+    let (status, report) = doctor_of(proxy);
+    assert_eq!(status, Some(0), "nothing needs repair");
+    report
+}
+
 /// Runs doctor on a deployment. Returns its exit status, its report and its errors.
 fn doctor(data: &str, nodes: &[String], more: &str) -> (Option<i32>, String, String) {
     let dir = tempfile::tempdir().unwrap();
@@ -178,12 +192,6 @@ fn a_node_that_the_running_proxy_leaves_alone_is_not_counted_among_those_that_ma
     let mut proxy = Proxy::with().nodes(3).start();
     let node = proxy.node(1).addr().to_string();
     let mut operator = proxy.client();
-    let report = |proxy: &Proxy| {
-        let mut doctor = Command::new(env!("CARGO_BIN_EXE_lockgate"));
-        let output = doctor.arg("doctor").arg(proxy.config_file()).output().unwrap();
-        assert_eq!(output.status.code(), Some(0));
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    };
     assert_eq!(operator.cmd(&["LOCKGATE", "NODE", &node, "PAUSE"]), Reply::ok());
     let told = report(&proxy);
     let verdict = "\nfit: 1 of 3 lock nodes does not vote now, and 0 more may fail";
@@ -196,12 +204,6 @@ fn a_node_that_the_running_proxy_leaves_alone_is_not_counted_among_those_that_ma
 
 #[test]
 fn clients_of_the_running_proxy_that_do_not_share_are_named_with_the_reason() {
-    let report = |proxy: &Proxy| {
-        let mut doctor = Command::new(env!("CARGO_BIN_EXE_lockgate"));
-        let output = doctor.arg("doctor").arg(proxy.config_file()).output().unwrap();
-        assert_eq!(output.status.code(), Some(0), "nothing needs repair");
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    };
     let proxy = Proxy::with().nodes(3).top("share: yes\nio_threads: 1").start();
     let mut clients: Vec<Client> = (0..4).map(|_| proxy.client()).collect();
     for client in &mut clients {
@@ -250,6 +252,23 @@ fn keys_on_a_new_lock_node_are_told() {
     // From now on most keys are Lockgate's.
     let (_, report, _) = doctor(&data.url(), &urls, "");
     assert!(!report.contains("keys already"), "{report}");
+}
+
+#[test]
+fn lockgates_own_keys_on_a_node_that_has_forgotten_all_are_nobody_elses() {
+    let mut proxy = Proxy::with().nodes(3).locks("max_ttl: 10m").start();
+    // Without a quorum no marker is written.
+    for node in [1, 2] {
+        proxy.node(node).restart().unwrap();
+    }
+    for node in [1, 2] {
+        let mut node = proxy.node_client(node);
+        eventually("it waits", || {
+            node.cmd(&["EXISTS", "lockgate:since", "lockgate:max_ttl"]) == Reply::Int(2)
+        });
+    }
+    let told = doctor_of(&proxy).1;
+    assert!(!told.contains("keys already"), "{told}");
 }
 
 #[test]

@@ -98,7 +98,7 @@ fn the_command_runs_under_the_lock_and_ends_as_it_would_without() {
 
 #[test]
 fn bad_input_is_told_and_nothing_is_run() {
-    let proxy = Proxy::with().nodes(1).locks("max_ttl: 20s").start();
+    let mut proxy = Proxy::with().nodes(1).locks("max_ttl: 20s").start();
     let run = |server: &str, arguments: &[&str]| {
         let told = told(&exec_at(server, arguments).output().unwrap());
         assert_eq!(told.1, "", "{arguments:?}");
@@ -106,6 +106,8 @@ fn bad_input_is_told_and_nothing_is_run() {
     };
     let server = format!("redis://127.0.0.1:{}", proxy.port());
     let data = format!("redis://127.0.0.1:{}", proxy.data_client_port());
+    let page = format!("redis://127.0.0.1:{}", proxy.admin_port());
+    let secret = format!("redis://:secret@127.0.0.1:{}", proxy.port());
     let echo = ["--", "echo", "ran"];
     for (server, arguments, status, error) in [
         (&server, &["job"][..], 125, "required arguments were not provided"),
@@ -113,6 +115,8 @@ fn bad_input_is_told_and_nothing_is_run() {
         (&server, &["job", "--wait", "5", "--", "echo", "ran"], 125, "a time is written as"),
         (&server, &["job", "--permits", "257", "--", "echo", "ran"], 125, "257 is not in 1..=256"),
         (&data, &[&["job"], &echo[..]].concat(), 125, "is no Lockgate: unknown command 'LOCK'"),
+        (&page, &[&["job"], &echo[..]].concat(), 125, "does not speak Redis's protocol"),
+        (&secret, &[&["job"], &echo[..]].concat(), 125, "or the data node asks for none"),
         (
             &"http://127.0.0.1".into(),
             &[&["job"], &echo[..]].concat(),
@@ -142,6 +146,9 @@ fn bad_input_is_told_and_nothing_is_run() {
         assert!(is_of_options || said.lines().count() == 1, "{said}");
     }
     assert!(is_free(&proxy, "job"));
+    proxy.data().kill().unwrap();
+    let (code, said) = run(&server, &["job", "--", "echo", "ran"]);
+    assert!(code == Some(125) && said.contains("may lack its data node"), "{said}");
 }
 
 #[test]

@@ -174,7 +174,10 @@ async fn question(
     let records = records.ok().flatten();
     let is_unused = votes && !is_cluster && records.is_none() && lying.iter().all(Option::is_none);
     let fields = info.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-    let foreign_keys = if is_unused { keyspace::count_keys(fields) } else { 0 };
+    let foreign_keys = match is_unused {
+        true => keyspace::count_foreign(connection, fields).await,
+        false => 0,
+    };
     let fleet = ProxyRecord::read_all(&records.unwrap_or_default());
     let election = None;
     Ok(Patient {

@@ -2,7 +2,7 @@
 
 use std::{os::fd::OwnedFd, time::Duration};
 
-use bb8_redis::redis::{self, RedisError, Value};
+use bb8_redis::redis::{self, ErrorKind, RedisError, Value};
 use tokio::{
     sync::{oneshot, watch},
     time::{Instant, sleep, sleep_until, timeout},
@@ -351,6 +351,17 @@ impl Server {
                 format!("{url} is no Lockgate: {detail}")
             }
             (Some(code), Some(detail)) => format!("{url}: {code} {detail}"),
+            _ if error.kind() == ErrorKind::Parse => {
+                format!("{url} does not speak Redis's protocol: is it the proxy's own address?")
+            }
+            _ if error.kind() == ErrorKind::AuthenticationFailed => {
+                format!("{url}: the user or password is wrong, or the data node asks for none")
+            }
+            _ if error.is_connection_dropped() && !error.is_connection_refusal() => {
+                format!(
+                    "{url}: {error} (closed: the proxy may lack its data node, or room for clients)"
+                )
+            }
             _ => format!("{url}: {error}"),
         };
         plain_line(&words).into_owned()

@@ -325,9 +325,10 @@ fn own(
             (own(&["UNLOCK", &key, "tokn"]), lua(answer))
         }
         5 => (own(&["RENEW", &key, "none", "PX", "20000"]), lua("0")),
-        6 => {
-            (own(&["LOCK", &key, "FOO", "1"]), error("ERR syntax error, unknown option \\'FOO\\'"))
-        }
+        6 => (
+            own(&["LOCK", &key, "FOO", "1"]),
+            error("ERR syntax error, unknown option \\'FOO\\'; for a TTL write PX 1"),
+        ),
         7 => (own(&["UNLOCK"]), error("ERR wrong number of arguments for \\'unlock\\' command")),
         8 if !refuses => (
             own(&["LOCK", &long, "tokn", "PX", "20000"]),

@@ -96,7 +96,10 @@ class Session:
     ) -> None:
         self.where = where
         self.single = isinstance(keys, (str, bytes))
-        self.keys: Tuple[Key, ...] = (keys,) if isinstance(keys, (str, bytes)) else tuple(keys)
+        try:
+            self.keys: Tuple[Key, ...] = (keys,) if isinstance(keys, (str, bytes)) else tuple(keys)
+        except TypeError:
+            self.keys = ()
         if not self.keys or not all(isinstance(key, (str, bytes)) for key in self.keys):
             raise TypeError("a key is a str or bytes; for several locks give a sequence of keys, at least one")
         if wait is not None and not (isinstance(wait, (int, float)) and wait >= 0):
