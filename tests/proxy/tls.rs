@@ -723,7 +723,7 @@ fn lockgate_exec_locks_over_tls_with_a_password() {
     assert_eq!(run("secret", &trusting), (Some(0), "ran\n".into(), String::new()));
     let (status, output, error) = run("wrong", &trusting);
     assert_eq!((status, output.as_str()), (Some(125), ""));
-    assert!(error.contains("authentication failed") && !error.contains("wrong"), "{error}");
+    assert!(error.contains("password is not accepted") && !error.contains("wrong"), "{error}");
     let (status, output, error) = run("secret", &[]);
     assert_eq!((status, output.as_str()), (Some(125), ""));
     assert!(error.contains("not signed by a CA"), "{error}");

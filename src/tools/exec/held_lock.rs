@@ -355,7 +355,9 @@ impl Server {
                 format!("{url} does not speak Redis's protocol: is it the proxy's own address?")
             }
             _ if error.kind() == ErrorKind::AuthenticationFailed => {
-                format!("{url}: the user or password is wrong, or the data node asks for none")
+                format!(
+                    "{url}: the user or password is not accepted, or the data node asks for none"
+                )
             }
             _ if error.is_connection_dropped() && !error.is_connection_refusal() => {
                 format!(

@@ -81,6 +81,19 @@ def _text(word: Any) -> str:
     return word.decode(errors="replace") if isinstance(word, bytes) else str(word)
 
 
+def listed(keys: Keys) -> Union[Key, Tuple[Key, ...]]:
+    """Returns a key as it is, and several as a tuple. Anything else is a TypeError."""
+    if isinstance(keys, (str, bytes)):
+        return keys
+    try:
+        several = tuple(keys)
+    except TypeError:
+        several = ()
+    if not several or not all(isinstance(key, (str, bytes)) for key in several):
+        raise TypeError("a key is a str or bytes; for several locks give a sequence of keys, at least one")
+    return several
+
+
 class Session:
     """A lock that is asked for, held, lost or released. `lost` is the event of the thread's or the task's kind."""
 
@@ -96,12 +109,8 @@ class Session:
     ) -> None:
         self.where = where
         self.single = isinstance(keys, (str, bytes))
-        try:
-            self.keys: Tuple[Key, ...] = (keys,) if isinstance(keys, (str, bytes)) else tuple(keys)
-        except TypeError:
-            self.keys = ()
-        if not self.keys or not all(isinstance(key, (str, bytes)) for key in self.keys):
-            raise TypeError("a key is a str or bytes; for several locks give a sequence of keys, at least one")
+        named = listed(keys)
+        self.keys: Tuple[Key, ...] = (named,) if isinstance(named, (str, bytes)) else named
         if wait is not None and not (isinstance(wait, (int, float)) and wait >= 0):
             raise ValueError("wait should be a number of seconds from 0 on, or None: as long as it takes")
         if permits is not None and not 1 <= permits <= 256:

@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, Generic, List, Optional, Tuple, TypeVar
 
 from . import _owner
 from ._errors import LockgateError, LockLost
-from ._session import Key, Keys, Session, Step, log, spelled
+from ._session import Key, Keys, Session, Step, listed, log, spelled
 
 G = TypeVar("G", bound="GrantBase")
 
@@ -104,7 +104,7 @@ class LockBase(Generic[G]):
         shared: bool = False,
     ) -> None:
         self._redis = redis
-        self._terms = (key if isinstance(key, (str, bytes)) else tuple(key), wait, permits, shared)
+        self._terms = (listed(key), wait, permits, shared)
         self._entered: List[Tuple[Any, G]] = []
         self._entering = threading.Lock()
         self._prepare()  # a wrong argument is told here
