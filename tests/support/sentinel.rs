@@ -1,6 +1,6 @@
 //! Real Sentinels with a real master, on loopback.
 
-use std::{io::Write as _, net::TcpListener};
+use std::{io::Write as _, net::TcpListener, thread, time::Duration};
 
 use lockgate::tools::{redis_server::RedisServer, sentinel_server::SentinelServer};
 
@@ -145,21 +145,45 @@ impl Watched {
     /// Makes the first Sentinel promote the replica, once that has all that the master has.
     pub fn fail_over(&self) {
         replicates(self.master.port(), "seen");
-        let mut client = self.sentinels[0].client();
-        eventually("the failover begins", || {
-            client.cmd(&["SENTINEL", "FAILOVER", MASTER]) == Reply::ok()
+        let (mut client, mut replica) = (self.sentinels[0].client(), self.replica_client());
+        // It is given up where the Sentinel has not heard of the replica in time, as on a busy machine.
+        eventually("the failover goes on", || {
+            client.cmd(&["SENTINEL", "FAILOVER", MASTER]);
+            loop {
+                match failover_state(&mut client).as_deref() {
+                    Some(b"wait_start" | b"select_slave") => {
+                        thread::sleep(Duration::from_millis(5))
+                    }
+                    Some(_) => return true,
+                    None => {
+                        let Reply::Array(role) = replica.cmd(&["ROLE"]) else { panic!("a role") };
+                        return role[0] == Reply::bulk("master");
+                    }
+                }
+            }
         });
     }
+}
+
+/// How far a Sentinel has come with a failover. `None`: there is none.
+fn failover_state(sentinel: &mut Client) -> Option<Vec<u8>> {
+    let Reply::Array(fields) = sentinel.cmd(&["SENTINEL", "MASTER", MASTER]) else {
+        panic!("a master")
+    };
+    fields.chunks(2).find_map(|field| match field {
+        [name, Reply::Bulk(state)] if *name == Reply::bulk("failover-state") => Some(state.clone()),
+        _ => None,
+    })
 }
 
 /// Starts a server that answers everything with these bytes. Returns its port.
 pub fn answering(bytes: &'static [u8]) -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("listener");
     let port = listener.local_addr().expect("address").port();
-    std::thread::spawn(move || {
+    thread::spawn(move || {
         for stream in listener.incoming() {
             let Ok(mut stream) = stream else { return };
-            std::thread::spawn(move || {
+            thread::spawn(move || {
                 let _ = stream.set_read_timeout(Some(LIMIT));
                 let mut read = [0; 1024];
                 while std::io::Read::read(&mut stream, &mut read).is_ok_and(|length| length > 0) {
