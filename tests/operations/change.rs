@@ -454,7 +454,11 @@ fn what_is_released_behind_the_copy_is_released_on_the_next_nodes() {
     shown(&proxy, &["--change"]);
     assert!(next.iter().all(|node| has(node, "lock:a") == Reply::bulk("x")), "it is copied");
     proxy.thaw();
-    assert_eq!(client.reply(), Reply::Int(1));
+    match client.reply() {
+        Reply::Int(1) => {}
+        // It has heard of the change first, and makes the release good.
+        refused => assert!(refused.error_text().starts_with("NOQUORUM"), "{refused:?}"),
+    }
     eventually("it is released there", || {
         next.iter().all(|node| has(node, "lock:a") == Reply::NullBulk)
     });
