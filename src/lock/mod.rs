@@ -96,8 +96,8 @@ pub(crate) use members::{
 };
 pub use members::{fault::Fault, first_markers::initialise};
 pub(crate) use members::{
-    inspect::{NodeRefusal, faults_of, refusal_of_locks},
-    marker::{BEFORE_ANY_DEPLOYMENT, LONGEST, MARKER, SEATS, text_of},
+    inspect::{NodeRefusal, count_own_of_new, faults_of, refusal_of_locks},
+    marker::{LONGEST, MARKER, SEATS, text_of},
     refusal::{deployment_named, diagnose},
 };
 pub(crate) use node::nodes::WallClock;

@@ -1,7 +1,7 @@
 //! Keys that a new lock node has already: `lockgate init` and `lockgate doctor` tell that locks share the Redis with
 //! them.
 
-use bb8_redis::redis::{self, aio::MultiplexedConnection};
+use bb8_redis::redis::aio::MultiplexedConnection;
 
 use crate::lock;
 
@@ -11,14 +11,10 @@ pub(super) async fn count_foreign<'a>(
     connection: &mut MultiplexedConnection,
     fields: impl Iterator<Item = (&'a str, &'a str)>,
 ) -> u64 {
-    let keys = count_keys(fields);
-    if keys == 0 {
-        return 0;
+    match count_keys(fields) {
+        0 => 0,
+        keys => keys.saturating_sub(lock::count_own_of_new(connection).await),
     }
-    let mut exist = redis::cmd("EXISTS");
-    exist.arg(&lock::BEFORE_ANY_DEPLOYMENT);
-    let own = exist.query_async::<u64>(connection).await;
-    keys.saturating_sub(own.unwrap_or(0))
 }
 
 /// Counts the keys of all databases, by the fields of INFO.

@@ -521,6 +521,8 @@ fn what_is_wrong_with_a_node_is_told_before_and_behind_the_change() {
     list(&proxy, &urls);
     next[3].freeze().unwrap();
     Client::connect(next[0].port()).cmd(&["SET", "another's", "x"]);
+    // As on a node that was restarted while no quorum was there.
+    Client::connect(next[1].port()).cmd(&["SET", "lockgate:max_ttl", "1000"]);
     let text = shown(&proxy, &["--change"]);
     let (before, behind) = text.split_once("seals locks.nodes").unwrap();
     for (node, why) in [(3, "no answer"), (4, "OOM")] {

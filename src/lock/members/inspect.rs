@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use super::{
     fault::Fault,
-    marker::{Identity, LONGEST, MARKER},
+    marker::{BALLOT, Identity, LONGEST, MARKER, NOTE},
 };
 use crate::{
     config::RedisUrl,
@@ -168,6 +168,13 @@ pub(crate) async fn refusal_of_locks(
     prefix: &str,
 ) -> Option<NodeRefusal> {
     refusal(connection, Station::Plain, prefix).await.ok().flatten()
+}
+
+/// Counts Lockgate's own keys on a node that has a part in no deployment; 0 if it does not say.
+pub(crate) async fn count_own_of_new(connection: &mut MultiplexedConnection) -> u64 {
+    let mut exist = redis::cmd("EXISTS");
+    exist.arg(&[NOTE, BALLOT, MAX_TTL]);
+    exist.query_async(connection).await.unwrap_or_default()
 }
 
 /// The findings of an inspection.

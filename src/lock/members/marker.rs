@@ -29,7 +29,6 @@ use crate::{
     config::LocksConfig,
     lock::{
         jitter,
-        scripts::MAX_TTL,
         voters::{Shape, Voters},
     },
 };
@@ -40,9 +39,6 @@ pub(crate) const SEATS: &[u8] = b"lockgate:seats";
 pub(in crate::lock) const NOTE: &[u8] = b"lockgate:since";
 /// The key of the ballots that a node has promised and accepted.
 pub(in crate::lock) const BALLOT: &[u8] = b"lockgate:ballot";
-
-/// The keys that a lock node may have before it has a part in any deployment.
-pub(crate) const BEFORE_ANY_DEPLOYMENT: [&[u8]; 3] = [NOTE, BALLOT, MAX_TTL];
 
 /// The most bytes in a text that is taken for a marker.
 const MAX_TEXT: usize = 32 * 1024;

@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout};
 
 use super::{
     super::{
-        inspect::PROBE,
+        inspect::{PROBE, count_own_of_new},
         marker::{Identity, MARKER},
         round::Way,
         self_report::SelfReport,
@@ -114,6 +114,13 @@ impl Copier {
         let told: String = within(asked).await.unwrap_or_default();
         let keys = told.lines().find_map(|line| line.strip_prefix(&db)?.split(',').next());
         keys.and_then(|keys| keys.parse().ok()).unwrap_or_default()
+    }
+
+    /// Returns how many keys there are beside Lockgate's own on a node that has a part in no deployment.
+    pub(super) async fn foreign_keys(&mut self) -> u64 {
+        let keys = self.keys().await;
+        let own = timeout(LIMIT, count_own_of_new(&mut self.connection.redis)).await;
+        keys.saturating_sub(own.unwrap_or_default())
     }
 
     /// Tries whether the node takes writes.

@@ -134,7 +134,7 @@ pub(super) async fn try_out(
     for writer in &mut writers {
         let is_new = of_to.looks[writer.seat].as_ref().is_some_and(|look| look.marker().is_none())
             && writer.note().await.is_ok_and(|note| note.is_none());
-        let there = if is_new { writer.keys().await } else { 0 };
+        let there = if is_new { writer.foreign_keys().await } else { 0 };
         if there > 0 {
             used.push((to.ways[writer.seat].address.to_string(), there));
         }
