@@ -69,15 +69,6 @@ fn token(reply: &Reply) -> String {
     }
 }
 
-/// Returns a client whose LOCK stands in line.
-fn in_line(proxy: &Proxy, words: &[&str]) -> Client {
-    let before = proxy.waiters();
-    let mut client = proxy.client();
-    client.send(&encode(words));
-    eventually("it stands in line", || proxy.waiters() == before + 1);
-    client
-}
-
 /// Checks that no lock node has any of these permits of `gpu`, within a moment, or gets one later.
 fn assert_free(proxy: &Proxy, n: usize) {
     for name in names(n) {
@@ -278,7 +269,7 @@ fn who_waits_by_name_and_who_waits_for_any_are_served_as_they_came() {
         let mut holder = proxy.client();
         let [zero, one] = &take_all(&mut holder, 2)[..] else { panic!("two") };
         let mut waiting: Vec<Client> =
-            line.map(|is_by_name| in_line(&proxy, if is_by_name { &by_name } else { &any })).into();
+            line.map(|is_by_name| proxy.in_line(if is_by_name { &by_name } else { &any })).into();
         let handed = || proxy.metric("lockgate_wakeups_total", "handover");
         let before = handed();
         // Only gpu#1 is released again and again, and each time it goes to whoever came first.
@@ -306,7 +297,7 @@ fn a_line_of_a_family_is_served_in_order() {
     let mut held = take_all(&mut holder, 4);
     let lock = |n: usize| {
         let token = format!("t{n}");
-        in_line(&proxy, &["LOCK", "gpu", &token, "PERMITS", "4", "PX", "60000", "WAIT", "0"])
+        proxy.in_line(&["LOCK", "gpu", &token, "PERMITS", "4", "PX", "60000", "WAIT", "0"])
     };
     let mut line: Vec<Client> = (0..60).map(lock).collect();
     let full = proxy.client().cmd(&["LOCK", "gpu", "PERMITS", "2", "WAIT", "0"]);
@@ -335,7 +326,7 @@ fn permits_released_at_once_reach_as_many_waiters() {
         for _ in 0..5 {
             let mut holder = proxy.client();
             let held = take_all(&mut holder, 3);
-            let mut waiting: Vec<Client> = (0..3).map(|_| in_line(through, &lock)).collect();
+            let mut waiting: Vec<Client> = (0..3).map(|_| through.in_line(&lock)).collect();
             let begun = Instant::now();
             let all: Vec<u8> = held
                 .iter()
@@ -385,7 +376,7 @@ fn whatever_frees_a_permit_wakes_who_waits_for_any() {
         };
         let two = ["LOCK", "gpu", "PERMITS", "3", "PX", "60000"];
         let two = [0; 2].map(|_| Permit::of(&operator.cmd(&two)));
-        let mut waiter = in_line(&proxy, &any);
+        let mut waiter = proxy.in_line(&any);
         if way != "expiry" {
             eventually("all will tell", || are_subscribed(&proxy, 3));
         }
@@ -429,7 +420,7 @@ fn a_release_of_which_no_message_comes_is_found() {
     let mut holder = proxy.client();
     take_all(&mut holder, 3);
     let any = ["LOCK", "gpu", "PERMITS", "3", "PX", "60000", "WAIT", "0"];
-    let mut waiting = [in_line(&proxy, &any), in_line(&proxy, &any)];
+    let mut waiting = [proxy.in_line(&any), proxy.in_line(&any)];
     thread::sleep(ms(300));
     for node in 0..3 {
         let gone = proxy.node_client(node).cmd(&["DEL", "lock:gpu#1", "lock:gpu#2"]);
@@ -448,9 +439,9 @@ fn who_waits_behind_a_client_of_fewer_permits_wakes_by_itself() {
         holder.cmd(&["LOCK", &format!("gpu#{at}"), "PX", ttl]).grant();
     }
     let lock = |n| ["LOCK", "gpu", "PERMITS", n, "PX", "60000", "WAIT", "20000"];
-    let mut first = in_line(&proxy, &lock("4"));
-    let _second = in_line(&proxy, &lock("2"));
-    let mut third = in_line(&proxy, &lock("4"));
+    let mut first = proxy.in_line(&lock("4"));
+    let _second = proxy.in_line(&lock("2"));
+    let mut third = proxy.in_line(&lock("4"));
     eventually("all will tell", || are_subscribed(&proxy, 4));
     thread::sleep(ms(300));
     // The second is now the first in line, and does not want the permit that runs out.
@@ -473,7 +464,7 @@ fn who_leaves_the_line_leaves_nothing() {
             _ => any,
         };
         let begun = Instant::now();
-        let mut head = in_line(&proxy, &head);
+        let mut head = proxy.in_line(&head);
         if way == "end of the proxy" {
             proxy.terminate();
             assert!(head.is_at_end());
@@ -483,7 +474,7 @@ fn who_leaves_the_line_leaves_nothing() {
             });
             return;
         }
-        let mut next = in_line(&proxy, &any);
+        let mut next = proxy.in_line(&any);
         match way {
             "time is over" => {
                 assert_eq!(head.reply(), Reply::NullArray);
@@ -591,7 +582,7 @@ fn a_named_token_has_one_permit() {
     assert_eq!(Permit::of(&a.cmd(&lock)).name, last.name);
     // Whoever waits by the same token is handed that permit.
     let mut waiter =
-        in_line(&proxy, &["LOCK", "gpu", "mine", "PERMITS", "3", "PX", "40000", "WAIT", "0"]);
+        proxy.in_line(&["LOCK", "gpu", "mine", "PERMITS", "3", "PX", "40000", "WAIT", "0"]);
     assert_eq!(a.cmd(&["UNLOCK", &last.name]), Reply::Int(1));
     assert_eq!(Permit::of(&waiter.reply()).name, last.name);
     // One that was taken away is no longer its own.
@@ -689,7 +680,7 @@ fn a_pause_keeps_permits_too() {
     // What a client has stays its own.
     let again = Permit::of(&holder.cmd(&["LOCK", "gpu", "mine", "PERMITS", "2", "PX", "60000"]));
     assert_eq!(again.name, held.name);
-    let mut waiting = [0; 2].map(|_| in_line(&proxy, &[&lock[..], &["WAIT", "0"]].concat()));
+    let mut waiting = [0; 2].map(|_| proxy.in_line(&[&lock[..], &["WAIT", "0"]].concat()));
     unlock(&mut holder, &again);
     waiting[0].expect_silence(ms(200));
     assert_free(&proxy, 2);
@@ -907,7 +898,7 @@ fn the_number_in_the_file_can_change() {
     let (mut holder, mut client) = (proxy.client(), proxy.client());
     let held = take_all(&mut holder, 4);
     let of = |n| ["LOCK", "gpu", "PERMITS", n, "PX", "60000"];
-    let mut waiter = in_line(&proxy, &[&of("4")[..], &["WAIT", "0"]].concat());
+    let mut waiter = proxy.in_line(&[&of("4")[..], &["WAIT", "0"]].concat());
     let text = std::fs::read_to_string(proxy.config_file()).unwrap();
     std::fs::write(proxy.config_file(), text.replace("n: 4", "n: 2")).unwrap();
     let label = "result=\"ok\"";
@@ -957,9 +948,9 @@ fn operators_see_the_line_of_a_family() {
     let mut holder = proxy.client();
     let held = take_all(&mut holder, 2);
     let words = ["LOCK", "gpu", "PERMITS", "2", "PX", "7000", "WAIT", "60000"];
-    let mut first = in_line(&proxy, &words);
-    let _by_name = in_line(&proxy, &["LOCK", "gpu#1", "WAIT", "60000"]);
-    let _second = in_line(&proxy, &words);
+    let mut first = proxy.in_line(&words);
+    let _by_name = proxy.in_line(&["LOCK", "gpu#1", "WAIT", "60000"]);
+    let _second = proxy.in_line(&words);
     thread::sleep(ms(30));
     let mut operator = proxy.client();
     let mut ask = |words: &[&str]| {
@@ -1005,8 +996,8 @@ fn a_pattern_for_the_names_of_permits_counts_the_family_as_one() {
     let proxy = Proxy::with().nodes(3).top("metrics: {keys: ['gpu#*']}").start();
     let mut holder = proxy.client();
     let held = take_all(&mut holder, 2);
-    let mut by_family = in_line(&proxy, &["LOCK", "gpu", "PERMITS", "2", "WAIT", "60000"]);
-    let mut by_name = in_line(&proxy, &["LOCK", &held[1].name, "WAIT", "60000"]);
+    let mut by_family = proxy.in_line(&["LOCK", "gpu", "PERMITS", "2", "WAIT", "60000"]);
+    let mut by_name = proxy.in_line(&["LOCK", &held[1].name, "WAIT", "60000"]);
     unlock(&mut holder, &held[0]);
     Permit::of(&by_family.reply());
     unlock(&mut holder, &held[1]);
@@ -1062,8 +1053,7 @@ fn the_one_that_is_free_is_found_whoever_holds_the_others() {
 fn who_waits_is_told_of_nodes_that_fell_silent() {
     let mut proxy = Proxy::with().nodes(3).locks("node_timeout: 300ms").start();
     take_all(&mut proxy.client(), 4);
-    let mut waiter =
-        in_line(&proxy, &["LOCK", "gpu", "PERMITS", "4", "PX", "9000", "WAIT", "5000"]);
+    let mut waiter = proxy.in_line(&["LOCK", "gpu", "PERMITS", "4", "PX", "9000", "WAIT", "5000"]);
     eventually("all will tell", || are_subscribed(&proxy, 4));
     (0..2).for_each(|node| proxy.node(node).freeze().unwrap());
     let refused = waiter.reply();

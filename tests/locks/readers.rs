@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::operations::who::field;
-use crate::support::{Client, Proxy, Reply, Setup, encode, eventually, relay::Relay, rounds};
+use crate::support::{Client, Proxy, Reply, Setup, eventually, relay::Relay, rounds};
 
 /// Deployments on which locks may be shared.
 fn setup() -> Setup {
@@ -28,15 +28,6 @@ fn read(client: &mut Client, words: &[&str]) -> String {
 fn read_briefly(client: &mut Client, words: &[&str]) {
     let words = [&["LOCK"], words, &["SHARED", "PX", "60"]].concat();
     eventually("it reads", || matches!(client.cmd(&words), Reply::Array(_)));
-}
-
-/// Returns a client whose LOCK stands in line.
-fn in_line(proxy: &Proxy, words: &[&str]) -> Client {
-    let before = proxy.waiters();
-    let mut client = proxy.client();
-    client.send(&encode(words));
-    eventually("it stands in line", || proxy.waiters() == before + 1);
-    client
 }
 
 /// Whether the lock can be had alone.
@@ -242,7 +233,7 @@ fn a_writer_that_waits_comes_before_new_readers() {
     let other = Proxy::beside(&proxy).start();
     let mut first = proxy.client();
     read(&mut first, &[]);
-    let mut writer = in_line(&proxy, &["LOCK", "k", "w", "WAIT", "60000"]);
+    let mut writer = proxy.in_line(&["LOCK", "k", "w", "WAIT", "60000"]);
     let mut late = other.client();
     eventually("its intent bars new readers", || {
         match late.cmd(&["LOCK", "k", "late", "SHARED", "PX", "60000"]) {
@@ -251,7 +242,7 @@ fn a_writer_that_waits_comes_before_new_readers() {
         }
     });
     let mut behind: Vec<Client> = (0..3)
-        .map(|n| in_line(&proxy, &["LOCK", "k", &format!("r{n}"), "SHARED", "WAIT", "60000"]))
+        .map(|n| proxy.in_line(&["LOCK", "k", &format!("r{n}"), "SHARED", "WAIT", "60000"]))
         .collect();
     assert_eq!(late.cmd(&["LOCK", "k", "late", "SHARED", "PX", "60000"]), Reply::NullArray);
     // What is granted already can be renewed, and repeated.
@@ -428,7 +419,7 @@ fn who_waited_in_vain_frees_no_grant_that_another_client_got_meanwhile() {
                     (0..3).for_each(|node| drop(proxy.node_client(node).cmd(words)));
                 };
                 on_nodes(&["SET", "lock:k", "before", "PX", "60000"]);
-                let mut in_vain = in_line(through, &lock);
+                let mut in_vain = through.in_line(&lock);
                 // Nobody who waits is told.
                 on_nodes(&["DEL", "lock:k"]);
                 let mut other = proxy.client();

@@ -19,13 +19,12 @@ fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// Returns a client whose LOCK stands in line.
-fn in_line(proxy: &Proxy, words: &[&str]) -> Client {
-    let before = proxy.waiters();
-    let mut client = proxy.client();
-    client.send(&encode(words));
-    eventually("it stands in line", || proxy.waiters() == before + 1);
-    client
+/// Waits until the first in line has no request under way: it has asked once more after this proxy's subscription to
+/// the lock. A lock that is released during a request is not handed over. The answer to a later question comes behind
+/// those to the request.
+fn heads_wait(proxy: &Proxy, key: &str) {
+    eventually("it has asked again", || proxy.metric("lockgate_wakeups_total", "retry") >= 1.0);
+    assert!(matches!(proxy.client().cmd(&["LOCKGATE", "LOCK", key]), Reply::Array(_)));
 }
 
 /// Makes the client leave, by RST or by FIN. After a FIN the client must be kept.
@@ -70,7 +69,7 @@ fn first_come_first_served() {
     let mut holder = proxy.client();
     let mut last = holder.cmd(&["LOCK", "k", "PX", "60000"]).grant().fence;
     let mut line: Vec<Client> = (0..80)
-        .map(|n| in_line(&proxy, &["LOCK", "k", &format!("t{n}"), "PX", "60000", "WAIT", "0"]))
+        .map(|n| proxy.in_line(&["LOCK", "k", &format!("t{n}"), "PX", "60000", "WAIT", "0"]))
         .collect();
     assert_eq!(holder.cmd(&["UNLOCK", "k"]), Reply::Int(1));
     for (n, client) in line.iter_mut().enumerate() {
@@ -344,7 +343,7 @@ fn a_release_through_another_proxy_is_told_at_once() {
     for round in 0..20 {
         let mut holder = first.client();
         holder.cmd(if round % 2 == 0 { session } else { lease }).grant();
-        let mut next = in_line(&second, &["LOCK", "k", "PX", "60000", "WAIT", "0"]);
+        let mut next = second.in_line(&["LOCK", "k", "PX", "60000", "WAIT", "0"]);
         eventually("all will tell", || (0..3).all(subscribed));
         if round % 2 == 0 {
             holder.reset();
@@ -365,7 +364,7 @@ fn a_message_that_never_comes_costs_time_only() {
     let second = Proxy::beside(&first).start();
     let mut holder = first.client();
     holder.cmd(&["LOCK", "k", "h", "PX", "60000"]).grant();
-    let mut next = in_line(&second, &["LOCK", "k", "n", "PX", "60000", "WAIT", "0"]);
+    let mut next = second.in_line(&["LOCK", "k", "n", "PX", "60000", "WAIT", "0"]);
     thread::sleep(ms(300));
     // No message tells of this release.
     for node in 0..3 {
@@ -381,9 +380,9 @@ fn a_waiter_killed_in_line_leaves_at_once() {
     for reset in [false, true] {
         let mut holder = proxy.client();
         holder.cmd(&["LOCK", "k", "h", "PX", "60000"]).grant();
-        let head = in_line(&proxy, &["LOCK", "k", "a", "PX", "60000", "WAIT", "0"]);
-        let middle = in_line(&proxy, &["LOCK", "k", "b", "PX", "60000", "WAIT", "0"]);
-        let mut next = in_line(&proxy, &["LOCK", "k", "c", "PX", "60000", "WAIT", "0"]);
+        let head = proxy.in_line(&["LOCK", "k", "a", "PX", "60000", "WAIT", "0"]);
+        let middle = proxy.in_line(&["LOCK", "k", "b", "PX", "60000", "WAIT", "0"]);
+        let mut next = proxy.in_line(&["LOCK", "k", "c", "PX", "60000", "WAIT", "0"]);
         let _middle = leave(middle, reset);
         eventually("it has left", || proxy.waiters() == 2);
         let _head = leave(head, reset);
@@ -406,11 +405,11 @@ fn a_waiter_killed_while_its_nodes_are_asked_leaves_nothing() {
         let mut proxy = patient().start();
         proxy.node(1).freeze().unwrap();
         proxy.node(2).freeze().unwrap();
-        let head = in_line(&proxy, &["LOCK", "k", "a", "PX", "60000", "WAIT", "0"]);
+        let head = proxy.in_line(&["LOCK", "k", "a", "PX", "60000", "WAIT", "0"]);
         eventually("the first node has it", || {
             proxy.node_client(0).cmd(&["GET", "lock:k"]) == Reply::bulk("a")
         });
-        let mut next = in_line(&proxy, &["LOCK", "k", "b", "PX", "60000", "WAIT", "0"]);
+        let mut next = proxy.in_line(&["LOCK", "k", "b", "PX", "60000", "WAIT", "0"]);
         let _head = leave(head, reset);
         eventually("the next one is asked for", || {
             proxy.node_client(0).cmd(&["GET", "lock:k"]) == Reply::bulk("b")
@@ -432,9 +431,10 @@ fn a_waiter_killed_during_a_hand_over_leaves_nothing() {
         let mut proxy = patient().start();
         let mut holder = proxy.client();
         let fence = holder.cmd(&["LOCK", "k", "h", "PX", "60000"]).grant().fence;
-        let head = in_line(&proxy, &["LOCK", "k", "a", "PX", "60000", "WAIT", "0"]);
-        let mut next = in_line(&proxy, &["LOCK", "k", "b", "PX", "60000", "WAIT", "0"]);
+        let head = proxy.in_line(&["LOCK", "k", "a", "PX", "60000", "WAIT", "0"]);
+        let mut next = proxy.in_line(&["LOCK", "k", "b", "PX", "60000", "WAIT", "0"]);
         eventually("all have it", || proxy.nodes_with("lock:k") == 3);
+        heads_wait(&proxy, "k");
         proxy.node(1).freeze().unwrap();
         proxy.node(2).freeze().unwrap();
         holder.send(&encode(&["UNLOCK", "k", "h"]));
@@ -464,9 +464,10 @@ fn a_hand_over_that_no_quorum_confirms_in_time_loses_nobody() {
     let mut holder = proxy.client();
     holder.cmd(&["LOCK", "k", "h", "PX", "60000"]).grant();
     let mut line = [
-        in_line(&proxy, &["LOCK", "k", "a", "PX", "60000", "WAIT", "0"]),
-        in_line(&proxy, &["LOCK", "k", "b", "PX", "60000", "WAIT", "0"]),
+        proxy.in_line(&["LOCK", "k", "a", "PX", "60000", "WAIT", "0"]),
+        proxy.in_line(&["LOCK", "k", "b", "PX", "60000", "WAIT", "0"]),
     ];
+    heads_wait(&proxy, "k");
     proxy.node(1).freeze().unwrap();
     proxy.node(2).freeze().unwrap();
     assert!(holder.cmd(&["UNLOCK", "k", "h"]).error().starts_with("NOQUORUM"));
@@ -488,7 +489,7 @@ fn an_unlock_whose_hand_over_comes_late_is_not_said_to_have_come_too_late() {
     for stopped in [500, 600, 700] {
         let mut holder = proxy.client();
         holder.cmd(&["LOCK", "k", "h", "PX", "60000"]).grant();
-        let mut next = in_line(&proxy, &["LOCK", "k", "a", "PX", "60000", "WAIT", "0"]);
+        let mut next = proxy.in_line(&["LOCK", "k", "a", "PX", "60000", "WAIT", "0"]);
         proxy.node(1).freeze().unwrap();
         proxy.node(2).freeze().unwrap();
         holder.send(&encode(&["UNLOCK", "k", "h"]));
@@ -511,8 +512,8 @@ fn a_waiter_killed_with_its_grant_unread_gives_way() {
         let mut holder = proxy.client();
         holder.cmd(&["LOCK", "k", "PX", "60000"]).grant();
         let words: &[&str] = &["LOCK", "k", "a", "WAIT", "0", "PX", "2000"];
-        let head = in_line(&proxy, if lease { words } else { &words[..5] });
-        let mut next = in_line(&proxy, &["LOCK", "k", "b", "PX", "60000", "WAIT", "0"]);
+        let head = proxy.in_line(if lease { words } else { &words[..5] });
+        let mut next = proxy.in_line(&["LOCK", "k", "b", "PX", "60000", "WAIT", "0"]);
         assert_eq!(holder.cmd(&["UNLOCK", "k"]), Reply::Int(1));
         eventually("it is granted", || proxy.waiters() == 1);
         let _head = leave(head, reset);
@@ -534,7 +535,7 @@ fn waiters_that_die_at_any_moment_of_a_hand_over_leave_the_lock_to_the_next() {
     next.cmd(&["LOCK", "k", "t", "PX", "60000"]).grant();
     let (mut slowest, mut handed) = (Duration::ZERO, 0);
     for round in 0..150 {
-        let dying = in_line(&proxy, &["LOCK", "k", "WAIT", "0"]);
+        let dying = proxy.in_line(&["LOCK", "k", "WAIT", "0"]);
         let mut holder = next;
         next = proxy.client();
         next.send(&encode(&["LOCK", "k", "PX", "60000", "WAIT", "0"]));
@@ -596,7 +597,7 @@ fn kill_9_of_the_holder_gives_the_next_one_its_session_lock_at_once() {
         let other = if across { &second } else { &first };
         for reads in [false, true] {
             let holder = Holder::start(&first, "LOCK k h", reads);
-            let mut next = in_line(other, &["LOCK", "k", "n", "PX", "60000", "WAIT", "0"]);
+            let mut next = other.in_line(&["LOCK", "k", "n", "PX", "60000", "WAIT", "0"]);
             // Long enough for the other proxy to have subscribed.
             thread::sleep(ms(200));
             assert_held(&first, "k", "h");
@@ -619,7 +620,7 @@ fn kill_9_of_a_leases_holder_gives_it_to_the_next_one_when_its_ttl_is_over() {
     for other in [&first, &second] {
         let before = Instant::now();
         let holder = Holder::start(&first, "LOCK k h PX 1500", true);
-        let mut next = in_line(other, &["LOCK", "k", "n", "PX", "60000", "WAIT", "0"]);
+        let mut next = other.in_line(&["LOCK", "k", "n", "PX", "60000", "WAIT", "0"]);
         drop(holder);
         assert_eq!(next.reply().grant().token, "n");
         let took = before.elapsed();
@@ -639,12 +640,12 @@ fn a_proxy_killed_gives_its_holders_locks_away_when_their_ttl_is_over() {
     session.cmd(&["LOCK", "session"]).grant();
     lease.cmd(&["LOCK", "lease", "PX", "6000"]).grant();
     let mut next = [
-        in_line(&first, &["LOCK", "session", "PX", "60000", "WAIT", "0"]),
-        in_line(&first, &["LOCK", "lease", "PX", "60000", "WAIT", "0"]),
+        first.in_line(&["LOCK", "session", "PX", "60000", "WAIT", "0"]),
+        first.in_line(&["LOCK", "lease", "PX", "60000", "WAIT", "0"]),
     ];
     // A waiter there for a lock that is held here; nothing of it may stay.
     first.client().cmd(&["LOCK", "other", "o", "PX", "60000"]).grant();
-    let _waiter = in_line(&second, &["LOCK", "other", "PX", "60000", "WAIT", "0"]);
+    let _waiter = second.in_line(&["LOCK", "other", "PX", "60000", "WAIT", "0"]);
     // Longer than the TTL of the session lock, which is renewed.
     next[0].expect_silence(ms(1500));
     let killed = Instant::now();
@@ -665,7 +666,7 @@ fn a_proxy_that_hangs_with_waiters_holds_nobody_up() {
     let second = Proxy::beside(&first).start();
     let mut holder = first.client();
     holder.cmd(&["LOCK", "k", "h", "PX", "60000"]).grant();
-    let mut waiting = in_line(&second, &["LOCK", "k", "w", "PX", "60000", "WAIT", "0"]);
+    let mut waiting = second.in_line(&["LOCK", "k", "w", "PX", "60000", "WAIT", "0"]);
     // The stopped proxy still counts as a subscriber, but hears nothing.
     second.freeze();
     let rounds = thread::scope(|scope| {
@@ -697,8 +698,8 @@ fn unlock_of_what_was_handed_over_meanwhile_harms_nobody() {
     let second = Proxy::beside(&first).start();
     let mut holder = first.client();
     holder.cmd(&["LOCK", "k", "h", "PX", "60000"]).grant();
-    let mut next = in_line(&first, &["LOCK", "k", "n", "PX", "60000", "WAIT", "0"]);
-    let mut last = in_line(&first, &["LOCK", "k", "l", "PX", "60000", "WAIT", "0"]);
+    let mut next = first.in_line(&["LOCK", "k", "n", "PX", "60000", "WAIT", "0"]);
+    let mut last = first.in_line(&["LOCK", "k", "l", "PX", "60000", "WAIT", "0"]);
     // Twice in one packet: the second UNLOCK must not move the lock again.
     let twice = holder.pipe(&[&["UNLOCK", "k", "h"], &["UNLOCK", "k", "h"]]);
     assert_eq!(twice, [Reply::Int(1), Reply::Int(0)]);
@@ -792,7 +793,7 @@ fn an_old_holder_whose_ttl_ran_out_cannot_hand_over_what_is_not_its_own() {
     // The lock is held through the second proxy, and waited for at the first, which is the late holder's.
     let mut holder = second.client();
     holder.cmd(&["LOCK", "k", "h", "PX", "60000"]).grant();
-    let mut next = in_line(&first, &["LOCK", "k", "n", "PX", "60000", "WAIT", "0"]);
+    let mut next = first.in_line(&["LOCK", "k", "n", "PX", "60000", "WAIT", "0"]);
     assert_eq!(late.cmd(&["UNLOCK", "k", "late"]), Reply::Int(0));
     assert_held(&first, "k", "h");
     next.expect_silence(ms(100));
@@ -811,8 +812,8 @@ fn clients_that_share_a_token_take_turns() {
         let mut holder = proxy.client();
         let fence = holder.cmd(&["LOCK", "k", "h", "PX", "60000"]).grant().fence;
         let words: &[&str] = &["LOCK", "k", "same", "PX", "60000", "WAIT", "0"];
-        let (mut a, mut b) = (in_line(&proxy, words), in_line(&proxy, words));
-        let gone = in_line(&proxy, words);
+        let (mut a, mut b) = (proxy.in_line(words), proxy.in_line(words));
+        let gone = proxy.in_line(words);
         assert_eq!(holder.cmd(&["UNLOCK", "k"]), Reply::Int(1));
         let grant = a.reply().grant();
         assert!(grant.token == "same" && grant.fence > fence);
@@ -837,7 +838,7 @@ fn a_full_line_refuses_one_more_and_harms_none() {
     let proxy = Proxy::with().nodes(3).locks("max_waiters: 3").start();
     let mut holder = proxy.client();
     holder.cmd(&["LOCK", "k", "h", "PX", "60000"]).grant();
-    let line = |token: &str| in_line(&proxy, &["LOCK", "k", token, "PX", "60000", "WAIT", "0"]);
+    let line = |token: &str| proxy.in_line(&["LOCK", "k", token, "PX", "60000", "WAIT", "0"]);
     let (mut a, b, mut c) = (line("a"), line("b"), line("c"));
     let mut refused = proxy.client();
     for _ in 0..5 {
@@ -847,7 +848,7 @@ fn a_full_line_refuses_one_more_and_harms_none() {
     // Only this lock's line is full, and only clients that would wait are refused.
     assert_eq!(refused.cmd(&["LOCK", "k", "x", "PX", "60000"]), Reply::NullArray);
     refused.cmd(&["LOCK", "other", "x", "PX", "60000", "WAIT", "0"]).grant();
-    let mut other = in_line(&proxy, &["LOCK", "other", "y", "PX", "60000", "WAIT", "0"]);
+    let mut other = proxy.in_line(&["LOCK", "other", "y", "PX", "60000", "WAIT", "0"]);
     assert_eq!(refused.cmd(&["UNLOCK", "other"]), Reply::Int(1));
     other.reply().grant();
     let _b = leave(b, true);
@@ -1039,7 +1040,7 @@ fn a_waiter_that_floods_and_hangs_up_leaves_at_once() {
     let ping = encode(&["PING"]);
     // Behind more than 8 MB the LOCK is refused: tests/proxy/hostile.rs.
     for (reset, bytes) in [(false, 100_000), (true, 100_000), (false, 6 << 20), (true, 6 << 20)] {
-        let mut client = in_line(&proxy, &["LOCK", "k", "PX", "60000", "WAIT", "0"]);
+        let mut client = proxy.in_line(&["LOCK", "k", "PX", "60000", "WAIT", "0"]);
         let written = flood(&mut client, &ping.repeat(bytes / ping.len()));
         assert!(written > 80_000, "{written}");
         // By now the proxy has read ahead what it may.
@@ -1062,7 +1063,7 @@ fn a_waiter_that_floods_and_is_granted_gets_every_reply_in_order() {
     let proxy = Proxy::with().nodes(3).start();
     let mut holder = proxy.client();
     holder.cmd(&["LOCK", "k", "h", "PX", "60000"]).grant();
-    let client = in_line(&proxy, &["LOCK", "k", "t", "PX", "60000", "WAIT", "0"]);
+    let client = proxy.in_line(&["LOCK", "k", "t", "PX", "60000", "WAIT", "0"]);
     let mut writer = client.socket().try_clone().unwrap();
     let mut client = client;
     let before = proxy.memory("VmRSS");
@@ -1099,7 +1100,7 @@ fn while_too_few_nodes_answer_a_waiter_goes_on_trying_until_its_time_is_up() {
     let mut holder = proxy.client();
     holder.cmd(&["LOCK", "held", "h", "PX", "60000"]).grant();
     eventually("all have it", || proxy.nodes_with("lock:held") == 3);
-    let mut behind = in_line(&proxy, &["LOCK", "held", "PX", "60000", "WAIT", "5000"]);
+    let mut behind = proxy.in_line(&["LOCK", "held", "PX", "60000", "WAIT", "5000"]);
     proxy.node(1).freeze().unwrap();
     proxy.node(2).freeze().unwrap();
     let begun = Instant::now();
@@ -1107,7 +1108,7 @@ fn while_too_few_nodes_answer_a_waiter_goes_on_trying_until_its_time_is_up() {
     assert!(reply.error().starts_with("NOQUORUM 1 of 3 lock nodes answered"), "{reply:?}");
     assert!(begun.elapsed() >= ms(1500), "{:?}", begun.elapsed());
     // A waiter behind the head knows no more than the head.
-    let mut head = in_line(&proxy, &["LOCK", "free", "PX", "60000", "WAIT", "0"]);
+    let mut head = proxy.in_line(&["LOCK", "free", "PX", "60000", "WAIT", "0"]);
     let second = proxy.client().cmd(&["LOCK", "free", "PX", "60000", "WAIT", "300"]);
     for reply in [behind.reply(), second] {
         assert!(reply.error().starts_with("NOQUORUM 1 of 3 lock nodes answered"), "{reply:?}");
@@ -1116,8 +1117,8 @@ fn while_too_few_nodes_answer_a_waiter_goes_on_trying_until_its_time_is_up() {
     assert_eq!(head.rest().0, b"");
     eventually("nobody waits", || proxy.waiters() == 0);
     // The nodes are thawed in time.
-    let mut free = in_line(&proxy, &["LOCK", "free", "f", "PX", "60000", "WAIT", "0"]);
-    let mut held = in_line(&proxy, &["LOCK", "held", "n", "PX", "60000", "WAIT", "0"]);
+    let mut free = proxy.in_line(&["LOCK", "free", "f", "PX", "60000", "WAIT", "0"]);
+    let mut held = proxy.in_line(&["LOCK", "held", "n", "PX", "60000", "WAIT", "0"]);
     thread::sleep(ms(500));
     proxy.node(1).thaw().unwrap();
     proxy.node(2).thaw().unwrap();
@@ -1137,8 +1138,8 @@ fn nodes_killed_and_started_again_lose_no_waiter() {
     let mut proxy = Proxy::with().nodes(3).locks("quarantine: no").start();
     let mut holder = proxy.client();
     holder.cmd(&["LOCK", "k", "h", "PX", "60000"]).grant();
-    let mut next = in_line(&proxy, &["LOCK", "k", "n", "PX", "60000", "WAIT", "0"]);
-    let mut last = in_line(&proxy, &["LOCK", "k", "l", "PX", "60000", "WAIT", "0"]);
+    let mut next = proxy.in_line(&["LOCK", "k", "n", "PX", "60000", "WAIT", "0"]);
+    let mut last = proxy.in_line(&["LOCK", "k", "l", "PX", "60000", "WAIT", "0"]);
     // The node that is back knows nothing of the lock; two others still do.
     proxy.node(0).restart().unwrap();
     eventually("it is back", || proxy.nodes_up() == 3);
@@ -1166,7 +1167,7 @@ fn sigterm_sends_those_who_wait_away_and_leaves_nothing() {
     let mut holder = first.client();
     holder.cmd(&["LOCK", "k", "h", "PX", "60000"]).grant();
     let line: Vec<Client> =
-        (0..5).map(|_| in_line(&second, &["LOCK", "k", "PX", "60000", "WAIT", "0"])).collect();
+        (0..5).map(|_| second.in_line(&["LOCK", "k", "PX", "60000", "WAIT", "0"])).collect();
     let begun = Instant::now();
     second.terminate();
     for mut client in line {
@@ -1186,7 +1187,7 @@ fn sigterm_while_the_nodes_are_asked_leaves_nothing() {
     let mut second = Proxy::beside(&first).top("shutdown_grace: 25s").start();
     first.node(1).freeze().unwrap();
     first.node(2).freeze().unwrap();
-    let mut client = in_line(&second, &["LOCK", "k", "a", "PX", "60000", "WAIT", "0"]);
+    let mut client = second.in_line(&["LOCK", "k", "a", "PX", "60000", "WAIT", "0"]);
     eventually("the first node has it", || {
         first.node_client(0).cmd(&["GET", "lock:k"]) == Reply::bulk("a")
     });
@@ -1223,8 +1224,8 @@ fn nodes_that_refuse_channels_cost_time_only() {
     let there = Proxy::beside(&here).start();
     let mut holder = here.client();
     holder.cmd(&["LOCK", "k", "h", "PX", "60000"]).grant();
-    let mut next = in_line(&here, &["LOCK", "k", "n", "PX", "60000", "WAIT", "0"]);
-    let mut other = in_line(&there, &["LOCK", "k", "o", "PX", "60000", "WAIT", "0"]);
+    let mut next = here.in_line(&["LOCK", "k", "n", "PX", "60000", "WAIT", "0"]);
+    let mut other = there.in_line(&["LOCK", "k", "o", "PX", "60000", "WAIT", "0"]);
     assert_eq!(holder.cmd(&["UNLOCK", "k"]), Reply::Int(1));
     // A hand-over does not go to a head that is asking the nodes at that moment, so either may be first.
     thread::scope(|scope| {

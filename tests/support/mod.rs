@@ -638,6 +638,15 @@ impl Proxy {
         owner.on_nodes(key)
     }
 
+    /// Returns a client whose LOCK stands in line.
+    pub fn in_line(&self, words: &[&str]) -> Client {
+        let before = self.waiters();
+        let mut client = self.client();
+        client.send(&encode(words));
+        eventually("it stands in line", || self.waiters() == before + 1);
+        client
+    }
+
     /// Returns the number of clients that wait in line.
     pub fn waiters(&self) -> usize {
         // Many tests ask again and again, and this costs the proxy less than its metrics.
