@@ -60,3 +60,42 @@ impl Accepting {
         net::tune(client, keepalive)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::Error,
+        net,
+        sync::atomic::{AtomicU32, Ordering},
+    };
+
+    use super::*;
+
+    const KEEPALIVE: Duration = Duration::from_secs(300);
+
+    /// On a thread with one task for all who come, those who are there already would wait until nobody comes.
+    #[tokio::test]
+    async fn the_other_tasks_have_their_turns_while_many_clients_come() -> Result<(), Error> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
+        let many = 0..4 * AT_ONCE;
+        let clients: Vec<_> = many.map(|_| net::TcpStream::connect(address)).collect();
+        let turns = Arc::new(AtomicU32::new(0));
+        let another = turns.clone();
+        tokio::spawn(async move {
+            loop {
+                another.fetch_add(1, Ordering::Relaxed);
+                yield_now().await;
+            }
+        });
+        let mut accepting = Accepting::new(Arc::new(listener));
+        accepting.next(|| KEEPALIVE).await?;
+        let before = turns.load(Ordering::Relaxed);
+        for client in &clients[1..] {
+            assert!(client.is_ok(), "{client:?}");
+            accepting.next(|| KEEPALIVE).await?;
+        }
+        assert!(turns.load(Ordering::Relaxed) - before >= 3);
+        Ok(())
+    }
+}
