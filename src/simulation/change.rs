@@ -386,15 +386,15 @@ fn is_found(planted: Planted, what: &str, first: u64) {
 
 #[test]
 fn a_set_that_begins_without_the_locks_is_found() {
-    is_found(Planted::NotCopied, "at once", 69);
+    is_found(Planted::NotCopied, "at once", 75);
 }
 
 #[test]
 fn a_set_that_begins_without_the_fences_is_found() {
-    is_found(Planted::FencesNotCopied, "after", 35);
+    is_found(Planted::FencesNotCopied, "after", 40);
 }
 
 #[test]
 fn sealed_nodes_that_vote_are_found() {
-    is_found(Planted::SealedVotes, "at once", 439);
+    is_found(Planted::SealedVotes, "at once", 1105);
 }

@@ -272,5 +272,5 @@ fn a_promoted_node_that_votes_at_once_is_found() {
 
 #[test]
 fn a_master_that_votes_without_its_sentinels_is_found() {
-    is_found(Planted::NotConfirmed, 142);
+    is_found(Planted::NotConfirmed, 242);
 }

@@ -1,6 +1,6 @@
 //! Lockgate's own Lua scripts, run by a real Lua as Redis runs them.
 
-use std::{cell::RefCell, collections::HashMap};
+use std::{cell::RefCell, collections::BTreeMap};
 
 use mlua::{Lua, MultiValue, Table, Value};
 
@@ -28,7 +28,8 @@ thread_local! {
 
 struct Scripts {
     lua: Lua,
-    by_body: RefCell<HashMap<String, mlua::Function>>,
+    /// Ordered: to compare two scripts costs less than to hash one.
+    by_body: RefCell<BTreeMap<String, mlua::Function>>,
 }
 
 impl Scripts {

@@ -76,8 +76,8 @@ impl SetWatch {
             }
             let had_text = matches!(before, Some(StoredValue::Text(_)));
             let refuses = |said: &&[u8]| reply.starts_with(said);
-            let is_refused = is("-- Takes a lock on this node and")
-                && [&b"*3\r\n:0"[..], b"*3\r\n:5"].iter().any(refuses);
+            let is_refused = [&b"*3\r\n:0"[..], b"*3\r\n:5"].iter().any(refuses)
+                && is("-- Takes a lock on this node and");
             if is_refused && arguments[5] != b"1" && !had_text && read_before.is_empty() {
                 wrong("it is refused though nobody has it", b"");
             }
