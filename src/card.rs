@@ -4,6 +4,7 @@
 use std::{
     fmt,
     net::SocketAddr,
+    ops::Deref,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -24,8 +25,32 @@ pub(crate) struct ClientCard {
     address: Option<SocketAddr>,
     name: Mutex<Option<Arc<str>>>,
     /// The lock for which the client stands in line.
-    waits_for: Mutex<Option<Key>>,
+    waits_for: Mutex<Option<Box<Key>>>,
     has_left: AtomicBool,
+}
+
+/// The card as its connection has it: once that is gone, the client has left.
+pub(crate) struct OwnCard(Arc<ClientCard>);
+
+impl OwnCard {
+    /// Makes the card of a connection that comes from `address`.
+    pub(crate) fn new(address: Option<SocketAddr>) -> OwnCard {
+        OwnCard(ClientCard::new(address))
+    }
+}
+
+impl Deref for OwnCard {
+    type Target = Arc<ClientCard>;
+
+    fn deref(&self) -> &Arc<ClientCard> {
+        &self.0
+    }
+}
+
+impl Drop for OwnCard {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
 }
 
 impl ClientCard {
@@ -59,16 +84,16 @@ impl ClientCard {
 
     /// Notes for which lock the client stands in line now; `None` if for none.
     pub(crate) fn set_waits_for(&self, key: Option<Key>) {
-        *self.waits_for.lock() = key;
+        *self.waits_for.lock() = key.map(Box::new);
     }
 
     /// Returns the lock for which the client stands in line.
     pub(crate) fn waits_for(&self) -> Option<Key> {
-        self.waits_for.lock().clone()
+        self.waits_for.lock().as_deref().cloned()
     }
 
     /// Notes that the connection has ended.
-    pub(crate) fn leave(&self) {
+    fn leave(&self) {
         self.has_left.store(true, Ordering::Relaxed);
     }
 

@@ -104,6 +104,12 @@ enum ReplyPhase {
 }
 
 impl ReplyScanner {
+    /// Whether the scanner is between frames, and has nothing to tell of earlier ones.
+    pub(crate) fn is_as_new(&self) -> bool {
+        let ErrorNotes { refused_write, stop_at_redirections } = self.errors;
+        self.between_frames() && !refused_write && !stop_at_redirections
+    }
+
     /// Whether the last byte scanned was the last of a frame.
     pub fn between_frames(&self) -> bool {
         self.remaining == 0

@@ -31,7 +31,7 @@ use crate::{
         server_metrics::{DoorMetrics, Refusal},
         workers::{Worker, Workers},
     },
-    session::{Session, Shared, session_metrics::CloseReason},
+    session::{Session, Shared, Sleeper, session_metrics::CloseReason},
     share::{Connecting, SharedUpstream, Sharing},
 };
 
@@ -143,11 +143,12 @@ impl Door {
         // Boxed, so that running sessions keep no room for what comes before them.
         let opening = Box::pin(door.clone().let_in((client, peer), permit));
         let served = async move {
-            let Some((opened, permit)) = opening.await else { return };
-            let reason = match opened {
+            let Some((mut opened, permit)) = opening.await else { return };
+            let reason = match &mut opened {
                 Ok(session) => session.run().await,
-                Err(reason) => reason,
+                Err(reason) => *reason,
             };
+            drop(opened);
             door.shared.clients.fetch_sub(1, Ordering::Relaxed);
             door.metrics.clients.decrement(1);
             door.metrics.closed(reason);
@@ -162,7 +163,7 @@ impl Door {
         self: Arc<Self>,
         (client, peer): (ArrivedClient, SocketAddr),
         mut permit: Permit,
-    ) -> Option<(Result<Box<Session>, CloseReason>, Permit)> {
+    ) -> Option<(Result<Sleeper, CloseReason>, Permit)> {
         let mut client = client.watched().ok()?;
         let told = match self.introduced(&mut client, &mut permit).await {
             Ok(told) => told,
@@ -211,7 +212,7 @@ impl Door {
         &self,
         (client, peer): (TcpStream, SocketAddr),
         told: Option<Box<Ends>>,
-    ) -> Result<Box<Session>, CloseReason> {
+    ) -> Result<Sleeper, CloseReason> {
         let config = &self.shared.config.load_full();
         let from = told.as_ref().map_or(peer, |told| told.source);
         // The address by which the client knows this front.
@@ -245,7 +246,7 @@ impl Door {
                 });
                 let session = Session::new(client, upstream, self.shared.clone(), balanced);
                 let session = session.during(tenure).showing(view).through(self.data.number());
-                Ok(Box::new(session.of(Some(from))))
+                Ok(Sleeper::of(session.of(Some(from))))
             }
             Err(error) => {
                 self.metrics.upstream_connects_failed.increment(1);

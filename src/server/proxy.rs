@@ -263,6 +263,7 @@ impl Proxy {
             listen: self.config.listen.iter().map(|listener| listener.address).collect(),
             draining: AtomicBool::new(false),
             drain: CancellationToken::new(),
+            roll: Arc::default(),
             abort: CancellationToken::new(),
         })
     }

@@ -149,15 +149,17 @@ impl Serving {
 
     /// Ends the sessions after `shutdown_grace` at the latest, and releases their locks.
     async fn drain(&self) {
-        let Shared { config, engine, draining, drain, abort, .. } = &*self.shared;
+        let Shared { config, engine, draining, drain, abort, roll, .. } = &*self.shared;
         let grace = config.load().shutdown_grace;
         let connections = self.workers.running();
         info!(connections, grace = config::written(grace), "shutting down");
         draining.store(true, Ordering::Relaxed);
         drain.cancel();
+        roll.wake_all();
         if timeout(grace, self.workers.finished()).await.is_err() {
             warn!(connections = self.workers.running(), "closed with commands still in flight");
             abort.cancel();
+            roll.wake_all();
             let _ = timeout(RELEASE_GRACE, self.workers.finished()).await;
         }
         engine.drain(RELEASE_GRACE).await;

@@ -60,7 +60,7 @@ const LINGER: Duration = Duration::from_secs(1);
 pub(super) struct Core {
     pub(super) desk: Desk,
     pub(super) turn: Turn,
-    question: Asking,
+    pub(super) question: Asking,
     pub(super) tracking: Tracking,
     /// Why the connection ends once it is [`Tracking::Closing`].
     pub(super) closing: CloseReason,
@@ -78,9 +78,9 @@ pub(super) struct Core {
     pub(super) filter: Option<Filter>,
     pub(super) to_client: Outbox,
     /// This session's share of what is held for clients that do not read, if it holds much.
-    unread: Option<Box<UnreadShare>>,
+    pub(super) unread: Option<Box<UnreadShare>>,
     /// When to close the connection, whatever is still missing.
-    linger: Option<tokio::time::Instant>,
+    pub(super) linger: Option<tokio::time::Instant>,
     /// Set when the proxy answers a command itself: the data node hears nothing from the client and may close it as
     /// idle.
     pub(super) unheard: bool,
@@ -110,7 +110,7 @@ pub(super) enum Turn {
 }
 
 /// Stage of the question of the command that has the floor.
-enum Asking {
+pub(super) enum Asking {
     /// No question.
     Nothing,
     /// A question that is not asked yet.
@@ -148,8 +148,13 @@ pub(super) enum Tracking {
 
 impl Core {
     pub(super) fn new(desk: Desk) -> Core {
+        let idiom_look = IdiomLook::of(&desk);
+        Core::with(desk, idiom_look)
+    }
+
+    pub(super) fn with(desk: Desk, idiom_look: Option<Box<IdiomLook>>) -> Core {
         Core {
-            idiom_look: IdiomLook::of(&desk),
+            idiom_look,
             desk,
             turn: Turn::Client,
             question: Asking::Nothing,

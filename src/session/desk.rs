@@ -15,7 +15,7 @@ use super::{
     sights::Sights,
 };
 use crate::{
-    card::ClientCard,
+    card::OwnCard,
     clock::Instant,
     cluster::slot::slot,
     config::Config,
@@ -39,7 +39,7 @@ pub(super) struct Desk {
     pub(super) config: Arc<Config>,
     pub(super) conn: Conn,
     /// Who the client is, as operators are told.
-    pub(super) card: Arc<ClientCard>,
+    pub(super) card: OwnCard,
     pub(super) tokens: Rare<Tokens>,
     pub(super) losing: Losing,
     pub(super) owed: Owed,
@@ -49,9 +49,9 @@ pub(super) struct Desk {
     pub(super) to_data: Outbox,
     pub(super) short_way: ShortWay,
     /// The data node's history, which tells whether it may have forgotten fences.
-    history: Option<Arc<DataHistory>>,
+    pub(super) history: Option<Arc<DataHistory>>,
     /// The number of changes of that history at the last look.
-    history_changes: u64,
+    pub(super) history_changes: u64,
     /// The client's transaction about an adopted lock.
     pub(super) transaction: Option<Box<LockTransaction>>,
     pub(super) sights: Rare<Sights>,
@@ -66,12 +66,18 @@ pub(super) struct Desk {
 impl Desk {
     pub(super) fn new(shared: Arc<Shared>) -> Desk {
         let config = shared.config.load_full();
-        let history = shared.guards.as_ref().map(|guards| guards.history(0).clone());
+        let mut desk = Desk::with(shared, config, OwnCard::new(None));
+        desk.come_through(0);
+        desk
+    }
+
+    /// Makes the desk of a client with this card, without the data node's history.
+    pub(super) fn with(shared: Arc<Shared>, config: Arc<Config>, card: OwnCard) -> Desk {
         Desk {
-            history_changes: history.as_ref().map_or(0, |history| history.changes()),
-            history,
+            history_changes: 0,
+            history: None,
             conn: Conn::default(),
-            card: ClientCard::new(None),
+            card,
             config,
             shared,
             tokens: Rare::default(),
@@ -90,7 +96,7 @@ impl Desk {
 
     /// Notes the client's address.
     pub(super) fn come_from(&mut self, address: Option<SocketAddr>) {
-        self.card = ClientCard::new(address);
+        self.card = OwnCard::new(address);
     }
 
     /// Whether the client is being told that it has lost this lock, and has nothing of it by that token since.
@@ -275,11 +281,5 @@ impl Desk {
         let claim = grant.claim?;
         let losses = self.losing.listen(&self.waker, &self.card);
         Some(self.shared.engine.keep(key, token, claim, ttl, grant.until, losses))
-    }
-}
-
-impl Drop for Desk {
-    fn drop(&mut self) {
-        self.card.leave();
     }
 }

@@ -25,12 +25,12 @@ pub(super) struct Losing {
     pub(super) losses: Option<Arc<Losses>>,
     /// Pushes about losses, to be written between two frames.
     pub(super) pushes: Vec<u8>,
-    news: Option<Box<News>>,
+    pub(super) news: Option<Box<News>>,
 }
 
 /// Losses that the client is to be told of, or has just been told of.
 #[derive(Debug)]
-struct News {
+pub(super) struct News {
     lost: Vec<(Key, Token)>,
     /// The error that refuses commands.
     error: String,

@@ -9,7 +9,7 @@
 //! - [`pump`]: sockets, timers and questions; the place to see a byte pass. [`question`]: questions under way;
 //!   [`all_or_none`]: MLOCK's. [`ahead`]: bytes behind a LOCK that waits, read so that the client's end is seen. [`pulse`]: signs of life while
 //!   a client waits for Lockgate or holds a lock. [`unread`]: how much is held for a client that does not read.
-//!   [`parting`]: the end of a client that reads nothing.
+//!   [`parting`]: the end of a client that reads nothing. [`asleep`]: what is kept of a session while nothing is under way.
 //! - [`core`]: a session without its sockets: what has the floor, and what a step leads to.
 //! - [`requests`]: client → data node. [`screen`]: which commands guards are about. [`gather`]: large commands, until
 //!   they are whole. [`dropping`]: commands whose bytes are dropped as they arrive. [`idiom_look`]: a look at lock idioms
@@ -23,7 +23,7 @@
 //!   transaction about an adopted lock has come; [`queued_lock`], an adopted command in the client's own transaction;
 //!   [`rare`], room for what most sessions never have; [`short_queue`], a queue that rarely has more than one element.
 //! - [`operator_acts`]: what an operator has the proxy do, by LOCKGATE or at the admin address.
-//! - [`shared`]: what all sessions share. [`idle`]: how long the data node lets clients be idle.
+//! - [`shared`]: what all sessions share. [`roll`]: their tasks, which all wake up when the proxy ends. [`idle`]: how long the data node lets clients be idle.
 //! - [`earlier`]: processes from before upgrades that still have clients.
 //! - [`naming`]: the name that a client gives itself.
 //! - [`planted`]: faults that tests put in on purpose.
@@ -31,6 +31,7 @@
 
 mod ahead;
 mod all_or_none;
+mod asleep;
 mod attempts;
 mod claims;
 mod conn;
@@ -61,6 +62,7 @@ mod queued_lock;
 mod rare;
 mod replies;
 mod requests;
+mod roll;
 mod screen;
 pub(crate) mod session_metrics;
 mod settling;
@@ -72,4 +74,6 @@ mod unread;
 
 #[cfg(test)]
 pub(crate) use self::{ahead::Taken, unread::UnreadReplies};
-pub(crate) use self::{guarded::log::tell_left_out, pump::Session, shared::Shared};
+pub(crate) use self::{
+    asleep::Sleeper, guarded::log::tell_left_out, pump::Session, shared::Shared,
+};

@@ -216,6 +216,11 @@ impl Owed {
         self.queue.is_empty()
     }
 
+    /// Whether nothing is owed, nor followed.
+    pub(super) fn is_as_new(&self) -> bool {
+        self.queue.is_empty() && self.queued.is_none() && self.names.is_none()
+    }
+
     /// Returns the next entry if its reply must be looked at before it passes: the proxy's own, a
     /// possible replication stream, or a reply that is changed on its way.
     pub(super) fn next_special(&self) -> Option<Entry> {

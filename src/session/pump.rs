@@ -8,7 +8,7 @@ use std::{
     future::{Future, pending, poll_fn},
     io,
     net::SocketAddr,
-    pin::{Pin, pin},
+    pin::Pin,
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
@@ -64,38 +64,38 @@ pub(super) fn with_buffer<T>(work: impl FnOnce(&mut [u8]) -> T) -> T {
 
 /// A client's connection, its upstream connection, and the bytes that pass between them.
 pub(crate) struct Session {
-    /// Owns the session locks. If they are to be released, [`Session::run`] does so before the client can see its
+    /// Owns the session locks. If they are to be released, [`Session::end`] does so before the client can see its
     /// connection end and come back; otherwise they are no longer renewed and run out.
     pub(super) core: Core,
     pub(super) client: Stream,
-    upstream: Stream,
-    upstream_state: Upstream,
+    pub(super) upstream: Stream,
+    pub(super) upstream_state: Upstream,
     /// The client has ended the connection, by FIN or by a reset.
-    hung_up: bool,
+    pub(super) hung_up: bool,
     /// The client came through a balancer, which may hang up while the client goes on.
-    balanced: bool,
+    pub(super) balanced: bool,
     /// The tenure of the Redis to which the upstream connection leads. `None`: it never ends.
-    tenure: Option<Arc<Tenure>>,
+    pub(super) tenure: Option<Arc<Tenure>>,
     /// Bytes read ahead, behind the unsent ones, during a LOCK that waits in line.
-    ahead: Option<Box<Ahead>>,
+    pub(super) ahead: Option<Box<Ahead>>,
     /// The question that is being asked for the command that has the floor.
-    asked: Option<Box<Asked>>,
+    pub(super) asked: Option<Box<Asked>>,
     /// Timer of the last lock command, kept for the next one.
-    alarm: Alarm,
+    pub(super) alarm: Alarm,
     /// Since when the client takes none of the bytes that wait for it. Set while a command of its
     /// own waits for that.
-    untaken: Option<Box<Untaken>>,
+    pub(super) untaken: Option<Box<Untaken>>,
     /// When to look again whether a flooding client has hung up.
-    look: Option<Pin<Box<Sleep>>>,
+    pub(super) look: Option<Pin<Box<Sleep>>>,
     /// When the data node is due the next sign of life.
     pub(super) pulse: Option<Pin<Box<Sleep>>>,
     /// When to close the connection, whatever is still missing.
-    linger: Option<Pin<Box<Sleep>>>,
+    pub(super) linger: Option<Pin<Box<Sleep>>>,
 }
 
 /// How far the connection to the data node is closed.
 #[derive(Debug, Default)]
-struct Upstream {
+pub(super) struct Upstream {
     /// FIN was passed on.
     shut: bool,
     /// The data node takes no more bytes; its last replies may still come.
@@ -103,11 +103,11 @@ struct Upstream {
     /// The data node has closed.
     done: bool,
     /// The client's socket takes few bytes ahead.
-    measures: bool,
+    pub(super) measures: bool,
 }
 
 /// Bytes that wait for a client that takes none of them.
-struct Untaken {
+pub(super) struct Untaken {
     /// How many waited for the client when it last took some.
     held: usize,
     since: Instant,
@@ -118,6 +118,17 @@ struct Untaken {
 /// How a direction's step ended: whether anything moved, or why the session is over.
 type Moved = Result<bool, CloseReason>;
 
+impl Upstream {
+    pub(super) fn open(measures: bool) -> Upstream {
+        Upstream { measures, ..Upstream::default() }
+    }
+
+    /// Whether the connection is open in both directions.
+    pub(super) fn is_open(&self) -> bool {
+        !self.shut && !self.dead && !self.done
+    }
+}
+
 impl Session {
     /// Makes a session over two fresh connections. `balanced`: the client came through a balancer.
     pub(crate) fn new(
@@ -126,8 +137,12 @@ impl Session {
         shared: Arc<Shared>,
         balanced: bool,
     ) -> Session {
+        Session::with(Core::new(Desk::new(shared)), client, upstream, balanced)
+    }
+
+    pub(super) fn with(core: Core, client: Stream, upstream: Stream, balanced: bool) -> Session {
         Session {
-            core: Core::new(Desk::new(shared)),
+            core,
             client,
             upstream,
             upstream_state: Upstream::default(),
@@ -170,15 +185,10 @@ impl Session {
         self
     }
 
-    /// Moves bytes until either side is gone or the proxy shuts down. Both connections are closed
-    /// when this returns or is dropped, and a LOCK under way is undone. Session locks are released
-    /// if the client has sent QUIT, or has hung up and `locks.on_disconnect` says so. If the data
-    /// node or the proxy ended the connection, they run out: the client may go on as its validity allows.
-    pub(crate) async fn run(mut self: Box<Self>) -> CloseReason {
-        let reason = self.pump().await;
+    /// Ends the session for this reason. What it does at its end is boxed, so that those that run keep no room for it.
+    pub(super) async fn end(&mut self, reason: CloseReason) {
         self.core.abort();
         self.asked = None;
-        // What a session does at its end is boxed, so that those that run keep no room for it.
         let gives_back = self.client_gives_back()
             && (!self.core.desk.tokens.has_session_locks()
                 || Box::pin(self.upstream_is_settled()).await);
@@ -188,35 +198,6 @@ impl Session {
             CloseReason::SlowReader => self.note_slow_reader(),
             _ => {}
         }
-        reason
-    }
-
-    /// Moves bytes until there is a reason to close the connection.
-    async fn pump(&mut self) -> CloseReason {
-        let shared = self.core.desk.shared.clone();
-        let mut drain = pin!(shared.drain.cancelled());
-        let tenure = self.tenure.clone();
-        let mut ended = tenure.as_ref().map(|tenure| Box::pin(tenure.ended()));
-        let (mut registered, mut abort) = (false, None);
-        poll_fn(|cx| {
-            if !registered {
-                // Registering once is enough: this task's waker stays the same, and the flag beside
-                // the token is cheaper to look at.
-                registered = true;
-                self.core.desk.waker = cx.waker().clone();
-                let _ = drain.as_mut().poll(cx);
-                if let Some(ended) = &mut ended {
-                    let _ = ended.as_mut().poll(cx);
-                }
-            }
-            // Sessions are aborted only while they drain.
-            if self.core.is_draining() && abort.is_none() {
-                let waits = abort.insert(Box::pin(shared.abort.cancelled()));
-                let _ = waits.as_mut().poll(cx);
-            }
-            self.poll(cx)
-        })
-        .await
     }
 
     /// Gives the session locks back, or lets them run out.
@@ -271,7 +252,7 @@ impl Session {
     }
 
     /// Moves both directions and the command that has the floor until none can go on.
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<CloseReason> {
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<CloseReason> {
         BUFFER.with_borrow_mut(|buffer| {
             loop {
                 match self.step(cx, buffer) {

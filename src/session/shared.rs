@@ -12,7 +12,9 @@ use arc_swap::ArcSwap;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{ahead::Taken, idle::Idle, session_metrics::Metrics, unread::UnreadReplies};
+use super::{
+    ahead::Taken, idle::Idle, roll::Roll, session_metrics::Metrics, unread::UnreadReplies,
+};
 use crate::{
     adopt::Adoption,
     bridge::Bridge,
@@ -58,8 +60,10 @@ pub(crate) struct Shared {
     pub listen: Vec<SocketAddr>,
     /// Set when the proxy shuts down, before `drain` is cancelled.
     pub draining: AtomicBool,
-    /// Wakes every session once `draining` is set.
+    /// Ends the sessions that are being opened, once `draining` is set.
     pub drain: CancellationToken,
+    /// The open ones, which are woken then, and once `abort` is cancelled.
+    pub(crate) roll: Arc<Roll>,
     /// Ends every session, whatever it is doing.
     pub abort: CancellationToken,
 }

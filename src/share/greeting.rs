@@ -38,7 +38,7 @@ pub(super) struct ClientStanding {
 pub(super) struct ClientGreeting {
     pub(super) standing: ClientStanding,
     /// CLIENT SETNAME and SETINFO commands, as Redis last accepted them.
-    names: Vec<u8>,
+    names: Box<[u8]>,
 }
 
 impl ClientStanding {
@@ -150,7 +150,7 @@ impl ClientGreeting {
         if names.len() > MOST_NAMES {
             return Err(PinCause::Names);
         }
-        self.names = names;
+        self.names = names.into();
         Ok(())
     }
 

@@ -62,9 +62,7 @@ pub(crate) struct SharedUpstream {
     link: Option<Arc<SharedLink>>,
     greeting: ClientGreeting,
     /// A command that is not whole, or that cannot go on yet.
-    begun: Vec<u8>,
-    /// The walk over `begun`.
-    walk: Walk,
+    begun: Option<Box<BegunCommand>>,
     /// The next command is whole and waits.
     waits: bool,
     /// The session sends no more.
@@ -84,40 +82,55 @@ struct BlockingCommands {
     /// How many commands were put on links.
     sent: u64,
     /// The numbers of those that may block, from 0. Answered ones are dropped when the next is noted.
-    at: VecDeque<u64>,
+    at: Option<Box<CommandNumbers>>,
+}
+
+type CommandNumbers = VecDeque<u64>;
+
+/// A command, as far as the session has handed it over, and the walk over it.
+#[derive(Default)]
+struct BegunCommand {
+    bytes: Vec<u8>,
+    walk: Walk,
 }
 
 impl BlockingCommands {
     /// Notes that the last command that was put on a link may block. `owed`: replies that are owed by now.
     fn note(&mut self, owed: u32) {
         let next = self.sent.saturating_sub(owed.into());
-        self.at.retain(|at| *at >= next);
-        self.at.push_back(self.sent.saturating_sub(1));
+        let at = self.at.get_or_insert_default();
+        at.retain(|at| *at >= next);
+        at.push_back(self.sent.saturating_sub(1));
     }
 
     /// Whether one of `owed` replies is that to such a command.
     fn is_owed(&self, owed: u32) -> bool {
-        self.at.back().is_some_and(|at| *at >= self.sent.saturating_sub(owed.into()))
+        let last = self.at.as_ref().and_then(|at| at.back());
+        last.is_some_and(|at| *at >= self.sent.saturating_sub(owed.into()))
     }
 
     /// Whether the next of `owed` replies is that to such a command.
     fn is_next(&self, owed: u32) -> bool {
-        owed > 0 && self.at.contains(&self.sent.saturating_sub(owed.into()))
+        let next = self.sent.saturating_sub(owed.into());
+        owed > 0 && self.at.as_ref().is_some_and(|at| at.contains(&next))
     }
 }
+
+/// A command, and the data node's answer to it.
+type AskedCommand = (Vec<u8>, Pending<Vec<u8>>);
 
 /// Where the session's commands go.
 enum SharedWay {
     /// On links.
     Links,
     /// Nowhere until the data node has answered this greeting.
-    Greeting(Vec<u8>, Pending<Vec<u8>>),
+    Greeting(Box<AskedCommand>),
     /// Nowhere until the data node has accepted or refused this command.
-    Trying(Vec<u8>, Pending<Vec<u8>>),
+    Trying(Box<AskedCommand>),
     /// Nowhere until the data node has said whether it lets the client in without AUTH.
-    Entering(Pending<bool>),
+    Entering(Box<Pending<bool>>),
     /// Nowhere until there is a connection of the client's own.
-    Pinning(Pending<Stream>),
+    Pinning(Box<Pending<Stream>>),
     /// Over that connection.
     Own(Box<(Stream, Outbox)>),
     /// Nowhere any more.
@@ -219,8 +232,7 @@ impl SharedUpstream {
             way: SharedWay::Links,
             link: None,
             greeting: ClientGreeting::default(),
-            begun: Vec::new(),
-            walk: Walk::default(),
+            begun: None,
             waits: false,
             is_shut: false,
             has_begun: false,
@@ -233,7 +245,8 @@ impl SharedUpstream {
     fn poll_way(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         match &mut self.way {
             SharedWay::Links | SharedWay::Own(_) | SharedWay::Ended => return Poll::Ready(()),
-            SharedWay::Greeting(command, asking) => {
+            SharedWay::Greeting(asked) => {
+                let (command, asking) = &mut **asked;
                 let answered = ready!(asking.get_mut().as_mut().poll(cx));
                 let command = std::mem::take(command);
                 match answered {
@@ -253,7 +266,8 @@ impl SharedUpstream {
                     Err(error) => self.end(&error),
                 }
             }
-            SharedWay::Trying(command, asking) => {
+            SharedWay::Trying(asked) => {
+                let (command, asking) = &mut **asked;
                 let answered = ready!(asking.get_mut().as_mut().poll(cx));
                 let command = std::mem::take(command);
                 match answered {
@@ -276,7 +290,7 @@ impl SharedUpstream {
                     Ok(_) if self.mailbox.has_ended() => self.way = SharedWay::Ended,
                     Ok(stream) => {
                         let mut outbox = Outbox::default();
-                        outbox.push(&std::mem::take(&mut self.begun));
+                        outbox.push(&self.begun.take().unwrap_or_default().bytes);
                         (self.link, self.greeting) = (None, ClientGreeting::default());
                         self.way = SharedWay::Own(Box::new((stream, outbox)));
                     }
@@ -304,7 +318,7 @@ impl SharedUpstream {
         // A command that waits for a way goes on waiting.
         self.waits &= !matches!(self.way, SharedWay::Links);
         while matches!(self.way, SharedWay::Links) {
-            if self.begun.is_empty() {
+            let Some(mut begun) = self.begun.take() else {
                 if at == bytes.len() {
                     break;
                 }
@@ -312,8 +326,9 @@ impl SharedUpstream {
                 match self.step(&bytes[at..], &mut walk) {
                     CommandStep::Done(length) => at += length,
                     CommandStep::More(_) => {
-                        self.begun.extend_from_slice(&bytes[at..]);
-                        (self.walk, at) = (walk, bytes.len());
+                        self.begun =
+                            Some(Box::new(BegunCommand { bytes: bytes[at..].to_vec(), walk }));
+                        at = bytes.len();
                         break;
                     }
                     CommandStep::Wait => {
@@ -323,31 +338,31 @@ impl SharedUpstream {
                     CommandStep::Pin(by) => self.pin(by, &bytes[at..], None),
                 }
                 continue;
-            }
-            let (begun, mut walk) =
-                (std::mem::take(&mut self.begun), std::mem::take(&mut self.walk));
-            let step = self.step(&begun, &mut walk);
-            if let CommandStep::Done(length) = step {
-                debug_assert_eq!(length, begun.len());
-                continue;
-            }
-            (self.begun, self.walk) = (begun, walk);
-            match step {
-                CommandStep::More(least) if at < bytes.len() => {
-                    let more = least.saturating_sub(self.begun.len()).min(bytes.len() - at);
-                    self.begun.extend_from_slice(&bytes[at..at + more]);
-                    at += more;
+            };
+            let goes_on = match self.step(&begun.bytes, &mut begun.walk) {
+                CommandStep::Done(length) => {
+                    debug_assert_eq!(length, begun.bytes.len());
+                    continue;
                 }
-                CommandStep::More(_) | CommandStep::Done(_) => break,
+                CommandStep::More(least) if at < bytes.len() => {
+                    let more = least.saturating_sub(begun.bytes.len()).min(bytes.len() - at);
+                    begun.bytes.extend_from_slice(&bytes[at..at + more]);
+                    at += more;
+                    true
+                }
+                CommandStep::More(_) => false,
                 CommandStep::Wait => {
                     self.waits = true;
-                    break;
+                    false
                 }
                 CommandStep::Pin(by) => {
-                    let begun = std::mem::take(&mut self.begun);
-                    self.pin(by, &begun, None);
-                    self.begun = begun;
+                    self.pin(by, &begun.bytes, None);
+                    true
                 }
+            };
+            self.begun = Some(begun);
+            if !goes_on {
+                break;
             }
         }
         at
@@ -458,7 +473,7 @@ impl SharedUpstream {
         }
         let (sharing, came, connecting) = (self.sharing.clone(), self.came, self.connecting);
         let asking = async move { greeter.lets_in(&sharing, came, connecting).await };
-        self.way = SharedWay::Entering(Mutex::new(Box::pin(asking)));
+        self.way = SharedWay::Entering(Box::new(Mutex::new(Box::pin(asking))));
         Some(CommandStep::Wait)
     }
 
@@ -480,7 +495,7 @@ impl SharedUpstream {
         }
         // With guards a link outlives the client, and would carry out what stands behind.
         if self.sharing.is_strict
-            && !self.blocking.at.is_empty()
+            && self.blocking.at.is_some()
             && self.blocking.is_owed(self.mailbox.owed())
             && !self.all_has_come()
         {
@@ -544,7 +559,7 @@ impl SharedUpstream {
         let asking = async move {
             Greeter::of(&sharing).ask(&sharing, steps, asked, false, connecting).await
         };
-        self.way = SharedWay::Greeting(command.to_vec(), Mutex::new(Box::pin(asking)));
+        self.way = SharedWay::Greeting(Box::new((command.to_vec(), Mutex::new(Box::pin(asking)))));
         CommandStep::Done(command.len())
     }
 
@@ -558,7 +573,7 @@ impl SharedUpstream {
         let asking = async move {
             Greeter::of(&sharing).ask(&sharing, steps, asked, true, connecting).await
         };
-        self.way = SharedWay::Trying(command.to_vec(), Mutex::new(Box::pin(asking)));
+        self.way = SharedWay::Trying(Box::new((command.to_vec(), Mutex::new(Box::pin(asking)))));
         CommandStep::Done(command.len())
     }
 
@@ -607,12 +622,13 @@ impl SharedUpstream {
         };
         self.all_has_come();
         let mailbox = self.mailbox.clone();
-        self.way = SharedWay::Pinning(Mutex::new(Box::pin(async move {
+        let opening = async move {
             let opened = opening.await;
             // A refusal, too, comes behind the replies to what was sent before.
             mailbox.settled().await;
             opened
-        })));
+        };
+        self.way = SharedWay::Pinning(Box::new(Mutex::new(Box::pin(opening))));
     }
 }
 
@@ -651,7 +667,7 @@ impl AsyncRead for SharedUpstream {
                 TakenReplies::Ended => return Poll::Ready(Ok(())),
                 TakenReplies::Nothing => {}
             }
-            if this.waits && !this.begun.is_empty() {
+            if this.waits && this.begun.is_some() {
                 // The session has handed the whole command over, and will not do so again.
                 this.take(&[]);
             }
@@ -703,13 +719,13 @@ impl AsyncWrite for SharedUpstream {
             ready!(this.poll_way(cx));
             match &mut this.way {
                 SharedWay::Own(own) => return ready!(poll_own(own, cx))?.poll_shutdown(cx),
-                SharedWay::Links if !this.begun.is_empty() && !this.mailbox.has_ended() => {
+                SharedWay::Links if this.begun.is_some() && !this.mailbox.has_ended() => {
                     // A whole command that waits is carried out, as the client has sent it.
                     this.mailbox.register(cx);
                     this.take(&[]);
                     match this.way {
                         SharedWay::Links if this.waits => return Poll::Pending,
-                        SharedWay::Links => this.begun = Vec::new(),
+                        SharedWay::Links => this.begun = None,
                         _ => {}
                     }
                 }

@@ -37,7 +37,9 @@ use crate::{
     lock::Engine,
     net::Stream,
     resp::encode,
-    session::{Session, Shared, Taken, UnreadReplies, idle::Idle, session_metrics::Metrics},
+    session::{
+        Session, Shared, Sleeper, Taken, UnreadReplies, idle::Idle, session_metrics::Metrics,
+    },
 };
 
 /// The most bytes under way in one direction.
@@ -105,6 +107,7 @@ pub(super) fn shared(
         listen: vec![SocketAddr::from(([127, 0, 0, 1], 6380))],
         draining: AtomicBool::new(false),
         drain: CancellationToken::new(),
+        roll: Arc::default(),
         abort: CancellationToken::new(),
     })
 }
@@ -242,7 +245,8 @@ impl SessionUnderTest {
             let (here, there) = duplex(PIPE);
             let (client, upstream) = (Stream::Memory(there), Stream::Memory(upstream));
             let session = Session::new(client, upstream, self.shared.clone(), false);
-            tokio::spawn(Box::new(session).run());
+            let mut session = Sleeper::of(session);
+            tokio::spawn(async move { session.run().await });
             here
         });
         // RESP3 is needed to be told of losses at once.

@@ -3,6 +3,9 @@
 
 use crate::guard::write::MAX_WRITES;
 
+/// The same.
+const MOST: u32 = MAX_WRITES as u32;
+
 /// A connection's experience with the short way.
 #[derive(Debug, Default)]
 pub(in crate::session) struct ShortWay {
@@ -22,7 +25,7 @@ impl ShortWay {
 
     /// Returns the most writes that the next call may have.
     pub(super) fn most(&self) -> usize {
-        self.together.0
+        self.together.0 as usize
     }
 
     /// Notes that `made` of the `tried` writes in one call were carried out.
@@ -34,18 +37,18 @@ impl ShortWay {
 /// The most writes that the next call may have. Writes that a call has not carried out were sent in vain, so the next
 /// call begins small again.
 #[derive(Debug, Clone, Copy)]
-struct Limit(usize);
+struct Limit(u32);
 
 impl Default for Limit {
     fn default() -> Limit {
-        Limit(MAX_WRITES)
+        Limit(MOST)
     }
 }
 
 impl Limit {
     fn note(&mut self, tried: usize, made: usize) {
         if made == tried {
-            self.0 = (self.0 * 2).min(MAX_WRITES);
+            self.0 = (self.0 * 2).min(MOST);
         } else if tried > 1 {
             self.0 = 1;
         }

@@ -99,6 +99,7 @@ impl Pair {
             listen: Vec::new(),
             draining: AtomicBool::new(false),
             drain: CancellationToken::new(),
+            roll: Arc::default(),
             abort: CancellationToken::new(),
         });
         let mut core = Core::new(Desk::new(shared));
