@@ -117,16 +117,16 @@ impl BlockingCommands {
 }
 
 /// A command, and the data node's answer to it.
-type AskedCommand = (Vec<u8>, Pending<Vec<u8>>);
+type TriedCommand = (Vec<u8>, Pending<Vec<u8>>);
 
 /// Where the session's commands go.
 enum SharedWay {
     /// On links.
     Links,
     /// Nowhere until the data node has answered this greeting.
-    Greeting(Box<AskedCommand>),
+    Greeting(Box<TriedCommand>),
     /// Nowhere until the data node has accepted or refused this command.
-    Trying(Box<AskedCommand>),
+    Trying(Box<TriedCommand>),
     /// Nowhere until the data node has said whether it lets the client in without AUTH.
     Entering(Box<Pending<bool>>),
     /// Nowhere until there is a connection of the client's own.
