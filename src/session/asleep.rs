@@ -79,6 +79,7 @@ struct Asleep {
     read: u64,
     resp3: bool,
     known: bool,
+    auth_queued: bool,
     balanced: bool,
     unheard: bool,
     measures: bool,
@@ -204,7 +205,8 @@ impl Session {
         let Core { desk, idiom_look, read, unheard, .. } = core;
         let Desk { shared, config, conn, card, tokens, losing, short_way, sights, .. } = desk;
         let (history, history_changes) = (desk.history, desk.history_changes);
-        let Conn { permissions, database, state: State { resp3, known, .. }, .. } = conn;
+        let Conn { permissions, database, auth_queued, state: State { resp3, known, .. }, .. } =
+            conn;
         let losses = losing.losses;
         Some(Asleep {
             client,
@@ -226,6 +228,7 @@ impl Session {
             read,
             resp3,
             known,
+            auth_queued,
             balanced,
             unheard,
             measures: upstream_state.measures,
@@ -240,6 +243,7 @@ impl Asleep {
             state,
             permissions: self.permissions,
             database: self.database,
+            auth_queued: self.auth_queued,
             ..Conn::default()
         };
         let desk = Desk {
@@ -343,7 +347,8 @@ impl Conn {
             asking,
             blind_multi,
             blind_watch,
-            auth_queued,
+            // HELLO or AUTH leaves it set.
+            auth_queued: _,
             database: _,
             refusal,
             is_replica,
@@ -353,8 +358,7 @@ impl Conn {
             permissions: _,
         } = self;
         let flags = [multi, watching, monitor, quit, next_only, asking, blind_multi, blind_watch];
-        let is_set =
-            flags.into_iter().chain([auth_queued, is_replica, lost_watch]).any(|flag| *flag);
+        let is_set = flags.into_iter().chain([is_replica, lost_watch]).any(|flag| *flag);
         !is_set
             && [channels, patterns, shards] == [&0; 3]
             && *reply_mode == ReplyMode::On

@@ -68,6 +68,9 @@ fn an_idle_client_takes_less_than_3_kb_and_one_that_shares_less_than_2() {
         let come = |count| -> Vec<_> {
             let one = |_| {
                 let mut client = proxy.client();
+                // As libraries come.
+                assert!(matches!(client.cmd(&["HELLO", "3"]), Reply::Map(_)));
+                client.cmd(&["CLIENT", "SETINFO", "LIB-NAME", "some"]);
                 assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"));
                 client
             };

@@ -937,44 +937,53 @@ fn random_commands_of_several_clients_are_answered_as_by_a_redis_of_their_own() 
     println!("{} rounds", round.wrapping_sub(seed));
 }
 
-/// Most of a session is only there while something is under way.
+/// Most of a session is only there while something is under way. After a LOCK it is for ten seconds.
 #[test]
 fn a_client_is_after_a_rest_who_it_was_before() {
     let proxy = sharing().start();
-    let (mut client, mut other) = (proxy.client(), proxy.client());
-    assert!(matches!(client.cmd(&["HELLO", "3", "SETNAME", "robinson"]), Reply::Map(_)));
-    other.cmd(&["LOCK", "taken", "theirs", "PX", "60000"]).grant();
-    for rest in [0, 1, 50, 1] {
+    let (mut holder, mut earlier) = (proxy.client(), proxy.client());
+    holder.cmd(&["LOCK", "taken", "theirs", "PX", "60000"]).grant();
+    earlier.cmd(&["LOCK", "brief", "PX", "50"]).grant();
+    let name = format!("{:?}", Reply::bulk("robinson"));
+    for rest in [0, 1, 50] {
+        let come = || {
+            let mut client = proxy.client();
+            assert!(matches!(client.cmd(&["HELLO", "3", "SETNAME", "robinson"]), Reply::Map(_)));
+            thread::sleep(ms(rest));
+            client
+        };
+        assert_eq!(come().cmd(&["LOCK", "taken", "PX", "60000"]), Reply::Null, "in RESP3");
+        let mut client = come();
         client.cmd(&["LOCK", "k", "PX", "60000"]).grant();
-        assert_eq!(client.cmd(&["LOCK", "taken", "mine", "PX", "60000"]), Reply::Null);
-        thread::sleep(ms(rest));
         let shown = client.cmd(&["LOCKGATE", "LOCK", "k"]);
-        assert!(matches!(shown, Reply::Map(_)), "in RESP3: {shown:?}");
-        let name = format!("{:?}", Reply::bulk("robinson"));
         assert!(format!("{shown:?}").contains(&name), "its name: {shown:?}");
-        assert_eq!(client.cmd(&["LOCK", "taken", "PX", "60000"]), Reply::Null);
-        thread::sleep(ms(rest));
-        assert_eq!(client.cmd(&["UNLOCK", "taken", "mine"]), Reply::Int(0));
         assert_eq!(client.cmd(&["UNLOCK", "k"]), Reply::Int(1), "it knows the token");
-        // In pieces, with rests between them.
-        client.send(b"*2\r\n$3\r\nGE");
-        thread::sleep(ms(rest));
-        client.send(b"T\r\n$4\r\nnone\r\n");
-        assert_eq!(client.reply(), Reply::Null);
+        let mut slow = come();
+        for part in [&b"*2\r\n$"[..], b"3\r\nGE", b"T\r\n$4\r\nno", b"ne\r\n"] {
+            slow.send(part);
+            thread::sleep(ms(rest));
+        }
+        assert_eq!(slow.reply(), Reply::Null);
     }
-    assert_eq!(proxy.metric("lockgate_pinned_total", ""), 0.0, "it shares");
+    thread::sleep(ms(11_000));
+    assert_eq!(earlier.cmd(&["UNLOCK", "brief"]), Reply::Int(0), "it once had the lock");
+    assert_eq!(proxy.metric("lockgate_pinned_total", ""), 0.0, "all share");
 }
 
 #[test]
 fn a_client_that_rests_is_told_of_the_end_of_the_proxy_and_its_leases_stay() {
     let proxy = sharing().start();
-    let (mut resting, mut waiting) = (proxy.client(), proxy.client());
-    resting.cmd(&["LOCK", "k", "t", "PX", "60000"]).grant();
+    let (mut holder, mut resting, mut waiting) = (proxy.client(), proxy.client(), proxy.client());
+    holder.cmd(&["LOCK", "k", "t", "PX", "60000"]).grant();
+    resting.cmd(&["PING"]);
     waiting.send(&encode(&["LOCK", "k", "u", "PX", "60000", "WAIT", "0"]));
     eventually("it stands in line", || proxy.waiters() == 1);
     thread::sleep(ms(20));
     proxy.terminate();
     assert_eq!(resting.rest().0, b"");
+    assert_eq!(holder.rest().0, b"");
     assert_eq!(waiting.rest().0, b"");
+    eventually("it has ended", || proxy.log().contains("shutting down"));
+    assert!(!proxy.log().contains("closed with commands still in flight"), "in time");
     assert_eq!(proxy.nodes_with("lock:k"), 1);
 }
