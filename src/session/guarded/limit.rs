@@ -3,7 +3,7 @@
 
 use crate::guard::write::MAX_WRITES;
 
-/// The same.
+/// The most writes of any call, as limits count them.
 const MOST: u32 = MAX_WRITES as u32;
 
 /// A connection's experience with the short way.
