@@ -12,7 +12,7 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{Proxy, Reply, eventually, relay::Relay};
+use crate::support::{Client, Proxy, Reply, eventually, relay::Relay};
 
 /// `lockgate exec` with these arguments, at this server. It ignores no signal, even if the tests do.
 fn exec_at(server: &str, arguments: &[&str]) -> Command {
@@ -98,7 +98,7 @@ fn the_command_runs_under_the_lock_and_ends_as_it_would_without() {
 
 #[test]
 fn bad_input_is_told_and_nothing_is_run() {
-    let mut proxy = Proxy::with().nodes(1).locks("max_ttl: 20s").start();
+    let mut proxy = Proxy::with().nodes(1).locks("max_ttl: 20s").top("maxclients: 2").start();
     let run = |server: &str, arguments: &[&str]| {
         let told = told(&exec_at(server, arguments).output().unwrap());
         assert_eq!(told.1, "", "{arguments:?}");
@@ -146,6 +146,13 @@ fn bad_input_is_told_and_nothing_is_run() {
         assert!(is_of_options || said.lines().count() == 1, "{said}");
     }
     assert!(is_free(&proxy, "job"));
+    let mut all: Vec<Client> = Vec::new();
+    eventually("the proxy is full", || {
+        all.push(proxy.client());
+        run(&server, &["job", "--", "true"]).1.ends_with("max number of clients reached")
+    });
+    drop(all);
+    eventually("there is room", || run(&server, &["job", "--", "true"]).0 == Some(0));
     proxy.data().kill().unwrap();
     let (code, said) = run(&server, &["job", "--", "echo", "ran"]);
     assert!(code == Some(125) && said.contains("may lack its data node"), "{said}");

@@ -711,22 +711,25 @@ fn lockgate_exec_locks_over_tls_with_a_password() {
     let proxy = pki.proxy();
     let user = ["ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+@all"];
     assert_eq!(proxy.data_client().cmd(&user), Reply::ok());
-    let run = |password: &str, trust: &[&str]| {
+    let run = |scheme: &str, password: &str, trust: &[&str]| {
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_lockgate"));
-        let url = format!("rediss://app:{password}@localhost:{}", proxy.tls_port());
+        let url = format!("{scheme}://app:{password}@localhost:{}", proxy.tls_port());
         command.args(["exec", "job", "--server", &url]).args(trust);
         let output = command.args(["--", "echo", "ran"]).output().unwrap();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         (output.status.code(), text(&output.stdout), text(&output.stderr))
     };
     let trusting = ["--cacert", &pki.path("ca.crt")];
-    assert_eq!(run("secret", &trusting), (Some(0), "ran\n".into(), String::new()));
-    let (status, output, error) = run("wrong", &trusting);
+    assert_eq!(run("rediss", "secret", &trusting), (Some(0), "ran\n".into(), String::new()));
+    let (status, output, error) = run("rediss", "wrong", &trusting);
     assert_eq!((status, output.as_str()), (Some(125), ""));
     assert!(error.contains("password is not accepted") && !error.contains("wrong"), "{error}");
-    let (status, output, error) = run("secret", &[]);
+    let (status, output, error) = run("rediss", "secret", &[]);
     assert_eq!((status, output.as_str()), (Some(125), ""));
     assert!(error.contains("not signed by a CA"), "{error}");
+    let (status, output, error) = run("redis", "secret", &[]);
+    assert_eq!((status, output.as_str()), (Some(125), ""));
+    assert!(error.ends_with("ERR this port speaks TLS only\n"), "{error}");
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::{os::fd::OwnedFd, time::Duration};
 
 use bb8_redis::redis::{self, ErrorKind, RedisError, Value};
 use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     sync::{oneshot, watch},
     time::{Instant, sleep, sleep_until, timeout},
 };
@@ -12,7 +13,7 @@ use crate::{
     config::{ClientTls, RedisUrl},
     log_text::plain_line,
     net::{
-        Connector,
+        self, Connector,
         redis_client::{self, Connection},
     },
 };
@@ -21,6 +22,8 @@ use crate::{
 const AGAIN: Duration = Duration::from_millis(250);
 /// How long the answer to a LOCK may take, beyond its WAIT.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+/// Most bytes that are read of what a server says as it closes the connection.
+const LONGEST_WORDS: u64 = 512;
 /// Errors that end by themselves.
 const PASSING: [&str; 7] =
     ["NOQUORUM", "TRYAGAIN", "LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS"];
@@ -146,7 +149,7 @@ impl HeldLock {
                 Err(error) => match longest_wait(&error) {
                     Some(most) if most < wait => longest = most,
                     _ if left > AGAIN && passes(&error) => sleep(AGAIN).await,
-                    _ => return Err(NotLocked::Failed(server.words(&error))),
+                    _ => return Err(NotLocked::Failed(server.last_words(&error).await)),
                 },
             }
         }
@@ -341,6 +344,26 @@ impl Server {
         };
         let validity = Duration::from_millis(validity);
         Ok(Some(FirstGrant { connection, socket, since, fence, validity, permit }))
+    }
+
+    /// An error in the server's own words, also those that a server has for a client that it closes at once: the client
+    /// library does not tell them.
+    async fn last_words(&self, error: &RedisError) -> String {
+        let mut line = String::new();
+        if error.is_connection_dropped() && !error.is_connection_refusal() {
+            let asking = async {
+                let mut stream =
+                    net::connect(&self.url, &self.way, ANSWER_LIMIT, ANSWER_LIMIT).await?;
+                // It may be closed already, with the words on their way.
+                let _ = stream.write_all(b"PING\r\n").await;
+                BufReader::new(stream.take(LONGEST_WORDS)).read_line(&mut line).await
+            };
+            let _ = timeout(ANSWER_LIMIT, asking).await;
+        }
+        match line.strip_prefix('-') {
+            Some(words) => plain_line(&format!("{}: {}", self.url, words.trim_end())).into_owned(),
+            None => self.words(error),
+        }
     }
 
     /// An error in the server's own words, in one line.
