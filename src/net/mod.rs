@@ -81,8 +81,9 @@ pub(crate) trait SharedPart:
     /// Whether commands go over connections that others use too.
     fn is_shared(&self) -> bool;
 
-    /// Whether the part has ended because its user took what came for it too slowly for the others.
-    fn gave_up_reader(&self) -> bool;
+    /// Whether the part has ended because its user took what came for it too slowly for the others. If not, the task is
+    /// woken once it has.
+    fn gave_up_reader(&self, cx: &Context<'_>) -> bool;
 }
 
 impl From<TlsStream> for Stream {
@@ -208,8 +209,8 @@ impl Stream {
     }
 
     /// Whether shared connections have given this user up, as it took what came for it too slowly.
-    pub(crate) fn gave_up_reader(&self) -> bool {
-        matches!(self, Stream::Shared(part) if part.gave_up_reader())
+    pub(crate) fn gave_up_reader(&self, cx: &Context<'_>) -> bool {
+        matches!(self, Stream::Shared(part) if part.gave_up_reader(cx))
     }
 
     /// Whether these are shared connections, on which others wait behind a user that is slow to take what comes.

@@ -648,7 +648,7 @@ impl Session {
                             false => Ok(moved),
                         };
                     }
-                    Poll::Pending if self.upstream.gave_up_reader() => {
+                    Poll::Pending if self.upstream.gave_up_reader(cx) => {
                         return Err(CloseReason::SlowReader);
                     }
                     Poll::Pending if !self.core.needs_replies() => return Ok(moved),
@@ -662,7 +662,7 @@ impl Session {
             match Pin::new(&mut self.upstream).poll_read(cx, &mut read) {
                 Poll::Pending => return Ok(moved),
                 Poll::Ready(Ok(())) if !read.filled().is_empty() => {}
-                Poll::Ready(_) if self.upstream.gave_up_reader() => {
+                Poll::Ready(_) if self.upstream.gave_up_reader(cx) => {
                     return Err(CloseReason::SlowReader);
                 }
                 // All that the data node sent before it closed has been read.

@@ -2,6 +2,7 @@
 
 use std::{
     future::poll_fn,
+    sync::atomic::{AtomicUsize, Ordering},
     task::{Context, Poll, Waker},
 };
 
@@ -11,6 +12,12 @@ use crate::sync::Mutex;
 
 /// Memory kept once all replies are taken, in bytes. An idle client keeps no more.
 const KEEP: usize = 512;
+
+/// Bytes held for a client beyond which the link that they came over is that client's own.
+pub(super) const SHARED_HELD: usize = 64 * 1024;
+
+/// Bytes held for all clients of which each has more than [`SHARED_HELD`].
+static HELD_OF_ALL: AtomicUsize = AtomicUsize::new(0);
 
 /// The mean length in bytes from which replies are large: read and written once more, they cost more than sharing
 /// saves.
@@ -76,6 +83,34 @@ impl Default for Letters {
 }
 
 impl Letters {
+    /// How many bytes the session has not taken.
+    fn held(&self) -> usize {
+        self.bytes.len() - self.taken
+    }
+
+    /// Counts what is held now, where `before` was.
+    fn count(&self, before: usize) {
+        let counted = |held| if held > SHARED_HELD { held } else { 0 };
+        let (before, now) = (counted(before), counted(self.held()));
+        if now != before {
+            HELD_OF_ALL.fetch_add(now, Ordering::Relaxed);
+            HELD_OF_ALL.fetch_sub(before, Ordering::Relaxed);
+        }
+    }
+
+    fn put(&mut self, bytes: &[u8]) {
+        let before = self.held();
+        self.bytes.extend_from_slice(bytes);
+        self.count(before);
+    }
+
+    /// Drops what has come, and what will come.
+    fn drop_all(&mut self) {
+        let before = self.held();
+        (self.left, self.bytes, self.taken) = (true, Vec::new(), 0);
+        self.count(before);
+    }
+
     fn wake(&mut self) {
         if let Some(waker) = self.waker.take() {
             waker.wake();
@@ -126,10 +161,10 @@ impl Mailbox {
             letters.large = letters.large.saturating_add(1);
         }
         if !letters.left {
-            letters.bytes.extend_from_slice(bytes);
+            letters.put(bytes);
         }
         letters.wake();
-        letters.bytes.len() - letters.taken
+        letters.held()
     }
 
     /// Ends the session behind what has come, without a word.
@@ -142,7 +177,7 @@ impl Mailbox {
     pub(super) fn end_with(&self, error: &[u8]) {
         let letters = &mut *self.0.lock();
         if !letters.ended && !letters.left {
-            letters.bytes.extend_from_slice(error);
+            letters.put(error);
         }
         letters.ended = true;
         letters.owed = 0;
@@ -152,20 +187,24 @@ impl Mailbox {
     /// Ends the session of a client that takes its replies too slowly.
     pub(super) fn give_up(&self) {
         let letters = &mut *self.0.lock();
-        (letters.left, letters.bytes, letters.taken) = (true, Vec::new(), 0);
+        letters.drop_all();
         (letters.ended, letters.is_given_up, letters.owed) = (true, true, 0);
         letters.wake();
     }
 
-    /// Whether the client took its replies too slowly.
-    pub(super) fn is_given_up(&self) -> bool {
-        self.0.lock().is_given_up
+    /// Whether the client took its replies too slowly. If not, the task is woken once it has.
+    pub(super) fn is_given_up(&self, cx: &Context<'_>) -> bool {
+        let letters = &mut *self.0.lock();
+        if !letters.is_given_up {
+            register(&mut letters.waker, cx);
+        }
+        letters.is_given_up
     }
 
     /// Notes that the session has ended.
     pub(super) fn leave(&self) {
         let letters = &mut *self.0.lock();
-        (letters.left, letters.bytes, letters.taken) = (true, Vec::new(), 0);
+        letters.drop_all();
         letters.is_awaited = false;
         letters.waker = None;
     }
@@ -173,7 +212,7 @@ impl Mailbox {
     /// Notes that the client is gone: what comes for it is dropped, but read, as its session waits for the last reply.
     pub(super) fn drain(&self) {
         let letters = &mut *self.0.lock();
-        (letters.left, letters.bytes, letters.taken) = (true, Vec::new(), 0);
+        letters.drop_all();
         letters.is_awaited = true;
     }
 
@@ -188,7 +227,8 @@ impl Mailbox {
             register(&mut letters.waker, cx);
             return TakenReplies::Nothing;
         }
-        let some = &all[..all.len().min(buf.remaining())];
+        let before = all.len();
+        let some = &all[..before.min(buf.remaining())];
         buf.put_slice(some);
         letters.taken += some.len();
         letters.taken_in_all += some.len() as u64;
@@ -198,10 +238,8 @@ impl Mailbox {
                 true => letters.bytes = Vec::new(),
                 false => letters.bytes.clear(),
             }
-        } else {
-            // The client may be given up before it takes more.
-            register(&mut letters.waker, cx);
         }
+        letters.count(before);
         TakenReplies::Some
     }
 
@@ -273,8 +311,13 @@ impl Mailbox {
     /// The bytes that the session has not taken, and how many it has taken in all.
     pub(super) fn held(&self) -> (usize, u64) {
         let letters = self.0.lock();
-        (letters.bytes.len() - letters.taken, letters.taken_in_all)
+        (letters.held(), letters.taken_in_all)
     }
+}
+
+/// Bytes held for all clients that have not taken large replies.
+pub(super) fn held_of_all() -> usize {
+    HELD_OF_ALL.load(Ordering::Relaxed)
 }
 
 fn register(waker: &mut Option<Waker>, cx: &Context<'_>) {
@@ -287,6 +330,36 @@ fn register(waker: &mut Option<Waker>, cx: &Context<'_>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_held_is_counted_until_it_is_taken_or_dropped() {
+        let cx = &Context::from_waker(Waker::noop());
+        let mut room = vec![0; SHARED_HELD];
+        let ends: [fn(&Mailbox); 4] = [
+            |mailbox| mailbox.end_with(b"-ERR\r\n"),
+            Mailbox::give_up,
+            Mailbox::leave,
+            Mailbox::drain,
+        ];
+        for end in ends {
+            for reads in 0..4 {
+                let mailbox = Mailbox::default();
+                mailbox.deliver(&[b'x'; SHARED_HELD], 0, FEW);
+                assert_eq!(held_of_all(), 0, "that much may be held for each");
+                mailbox.deliver(&[b'x'; SHARED_HELD], 1, FEW);
+                assert_eq!(held_of_all(), 2 * SHARED_HELD);
+                for _ in 0..reads {
+                    mailbox.take(cx, &mut ReadBuf::new(&mut room));
+                }
+                end(&mailbox);
+                mailbox.deliver(&[b'x'; SHARED_HELD], 1, FEW);
+                while mailbox.held().0 > 0 {
+                    mailbox.take(cx, &mut ReadBuf::new(&mut room));
+                }
+                assert_eq!(held_of_all(), 0);
+            }
+        }
+    }
 
     #[test]
     fn a_client_is_hurried_only_until_all_that_it_was_owed_has_come() {

@@ -10,8 +10,9 @@
 //! the session writes, and decides for each whether it may go on a link.
 //!
 //! - [`upstream`]: one session's part. [`mailbox`]: the replies that it is owed, and those that have come.
-//! - [`shared_link`]: a connection on which many clients' commands go. [`opening`]: how a link is opened. [`link_pools`]: which
-//!   links there are. A thread has links of its own. [`unblock`]: what becomes of a command that blocks for nobody.
+//! - [`shared_link`]: a connection on which many clients' commands go. [`patience`]: how long they wait for one that does
+//!   not read. [`opening`]: how a link is opened. [`link_pools`]: which links there are. A thread has links of its own.
+//!   [`unblock`]: what becomes of a command that blocks for nobody.
 //! - [`treatment`]: which commands share. [`greeting`]: who a client has said that it is. [`greeter`]: asks the data
 //!   node whether it may be that.
 //! - [`sharing`]: what all threads know of one data node. [`share_metrics`]: counters. [`sharers`]: what operators are
@@ -22,6 +23,7 @@ mod greeting;
 mod link_pools;
 mod mailbox;
 mod opening;
+mod patience;
 mod pinned;
 mod share_metrics;
 mod shared_link;

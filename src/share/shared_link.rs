@@ -21,7 +21,8 @@ use tokio::{
 };
 
 use super::{
-    mailbox::{self, Mailbox},
+    mailbox::{self, Mailbox, SHARED_HELD},
+    patience::Patience,
     sharers::OwingLink,
     sharing::Sharing,
     unblock::unblock,
@@ -35,26 +36,16 @@ use crate::{
 
 /// Most bytes of commands that wait for the data node to take them. More stay with their clients.
 const MOST_UNSENT: usize = 256 * 1024;
-/// Bytes held for a client beyond which the link is that client's own.
-const SHARED_HELD: usize = 64 * 1024;
 /// Most bytes held for a client so that the replies of others behind come through.
 const MOST_HELD: usize = 4 << 20;
 /// Most bytes held so for all clients together.
 const MOST_HELD_OF_ALL: usize = 128 << 20;
-/// A client that takes less than [`SHARED_HELD`] in this time is closed, if it keeps others waiting, or a command of its
-/// own that needs its earlier replies. Its system takes what it reads in bursts, at times of more than a second.
-const PATIENCE: Duration = Duration::from_secs(3);
-/// A client that has kept others waiting for so long is closed if it has taken less than [`FAST`] bytes a second of that
-/// time: a reply of 512 MB may else last for hours.
-const LONG: Duration = Duration::from_secs(10);
-const FAST: u64 = 10_000_000;
 /// Most links of one pool that are kept though all that is to come over them is for a client that has left.
 const MOST_ABANDONED: usize = 64;
+/// How often the data node is asked to end what blocks an abandoned link.
+const UNBLOCK_AGAIN: Duration = Duration::from_secs(3);
 /// Most bytes read at once.
 const READ: usize = 64 * 1024;
-
-/// Bytes held for all clients that own a link.
-static HELD_OF_ALL: AtomicUsize = AtomicUsize::new(0);
 
 /// How long others may wait for one client's pipeline. As many commands as are carried out in this time are put on a
 /// link at once.
@@ -87,6 +78,8 @@ struct LinkState {
     unsent: Vec<u8>,
     /// Whose the next replies are, and how many of them.
     queue: VecDeque<(Arc<Mailbox>, u32)>,
+    /// How many have left the queue.
+    passed: u64,
     /// The client that nobody else's commands go behind, as it has not taken a large reply.
     owner: Option<Arc<Mailbox>>,
     /// The same for a command that may block, until every reply that its client is owed has come.
@@ -202,6 +195,7 @@ impl SharedLink {
             stage: LinkStage::Opening,
             unsent: Vec::new(),
             queue: VecDeque::new(),
+            passed: 0,
             owner: None,
             blocker: None,
             is_being_unblocked: false,
@@ -360,19 +354,13 @@ pub(super) struct LinkPump {
     in_push: bool,
     /// What the data node knows the link by, if the proxy needs it.
     id: Option<u64>,
-    /// Bytes counted in [`HELD_OF_ALL`] for the link's owner.
-    counted: usize,
     /// When to look whether an abandoned link may end; the link is then counted in its pool.
     abandoned: Option<Pin<Box<Sleep>>>,
-    /// What the owner had taken when it began to take too little, and when to look again.
-    slow: Option<(u64, Pin<Box<Sleep>>)>,
-    /// Since when others wait for the owner, and what it had taken then.
-    others_wait: Option<(Arc<Mailbox>, Instant, u64)>,
+    patience: Patience,
 }
 
 impl Drop for LinkPump {
     fn drop(&mut self) {
-        self.count_held(0);
         self.count_no_more();
     }
 }
@@ -391,10 +379,8 @@ impl LinkPump {
             outbox: Outbox::keeping(READ),
             replies: ReplyScanner::default(),
             in_push: false,
-            counted: 0,
             abandoned: None,
-            slow: None,
-            others_wait: None,
+            patience: Patience::default(),
         }
     }
 
@@ -472,60 +458,36 @@ impl LinkPump {
                 (state.owner.clone(), is_alone)
             }
         };
+        let turns = state.passed..state.passed + state.queue.len() as u64;
         drop(state);
         self.count_no_more();
         let Some(owner) = owner else {
-            (self.slow, self.others_wait) = (None, None);
-            self.count_held(0);
+            self.patience.end();
             return MayRead::Yes;
         };
         let (held, taken) = owner.held();
-        self.count_held(held);
-        self.note_who_waits(&owner, taken, is_alone);
+        match is_alone {
+            true => self.patience.end(),
+            false => self.patience.note(&owner, taken, turns),
+        }
         // Nobody waits for what comes: the data node holds it until the client takes more.
         let is_patient = is_alone && !owner.is_hurried();
         let most = match is_patient {
             true => SHARED_HELD,
-            false if HELD_OF_ALL.load(Ordering::Relaxed) > MOST_HELD_OF_ALL => SHARED_HELD,
+            false if mailbox::held_of_all() > MOST_HELD_OF_ALL => SHARED_HELD,
             false if is_alone => self.sharing.barrier_buffer,
             false => MOST_HELD,
         };
         if held <= most {
-            self.slow = None;
+            self.patience.rest();
             return MayRead::Yes;
         }
-        // Nobody else waits. If a command of its own does, the session ends a client that takes nothing.
-        if is_alone {
-            self.slow = None;
-            return MayRead::No;
-        }
-        let is_slow = self.others_wait.as_ref().is_some_and(|(_, since, before)| {
-            let waited = since.elapsed();
-            waited >= LONG && taken - before < waited.as_secs() * FAST
-        });
-        if is_slow {
+        // If nobody else waits, but a command of its own does, the session ends a client that takes nothing.
+        if !is_alone && self.patience.is_over(cx, taken) {
             owner.give_up();
             return MayRead::Yes;
         }
-        let (before, timer) = self.slow.get_or_insert_with(|| (taken, Box::pin(sleep(PATIENCE))));
-        while timer.as_mut().poll(cx).is_ready() {
-            if taken - *before < SHARED_HELD as u64 {
-                owner.give_up();
-                return MayRead::Yes;
-            }
-            (*before, *timer) = (taken, Box::pin(sleep(PATIENCE)));
-        }
         MayRead::No
-    }
-
-    /// Notes since when others wait for what the owner takes.
-    fn note_who_waits(&mut self, owner: &Arc<Mailbox>, taken: u64, is_alone: bool) {
-        let is_noted = |(noted, ..): &(Arc<Mailbox>, _, _)| Arc::ptr_eq(noted, owner);
-        if is_alone {
-            self.others_wait = None;
-        } else if !self.others_wait.as_ref().is_some_and(is_noted) {
-            self.others_wait = Some((owner.clone(), Instant::now(), taken));
-        }
     }
 
     /// Says what becomes of a link of which all that is to come is for a client that has left. It ends, so that a data
@@ -539,11 +501,11 @@ impl LinkPump {
         let is_new = self.abandoned.is_none();
         let timer = self.abandoned.get_or_insert_with(|| {
             self.link.abandoned_of_pool.fetch_add(1, Ordering::Relaxed);
-            Box::pin(sleep(PATIENCE))
+            Box::pin(sleep(UNBLOCK_AGAIN))
         });
         let mut is_time = is_new;
         while timer.as_mut().poll(cx).is_ready() {
-            *timer = Box::pin(sleep(PATIENCE));
+            *timer = Box::pin(sleep(UNBLOCK_AGAIN));
             is_time = true;
         }
         if is_time {
@@ -570,15 +532,6 @@ impl LinkPump {
         if self.abandoned.take().is_some() {
             self.link.abandoned_of_pool.fetch_sub(1, Ordering::Relaxed);
         }
-    }
-
-    fn count_held(&mut self, held: usize) {
-        if held == self.counted {
-            return;
-        }
-        HELD_OF_ALL.fetch_add(held, Ordering::Relaxed);
-        HELD_OF_ALL.fetch_sub(self.counted, Ordering::Relaxed);
-        self.counted = held;
     }
 
     /// Gives replies to those to whom they are owed. Returns `false` if the link cannot go on: what has come is no
@@ -619,6 +572,7 @@ impl LinkPump {
             }
             if *owed == 0 {
                 state.queue.pop_front();
+                state.passed += 1;
             }
         }
         state.note_pace(all_answered);

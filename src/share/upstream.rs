@@ -760,8 +760,8 @@ impl SharedPart for SharedUpstream {
         !matches!(self.way, SharedWay::Own(_))
     }
 
-    fn gave_up_reader(&self) -> bool {
-        self.mailbox.is_given_up()
+    fn gave_up_reader(&self, cx: &Context<'_>) -> bool {
+        self.mailbox.is_given_up(cx)
     }
 }
 

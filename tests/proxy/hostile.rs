@@ -345,9 +345,6 @@ const BOUND: usize = 64 << 20;
 /// The longest time for another client's command meanwhile: far more than it takes, as the machine also runs other
 /// tests, but finite.
 const PROMPT: Duration = Duration::from_secs(10);
-/// The same with `share: yes`, where each of four clients that read nothing may keep those behind it waiting for three
-/// seconds (docs/sharing.md).
-const PROMPT_BEHIND_FOUR: Duration = Duration::from_secs(20);
 
 /// Runs `attack` while another client pings and locks. Each of its commands must be prompt, and the proxy's memory
 /// must stay below [`BOUND`].
@@ -376,9 +373,7 @@ fn while_others_work(proxy: &mut Proxy, attack: impl FnOnce(&Proxy) + Send) {
         }
         let peak = proxy_then.memory("VmHWM");
         println!("slowest {slowest:?}, {} MB at the peak", peak >> 20);
-        let shares = std::env::var_os("LOCKGATE_TEST_SHARE").is_some();
-        let prompt = if shares { PROMPT_BEHIND_FOUR } else { PROMPT };
-        assert!(slowest < prompt, "the other client waited {slowest:?}");
+        assert!(slowest < PROMPT, "the other client waited {slowest:?}");
         assert!(peak < BOUND, "{} MB at the peak", peak >> 20);
     });
     assert!(proxy.is_alive());

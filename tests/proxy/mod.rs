@@ -9,6 +9,7 @@ mod ordering;
 mod proxy_protocol;
 mod refused;
 mod shared;
+mod slow_sharers;
 mod tls;
 mod whole_pipelines;
 mod word_ends;

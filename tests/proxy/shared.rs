@@ -15,7 +15,7 @@ use crate::support::{
 };
 use lockgate::tools::redis_server::RedisServer;
 
-fn ms(millis: u64) -> Duration {
+pub(super) fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
@@ -312,73 +312,6 @@ fn who_a_client_is_goes_with_it_to_a_connection_of_its_own() {
     quitting.send(&pipeline(&[&["GET", "none"], &["QUIT"], &["GET", "k"]]));
     assert_eq!(quitting.rest().0, b"$-1\r\n+OK\r\n");
     assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"));
-}
-
-#[test]
-fn a_client_that_does_not_read_harms_nobody_else() {
-    let proxy = sharing().start();
-    let size = 64 << 20;
-    let mut data = proxy.data_client();
-    assert_eq!(data.cmd(&["SETRANGE", "big", &(size - 1).to_string(), "x"]), Reply::Int(size));
-    assert_eq!(data.cmd(&["SET", "small", "s"]), Reply::ok());
-    let mut others: Vec<Client> = (0..5).map(|_| warm(&proxy)).collect();
-    let mut ask_all = || {
-        for other in &mut others {
-            other.send(&encode(&["GET", "small"]));
-        }
-        for other in &mut others {
-            assert_eq!(other.reply(), Reply::bulk("s"));
-        }
-    };
-    let mut slow = warm(&proxy);
-    slow.send(&encode(&["GET", "big"]));
-    thread::sleep(ms(500));
-    eventually("the link is the slow client's", || {
-        ask_all();
-        proxy.metric("lockgate_links", "") >= 2.0
-    });
-    // Nobody is behind it any more, so it may take its time.
-    let begun = Instant::now();
-    while begun.elapsed() < ms(1500) {
-        ask_all();
-    }
-    assert!(proxy.memory("VmRSS") < 200 << 20);
-    let Reply::Bulk(all) = slow.reply() else { panic!("the value") };
-    assert_eq!(all.len(), usize::try_from(size).unwrap());
-    assert_eq!(slow.cmd(&["GET", "small"]), Reply::bulk("s"));
-    // One with others behind it, which does not read at all.
-    let mut stuck = warm(&proxy);
-    stuck.send(&encode(&["GET", "big"]).repeat(3));
-    let begun = Instant::now();
-    for _ in 0..50 {
-        ask_all();
-    }
-    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
-    drop(stuck);
-    eventually("one link is left", || proxy.metric("lockgate_links", "") <= 2.0);
-}
-
-#[test]
-fn a_command_that_was_cut_goes_on_once_its_link_is_no_more_anothers() {
-    let proxy = sharing().start();
-    let mut data = proxy.data_client();
-    assert_eq!(data.cmd(&["SETRANGE", "big", "60000000", "x"]), Reply::Int(60_000_001));
-    assert_eq!(data.cmd(&["SET", "small", "s"]), Reply::ok());
-    for is_pinned in [false, true] {
-        let (mut stuck, mut cut) = (warm(&proxy), warm(&proxy));
-        let (words, right) = match is_pinned {
-            false => (&["GET", "small"][..], Reply::bulk("s")),
-            true => (&["MULTI"][..], Reply::ok()),
-        };
-        let second = encode(words);
-        let (half, rest) = second.split_at(second.len() - 3);
-        stuck.send(&encode(&["GET", "big"]).repeat(2));
-        cut.send(&[&encode(&["GET", "small"])[..], half].concat());
-        thread::sleep(ms(300));
-        cut.send(rest);
-        assert_eq!(cut.reply(), Reply::bulk("s"));
-        assert_eq!(cut.reply(), right);
-    }
 }
 
 #[test]
@@ -738,65 +671,6 @@ fn a_client_of_another_database_or_with_a_name_can_end_a_script() {
         assert!(found[2].error().starts_with("NOTBUSY"), "{found:?}");
         assert_eq!(begins.cmd(&["EXEC"]), Reply::Array(vec![]));
     }
-}
-
-#[test]
-fn a_client_that_reads_slowly_is_not_closed_and_one_that_does_not_read_is() {
-    let proxy = sharing().start();
-    let mut data = proxy.data_client();
-    assert_eq!(data.cmd(&["SETRANGE", "big", "30000000", "x"]), Reply::Int(30_000_001));
-    let closed = || proxy.metric("lockgate_closes_total", "slow_reader");
-    for rate in [300_000, 1_000_000] {
-        let (mut slow, mut behind) = (warm(&proxy), warm(&proxy));
-        slow.send(&encode(&["GET", "big"]));
-        thread::sleep(ms(5));
-        behind.send(&encode(&["ECHO", "behind"]));
-        let (begun, mut read, mut buffer) = (Instant::now(), 0, vec![0; rate / 20]);
-        while begun.elapsed() < Duration::from_secs(8) {
-            let some = slow.socket().read(&mut buffer).unwrap();
-            assert!(some > 0, "closed after {read} bytes, {:?}", begun.elapsed());
-            read += some;
-            let due = Duration::from_secs_f64(read as f64 / rate as f64);
-            thread::sleep(due.saturating_sub(begun.elapsed()));
-        }
-        let mut all = vec![0; b"$30000001\r\n".len() + 30_000_001 + 2 - read];
-        slow.socket().read_exact(&mut all).unwrap();
-        assert_eq!(behind.reply(), Reply::bulk("behind"));
-        assert_eq!(slow.cmd(&["PING"]), Reply::simple("PONG"));
-    }
-    assert_eq!(closed(), 0.0);
-    let (mut stuck, mut behind) = (warm(&proxy), warm(&proxy));
-    stuck.send(&encode(&["GET", "big"]));
-    thread::sleep(ms(5));
-    behind.send(&encode(&["ECHO", "behind"]));
-    assert_eq!(behind.reply(), Reply::bulk("behind"));
-    drop(stuck.rest());
-    eventually("it is counted", || closed() == 1.0);
-    assert_eq!(proxy.metric("lockgate_closes_total", "upstream\""), 0.0);
-    assert!(proxy.log().contains("too slowly"), "{}", proxy.log());
-}
-
-/// Else a reply of 60 MB, taken as slowly as may be, would last for hours.
-#[test]
-fn a_client_that_goes_on_to_read_slowly_does_not_keep_others_waiting_for_long() {
-    let proxy = sharing().start();
-    let mut data = proxy.data_client();
-    assert_eq!(data.cmd(&["SETRANGE", "big", "60000000", "x"]), Reply::Int(60_000_001));
-    let (mut slow, mut behind) = (warm(&proxy), warm(&proxy));
-    slow.send(&encode(&["GET", "big"]));
-    thread::sleep(ms(5));
-    behind.send(&encode(&["ECHO", "behind"]));
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            // More than 64 KB in three seconds.
-            let mut some = vec![0; 200_000];
-            while slow.reader().read_exact(&mut some).is_ok() {
-                thread::sleep(ms(1000));
-            }
-        });
-        assert_eq!(behind.reply(), Reply::bulk("behind"));
-    });
-    eventually("it is counted", || proxy.metric("lockgate_closes_total", "slow_reader") == 1.0);
 }
 
 #[test]

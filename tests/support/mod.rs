@@ -13,7 +13,7 @@ pub mod relay;
 pub mod sentinel;
 
 use std::{
-    io::{BufRead, BufReader, ErrorKind, Read, Write},
+    io::{self, BufRead, BufReader, ErrorKind, Read, Write},
     net::{Shutdown, SocketAddr, TcpStream},
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
@@ -24,6 +24,7 @@ use std::{
 
 use lockgate::tools::{free_port::free_port, redis_server::RedisServer};
 use rustix::process::{Pid, Signal, kill_process};
+use socket2::{Domain, Socket, Type};
 
 /// The longest time for what should happen at once.
 pub const LIMIT: Duration = Duration::from_secs(30);
@@ -856,9 +857,17 @@ impl Client {
 
     /// Connects to a loopback port from this address, such as 127.0.0.2.
     pub fn connect_from(source: [u8; 4], port: u16) -> Client {
-        use socket2::{Domain, Socket, Type};
+        Client::connect_with(port, |socket| socket.bind(&SocketAddr::from((source, 0)).into()))
+    }
+
+    /// Connects to a loopback port. The client's system takes next to nothing before the client reads.
+    pub fn connect_narrow(port: u16) -> Client {
+        Client::connect_with(port, |socket| socket.set_recv_buffer_size(4096))
+    }
+
+    fn connect_with(port: u16, set: impl FnOnce(&Socket) -> io::Result<()>) -> Client {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("socket");
-        socket.bind(&SocketAddr::from((source, 0)).into()).expect("source address");
+        set(&socket).expect("options");
         socket.connect(&SocketAddr::from(([127, 0, 0, 1], port)).into()).expect("connection");
         Client::over_tcp(socket.into())
     }
