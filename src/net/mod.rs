@@ -4,10 +4,12 @@
 //! [`mod@bounded`] bounds servers' answers to the proxy's own questions. [`http_client`] asks other proxies at
 //! their admin addresses.
 
+pub(crate) use byte_queue::ByteQueue;
 pub(crate) use outbox::Outbox;
 pub(crate) use tls::{Acceptor, Connector};
 
 pub(crate) mod bounded;
+mod byte_queue;
 pub(crate) mod http_client;
 #[cfg(test)]
 pub(crate) mod memory_stream;

@@ -8,20 +8,15 @@ use std::{
 
 use tokio::io::AsyncWrite;
 
-use super::Stream;
+use super::{Stream, byte_queue::ByteQueue};
 
 /// The default of the memory kept once everything is written, in bytes; more is freed.
 const KEEP: usize = 4 * 1024;
-/// Written bytes are dropped from the front once there are this many of them, and at least as many as
-/// unwritten ones.
-const STALE: usize = 256 * 1024;
 
 /// Bytes still to be written to one socket, in order.
 #[derive(Debug)]
 pub(crate) struct Outbox {
-    bytes: Vec<u8>,
-    /// How much of `bytes` has been written.
-    written: usize,
+    bytes: ByteQueue,
     /// Whether the stream has taken more bytes than its socket: TLS encrypts ahead.
     unflushed: bool,
     keep: usize,
@@ -36,7 +31,7 @@ impl Default for Outbox {
 impl Outbox {
     /// Makes an outbox that keeps `keep` bytes of memory once everything is written.
     pub(crate) fn keeping(keep: usize) -> Outbox {
-        Outbox { bytes: Vec::new(), written: 0, unflushed: false, keep }
+        Outbox { bytes: ByteQueue::default(), unflushed: false, keep }
     }
 
     /// Whether the socket has taken everything.
@@ -46,18 +41,18 @@ impl Outbox {
 
     /// The number of bytes still to be written, without those that TLS has taken.
     pub(crate) fn len(&self) -> usize {
-        self.bytes.len() - self.written
+        self.bytes.len()
     }
 
     /// Takes all bytes still to be written.
     #[cfg(test)]
     pub(crate) fn take(&mut self) -> Vec<u8> {
-        std::mem::take(self).bytes
+        std::mem::take(self).bytes.all().to_vec()
     }
 
     /// Appends bytes without writing yet.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
-        self.bytes.extend_from_slice(bytes);
+        self.bytes.put(bytes);
     }
 
     /// Writes `bytes` behind those still to be written; straight from the slice if there are none. Keeps what
@@ -104,48 +99,21 @@ impl Outbox {
     }
 
     fn poll_write(&mut self, stream: &mut Stream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while self.written < self.bytes.len() {
-            match Pin::new(&mut *stream).poll_write(cx, &self.bytes[self.written..]) {
-                Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                Poll::Ready(Ok(n)) => self.written += n,
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-                Poll::Pending => {
-                    self.drop_stale();
-                    return Poll::Pending;
-                }
+        while !self.bytes.is_empty() {
+            match ready!(Pin::new(&mut *stream).poll_write(cx, self.bytes.all()))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                written => self.bytes.take(written, self.keep),
             }
+            self.unflushed = true;
         }
         ready!(Pin::new(stream).poll_flush(cx))?;
         self.unflushed = false;
-        self.written = 0;
-        if self.bytes.capacity() > self.keep {
-            self.bytes = Vec::new();
-        } else {
-            self.bytes.clear();
-        }
         Poll::Ready(Ok(()))
-    }
-
-    /// Drops written bytes, if they are many: with a slow reader an outbox may never be empty, and would grow
-    /// without end.
-    fn drop_stale(&mut self) {
-        if self.written < STALE || self.written < self.len() {
-            return;
-        }
-        self.bytes.drain(..self.written);
-        self.written = 0;
-        if self.bytes.capacity() / 4 > self.bytes.len() {
-            self.bytes.shrink_to(self.bytes.len() * 2);
-        }
     }
 
     /// Takes the last `count` bytes back. Returns `false` if some of them were written.
     #[must_use]
     pub(crate) fn take_back(&mut self, count: usize) -> bool {
-        let may = count <= self.len();
-        if may {
-            self.bytes.truncate(self.bytes.len() - count);
-        }
-        may
+        self.bytes.take_back(count)
     }
 }

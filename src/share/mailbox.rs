@@ -8,7 +8,7 @@ use std::{
 
 use tokio::io::ReadBuf;
 
-use crate::sync::Mutex;
+use crate::{net::ByteQueue, sync::Mutex};
 
 /// Memory kept once all replies are taken, in bytes. An idle client keeps no more.
 const KEEP: usize = 512;
@@ -36,9 +36,8 @@ pub(super) struct Mailbox(Mutex<Letters>);
 
 #[derive(Debug)]
 struct Letters {
-    bytes: Vec<u8>,
-    /// How many of `bytes` the session has taken.
-    taken: usize,
+    /// What the session has not taken.
+    held: ByteQueue,
     /// All bytes that the session has ever taken, so that a link sees whether its client reads.
     taken_in_all: u64,
     /// Replies that are still to come.
@@ -65,8 +64,7 @@ struct Letters {
 impl Default for Letters {
     fn default() -> Letters {
         Letters {
-            bytes: Vec::new(),
-            taken: 0,
+            held: ByteQueue::default(),
             taken_in_all: 0,
             owed: 0,
             at_once: FEW,
@@ -83,15 +81,10 @@ impl Default for Letters {
 }
 
 impl Letters {
-    /// How many bytes the session has not taken.
-    fn held(&self) -> usize {
-        self.bytes.len() - self.taken
-    }
-
     /// Counts what is held now, where `before` was.
     fn count(&self, before: usize) {
         let counted = |held| if held > SHARED_HELD { held } else { 0 };
-        let (before, now) = (counted(before), counted(self.held()));
+        let (before, now) = (counted(before), counted(self.held.len()));
         if now != before {
             HELD_OF_ALL.fetch_add(now, Ordering::Relaxed);
             HELD_OF_ALL.fetch_sub(before, Ordering::Relaxed);
@@ -99,15 +92,15 @@ impl Letters {
     }
 
     fn put(&mut self, bytes: &[u8]) {
-        let before = self.held();
-        self.bytes.extend_from_slice(bytes);
+        let before = self.held.len();
+        self.held.put(bytes);
         self.count(before);
     }
 
     /// Drops what has come, and what will come.
     fn drop_all(&mut self) {
-        let before = self.held();
-        (self.left, self.bytes, self.taken) = (true, Vec::new(), 0);
+        let before = self.held.len();
+        (self.left, self.held) = (true, ByteQueue::default());
         self.count(before);
     }
 
@@ -164,7 +157,7 @@ impl Mailbox {
             letters.put(bytes);
         }
         letters.wake();
-        letters.held()
+        letters.held.len()
     }
 
     /// Ends the session behind what has come, without a word.
@@ -219,26 +212,18 @@ impl Mailbox {
     /// Moves replies into `buf`.
     pub(super) fn take(&self, cx: &Context<'_>, buf: &mut ReadBuf<'_>) -> TakenReplies {
         let letters = &mut *self.0.lock();
-        let all = &letters.bytes[letters.taken..];
-        if all.is_empty() {
+        let before = letters.held.len();
+        if before == 0 {
             if letters.ended {
                 return TakenReplies::Ended;
             }
             register(&mut letters.waker, cx);
             return TakenReplies::Nothing;
         }
-        let before = all.len();
-        let some = &all[..before.min(buf.remaining())];
-        buf.put_slice(some);
-        letters.taken += some.len();
-        letters.taken_in_all += some.len() as u64;
-        if letters.taken == letters.bytes.len() {
-            letters.taken = 0;
-            match letters.bytes.capacity() > KEEP {
-                true => letters.bytes = Vec::new(),
-                false => letters.bytes.clear(),
-            }
-        }
+        let count = before.min(buf.remaining());
+        buf.put_slice(&letters.held.all()[..count]);
+        letters.held.take(count, KEEP);
+        letters.taken_in_all += count as u64;
         letters.count(before);
         TakenReplies::Some
     }
@@ -311,7 +296,7 @@ impl Mailbox {
     /// The bytes that the session has not taken, and how many it has taken in all.
     pub(super) fn held(&self) -> (usize, u64) {
         let letters = self.0.lock();
-        (letters.held(), letters.taken_in_all)
+        (letters.held.len(), letters.taken_in_all)
     }
 }
 

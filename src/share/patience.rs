@@ -2,7 +2,8 @@
 //!
 //! One that takes nothing has three seconds: the system of a client that reads slowly takes what it reads in bursts, at
 //! times of more than a second. Where several such clients are one behind the other on a link, each has half the time
-//! of the one before, so that whoever is behind them all waits little longer than behind one.
+//! of the one before, so that whoever is behind them all waits little longer than behind two. The same holds for those
+//! that take something, in whose place others wait for ten seconds.
 
 use std::{
     ops::Range,
@@ -16,20 +17,22 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use super::mailbox::{Mailbox, SHARED_HELD};
 
-/// Half of this time has a client for which others wait: if it takes less than [`SHARED_HELD`] meanwhile, it is closed. The
-/// next has half of what is left.
-const PATIENCE: Duration = Duration::from_secs(6);
-/// Where others have waited for so long, a client is closed if it takes less than [`FAST`] bytes a second: a reply of
-/// 512 MB may else last for hours.
+/// A client for which others wait is closed, if it takes less than [`SHARED_HELD`] in this time.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// A client for which others have waited for so long is closed, if it has taken less than [`FAST`] bytes a second
+/// meanwhile: a reply of 512 MB may else last for hours.
 const LONG: Duration = Duration::from_secs(10);
 const FAST: u64 = 10_000_000;
 /// The least time for each client: one that reads takes much meanwhile, also on a busy machine.
 const LEAST: Duration = Duration::from_millis(250);
+
 /// What a link knows of the time for which others wait for its owners.
 #[derive(Default)]
 pub(super) struct Patience {
-    /// Since when others wait, whoever owned the link meanwhile, and the number of the last of them.
-    waiting: Option<(Instant, u64)>,
+    /// The number of the last of those who wait.
+    last: u64,
+    /// How many owners were closed since they wait, as they took nothing, and as they took too little.
+    closed: (u32, u32),
     present: Option<PresentOwner>,
 }
 
@@ -39,25 +42,25 @@ struct PresentOwner {
     /// Since when they wait for it, and all that it had taken then.
     since: Instant,
     before: u64,
-    /// In which time it must take something.
-    time: Duration,
     /// What it had taken when it was last looked at, and when to look again.
     look: Option<(u64, Pin<Box<Sleep>>)>,
+}
+
+/// Returns the time that is left for a client behind so many that were closed.
+fn halved(time: Duration, closed: u32) -> Duration {
+    time.checked_div(1_u32.checked_shl(closed).unwrap_or(u32::MAX)).unwrap_or_default().max(LEAST)
 }
 
 impl Patience {
     /// Notes that others wait for what this client takes, which has taken so many bytes in all. `turns`: the numbers of
     /// those whose turn it is on the link, the owner first.
     pub(super) fn note(&mut self, owner: &Arc<Mailbox>, taken: u64, turns: Range<u64>) {
-        let now = Instant::now();
-        let (since, _) = *match &mut self.waiting {
-            Some(waiting) if turns.start < waiting.1 => waiting,
-            waiting => waiting.insert((now, turns.end)),
-        };
+        if turns.start >= self.last {
+            (self.last, self.closed) = (turns.end, (0, 0));
+        }
         if !self.present.as_ref().is_some_and(|present| Arc::ptr_eq(&present.mailbox, owner)) {
-            let time = (PATIENCE.saturating_sub(now - since) / 2).max(LEAST);
-            let (mailbox, before) = (owner.clone(), taken);
-            self.present = Some(PresentOwner { mailbox, since: now, before, time, look: None });
+            let (mailbox, since) = (owner.clone(), Instant::now());
+            self.present = Some(PresentOwner { mailbox, since, before: taken, look: None });
         }
     }
 
@@ -74,21 +77,21 @@ impl Patience {
     }
 
     /// Whether the client that was noted last takes too little, as far as others can see who get nothing until it has
-    /// taken more. If not, the task is woken when to ask again.
+    /// taken more: it is to be closed. If not, the task is woken when to ask again.
     pub(super) fn is_over(&mut self, cx: &mut Context<'_>, taken: u64) -> bool {
-        let (Some((since, _)), Some(present)) = (self.waiting, &mut self.present) else {
-            return false;
-        };
-        let now = Instant::now();
-        let (waited, own) = (now - since, now - present.since);
-        let least = u128::from(FAST) * own.as_millis() / 1000;
-        if waited >= LONG && own >= LEAST && u128::from(taken - present.before) < least {
+        let Some(present) = &mut self.present else { return false };
+        let (idle, slow) = &mut self.closed;
+        let waited = present.since.elapsed();
+        let fast = u128::from(FAST) * waited.as_millis() / 1000;
+        if waited >= halved(LONG, *slow) && u128::from(taken - present.before) < fast {
+            *slow += 1;
             return true;
         }
-        let time = present.time;
+        let time = halved(PATIENCE, *idle);
         let (before, timer) = present.look.get_or_insert_with(|| (taken, Box::pin(sleep(time))));
         while let Poll::Ready(()) = timer.as_mut().poll(cx) {
             if taken - *before < SHARED_HELD as u64 {
+                *idle += 1;
                 return true;
             }
             (*before, *timer) = (taken, Box::pin(sleep(time)));
@@ -128,16 +131,16 @@ mod tests {
     async fn who_is_behind_many_that_take_nothing_waits_little_longer_than_behind_one() {
         let patience = &mut Patience::default();
         let one = waited(patience, 1, 0, NEVER).await;
-        assert!(one >= PATIENCE / 2 && one < PATIENCE / 2 + STEP * 5, "{one:?}");
+        assert!(one >= PATIENCE && one < PATIENCE + STEP * 5, "{one:?}");
         let mut all = one;
         for turn in 2..10 {
             let next = waited(patience, turn, 0, NEVER).await;
             assert!(next >= LEAST && next <= one);
             all += next;
         }
-        assert!(all < PATIENCE + LEAST * 8, "{all:?}");
+        assert!(all < PATIENCE * 2 + LEAST * 8, "{all:?}");
         // Those who come later have not waited before.
-        assert!(waited(patience, 11, 0, NEVER).await >= PATIENCE / 2);
+        assert!(waited(patience, 11, 0, NEVER).await >= PATIENCE);
     }
 
     #[tokio::test(start_paused = true)]
@@ -148,13 +151,15 @@ mod tests {
             let patience = &mut Patience::default();
             let slow = waited(patience, 1, some, every).await;
             assert!(slow >= LONG && slow < LONG + second, "{some}: {slow:?}");
-            // The next has a moment, though others have waited for long.
             let next = waited(patience, 2, some, every).await;
-            assert!(next >= LEAST && next < second, "{some}: {next:?}");
+            assert!(next >= LONG / 2 && next < LONG / 2 + second, "{some}: {next:?}");
             let apart = waited(patience, 11, some, every).await;
             assert!(apart >= LONG, "{some}: {apart:?}");
         }
-        let some = usize::try_from(FAST / 5).unwrap();
-        assert!(waited(&mut Patience::default(), 1, some, second / 10).await > LONG * 2);
+        // Behind one that takes enough, the next has all its time, however long others have waited.
+        let (patience, enough) = (&mut Patience::default(), usize::try_from(FAST / 5).unwrap());
+        assert!(waited(patience, 1, enough, second / 10).await > LONG * 2);
+        assert!(waited(patience, 2, 1_000_000, second).await >= LONG);
+        assert!(waited(patience, 3, 0, NEVER).await >= PATIENCE);
     }
 }

@@ -106,6 +106,7 @@ fn a_command_that_was_cut_goes_on_once_its_link_is_no_more_anothers() {
 fn a_client_that_reads_slowly_is_not_closed_and_one_that_does_not_read_is() {
     let proxy = sharing().start();
     hold_big(&proxy, 30_000_000);
+    let memory = proxy.memory("VmRSS");
     for rate in [300_000, 1_000_000] {
         let (mut slow, mut behind) = (warm(&proxy), warm(&proxy));
         slow.send(&encode(&["GET", "big"]));
@@ -125,6 +126,9 @@ fn a_client_that_reads_slowly_is_not_closed_and_one_that_does_not_read_is() {
         assert_eq!(slow.cmd(&["PING"]), Reply::simple("PONG"));
     }
     assert_eq!(closed(&proxy), 0.0);
+    // What was taken is not kept.
+    let more = proxy.memory("VmHWM") - memory;
+    assert!(more < 20 << 20, "{more} bytes");
     let (mut stuck, mut behind) = (warm(&proxy), warm(&proxy));
     stuck.send(&encode(&["GET", "big"]));
     thread::sleep(ms(5));
