@@ -55,6 +55,10 @@ impl Successor {
                 let is_starting = self.is_starting.clone();
                 tokio::spawn(async move {
                     match child.wait().await {
+                        // It has taken over, and another from it.
+                        Ok(status) if status.success() => {
+                            info!("the process started to take over has ended");
+                        }
                         Ok(status) => warn!(%status, "the process started to take over has ended"),
                         Err(error) => {
                             warn!(%error, "cannot wait for the process started to take over")
