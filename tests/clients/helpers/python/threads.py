@@ -78,10 +78,10 @@ def take_back(r, key):
 
 
 def child(*words, **settings):
-    """Runs a program beside this one, for a minute at most."""
+    """Runs a program beside this one, for a few minutes at most: the machine may be busy."""
     command = [sys.executable, CHILD, *map(str, words)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True, **settings)
-    limit = threading.Timer(60, process.kill)
+    limit = threading.Timer(200, process.kill)
     limit.daemon = True
     limit.start()
     return process
