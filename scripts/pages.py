@@ -6,13 +6,15 @@ Links to what no package has, the sources and their tests, become the words that
 installed a package has no such file.
 """
 
+import argparse
 import pathlib
 import re
 import shutil
-import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-TREE = pathlib.Path(sys.argv[1]).resolve()
+PARSER = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+PARSER.add_argument("directory", type=pathlib.Path, help="made anew")
+TREE = PARSER.parse_args().directory.resolve()
 WHAT = [
     "README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "bench/*.md",
     "docs/*.md", "docs/*/*.md", "docs/images/*",

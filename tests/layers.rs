@@ -540,6 +540,28 @@ fn the_site_has_every_page() {
 
 /// A program that is run in the root of the repository may leave its output there, and a commit takes it along.
 #[test]
+fn the_root_has_nothing_but_what_belongs_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let known = [
+        "ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md README.md SECURITY.md",
+        "LICENSE LICENSE-APACHE LICENSE-MIT Makefile Dockerfile build.rs",
+        "Cargo.toml Cargo.lock clippy.toml deny.toml rustfmt.toml",
+        "bench charts clients config docs examples fuzz scripts src tests",
+        // What .gitignore names, besides *.rdb.
+        "target node_modules __pycache__ proptest-regressions",
+    ]
+    .join(" ");
+    let entries = fs::read_dir(root).unwrap().map(|entry| entry.unwrap().file_name());
+    let strays: Vec<_> = entries
+        .map(|name| name.into_string().unwrap())
+        .filter(|name| !name.starts_with('.') && !name.ends_with(".rdb"))
+        .filter(|name| !known.split(' ').any(|known| known == name))
+        .collect();
+    assert!(strays.is_empty(), "{strays:?}");
+}
+
+/// The same below docs.
+#[test]
 fn docs_has_nothing_but_pages() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
     let mut folders = vec![docs.clone()];
