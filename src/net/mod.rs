@@ -86,6 +86,9 @@ pub(crate) trait SharedPart:
     /// Whether the part has ended because its user took what came for it too slowly for the others. If not, the task is
     /// woken once it has.
     fn gave_up_reader(&self, cx: &Context<'_>) -> bool;
+
+    /// Whether a command waits until all earlier replies were taken.
+    fn needs_replies(&self) -> bool;
 }
 
 impl From<TlsStream> for Stream {
@@ -213,6 +216,11 @@ impl Stream {
     /// Whether shared connections have given this user up, as it took what came for it too slowly.
     pub(crate) fn gave_up_reader(&self, cx: &Context<'_>) -> bool {
         matches!(self, Stream::Shared(part) if part.gave_up_reader(cx))
+    }
+
+    /// Whether a command that is to leave shared connections waits until all earlier replies were taken.
+    pub(crate) fn needs_replies(&self) -> bool {
+        matches!(self, Stream::Shared(part) if part.needs_replies())
     }
 
     /// Whether these are shared connections, on which others wait behind a user that is slow to take what comes.

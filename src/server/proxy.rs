@@ -280,10 +280,8 @@ impl Proxy {
         let exposure = exposure::serves_strangers(settings).then(|| self.exposure.clone());
         let data = self.data.front(index);
         let sharers = self.sharers.as_ref().filter(|_| self.config.shares(settings));
-        let sharing = sharers.map(|sharers| {
-            let (is_strict, most) = (shared.guards.is_some(), self.config.barrier_buffer);
-            Sharing::new(data.clone(), is_strict, most, sharers.clone())
-        });
+        let sharing = sharers
+            .map(|sharers| Sharing::new(data.clone(), shared.guards.is_some(), sharers.clone()));
         Door {
             shared: shared.clone(),
             workers: self.workers.clone(),

@@ -651,7 +651,11 @@ impl Session {
                     Poll::Pending if self.upstream.gave_up_reader(cx) => {
                         return Err(CloseReason::SlowReader);
                     }
-                    Poll::Pending if !self.core.needs_replies() => return Ok(moved),
+                    Poll::Pending
+                        if !self.core.needs_replies() && !self.upstream.needs_replies() =>
+                    {
+                        return Ok(moved);
+                    }
                     Poll::Pending => {}
                 }
             }
@@ -711,7 +715,9 @@ impl Session {
     /// client takes some of it. If not, its patience begins anew.
     #[cold]
     fn check_reader(&mut self) -> bool {
-        if !self.core.reserve_more() && self.core.waits_for_reader() {
+        if !self.core.reserve_more()
+            && (self.core.waits_for_reader() || self.upstream.needs_replies())
+        {
             return true;
         }
         self.untaken = None;

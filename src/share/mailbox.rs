@@ -16,7 +16,9 @@ const KEEP: usize = 512;
 /// Bytes held for a client beyond which the link that they came over is that client's own.
 pub(super) const SHARED_HELD: usize = 64 * 1024;
 
-/// Bytes held for all clients of which each has more than [`SHARED_HELD`].
+/// Most bytes held for all clients of which each has more than [`SHARED_HELD`].
+const MOST_HELD_OF_ALL: usize = 128 << 20;
+/// How many they are.
 static HELD_OF_ALL: AtomicUsize = AtomicUsize::new(0);
 
 /// The mean length in bytes from which replies are large: read and written once more, they cost more than sharing
@@ -29,6 +31,9 @@ const MANY: u32 = 4;
 /// at most.
 pub(super) const FEW: u32 = 64;
 pub(super) const MANY_AT_ONCE: u32 = 1024;
+/// Where replies are long, no more than [`FEW`] are awaited at once, or those that have about so many bytes: others
+/// behind wait for them, also if the client does not read.
+const MUCH_AT_ONCE: usize = 1 << 20;
 
 /// The replies for one session. Links fill it, the session empties it.
 #[derive(Debug, Default)]
@@ -54,7 +59,7 @@ struct Letters {
     left: bool,
     /// The client is gone, but its session waits until all that it sent is carried out.
     is_awaited: bool,
-    /// A command waits for all that is owed, so that it must come though the client does not read.
+    /// A command waits for all that is owed, so that the session takes it though the client does not read.
     is_hurried: bool,
     /// A link wakes the session once there is room for more commands.
     is_waiting: bool,
@@ -148,6 +153,8 @@ impl Mailbox {
     pub(super) fn deliver(&self, bytes: &[u8], answered: u32, most: u32) -> usize {
         let letters = &mut *self.0.lock();
         letters.owed = letters.owed.saturating_sub(answered);
+        let many = MUCH_AT_ONCE / (bytes.len() / answered.max(1) as usize).max(1);
+        let most = most.min(u32::try_from(many).unwrap_or(u32::MAX)).max(FEW);
         letters.at_once = letters.at_once.saturating_add(answered).min(most);
         letters.is_hurried &= letters.owed > 0;
         if bytes.len() > LARGE * answered.max(1) as usize {
@@ -245,12 +252,17 @@ impl Mailbox {
         letters.wake();
     }
 
-    /// Has all that is owed come, though the client may not read: a command waits for it. Returns whether nothing is
-    /// owed any more.
+    /// Has the session take all that is owed, though the client may not read: a command waits for it. Returns whether
+    /// nothing is owed any more.
     pub(super) fn hurry(&self) -> bool {
         let letters = &mut *self.0.lock();
         letters.is_hurried = letters.owed > 0;
         !letters.is_hurried
+    }
+
+    /// Has the session look whether it may send more.
+    pub(super) fn wake(&self) {
+        self.0.lock().wake();
     }
 
     /// Whether a command waits for all that is owed.
@@ -300,9 +312,9 @@ impl Mailbox {
     }
 }
 
-/// Bytes held for all clients that have not taken large replies.
-pub(super) fn held_of_all() -> usize {
-    HELD_OF_ALL.load(Ordering::Relaxed)
+/// Whether so much is held for all clients that no more than [`SHARED_HELD`] may be for each.
+pub(super) fn is_too_much_held() -> bool {
+    HELD_OF_ALL.load(Ordering::Relaxed) > MOST_HELD_OF_ALL
 }
 
 fn register(waker: &mut Option<Waker>, cx: &Context<'_>) {
@@ -319,6 +331,7 @@ mod tests {
     #[test]
     fn what_is_held_is_counted_until_it_is_taken_or_dropped() {
         let cx = &Context::from_waker(Waker::noop());
+        let counted = || HELD_OF_ALL.load(Ordering::Relaxed);
         let mut room = vec![0; SHARED_HELD];
         let ends: [fn(&Mailbox); 4] = [
             |mailbox| mailbox.end_with(b"-ERR\r\n"),
@@ -330,9 +343,9 @@ mod tests {
             for reads in 0..4 {
                 let mailbox = Mailbox::default();
                 mailbox.deliver(&[b'x'; SHARED_HELD], 0, FEW);
-                assert_eq!(held_of_all(), 0, "that much may be held for each");
+                assert_eq!(counted(), 0, "that much may be held for each");
                 mailbox.deliver(&[b'x'; SHARED_HELD], 1, FEW);
-                assert_eq!(held_of_all(), 2 * SHARED_HELD);
+                assert_eq!(counted(), 2 * SHARED_HELD);
                 for _ in 0..reads {
                     mailbox.take(cx, &mut ReadBuf::new(&mut room));
                 }
@@ -341,7 +354,7 @@ mod tests {
                 while mailbox.held().0 > 0 {
                     mailbox.take(cx, &mut ReadBuf::new(&mut room));
                 }
-                assert_eq!(held_of_all(), 0);
+                assert_eq!(counted(), 0);
             }
         }
     }

@@ -38,8 +38,6 @@ use crate::{
 const MOST_UNSENT: usize = 256 * 1024;
 /// Most bytes held for a client so that the replies of others behind come through.
 const MOST_HELD: usize = 4 << 20;
-/// Most bytes held so for all clients together.
-const MOST_HELD_OF_ALL: usize = 128 << 20;
 /// Most links of one pool that are kept though all that is to come over them is for a client that has left.
 const MOST_ABANDONED: usize = 64;
 /// How often the data node is asked to end what blocks an abandoned link.
@@ -238,6 +236,14 @@ impl SharedLink {
     /// Whether a command of this client may go on the link.
     pub(super) fn takes(&self, mailbox: &Arc<Mailbox>) -> bool {
         self.state.lock().takes(mailbox)
+    }
+
+    /// Whether the link is the client's own for now, and all that is owed over it is that client's: any number of its
+    /// commands may go on the link then, as nobody waits behind them.
+    pub(super) fn is_lent_to(&self, mailbox: &Arc<Mailbox>) -> bool {
+        let state = self.state.lock();
+        let is_owner = state.owner.as_ref().is_some_and(|owner| Arc::ptr_eq(owner, mailbox));
+        is_owner && state.is_all_of(mailbox)
     }
 
     /// Hands whole commands over, whose replies `mailbox` will get. `alone`: no other client's command comes behind
@@ -470,20 +476,19 @@ impl LinkPump {
             true => self.patience.end(),
             false => self.patience.note(&owner, taken, turns),
         }
-        // Nobody waits for what comes: the data node holds it until the client takes more.
-        let is_patient = is_alone && !owner.is_hurried();
-        let most = match is_patient {
+        // Nobody else waits for what comes: the data node holds it until the session takes more.
+        let most = match is_alone || mailbox::is_too_much_held() {
             true => SHARED_HELD,
-            false if mailbox::held_of_all() > MOST_HELD_OF_ALL => SHARED_HELD,
-            false if is_alone => self.sharing.barrier_buffer,
             false => MOST_HELD,
         };
         if held <= most {
             self.patience.rest();
             return MayRead::Yes;
         }
-        // If nobody else waits, but a command of its own does, the session ends a client that takes nothing.
-        if !is_alone && self.patience.is_over(cx, taken) {
+        if is_alone {
+            // It may have waited for room while others were on the link.
+            owner.wake();
+        } else if self.patience.is_over(cx, taken) {
             owner.give_up();
             return MayRead::Yes;
         }

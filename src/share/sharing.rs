@@ -22,8 +22,6 @@ pub(crate) struct Sharing {
     /// Whether a client that has used a link ends with it. With guards it must: a data node that has restarted may
     /// have forgotten fences, and until the proxy has seen that only the end of their connection tells.
     pub(super) is_strict: bool,
-    /// Most bytes held for a client that does not read while a command of its own waits for its earlier replies.
-    pub(super) barrier_buffer: usize,
     pub(super) metrics: ShareMetrics,
     /// The clients of all data nodes of this proxy.
     pub(super) sharers: Arc<Sharers>,
@@ -38,13 +36,8 @@ pub(crate) struct Connecting {
 
 impl Sharing {
     /// Makes the pools of `data`. `is_strict`: there are guards.
-    pub(crate) fn new(
-        data: Arc<DataNode>,
-        is_strict: bool,
-        barrier_buffer: usize,
-        sharers: Arc<Sharers>,
-    ) -> Arc<Sharing> {
+    pub(crate) fn new(data: Arc<DataNode>, is_strict: bool, sharers: Arc<Sharers>) -> Arc<Sharing> {
         let (number, metrics) = (NUMBERS.fetch_add(1, Ordering::Relaxed), ShareMetrics::new());
-        Arc::new(Sharing { number, data, is_strict, barrier_buffer, metrics, sharers })
+        Arc::new(Sharing { number, data, is_strict, metrics, sharers })
     }
 }

@@ -24,7 +24,7 @@ use super::{
     greeter::{self, Greeter, assume, check_let_in, exchange, refused},
     greeting::{ClientGreeting, without_id},
     link_pools,
-    mailbox::{Mailbox, TakenReplies},
+    mailbox::{MANY_AT_ONCE, Mailbox, TakenReplies},
     pinned::{PinnedKind, shown},
     share_metrics::PinCause,
     shared_link::{Pushed, SharedLink},
@@ -490,7 +490,8 @@ impl SharedUpstream {
             return entering;
         }
         self.has_begun = true;
-        if self.mailbox.gets_large_replies() {
+        // Not amid a pipeline: all its replies would have to come first, whether the client reads or not.
+        if self.mailbox.gets_large_replies() && self.mailbox.is_settled() {
             return CommandStep::Pin(PinCause::Replies);
         }
         // With guards a link outlives the client, and would carry out what stands behind.
@@ -501,9 +502,13 @@ impl SharedUpstream {
         {
             return CommandStep::Wait;
         }
-        let room = self.mailbox.room();
+        let mut room = self.mailbox.room();
         if room == 0 && !self.mailbox.has_ended() {
-            return CommandStep::Wait;
+            // A client may write its whole pipeline before it reads. The data node holds the replies.
+            match &self.link {
+                Some(link) if link.is_lent_to(&self.mailbox) => room = MANY_AT_ONCE,
+                _ => return CommandStep::Wait,
+            }
         }
         let (length, count) = head.map_or((length, 1), |head| alike(bytes, length, head, room));
         loop {
@@ -762,6 +767,10 @@ impl SharedPart for SharedUpstream {
 
     fn gave_up_reader(&self, cx: &Context<'_>) -> bool {
         self.mailbox.is_given_up(cx)
+    }
+
+    fn needs_replies(&self) -> bool {
+        self.mailbox.is_hurried()
     }
 }
 

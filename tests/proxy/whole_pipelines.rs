@@ -5,6 +5,7 @@
 use std::{
     io::Write,
     net::{SocketAddr, TcpStream},
+    thread,
 };
 
 use crate::support::{Client, LIMIT, Proxy, Reply, encode, eventually};
@@ -184,17 +185,64 @@ fn a_whole_pipeline_is_carried_out_whatever_stands_in_it() {
     assert_eq!(proxy.metric("lockgate_closes_total", "barrier_buffer"), 0.0);
 }
 
+/// Writes 16 MB of commands, each of which is echoed, and `behind` amid them, and only then reads.
+fn echoed(client: &mut Client, size: usize, behind: &[&[&str]]) -> Vec<Reply> {
+    let text = "e".repeat(size);
+    let (one, count) = (encode(&["ECHO", &text]), 8 * MB / size);
+    let behind_all: Vec<u8> = behind.iter().flat_map(|words| encode(words)).collect();
+    client.send(&[one.repeat(count), behind_all, one.repeat(count)].concat());
+    let echoes = |client: &mut Client| {
+        for at in 0..count {
+            assert_eq!(client.reply(), Reply::bulk(&text), "{at} of {size} bytes each");
+        }
+    };
+    echoes(client);
+    let replies = behind.iter().map(|_| client.reply()).collect();
+    echoes(client);
+    replies
+}
+
 #[test]
-fn one_that_leaves_too_much_unread_gets_what_was_held_and_is_told_why_it_is_closed() {
+fn small_replies_to_a_whole_pipeline_are_held_by_the_data_node() {
+    let multi = [&["MULTI"][..], &["INCR", "n"], &["EXEC"]];
+    let done = |n| vec![Reply::ok(), Reply::simple("QUEUED"), Reply::Array(vec![Reply::Int(n)])];
     for share in ["no", "yes"] {
-        is_told_why(&Proxy::with().top(&format!("share: {share}\nbarrier_buffer: 2mb")).start());
+        let proxy = Proxy::with().top(&format!("share: {share}\nio_threads: 1")).start();
+        for (size, n) in [(150, 1), (4000, 2), (15_000, 3)] {
+            thread::scope(|scope| {
+                let whole = scope.spawn(|| {
+                    let mut client = narrow(proxy.port());
+                    assert_eq!(echoed(&mut client, size, &[]), []);
+                    assert_eq!(echoed(&mut client, size, &multi), done(n));
+                });
+                // Some of them are behind the pipeline on its link.
+                let mut others: Vec<Client> = (0..4).map(|_| proxy.client()).collect();
+                while !whole.is_finished() {
+                    others.iter_mut().for_each(|other| other.send(&encode(&["ECHO", "other"])));
+                    let is_right = |other: &mut Client| other.reply() == Reply::bulk("other");
+                    assert!(others.iter_mut().all(is_right));
+                }
+            });
+        }
+        assert_eq!(proxy.metric("lockgate_closes_total", "slow_reader"), 0.0);
+        let pinned = proxy.metric("lockgate_pinned_total", "");
+        assert_eq!(pinned, if share == "yes" { 3.0 } else { 0.0 }, "by MULTI alone");
     }
 }
 
-fn is_told_why(proxy: &Proxy) {
+#[test]
+fn one_that_leaves_too_much_unread_gets_what_was_held_and_is_told_why_it_is_closed() {
+    let (lock, hello) = (&["LOCK", "k", "t", "PX", "60000"][..], &["HELLO", "3"][..]);
+    let with = |share| Proxy::with().top(&format!("share: {share}\nbarrier_buffer: 2mb")).start();
+    is_told_why(&with("no"), &[lock, &["UNLOCK", "k", "t"], hello]);
+    // A connection of the client's own waits for earlier replies too.
+    let long = spelled("LONG");
+    is_told_why(&with("yes"), &[lock, hello, &["MULTI"], &["SET", "w", &long]]);
+}
+
+fn is_told_why(proxy: &Proxy, commands: &[&[&str]]) {
     proxy.client().cmd(&["SET", "big", &"b".repeat(100_000)]);
-    for command in [&["LOCK", "k", "t", "PX", "60000"][..], &["UNLOCK", "k", "t"], &["HELLO", "3"]]
-    {
+    for command in commands {
         let mut client = narrow(proxy.port());
         let mut bytes = encode(&["GET", "big"]).repeat(300);
         bytes.extend(encode(command));
@@ -213,10 +261,11 @@ fn is_told_why(proxy: &Proxy) {
         assert_eq!(proxy.client().cmd(&["EXISTS", "w"]), Reply::Int(0));
     }
     // A close is counted once the connection has ended.
+    let all = commands.len();
     eventually("each is counted", || {
-        proxy.metric("lockgate_closes_total", "barrier_buffer") == 3.0
+        proxy.metric("lockgate_closes_total", "barrier_buffer") == all as f64
     });
-    assert_eq!(proxy.log().matches("it has taken none of its replies for 5s").count(), 3);
+    assert_eq!(proxy.log().matches("it has taken none of its replies for 5s").count(), all);
     assert_eq!(proxy.nodes_with("lock:k"), 0);
 }
 
