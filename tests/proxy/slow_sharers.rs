@@ -26,7 +26,7 @@ fn narrow(proxy: &Proxy) -> Client {
 }
 
 /// Keeps the data node busy, so that what comes meanwhile is on the link together.
-fn busy(client: &mut Client, millis: u32) {
+pub(super) fn keep_busy(client: &mut Client, millis: u32) {
     let script = "local t = redis.call('time') local s = t[1] * 1e6 + t[2] \
         repeat t = redis.call('time') until t[1] * 1e6 + t[2] - s > ARGV[1] * 1000 return 1";
     client.send(&encode(&["EVAL", script, "0", &millis.to_string()]));
@@ -170,7 +170,7 @@ fn what_many_clients_do_not_take_is_bounded_for_all_together() {
     let mut clients: Vec<Client> = (0..2 * most / each).map(|_| narrow(&proxy)).collect();
     let before = proxy.memory("VmRSS");
     let mut other = warm(&proxy);
-    busy(&mut other, 1000);
+    keep_busy(&mut other, 1000);
     for client in &mut clients {
         client.send(&encode(&["GET", "big"]));
     }
@@ -188,7 +188,7 @@ fn who_is_behind_many_that_do_not_read_waits_little_longer_than_behind_one() {
     let (mut other, mut behind) = (warm(&proxy), warm(&proxy));
     let mut waited = |many: usize| {
         let mut clients: Vec<Client> = (0..many).map(|_| narrow(&proxy)).collect();
-        busy(&mut other, 300);
+        keep_busy(&mut other, 300);
         for client in &mut clients {
             client.send(&encode(&["GET", "big"]));
         }

@@ -8,6 +8,10 @@ use std::{
     thread,
 };
 
+use super::{
+    shared::{ms, sharing, warm},
+    slow_sharers::keep_busy,
+};
 use crate::support::{Client, LIMIT, Proxy, Reply, encode, eventually};
 
 /// Guards of accounts, and an adopt rule for a library's locks.
@@ -228,6 +232,78 @@ fn small_replies_to_a_whole_pipeline_are_held_by_the_data_node() {
         let pinned = proxy.metric("lockgate_pinned_total", "");
         assert_eq!(pinned, if share == "yes" { 3.0 } else { 0.0 }, "by MULTI alone");
     }
+}
+
+#[test]
+fn large_replies_to_a_whole_pipeline_are_held_by_the_data_node() {
+    // Much less than the replies that may be on the way at once.
+    let proxy = sharing().top("barrier_buffer: 1mb").start();
+    let (big, value) = ("b".repeat(100_000), "w".repeat(MB));
+    proxy.data_client().cmd(&["SET", "big", &big]);
+    let mut client = narrow(proxy.port());
+    let (gets, sets) = (encode(&["GET", "big"]).repeat(300), encode(&["SET", "w", &value[1..]]));
+    let small = encode(&["SETRANGE", "w", "0", &value[..50_000]]);
+    client.send(&[&gets[..], &small.repeat(300), &sets].concat());
+    assert!((0..300).all(|_| client.reply() == Reply::bulk(&big)));
+    assert!((0..300).all(|_| client.reply() == Reply::Int(50_000)));
+    assert_eq!(client.reply(), Reply::ok());
+    assert_eq!(proxy.metric("lockgate_closes_total", ""), 0.0);
+}
+
+/// Returns a client that does not read for now, once as many of its commands as can be are put on the link at once.
+fn eager(proxy: &Proxy, value: &str) -> Client {
+    proxy.data_client().cmd(&["SET", "value", value]);
+    let mut client = narrow(proxy.port());
+    for _ in 0..5 {
+        client.send(&encode(&["GET", "value"]).repeat(1000));
+        assert!((0..1000).all(|_| client.reply() == Reply::bulk(value)));
+    }
+    client
+}
+
+#[test]
+fn who_is_behind_a_whole_pipeline_on_its_link_waits_for_a_part_of_it() {
+    let (proxy, value) = (sharing().start(), "v".repeat(8000));
+    let (mut client, mut busy, mut behind) = (eager(&proxy, &value), warm(&proxy), warm(&proxy));
+    keep_busy(&mut busy, 300);
+    client.send(&encode(&["GET", "value"]).repeat(2000));
+    thread::sleep(ms(50));
+    assert_eq!(behind.cmd(&["ECHO", "behind"]), Reply::bulk("behind"));
+    assert!((0..2000).all(|_| client.reply() == Reply::bulk(&value)));
+    assert_eq!(proxy.metric("lockgate_closes_total", ""), 0.0);
+}
+
+#[test]
+fn a_whole_pipeline_goes_on_once_nobody_is_behind_it_on_its_link() {
+    let (proxy, value) = (sharing().start(), "v".repeat(8000));
+    proxy.data_client().cmd(&["SET", "value", &value]);
+    // Its socket is full from the beginning, but little is held for it, so that it is on a link with others.
+    let mut client = Client::connect_narrow(proxy.port());
+    for _ in 0..3 {
+        client.send(&encode(&["GET", "value"]).repeat(8));
+        thread::sleep(ms(100));
+    }
+    let (mut busy, mut long, mut last) = (warm(&proxy), warm(&proxy), warm(&proxy));
+    let (key, text, longer) = ("k".repeat(1700), "e".repeat(500), "l".repeat(25_000));
+    // Redis reads 16 KB of commands at once, and then writes all their replies. So the pipeline's first replies, of
+    // which the client takes nothing, come before `last` is carried out; and what is behind that comes later.
+    keep_busy(&mut busy, 300);
+    client.send(&encode(&["MGET", "value", &key]).repeat(9));
+    thread::sleep(ms(50));
+    long.send(&encode(&["ECHO", &longer]));
+    thread::sleep(ms(50));
+    keep_busy(&mut last, 300);
+    assert_eq!(busy.reply(), Reply::Int(1));
+    keep_busy(&mut client, 300);
+    // It is more than what the sockets take.
+    client.send(&encode(&["ECHO", &text]).repeat(40_000));
+    let two = Reply::Array(vec![Reply::bulk(&value), Reply::NullBulk]);
+    assert!((0..24).all(|_| client.reply() == Reply::bulk(&value)));
+    assert!((0..9).all(|_| client.reply() == two));
+    assert_eq!(client.reply(), Reply::Int(1));
+    assert!((0..40_000).all(|_| client.reply() == Reply::bulk(&text)));
+    assert_eq!((long.reply(), last.reply()), (Reply::bulk(&longer), Reply::Int(1)));
+    assert_eq!(proxy.metric("lockgate_closes_total", ""), 0.0);
 }
 
 #[test]
