@@ -310,10 +310,12 @@ fn a_whole_pipeline_goes_on_once_nobody_is_behind_it_on_its_link() {
 fn one_that_leaves_too_much_unread_gets_what_was_held_and_is_told_why_it_is_closed() {
     let (lock, hello) = (&["LOCK", "k", "t", "PX", "60000"][..], &["HELLO", "3"][..]);
     let with = |share| Proxy::with().top(&format!("share: {share}\nbarrier_buffer: 2mb")).start();
-    is_told_why(&with("no"), &[lock, &["UNLOCK", "k", "t"], hello]);
-    // A connection of the client's own waits for earlier replies too.
-    let long = spelled("LONG");
-    is_told_why(&with("yes"), &[lock, hello, &["MULTI"], &["SET", "w", &long]]);
+    thread::scope(|scope| {
+        scope.spawn(|| is_told_why(&with("no"), &[lock, &["UNLOCK", "k", "t"], hello]));
+        // A connection of the client's own waits for earlier replies too.
+        let long = ["SET", "w", &spelled("LONG")];
+        is_told_why(&with("yes"), &[lock, hello, &["MULTI"], &long]);
+    });
 }
 
 fn is_told_why(proxy: &Proxy, commands: &[&[&str]]) {
