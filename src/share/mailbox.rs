@@ -260,9 +260,13 @@ impl Mailbox {
         !letters.is_hurried
     }
 
-    /// Has the session look whether it may send more.
-    pub(super) fn wake(&self) {
-        self.0.lock().wake();
+    /// Tells the session that it may send more: it may have waited for room while others were on its link. One that
+    /// waits for replies looks after the link whenever it is woken, and must not be woken by that.
+    pub(super) fn lend(&self) {
+        let letters = &mut *self.0.lock();
+        if !letters.is_hurried {
+            letters.wake();
+        }
     }
 
     /// Whether a command waits for all that is owed.

@@ -486,8 +486,7 @@ impl LinkPump {
             return MayRead::Yes;
         }
         if is_alone {
-            // It may have waited for room while others were on the link.
-            owner.wake();
+            owner.lend();
         } else if self.patience.is_over(cx, taken) {
             owner.give_up();
             return MayRead::Yes;

@@ -250,6 +250,39 @@ fn large_replies_to_a_whole_pipeline_are_held_by_the_data_node() {
     assert_eq!(proxy.metric("lockgate_closes_total", ""), 0.0);
 }
 
+#[test]
+fn one_that_does_not_read_keeps_the_proxy_no_more_busy_than_one_that_is_idle() {
+    let rules = "barrier_buffer: 1mb\nguards: [{keys: 'g:*', lock: 'g:{1}'}]";
+    let proxy = sharing().top(rules).start();
+    proxy.data_client().cmd(&["SET", "value", &"v".repeat(8000)]);
+    eventually("commands are known", || proxy.log().contains("commands are known"));
+    let get = encode(&["GET", "value"]);
+    let waiting: [&[&str]; 8] = [
+        &["PING"],
+        &["WAIT", "1", "0"],
+        &["CLIENT", "SETNAME", "x"],
+        &["CLIENT", "MAINT_NOTIFICATIONS", "ON"],
+        &["SELECT", "0"],
+        &["MULTI"],
+        &["LOCK", "k"],
+        &["QUIT"],
+    ];
+    let clients = waiting.map(|words| {
+        let mut client = narrow(proxy.port());
+        client.send(&[get.repeat(300), encode(words), get.repeat(500)].concat());
+        // Its link is its own by then.
+        thread::sleep(ms(50));
+        client
+    });
+    thread::sleep(ms(500));
+    let before = proxy.ticks();
+    thread::sleep(ms(2000));
+    let used = proxy.ticks() - before;
+    assert!(used < 100, "{used} ticks of CPU in two seconds");
+    assert_eq!(proxy.metric("lockgate_closes_total", ""), 0.0, "all were there");
+    drop(clients);
+}
+
 /// Returns a client that does not read for now, once as many of its commands as can be are put on the link at once.
 fn eager(proxy: &Proxy, value: &str) -> Client {
     proxy.data_client().cmd(&["SET", "value", value]);

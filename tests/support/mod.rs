@@ -665,6 +665,12 @@ impl Proxy {
         kib.expect("number") * 1024
     }
 
+    /// Returns the CPU time that the process has used, in ticks, of which there are a hundred in a second.
+    pub fn ticks(&self) -> u64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).expect("proc");
+        stat.split(' ').skip(13).take(2).map(|ticks| ticks.parse::<u64>().expect("number")).sum()
+    }
+
     /// Whether the process still runs.
     pub fn is_alive(&mut self) -> bool {
         self.child.try_wait().expect("status").is_none()
