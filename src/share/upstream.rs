@@ -522,8 +522,8 @@ impl SharedUpstream {
                     return CommandStep::Done(length);
                 }
                 Pushed::Full => return CommandStep::Wait,
-                // The replies owed over this link come first.
-                Pushed::Gone if !self.all_has_come() => return CommandStep::Wait,
+                // The replies owed over this link come first. They do, as that becomes the client's own behind others.
+                Pushed::Gone if !self.mailbox.is_settled() => return CommandStep::Wait,
                 Pushed::Gone if self.mailbox.has_ended() => return CommandStep::Wait,
                 Pushed::Gone => self.link = None,
             }
