@@ -187,6 +187,14 @@ impl ReplyScanner {
         while self.remaining > 0 && *pos < buf.len() {
             match self.phase {
                 ReplyPhase::Type => {
+                    // Most elements of a large aggregate are short bulk strings.
+                    if self.inside
+                        && let Some(length) = bulk_length(&buf[*pos..])
+                    {
+                        *pos += length;
+                        self.remaining -= 1;
+                        continue;
+                    }
                     let kind = buf[*pos];
                     *pos += 1;
                     self.phase = match kind {
@@ -318,21 +326,28 @@ fn flat_length(buf: &[u8], errors: &mut ErrorNotes) -> Option<usize> {
             buf[1..end].iter().all(is_number).then_some(end + 1)
         }
         b'$' if buf.starts_with(NULL_BULK) => Some(NULL_BULK.len()),
-        b'$' => {
-            let mut value = 0;
-            for (at, byte) in buf.iter().enumerate().take(8).skip(1) {
-                match byte {
-                    b'0'..=b'9' => value = value * 10 + usize::from(byte - b'0'),
-                    b'\r' if buf.get(at + 1) == Some(&b'\n') => {
-                        return Some(at + 2 + value + 2).filter(|length| *length <= buf.len());
-                    }
-                    _ => return None,
-                }
-            }
-            None
-        }
+        b'$' => bulk_length(buf),
         _ => None,
     }
+}
+
+/// Returns the length of the bulk string at the beginning of `buf`, if there is one, which is whole and not null.
+#[inline]
+fn bulk_length(buf: &[u8]) -> Option<usize> {
+    if buf.first() != Some(&b'$') {
+        return None;
+    }
+    let mut value = 0;
+    for (at, byte) in buf.iter().enumerate().take(8).skip(1) {
+        match byte {
+            b'0'..=b'9' => value = value * 10 + usize::from(byte - b'0'),
+            b'\r' if buf.get(at + 1) == Some(&b'\n') => {
+                return Some(at + 2 + value + 2).filter(|length| *length <= buf.len());
+            }
+            _ => return None,
+        }
+    }
+    None
 }
 
 #[cfg(test)]
