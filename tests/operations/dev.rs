@@ -54,10 +54,19 @@ fn start() -> Dev {
     start_with(&[]).expect("it ended")
 }
 
+/// Returns the first of as many ports in a row as `lockgate dev` may need. No other test gets one of them.
+fn row_of_ports() -> u16 {
+    loop {
+        let ports: Vec<u16> = (0..6).map(|_| free_port().unwrap()).collect();
+        if ports.windows(2).all(|two| two[1] == two[0] + 1) {
+            return ports[0];
+        }
+    }
+}
+
 /// Starts `lockgate dev` with these arguments. Returns `None` if it ends, for example because a port is taken.
 fn start_with(arguments: &[&str]) -> Option<Dev> {
-    // Free ports come in a row, and `lockgate dev` may also need those behind `port`.
-    let (admin, port) = (free_port().unwrap(), free_port().unwrap());
+    let (admin, port) = (free_port().unwrap(), row_of_ports());
     let mut child = command(port, admin).args(arguments).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let (mut servers, mut printed) = (Vec::new(), String::new());
@@ -236,8 +245,8 @@ fn a_master_of_its_cluster_may_be_killed() {
         })
     };
     let is_granted = |reply: &Reply| matches!(reply, Reply::Array(_));
-    // Another test's server may take one of the ports before the proxy does, which then ends. A front may close behind
-    // a grant while its node is not up yet; such a lock runs out.
+    // Another program may take one of the ports before the proxy does, which then ends. A front may close behind a grant
+    // while its node is not up yet; such a lock runs out.
     let serving = |mut dev: Dev| {
         let mut ended = false;
         eventually("there are locks, or it has ended", || {
