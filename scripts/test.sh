@@ -68,8 +68,10 @@ chaos=$!
 # Many tests with clients wait for one another.
 part clients "$servers" --test-threads 4 clients:: &
 clients=$!
+# Lock nodes on processors that have much else to do are too slow to vote, which the chaos takes for a fault of the proxy.
+wait "$chaos"
 part servers "$servers" --test-threads "$threads" --skip clients::
-wait "$clients" "$chaos"
+wait "$clients"
 for binary in "${alone[@]}"; do part "$(named "$binary")" "$binary" --test-threads 2 & done
 wait
 
