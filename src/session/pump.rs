@@ -628,9 +628,10 @@ impl Session {
     }
 
     /// Sends the bytes that wait for the client, then reads from the data node as long as the
-    /// client takes more. While the command with the floor needs replies, they are read even if the
-    /// client does not take them, up to `barrier_buffer`. A client that then takes nothing for
-    /// [`PATIENCE`] is closed, as its command could wait for ever.
+    /// client takes more. While the command with the floor, or one that is to leave shared
+    /// connections, needs replies, they are read even if the client does not take them, up to
+    /// `barrier_buffer`. A client that then takes nothing for [`PATIENCE`] is closed, as its command
+    /// could wait for ever.
     fn poll_replies(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Moved {
         let mut moved = false;
         loop {
@@ -711,8 +712,8 @@ impl Session {
         }
     }
 
-    /// Returns whether no more may be held for the client, and the command that has the floor goes on only once the
-    /// client takes some of it. If not, its patience begins anew.
+    /// Returns whether no more may be held for the client, and the command that has the floor, or is to leave shared
+    /// connections, goes on only once the client takes some of it. If not, its patience begins anew.
     #[cold]
     fn check_reader(&mut self) -> bool {
         if !self.core.reserve_more()

@@ -20,7 +20,7 @@ fn hold_big(proxy: &Proxy, size: usize) {
 
 /// A client on the link whose system takes next to nothing until it reads.
 fn narrow(proxy: &Proxy) -> Client {
-    let mut client = Client::connect_narrow(proxy.port());
+    let mut client = Client::connect_narrow(proxy.port(), 4096);
     assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"));
     client
 }
@@ -179,6 +179,24 @@ fn what_many_clients_do_not_take_is_bounded_for_all_together() {
         assert!(held < most + most / 3, "{held} bytes");
         closed(&proxy) > 0.0
     });
+}
+
+/// Each of them goes to another link once all has come that it was owed over the first, which another has for itself.
+#[test]
+fn what_clients_that_go_from_link_to_link_do_not_take_is_bounded_too() {
+    let proxy = sharing().start();
+    proxy.data_client().cmd(&["SET", "value", &"v".repeat(8000)]);
+    let mut clients: Vec<Client> = (0..60).map(|_| narrow(&proxy)).collect();
+    let (mut other, before) = (warm(&proxy), proxy.memory("VmRSS"));
+    keep_busy(&mut other, 500);
+    for client in &mut clients {
+        client.send(&encode(&["GET", "value"]).repeat(2000));
+    }
+    assert_eq!(other.reply(), Reply::Int(1));
+    thread::sleep(Duration::from_secs(4));
+    let (grown, most) = (proxy.memory("VmHWM") - before, 128 << 20);
+    assert!(grown < most + most / 3, "{grown} bytes");
+    drop(clients);
 }
 
 #[test]

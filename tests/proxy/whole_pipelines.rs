@@ -2,17 +2,13 @@
 //! do. Whichever command in it waits for earlier replies, the whole pipeline is carried out as on a Redis, and client
 //! and proxy never wait for each other.
 
-use std::{
-    io::Write,
-    net::{SocketAddr, TcpStream},
-    thread,
-};
+use std::{io::Write, thread};
 
 use super::{
     shared::{ms, sharing, warm},
     slow_sharers::keep_busy,
 };
-use crate::support::{Client, LIMIT, Proxy, Reply, encode, eventually};
+use crate::support::{Client, Proxy, Reply, encode, eventually};
 
 /// Guards of accounts, and an adopt rule for a library's locks.
 const RULES: &str = "guards:\n  rules:\n    - keys: 'account:*'\n      lock: 'account:{1}'\n\
@@ -24,15 +20,7 @@ const MB: usize = 1 << 20;
 
 /// Returns a client whose socket holds few unread bytes.
 fn narrow(port: u16) -> Client {
-    use socket2::{Domain, Socket, Type};
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-    socket.set_recv_buffer_size(64 * 1024).unwrap();
-    socket.connect(&SocketAddr::from(([127, 0, 0, 1], port)).into()).unwrap();
-    socket.set_tcp_nodelay(true).unwrap();
-    let stream = TcpStream::from(socket);
-    stream.set_read_timeout(Some(LIMIT)).unwrap();
-    stream.set_write_timeout(Some(LIMIT)).unwrap();
-    Client::over(stream)
+    Client::connect_narrow(port, 64 * 1024)
 }
 
 /// Returns the text for a word in a test's commands, where some words stand for longer ones.
@@ -311,7 +299,7 @@ fn a_whole_pipeline_goes_on_once_nobody_is_behind_it_on_its_link() {
     let (proxy, value) = (sharing().start(), "v".repeat(8000));
     proxy.data_client().cmd(&["SET", "value", &value]);
     // Its socket is full from the beginning, but little is held for it, so that it is on a link with others.
-    let mut client = Client::connect_narrow(proxy.port());
+    let mut client = Client::connect_narrow(proxy.port(), 4096);
     for _ in 0..3 {
         client.send(&encode(&["GET", "value"]).repeat(8));
         thread::sleep(ms(100));

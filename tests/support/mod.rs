@@ -866,9 +866,9 @@ impl Client {
         Client::connect_with(port, |socket| socket.bind(&SocketAddr::from((source, 0)).into()))
     }
 
-    /// Connects to a loopback port. The client's system takes next to nothing before the client reads.
-    pub fn connect_narrow(port: u16) -> Client {
-        Client::connect_with(port, |socket| socket.set_recv_buffer_size(4096))
+    /// Connects to a loopback port. The client's system takes about so many bytes before the client reads.
+    pub fn connect_narrow(port: u16, room: usize) -> Client {
+        Client::connect_with(port, |socket| socket.set_recv_buffer_size(room))
     }
 
     fn connect_with(port: u16, set: impl FnOnce(&Socket) -> io::Result<()>) -> Client {
