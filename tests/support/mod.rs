@@ -796,6 +796,7 @@ impl Reply {
     }
 
     /// Returns the text of an error; panics if the reply is none.
+    #[track_caller]
     pub fn error(&self) -> &str {
         match self {
             Reply::Error(text) => text,
@@ -812,6 +813,7 @@ impl Reply {
     }
 
     /// Returns the grant in the reply to LOCK; panics if the lock was not granted.
+    #[track_caller]
     pub fn grant(&self) -> Granted {
         match self {
             Reply::Array(all) => match all.as_slice() {

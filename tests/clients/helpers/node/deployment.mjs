@@ -44,12 +44,34 @@ export async function stop(child, signal = "SIGKILL") {
   await new Promise((resolve) => child.once("exit", resolve));
 }
 
+/** Claims a part of the ports that no other process has, as src/tools/free_port.rs does. Returns the first of them. */
+async function claimPorts() {
+  for (let part = 0; part < 8; part++) {
+    const claim = createServer().unref();
+    const isOurs = new Promise((resolve) => {
+      claim.once("listening", () => resolve(true));
+      claim.once("error", () => resolve(false));
+    });
+    claim.listen(`\0lockgate-ports-${part}`);
+    if (await isOurs) return 10_000 + part * 2_750;
+  }
+  throw new Error("all ports are shared out");
+}
+let nextPort;
+
+/** Returns a port that is free, another one each time: who gets it need not have taken it yet. */
 export async function freePort() {
-  const server = createServer().listen(0, "127.0.0.1");
-  await new Promise((resolve) => server.once("listening", resolve));
-  const { port } = server.address();
-  await new Promise((resolve) => server.close(resolve));
-  return port;
+  nextPort ??= claimPorts().then((first) => ({ port: first }));
+  const next = await nextPort;
+  for (;;) {
+    const server = createServer().listen(next.port++, "127.0.0.1");
+    const port = await new Promise((resolve) => {
+      server.once("listening", () => resolve(server.address().port));
+      server.once("error", () => resolve());
+    });
+    await new Promise((resolve) => server.close(resolve));
+    if (port) return port;
+  }
 }
 
 async function answers(port) {

@@ -110,6 +110,11 @@ describe("many processes", { concurrency: 2 }, () => {
   });
 });
 
+test("no port is given out twice", async () => {
+  const ports = new Set();
+  for (let count = 1; count <= 1_000; count++) assert.equal(ports.add(await freePort()).size, count);
+});
+
 describe("both libraries", { concurrency: 2 }, () => {
   promises("ioredis");
   promises("redis 2");
