@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # `make test`: formatting, lints, docs and all tests but the longest. The build lints what it compiles: clippy is the
-# compiler. The tests' clients are installed beside it. What computes has the time that the tests with real servers leave, whose time limits
-# are for a machine that has time.
+# compiler. The tests' clients are installed beside it. What computes has the time that the tests with real servers
+# leave, whose time limits are for a machine that has time.
 # What each part says goes to a file in target/tests/, and is shown where the part fails.
 # THREADS is how many tests with servers run side by side.
 set -euo pipefail
@@ -68,10 +68,10 @@ chaos=$!
 # Many tests with clients wait for one another.
 part clients "$servers" --test-threads 4 clients:: &
 clients=$!
-# Lock nodes on processors that have much else to do are too slow to vote, which the chaos takes for a fault of the proxy.
-wait "$chaos"
+# Lock nodes on processors that have much else to do are too slow to vote, which the chaos takes for a fault of the proxy;
+# and a client's program is started so slowly that another has given up waiting.
+wait "$chaos" "$clients"
 part servers "$servers" --test-threads "$threads" --skip clients::
-wait "$clients"
 for binary in "${alone[@]}"; do part "$(named "$binary")" "$binary" --test-threads 2 & done
 wait
 

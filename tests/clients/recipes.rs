@@ -135,6 +135,14 @@ impl Hosts {
     fn call(&self, heading: &str, port: u16, line: &str) -> Program {
         self.program(heading, port, &[], |text| format!("{text}\n{line}\n"))
     }
+
+    /// The same over a relay that holds one of its commands, for longer than the page has it wait on a busy machine.
+    fn call_held(&self, heading: &str, relay: &Relay, line: &str) -> Program {
+        self.program(heading, relay.port(), &[], |text| {
+            assert!(text.contains("socket_timeout=10"), "{text}");
+            format!("{}\n{line}\n", text.replace("socket_timeout=10", "socket_timeout=100"))
+        })
+    }
 }
 
 /// A running program. It ends with all that it has started when it is dropped, as on a host that dies.
@@ -384,8 +392,8 @@ fn a_transfer_that_comes_too_late_reads_again() {
     }
     let relay = Relay::to(hosts.first.port());
     relay.hold_request("EXEC");
-    let late =
-        hosts.call(TRANSFER, relay.port(), "assert transfer('account:1', 'account:2', 10) is True");
+    let line = "assert transfer('account:1', 'account:2', 10) is True";
+    let late = hosts.call_held(TRANSFER, &relay, line);
     relay.wait_until_held();
     hosts.take_away("account:1");
     hosts.take_away("account:2");
@@ -470,7 +478,7 @@ fn readers_see_one_generation_and_a_late_writer_publishes_none() {
     let before = hosts.get("catalog").unwrap();
     let relay = Relay::to(hosts.first.port());
     relay.hold_request("EXEC");
-    let late = call(relay.port(), "publish(catalog(2))");
+    let late = hosts.call_held(READERS, &relay, &format!("{CATALOG}publish(catalog(2))"));
     relay.wait_until_held();
     hosts.take_away("catalog");
     call(hosts.second.port(), "publish(catalog(3))").ends_well();
