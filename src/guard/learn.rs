@@ -12,7 +12,7 @@ use thiserror::Error;
 use tokio::{
     runtime::Handle,
     sync::{Semaphore, mpsc, oneshot},
-    time::{Instant, sleep, sleep_until, timeout},
+    time::{Instant, sleep_until, timeout},
 };
 use tracing::{info, warn};
 
@@ -26,7 +26,7 @@ use crate::{data::DataNode, net::redis_client};
 
 /// How long an answer may take.
 const LIMIT: Duration = Duration::from_secs(1);
-/// Pause after a failure.
+/// The shortest time from one connection to the next: one that lasted longer is replaced at once.
 const PAUSE: Duration = Duration::from_millis(200);
 /// The shortest time from one reading of all commands to the next: clients choose the names that
 /// cause one, and COMMAND is expensive.
@@ -177,8 +177,13 @@ struct Awaited {
 }
 
 impl Awaited {
-    /// Notes that a client waits for the command with this name.
-    fn note(&mut self, name: &[u8], answer: oneshot::Sender<()>) {
+    /// Notes that a client waits for the command with this name. If `table` has it by now, the client has asked while
+    /// nothing was known, and waits for no other reading.
+    fn note(&mut self, name: &[u8], answer: oneshot::Sender<()>, table: &ArcSwapOption<Table>) {
+        if table.load().as_ref().is_some_and(|known| known.get(name).is_some()) {
+            let _: Result<(), ()> = answer.send(());
+            return;
+        }
         // Dropping the question answers that nothing was read.
         if self.answers.len() >= MAX_QUESTIONS {
             return;
@@ -222,6 +227,7 @@ async fn keep(
         // At the start, and between two tenures, there is no data node for a moment.
         data.found(LIMIT).await;
         let asked = (&mut questions, &mut awaited);
+        let begun = Instant::now();
         match follow(data, first_bytes, table, (history, &mut seen), asked).await {
             Ok(()) => told = false,
             Err(error) if !told => {
@@ -233,7 +239,7 @@ async fn keep(
         table.store(None);
         awaited.answers.retain(|answer| !answer.is_closed());
         tokio::select! {
-            () = sleep(PAUSE) => {}
+            () = sleep_until(begun + PAUSE) => {}
             Ok(()) = changes.changed() => {}
         }
     }
@@ -271,7 +277,7 @@ async fn follow(
             }
             question = questions.recv() => match question {
                 None => return Ok(()),
-                Some(CatalogQuestion::Again(name, answer)) => awaited.note(&name, answer),
+                Some(CatalogQuestion::Again(name, answer)) => awaited.note(&name, answer, table),
                 Some(CatalogQuestion::Keys(command, answer)) => {
                     let mut redis = connection.redis.clone();
                     tokio::spawn(async move {
@@ -332,6 +338,8 @@ fn tells_of_no_keys(error: &RedisError) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::sleep;
+
     use super::*;
 
     fn catalog() -> (Catalog, mpsc::Receiver<CatalogQuestion>) {

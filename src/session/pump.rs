@@ -652,6 +652,9 @@ impl Session {
                     Poll::Pending if self.upstream.gave_up_reader(cx) => {
                         return Err(CloseReason::SlowReader);
                     }
+                    Poll::Pending if self.outstays() && self.client_takes_nothing(cx) => {
+                        return Err(CloseReason::Client);
+                    }
                     Poll::Pending
                         if !self.core.needs_replies() && !self.upstream.needs_replies() =>
                     {
@@ -721,8 +724,16 @@ impl Session {
         {
             return true;
         }
-        self.untaken = None;
+        if !self.outstays() {
+            self.untaken = None;
+        }
         false
+    }
+
+    /// Whether the client has ended its half of the connection, and what it has yet to read would keep its locks or a
+    /// shared connection for as long as it likes. Redis closes the connection of such a client.
+    fn outstays(&self) -> bool {
+        self.hung_up && (self.upstream.is_shared() || self.core.desk.tokens.has_session_locks())
     }
 
     /// Whether the client has taken none of the bytes that wait for it for [`PATIENCE`].

@@ -150,8 +150,18 @@ impl LinkState {
         self.awaited = now;
     }
 
+    /// Has no owner any more where that has taken all, or has left with nobody's replies behind its own. It may have gone
+    /// to another connection since, and does not say so here.
+    fn let_owner_go(&mut self) {
+        let Some(owner) = self.owner.take() else { return };
+        let has_all = owner.is_settled() && owner.held().0 == 0;
+        let goes = has_all || owner.has_left() && self.is_all_of(&owner);
+        self.owner = (!goes).then_some(owner);
+    }
+
     /// Whether a command of this client may go on the link.
     fn takes(&mut self, mailbox: &Arc<Mailbox>) -> bool {
+        self.let_owner_go();
         let queue = &self.queue;
         self.blocker.take_if(|blocker| !queue.iter().any(|(owed, _)| Arc::ptr_eq(owed, blocker)));
         let mut own = self.owner.iter().chain(&self.blocker);
@@ -454,16 +464,9 @@ impl LinkPump {
             drop(state);
             return self.keep_abandoned(cx, has_users);
         }
-        let (owner, is_alone) = match state.owner.clone() {
-            None => (None, false),
-            Some(owner) => {
-                let is_alone = state.is_all_of(&owner);
-                if (owner.is_settled() && owner.held().0 == 0) || owner.has_left() && is_alone {
-                    state.owner = None;
-                }
-                (state.owner.clone(), is_alone)
-            }
-        };
+        state.let_owner_go();
+        let owner = state.owner.clone();
+        let is_alone = owner.as_ref().is_some_and(|owner| state.is_all_of(owner));
         let turns = state.passed..state.passed + state.queue.len() as u64;
         drop(state);
         self.count_no_more();

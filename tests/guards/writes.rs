@@ -340,6 +340,34 @@ fn audit_lets_pass_and_counts() {
     assert_eq!(proxy.client().cmd(&["FLUSHALL"]), Reply::ok());
 }
 
+/// The connection over which the proxy learns the data node's commands ends; a client that sends a command which is
+/// known again waits for no second reading.
+#[test]
+fn who_comes_while_no_commands_are_known_waits_for_one_reading() {
+    let mut proxy = accounts();
+    let mut data = direct(&mut proxy);
+    let known = |proxy: &Proxy| proxy.log().matches("commands are known").count();
+    eventually("the commands are known", || known(&proxy) == 1);
+    let mut client = proxy.client();
+    assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"));
+    assert_eq!(data.cmd(&["CONFIG", "RESETSTAT"]), Reply::ok());
+    let Reply::Bulk(list) = data.cmd(&["CLIENT", "LIST"]) else { panic!("no list") };
+    let list = String::from_utf8(list).unwrap();
+    let asks = |line: &&str| line.contains("cmd=info") || line.contains("cmd=command");
+    let asking: Vec<&str> = list.lines().filter(asks).collect();
+    assert!(!asking.is_empty(), "{list}");
+    for line in asking {
+        let id = line.strip_prefix("id=").unwrap().split(' ').next().unwrap();
+        assert_eq!(data.cmd(&["CLIENT", "KILL", "ID", id]), Reply::Int(1));
+    }
+    while known(&proxy) == 1 {
+        assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"));
+    }
+    let Reply::Bulk(stats) = data.cmd(&["INFO", "commandstats"]) else { panic!("no statistics") };
+    let stats = String::from_utf8(stats).unwrap();
+    assert!(stats.contains("cmdstat_command:calls=1,"), "{stats}");
+}
+
 #[test]
 fn a_connection_whose_replies_cannot_be_followed_is_closed() {
     let proxy = accounts();

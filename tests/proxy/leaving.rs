@@ -338,6 +338,33 @@ fn a_session_lock_is_released_behind_what_its_client_has_sent() {
     }
 }
 
+/// Redis closes the connection of a client that ends its half of it. Behind replies that the client does not take, the
+/// proxy does not see that; and a shared connection goes on.
+#[test]
+fn a_client_that_ends_its_half_and_reads_nothing_keeps_no_lock() {
+    for (share, is_guarded) in [("yes", false), ("yes", true), ("no", false)] {
+        let proxy = start(share, is_guarded);
+        let large = "x".repeat(20 << 20);
+        assert_eq!(proxy.data_client().cmd(&["SET", "large", &large]), Reply::ok());
+        for large_ones in [1, 3] {
+            let mut holder = Client::connect_narrow(proxy.port(), 64 * 1024);
+            holder.cmd(&["LOCK", "job", "WAIT", "30000"]).grant();
+            holder.send(&encode(&["GET", "large"]).repeat(large_ones));
+            holder.hang_up();
+            let next = proxy.client().cmd(&["LOCK", "job", "WAIT", "30000"]);
+            assert!(matches!(next, Reply::Array(_)), "{share} {is_guarded} {large_ones}: {next:?}");
+        }
+        if share == "yes" {
+            // One that reads has everything.
+            let mut reads = proxy.client();
+            reads.send(&encode(&["GET", "large"]));
+            reads.hang_up();
+            thread::sleep(Duration::from_millis(300));
+            assert!(reads.reply() == Reply::bulk(&large), "{is_guarded}");
+        }
+    }
+}
+
 /// With guards, a link that ends takes its clients along: so it must not end because others hang up.
 #[test]
 fn any_number_that_hang_up_in_a_wait_close_nobody() {

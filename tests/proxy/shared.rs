@@ -340,6 +340,38 @@ fn a_client_that_hangs_up_amid_a_large_reply_leaves_neither_lock_nor_link() {
     assert!(connections(&proxy) <= 6, "{}", connections(&proxy));
 }
 
+/// A client gets a connection of its own when all that it was owed has come, which it may not have taken yet.
+#[test]
+fn a_link_serves_others_once_its_owner_has_gone_to_a_connection_of_its_own() {
+    let mut proxy = sharing().start();
+    let large = "x".repeat(1_000_000);
+    assert_eq!(proxy.data_client().cmd(&["SET", "large", &large]), Reply::ok());
+    for round in 1..=10 {
+        let mut owner = Client::connect_narrow(proxy.port(), 4096);
+        assert_eq!(owner.cmd(&["PING"]), Reply::simple("PONG"));
+        let mut behind = warm(&proxy);
+        proxy.data().freeze().unwrap();
+        owner.send(&encode(&["GET", "large"]).repeat(4));
+        thread::sleep(ms(100));
+        behind.send(&encode(&["PING"]));
+        thread::sleep(ms(100));
+        proxy.data().thaw().unwrap();
+        assert_eq!(behind.reply(), Reply::simple("PONG"), "all that the owner is owed has come");
+        owner.send(&encode(&["GET", "small"]));
+        eventually("it has a connection of its own", || {
+            pinned(&proxy, "\"replies\"") == f64::from(round)
+        });
+        if round % 2 == 0 {
+            (0..4).for_each(|_| assert!(owner.reply() == Reply::bulk(&large)));
+            assert_eq!(owner.reply(), Reply::NullBulk);
+        }
+        drop(owner);
+        assert_eq!(proxy.client().cmd(&["PING"]), Reply::simple("PONG"));
+    }
+    let links = proxy.metric("lockgate_links", "");
+    assert!(links <= 2.0, "{links} links");
+}
+
 #[test]
 fn clients_that_leave_or_send_half_a_command_harm_nobody() {
     let proxy = sharing().start();
