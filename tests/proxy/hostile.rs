@@ -578,7 +578,9 @@ fn a_key_that_no_stranger_may_send_is_no_permission() {
 
 #[test]
 fn one_question_for_locks_does_not_hold_a_thread() {
-    let mut proxy = patient().top("io_threads: 1").start();
+    // Not optimised, each question computes for half a second alone, and for ten times that beside other tests.
+    let much_time = Proxy::with().nodes(3).locks("max_ttl: 2m").locks("node_timeout: 9s");
+    let mut proxy = much_time.locks("node_silence: 10s").top("io_threads: 1").start();
     let mut holder = proxy.client();
     for n in 0..100 {
         let key = format!("{}{n:03}", "a".repeat(4000));
