@@ -716,7 +716,7 @@ impl Session {
     }
 
     /// Returns whether no more may be held for the client, and the command that has the floor, or is to leave shared
-    /// connections, goes on only once the client takes some of it. If not, its patience begins anew.
+    /// connections, goes on only once the client takes some of it. If not, its patience begins anew, unless it outstays.
     #[cold]
     fn check_reader(&mut self) -> bool {
         if !self.core.reserve_more()

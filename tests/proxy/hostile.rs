@@ -578,7 +578,8 @@ fn a_key_that_no_stranger_may_send_is_no_permission() {
 
 #[test]
 fn one_question_for_locks_does_not_hold_a_thread() {
-    // Not optimised, each question computes for half a second alone, and for ten times that beside other tests.
+    // Not optimised, the questions keep the only thread for more than a second, and beside other tests for several times
+    // as long.
     let much_time = Proxy::with().nodes(3).locks("max_ttl: 2m").locks("node_timeout: 9s");
     let mut proxy = much_time.locks("node_silence: 10s").top("io_threads: 1").start();
     let mut holder = proxy.client();
